@@ -19,14 +19,7 @@ from typing import TypeAlias
 
 import deflate
 
-from scannet_prep.errors import (
-    DiskFullError,
-    FileError,
-    LockedError,
-    MissingFileError,
-    OutputError,
-    ScanNetPrepError,
-)
+from scannet_prep.errors import DiskFullError, FileError, LockedError, MissingFileError, OutputError, ScanNetPrepError
 from scannet_prep.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -152,19 +145,17 @@ def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = 
     _check_can_be_file(path)
     temporary_path = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
     try:
-        try:
-            with temporary_path.open("xb") as file:
-                file.writelines(chunks)
-                if is_durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-        except BaseException:
-            temporary_path.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        if isinstance(error, ScanNetPrepError):
-            raise
-        raise output_error(path, error) from error
+        with temporary_path.open("xb") as file:
+            file.writelines(chunks)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except BaseException as error:
+        with suppress(OSError):
+            temporary_path.unlink()
+        if isinstance(error, OSError) and not isinstance(error, ScanNetPrepError):
+            raise output_error(path, error) from error
+        raise
     return temporary_path
 
 
@@ -300,13 +291,8 @@ def run_lock(folder: Path) -> Iterator[None]:
             pass  # a read-only folder: nothing will be written; or a file system without locks
         else:
             started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-            stack.callback(_remove_lock, path)
+            stack.callback(remove_file, path)
             with suppress(OSError):  # the disk may be full, and nothing to be written
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
         yield
-
-
-def _remove_lock(path: Path) -> None:
-    with suppress(OSError):  # whatever happened to the folder, the run tells, if it matters
-        path.unlink()

@@ -26,10 +26,7 @@ def check_space(folder: Path, needed_bytes: int, needed_files: int = 1) -> None:
     """
     if not needed_files:
         return
-    existing = folder
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    free_bytes = find_free_bytes(existing)
+    free_bytes = find_free_bytes(next(item for item in (folder, *folder.parents) if item.exists()))
     if free_bytes is not None and free_bytes < needed_bytes + RESERVE_BYTES:
         raise DiskFullError(
             f"{folder}: needs {format_bytes(needed_bytes)} and a reserve of {format_bytes(RESERVE_BYTES)}; "

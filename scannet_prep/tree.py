@@ -18,6 +18,8 @@ from scannet_prep.processed.manifest import MANIFEST_NAME, shards_of
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.scene import SceneId, Split
 
+_DEMO = "to see the program at work without ScanNet data: scannet-prep demo"
+
 
 def is_archive(place: str | Path | ByteSource) -> bool:
     """Whether a place is an archive: an address, or a file by its name or its beginning; a folder is not one."""
@@ -78,28 +80,25 @@ def check_is_no_export(place: object) -> None:
 def _not_a_folder(path: Path) -> MissingFileError:
     if not path.exists():
         whence = "raw scenes come from scannet-prep download, processed ones from scannet-prep process"
-        hint = f"{whence}; to see the program at work without ScanNet data: scannet-prep demo"
-        return MissingFileError(path, "no such folder", hint)
-    hint = "give the folder of the raw scenes, or the one that scannet-prep process wrote"
-    if is_archive(path):
-        return MissingFileError(
-            path, "is an archive, expected a folder", f"unpack it: scannet-prep unpack {quote(str(path))}"
-        )
-    found = (describe_beginning(_read_start(path)) or "a file") if path.is_file() else "not a regular file"
-    return MissingFileError(path, f"is {found}, expected a folder or an archive ({SUFFIX})", hint)
+        problem, hint = "no such folder", f"{whence}; {_DEMO}"
+    elif is_archive(path):
+        problem, hint = "is an archive, expected a folder", f"unpack it: scannet-prep unpack {quote(str(path))}"
+    else:
+        found = (describe_beginning(_read_start(path)) or "a file") if path.is_file() else "not a regular file"
+        problem = f"is {found}, expected a folder or an archive ({SUFFIX})"
+        hint = "give the folder of the raw scenes, or the one that scannet-prep process wrote"
+    return MissingFileError(path, problem, hint)
 
 
 def _neither(path: Path) -> MissingFileError:
     resolved = path.resolve()
-    if SceneId.is_valid(resolved.name):
-        hint = f"for a single scene give the folder above it, {quote(str(resolved.parent))}, and choose {resolved.name}"
-    elif resolved.name in set(Split) and any(path.glob("scene*.npz")):
-        hint = f"for a single split give the folder above it, {quote(str(resolved.parent))}, and choose {resolved.name}"
+    is_split = resolved.name in set(Split) and any(path.glob("scene*.npz"))
+    if is_split or SceneId.is_valid(resolved.name):
+        what, above = "split" if is_split else "scene", quote(str(resolved.parent))
+        hint = f"for a single {what} give the folder above it, {above}, and choose {resolved.name}"
     else:
-        hint = (
-            f"expected {path}/scans/scene*/ as ScanNet has them, or {path}/train/scene*.npz as "
-            "scannet-prep process writes them; to see the program at work without ScanNet data: scannet-prep demo"
-        )
+        processed = f"{path}/train/scene*.npz as scannet-prep process writes them"
+        hint = f"expected {path}/scans/scene*/ as ScanNet has them, or {processed}; {_DEMO}"
     return MissingFileError(path, "holds neither raw nor processed scenes", hint)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import PurePath
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -17,6 +18,8 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 Crc32: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 """A CRC-32 as eight hexadecimal digits."""
 
+_PREPARED, _PREPARING = set[Any](), threading.Lock()
+
 
 def parse_json(data: bytes | bytearray | memoryview, kind: type[Value]) -> Value:
     """Read a value of a declared type, most often a dataclass, from JSON.
@@ -28,9 +31,21 @@ def parse_json(data: bytes | bytearray | memoryview, kind: type[Value]) -> Value
         ContentError: It is not JSON, or a value has another type; the message says which.
     """
     try:
-        return msgspec.json.decode(data, type=kind, dec_hook=_from_text)
+        return decode_json(data, kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ContentError(str(error)) from None
+
+
+def decode_json(data: bytes | bytearray | memoryview | str, kind: type[Value]) -> Value:
+    """Do what `parse_json` does, with the errors of msgspec; and in threads, which msgspec alone does not survive.
+
+    What it finds out of a type when that is first used, another thread must not find half done.
+    """
+    if kind not in _PREPARED:
+        with _PREPARING:
+            msgspec.json.Decoder(kind, dec_hook=_from_text)
+            _PREPARED.add(kind)
+    return msgspec.json.decode(data, type=kind, dec_hook=_from_text)
 
 
 def encode_json(value: object) -> bytes:

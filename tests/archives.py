@@ -32,8 +32,9 @@ from scannet_prep.archive.layout import (
 )
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import shard_path
-from scannet_prep.archive.writer import write_archive
-from scannet_prep.stages.contents import find_contents
+from scannet_prep.archive.writer import iter_archive
+from scannet_prep.files import write_atomically
+from scannet_prep.stages.pack import find_contents
 from scannet_prep.stages.selection import Selection
 from scannet_prep.typed_json import encode_json
 
@@ -61,7 +62,7 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 def pack_tree(folder: Path, archive_path: Path, level: int = 1) -> Archive:
     """Pack a folder and open the archive."""
-    write_archive(find_contents(folder, Selection(), level=level), archive_path)
+    write_atomically(archive_path, iter_archive(find_contents(folder, Selection(), level=level)))
     return open_archive(archive_path)
 
 
@@ -70,7 +71,7 @@ def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     parts = find_contents(folder, Selection()).split(shard_bytes)
     paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
     for part, path in zip(parts, paths, strict=True):
-        write_archive(part, path)
+        write_atomically(path, iter_archive(part))
     return paths
 
 
@@ -142,9 +143,9 @@ def forge(
 
 def find_parts(path: Path) -> dict[str, tuple[int, int]]:
     """Where the parts of an archive lie: scenes by id, `files`, `index`, `end` and `table`."""
-    with open_archive(path) as archive:
-        groups = archive.index.groups
-        size = archive.source.size_bytes
+    archive = open_archive(path)
+    groups = archive.index.groups
+    size = archive.source.size_bytes
     parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
     table = size - len(encode_seek_table([])) - 12 * (len(groups) + 2)
     end = table - len(compress(END_OF_ARCHIVE, 1))

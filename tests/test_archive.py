@@ -42,7 +42,7 @@ def test_other_programs_and_pythons_tarfile_unpack_the_same_tree(
 ) -> None:
     if line and not all(map(shutil.which, {"bsdtar"} if "bsdtar" in line else {"tar", "zstd"})):
         pytest.skip(f"not installed: {line}")
-    pack_tree(tree, tmp_path / "a.tar.zst", level=level).close()
+    pack_tree(tree, tmp_path / "a.tar.zst", level=level)
     (tmp_path / "out").mkdir()
     if line:
         subprocess.run(line, shell=True, check=True, cwd=tmp_path / "out")
@@ -55,12 +55,12 @@ def test_other_programs_and_pythons_tarfile_unpack_the_same_tree(
 def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_file(packed: Path) -> None:
     indexed_zstd = pytest.importorskip("indexed_zstd")
     file, start = indexed_zstd.IndexedZstdFile(str(packed)), 0
-    with open_archive(packed) as archive:
-        for group in archive.index.groups:
-            for member in reversed(group.members):
-                file.seek(start + member.offset)
-                assert file.read(member.size_bytes) == bytes(archive.read_member(group, member))
-            start += group.size_bytes
+    archive = open_archive(packed)
+    for group in archive.index.groups:
+        for member in reversed(group.members):
+            file.seek(start + member.offset)
+            assert file.read(member.size_bytes) == bytes(archive.read_member(group, member))
+        start += group.size_bytes
     file.close()
 
 

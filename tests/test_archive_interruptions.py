@@ -20,10 +20,13 @@ from release_server import ROOT, ReleaseServer, Stall
 from scannet_prep import ScanNet, official_scenes
 from scannet_prep.archive import frames
 from scannet_prep.archive.source import find_missing_shards
+from scannet_prep.archive.writer import iter_archive
 from scannet_prep.errors import FileError, ManifestError, MissingFileError
-from scannet_prep.files import run_lock
+from scannet_prep.files import run_lock, write_atomically
 from scannet_prep.scene import Split
 from scannet_prep.stages import pack, unpack, verify
+from scannet_prep.stages.pack import find_contents
+from scannet_prep.stages.selection import Selection
 
 NAMES = [f"scene{number:04}_00" for number in range(30)]
 SCENES = 40
@@ -55,8 +58,8 @@ def processed(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         shutil.copy(path, path.with_name(f"{scene_id}.npz"))
     for other in {path, *source.glob("val/*.npz"), *source.glob("test/*.npz")}:
         other.unlink()
-    pack.run(pack.plan(source, directory / "a.tar.zst"))
-    unpack.run(unpack.plan([directory / "a.tar.zst"], directory / "expected"))
+    pack.run(source, directory / "a.tar.zst")
+    unpack.run([directory / "a.tar.zst"], directory / "expected")
     return directory
 
 
@@ -70,7 +73,7 @@ def check_whole(path: Path) -> int:
 def old(tmp_path: Path) -> Path:
     """An archive that is there already."""
     small = write_tree(tmp_path / "small", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"old"})
-    pack_tree(small, tmp_path / "a.tar.zst").close()
+    pack_tree(small, tmp_path / "a.tar.zst")
     return tmp_path / "a.tar.zst"
 
 
@@ -97,7 +100,7 @@ def test_a_thread_that_never_ends_keeps_no_run_from_ending(monkeypatch: pytest.M
 
 def test_a_pack_that_is_interrupted_leaves_the_old_archive(tree: Path, old: Path, tmp_path: Path) -> None:
     process = start_command("pack", tree, "-o", old, "--level", "19")
-    wait_for(".*.partial/.*.tmp", tmp_path, process, size=1)
+    wait_for(".a.tar.zst.*.tmp", tmp_path, process, size=1)
     for _ in range(2):  # `timeout` and Slurm send it to the process, and again to its group
         process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=20)
@@ -116,7 +119,7 @@ def test_a_pack_that_is_killed_leaves_what_was_there_or_what_is_new_or_shards_wi
     old = {path.name: path.read_bytes() for path in tmp_path.glob("a*.tar.zst")}
     for _ in range(2):
         process = start_command("pack", changed, "-o", target, *words)
-        wait_for(".a.tar.zst.partial/*", tmp_path, process)
+        wait_for(".a*.tmp", tmp_path, process)
         time.sleep(dice.uniform(0, 0.05))
         process.kill()
         process.communicate()
@@ -126,7 +129,7 @@ def test_a_pack_that_is_killed_leaves_what_was_there_or_what_is_new_or_shards_wi
         assert len(found) == len(old) or find_missing_shards(found) or (words and not found)
         assert all(check_whole(tmp_path / name) for name in found)
     assert call("pack", changed, "-o", target, "--force", *words).status == 0
-    (tmp_path / ".a.tar.zst.partial").mkdir()  # of one that was killed when all was done
+    (tmp_path / ".a.tar.zst.1-0123abcd.tmp").touch()  # of one that was killed when all was done
     assert call("pack", changed, "-o", target, *words).status == 0
     assert sum(check_whole(path) for path in tmp_path.glob("a*.tar.zst")) == len(NAMES)
     assert not list(tmp_path.glob(".*"))
@@ -135,17 +138,16 @@ def test_a_pack_that_is_killed_leaves_what_was_there_or_what_is_new_or_shards_wi
 def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) -> None:
     name = f"scans/{NAMES[1]}/{NAMES[1]}.txt"
     changing = write_tree(tmp_path / "tree", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"first", name: b"second"})
-    plan = pack.plan(changing, tmp_path / "a.tar.zst")
+    contents = find_contents(changing, Selection())
     for data in (b"another", b"second"):
         write_tree(changing, {name: data})
         os.utime(changing / name, ns=(1, 1))
         with pytest.raises(FileError, match="changed while it was packed"):
-            pack.run(plan)
+            write_atomically(tmp_path / "a.tar.zst", iter_archive(contents))
     (changing / name).unlink()
     os.mkfifo(changing / name)
     with pytest.raises(FileError, match="is a named pipe, expected a file"):
-        pack.run(plan)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["tree"]
+        write_atomically(tmp_path / "a.tar.zst", iter_archive(contents))
 
 
 def test_a_full_disk_or_a_second_run_is_said_and_the_old_archive_stays(tree: Path, old: Path, tmp_path: Path) -> None:
@@ -214,7 +216,7 @@ def test_an_interrupted_read_of_an_archive_on_the_web_ends_at_once_though_the_se
     tree: Path, tmp_path: Path
 ) -> None:
     archive = tmp_path / "a.tar.zst"
-    pack_tree(tree, archive).close()
+    pack_tree(tree, archive)
     with ReleaseServer(tmp_path) as server:
         server.files[f"{ROOT}{archive.name}"], parts = archive, find_parts(archive)
         scenes = {f"bytes={start}-{end - 1}" for name, (start, end) in parts.items() if name.startswith("scene")}

@@ -48,7 +48,7 @@ FOREIGN = {
 READERS: dict[str, Callable[[Any], object]] = {
     "info": lambda path: info.run([path]),
     "verify": lambda path: run_verify([path]),
-    "unpack": lambda path: unpack.plan([path]),
+    "unpack": lambda path: unpack.run([path]),
     "ScanNet": lambda path: ScanNet(path, split="train"),
 }
 
@@ -235,7 +235,7 @@ def test_a_missing_shard_is_named(shards: list[Path], tmp_path: Path, verify: Ve
     problem = f"shards of the set are not among the archives: {shards[1].name}"
     assert problem in verify.value["message"]
     with pytest.raises(UsageError, match=problem):
-        unpack.plan(shards[::2], tmp_path / "out")
+        unpack.run(shards[::2], tmp_path / "out")
     assert verify(shards[0], "--splits", "val")[0] == 2  # to check nothing is not a check
     outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
     assert (outcome.status, "or is it in a shard that was not given?" in outcome.stderr) == (2, True)
@@ -290,7 +290,7 @@ def test_a_scene_stored_or_compressed_or_with_a_damaged_checksum_is_the_file_of_
     whole_dir: Path, archive_path: Path, tmp_path: Path
 ) -> None:
     folder = whole_dir / "processed"
-    pack_tree(folder, tmp_path / "stored.tar.zst", level=0).close()
+    pack_tree(folder, tmp_path / "stored.tar.zst", level=0)
     start, end = find_parts(archive_path)["scene0000_00"]
     for path in (tmp_path / "stored.tar.zst", archive_path, flip(archive_path, end - 1)):
         reader = ArchiveReader([path], Split.TRAIN)

@@ -30,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("evaluation")
     write_release(root / "raw", VAL, vertices=2500)
     assert run_main("process", root / "raw", "-o", root / "processed").status == 0
-    pack.run(pack.plan(root / "processed", root / "all.tar.zst"))
+    pack.run(root / "processed", root / "all.tar.zst")
     return root / "processed"
 
 

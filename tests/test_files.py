@@ -3,6 +3,8 @@
 import errno
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,24 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(FileError, match=r"has 1,099,511,627,776 bytes, expected at most 1,000"):
         read_file(tmp_path / "huge", 1000)
+
+
+def test_threads_that_read_json_of_a_new_type_at_once_do_not_crash() -> None:
+    script = """
+import sys, threading
+from dataclasses import make_dataclass
+from scannet_prep.typed_json import parse_json
+sys.setswitchinterval(1e-6)
+for _ in range(100):
+    inner = make_dataclass("Inner", [("a", "int | None"), ("b", "list[str] | None")])
+    outer = make_dataclass("Outer", [("x", list[inner]), ("y", inner)])
+    start = threading.Barrier(4)
+    def read():
+        start.wait()
+        parse_json(b'{"x": [{"a": 1, "b": ["s"]}], "y": {"a": null, "b": null}}', outer)
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -28,7 +28,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tables")
     write_release(root / "raw", IDS, vertices=600, irregular=IDS[:1])
     process.run(process.plan(root / "raw", root / "processed", ProcessOptions(align_axis=True)))
-    pack.run(pack.plan(root / "processed", root / "all.tar.zst"))
+    pack.run(root / "processed", root / "all.tar.zst")
     return root
 
 
@@ -81,7 +81,7 @@ def test_folder_archive_and_dataset_give_the_same_tables(root: Path) -> None:
 
 
 def test_raw_archive_and_folder_without_scenes_are_refused(root: Path) -> None:
-    pack.run(pack.plan(root / "raw", root / "raw.tar.zst"))
+    pack.run(root / "raw", root / "raw.tar.zst")
     with pytest.raises(ArchiveError, match="holds raw scenes, not processed ones"):
         tables.scenes(root / "raw.tar.zst")
     with pytest.raises(UsageError, match="expected a label set"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from archives import TREE, call, pack_tree, read_tree, unpack_pipe, write_tree
 from commands import TEST, TRAIN, VAL, Verify, digests, edit_json
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import DiskFullError
 from scannet_prep.files import run_lock
 from scannet_prep.stages import unpack
 
@@ -36,7 +34,7 @@ def test_the_defaults_bring_back_the_folder_byte_for_byte_and_again_nothing_is_w
         times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
         (folder / ".manifest.json.123-0123abcd.tmp").write_bytes(b"left by a run that was killed")
     (folder / ".manifest.json.123-0123abcd.tmp").unlink()
-    pack_tree(folder, tmp_path / "again.tar.zst").close()
+    pack_tree(folder, tmp_path / "again.tar.zst")
     assert archive.read_bytes() == (tmp_path / "again.tar.zst").read_bytes()
 
 
@@ -55,16 +53,23 @@ def test_parts_add_up_to_the_whole_and_each_is_a_whole_folder(
 def test_scenes_that_are_on_record_as_failed_stay_so(out_dir: Path, tmp_path: Path) -> None:
     failure = {"scene_id": "scene0191_00", "error": "MeshError", "message": "broken"}
     edit_json(out_dir / "manifest.json", lambda value: value["failures"].update({"scene0191_00": failure}))
-    pack_tree(out_dir, tmp_path / "a.tar.zst").close()
+    pack_tree(out_dir, tmp_path / "a.tar.zst")
     assert call("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "out").status == 0
     for name in ("manifest.json", "failed.txt"):
         assert "scene0191_00" in (tmp_path / "out" / name).read_text()
 
 
+def test_scenes_that_an_interrupted_run_had_still_to_make_stay_named(out_dir: Path, tmp_path: Path) -> None:
+    pack_tree(out_dir, tmp_path / "a.tar.zst")
+    folder = write_tree(tmp_path / "other", {"unfinished.txt": f"{TRAIN}\n{VAL}\n".encode()})
+    assert call("unpack", tmp_path / "a.tar.zst", "-o", folder, "--scenes", VAL).status == 0
+    assert (folder / "unfinished.txt").read_text().split()[-2:] == ["made:", TRAIN]
+
+
 def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(tmp_path: Path) -> None:
     files = {f"scans/{scene_id}/{scene_id}.txt": b"x" for scene_id in (TRAIN, VAL)}
     lock = "".join(f"{'0' * 64}  1  {name}\n" for name in files).encode()
-    pack_tree(write_tree(tmp_path / "raw", files | {"scannet.lock": lock}), tmp_path / "raw.tar.zst").close()
+    pack_tree(write_tree(tmp_path / "raw", files | {"scannet.lock": lock}), tmp_path / "raw.tar.zst")
     for scene_id, expected in ((TRAIN, {TRAIN}), (VAL, {TRAIN, VAL})):
         assert call("unpack", tmp_path / "raw.tar.zst", "-o", tmp_path / "out", "--scenes", scene_id).status == 0
         lines = (tmp_path / "out/scannet.lock").read_text().splitlines()
@@ -73,15 +78,15 @@ def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(tmp_path: Path) -> No
 
 def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_path: Path) -> None:
     out_dir, name = tmp_path / "out", f"scans/{VAL}/{VAL}_vh_clean_2.ply"
-    unpack.run(unpack.plan([packed], out_dir))
+    unpack.run([packed], out_dir)
     kept = {path: path.stat().st_ino for path in out_dir.rglob("*") if path.is_file() and path != out_dir / name}
     (out_dir / name).write_bytes(bytes(1_999_999) + b"\1")
     for replaced in (1, 0):
-        assert unpack.run(unpack.plan([packed], out_dir)).files["replaced"] == replaced
+        assert unpack.run([packed], out_dir).files["replaced"] == replaced
         assert read_tree(out_dir) == TREE
         assert {path: path.stat().st_ino for path in kept} == kept
     (out_dir / name).unlink()
-    assert unpack.run(unpack.plan([packed], out_dir)).files["written"] == 1
+    assert unpack.run([packed], out_dir).files["written"] == 1
 
 
 def test_a_link_to_a_folder_or_what_is_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(
@@ -156,11 +161,7 @@ def test_scenes_of_a_pipe_that_do_not_come_are_failures_and_a_limit_ends_it(pack
     assert len(unpack_pipe(packed, "-o", tmp_path / "few", "--limit", "1", "--json").json["scenes"]) == 1
 
 
-def test_nothing_is_written_without_space_or_beside_another_run(packed: Path, tmp_path: Path) -> None:
-    plan = unpack.plan([packed], tmp_path / "out")
-    with pytest.raises(DiskFullError, match="and a reserve of"):
-        unpack.run(replace(plan, needed_bytes=1 << 60))
-    assert not (tmp_path / "out").exists()
+def test_nothing_is_written_beside_another_run(packed: Path, tmp_path: Path) -> None:
     with run_lock(write_tree(tmp_path / "out", {})):
         outcome = call("unpack", packed, "-o", tmp_path / "out")
     assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
@@ -177,7 +178,7 @@ def test_a_scene_that_is_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_i
     }
     out_dir = write_tree(tmp_path / "out", mine | {entry: TREE[entry]})
     source = write_tree(tmp_path / "locked", TREE | {"scannet.lock": f"{'0' * 64}  1  {entry}\n".encode()})
-    pack_tree(source, tmp_path / "locked.tar.zst").close()
+    pack_tree(source, tmp_path / "locked.tar.zst")
     outcome = call("unpack", tmp_path / "locked.tar.zst", "-o", out_dir, "--scenes", VAL)
     assert (outcome.status, "combined.tsv: differs from that of the archive, and stays" in outcome.stderr) == (0, True)
     assert (out_dir / "failed.txt").read_text().split("\n")[1:] == [TRAIN, "scene0001_00", ""]

@@ -41,7 +41,7 @@ def unpack_both(archive: Path, out_dir: Path) -> list[Any]:
     with archive.open("rb") as file:
         for way, place in (("file", archive), ("pipe", PipeSource(file.fileno()))):
             try:
-                outcomes.append(unpack.run(unpack.plan([place], out_dir / way), jobs=2))
+                outcomes.append(unpack.run([place], out_dir / way, jobs=2))
             except ArchiveError as error:
                 outcomes.append(error)
     return outcomes
@@ -62,7 +62,7 @@ WHOLE = {file_of(f"scene{number:04}_00"): DICE.randbytes(2000) for number in ran
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive of a raw tree of 8 scenes."""
     folder = tmp_path_factory.mktemp("damage")
-    pack_tree(write_tree(folder / "source", WHOLE), folder / "a.tar.zst").close()
+    pack_tree(write_tree(folder / "source", WHOLE), folder / "a.tar.zst")
     return folder / "a.tar.zst"
 
 
@@ -101,7 +101,7 @@ def test_a_flip_in_the_seek_table_or_a_checksum_or_a_second_archive_behind_it_co
     for place in places:
         archive.write_bytes(data)
         flip(archive, place)
-        report = unpack.run(unpack.plan([archive], tmp_path / str(place)))
+        report = unpack.run([archive], tmp_path / str(place))
         assert (report.failures, report.damages, len(report.warnings) >= 1) == ((), (), True), place
         assert read_tree(tmp_path / str(place)) == WHOLE
         check = verify.run([archive])
@@ -279,8 +279,8 @@ def test_archives_that_ask_for_too_much_are_refused_within_bounds_of_memory(tmp_
         path.write_bytes(data)
         with limited_memory(400 << 20):  # a thread takes 72 MB of addresses, and uses little of them
             for read in (
-                lambda: unpack.run(unpack.plan([PipeSource(os.open(path, os.O_RDONLY))], tmp_path / "pipe")),
-                lambda: unpack.run(unpack.plan([path], tmp_path / "file")),
+                lambda: unpack.run([PipeSource(os.open(path, os.O_RDONLY))], tmp_path / "pipe"),
+                lambda: unpack.run([path], tmp_path / "file"),
                 lambda: verify.run([path]),
                 lambda: info.run([path]),
                 lambda: ScanNet(path, split="train")[0],

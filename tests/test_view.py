@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_release(root / "raw", (TRAIN, VAL, TEST), vertices=2000)
     assert run_main("process", root / "raw", "-o", root / "data/processed").status == 0
     assert run_main("process", root / "raw", "-o", root / "faces", "--faces", "--scenes", VAL).status == 0
-    pack.run(pack.plan(root / "data/processed", root / "all.tar.zst"))
+    pack.run(root / "data/processed", root / "all.tar.zst")
     return root
 
 

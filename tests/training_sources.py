@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,7 @@ def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
 
 def pack_into(folder: Path, path: Path, shard_bytes: int | None = None) -> Path:
     """Pack a processed folder; shards may be smaller than users can ask for."""
-    plan = pack.plan(folder, path, shard_bytes=shard_bytes and 1 << 20)
-    pack.run(replace(plan, shard_bytes=shard_bytes))
+    pack.run(folder, path, shard_bytes=shard_bytes)
     return path
 
 

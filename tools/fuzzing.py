@@ -46,14 +46,14 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     lock_path = folder / "scannet.lock"
     lock_path.write_text(f"{'0' * 64}  12  scans/{scene_id}/{scene_id}.txt\n", encoding="ascii")
     process.run(process.plan(raw_dir, out_dir, ProcessOptions(align_axis=True)))
-    pack.run(pack.plan(out_dir, archive_path))
+    pack.run(out_dir, archive_path)
     export.run(export.plan([out_dir], folder / "export", "pointcept"))
 
     def read_archive(path: Path) -> None:
-        with open_archive(path) as archive:
-            for group in archive.index.scenes:
-                for member in group.members:
-                    archive.read_member(group, member)
+        archive = open_archive(path)
+        for group in archive.index.scenes:
+            for member in group.members:
+                archive.read_member(group, member)
 
     return {
         "mesh": (Path(f"{start}_vh_clean_2.ply"), read_mesh),

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,7 +49,7 @@ def compress(content: Buffer, level: int) -> bytes:
     """Make one frame, always the same for the same content, level (1..22; 0 stores) and version of zstd."""
     compressor = zstandard.ZstdCompressor(level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True)
     frame = compressor.compress(content)
-    if level and len(content) <= _max_content_bytes(len(frame)):
+    if level and len(content) <= FREE_BYTES + _MAX_RATIO * len(frame):
         return frame
     # Wrap into uncompressed blocks, which zstd offers no level for: content size in 4 bytes, a window of 128 KiB.
     view = memoryview(content)
@@ -59,10 +59,6 @@ def compress(content: Buffer, level: int) -> bytes:
         is_last = start + _MAX_BLOCK_BYTES >= len(view)
         pieces += [(len(block) << 3 | _RAW << 1 | is_last).to_bytes(3, "little"), block]
     return b"".join([*pieces, frame[-_CHECKSUM_BYTES:]])
-
-
-def _max_content_bytes(stored_bytes: int) -> int:
-    return min(MAX_CONTENT_BYTES, FREE_BYTES + _MAX_RATIO * stored_bytes)
 
 
 def read_size(frame: Buffer) -> int:
@@ -89,7 +85,7 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
     Raises:
         ContentError: It cannot be decompressed, or would hold more than a frame of its size may.
     """
-    found, limit = read_size(frame), _max_content_bytes(len(frame))
+    found, limit = read_size(frame), FREE_BYTES + _MAX_RATIO * len(frame)
     if found != size_bytes or found > limit:  # before memory is taken
         raise ContentError(f"a frame is said to hold {found:,} bytes, expected {size_bytes:,} and at most {limit:,}")
     try:
@@ -208,7 +204,7 @@ def map_in_threads(
         on_error: Called before threads are waited for, where that is not the end: what they wait for has to end.
     """
     tasks, pending = SimpleQueue[Any](), deque[tuple[int, SimpleQueue[Any]]]()
-    threads = list[threading.Thread]()
+    threads, is_over = list[threading.Thread](), threading.Event()
 
     def take() -> Result:
         result, error = pending.popleft()[1].get()
@@ -218,8 +214,9 @@ def map_in_threads(
 
     try:
         while len(threads) < jobs:
-            threads.append(threading.Thread(target=_work, args=(function, tasks), daemon=True))
-            threads[-1].start()
+            thread = threading.Thread(target=_work, args=(function, tasks, is_over), daemon=True)
+            thread.start()
+            threads.append(thread)  # now that it can be waited for
         for size_bytes, item in items:
             while pending and (
                 len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
@@ -234,24 +231,17 @@ def map_in_threads(
         on_error()
         raise
     finally:
-        _stop(tasks, [thread for thread in threads if thread.is_alive()])
+        is_over.set()
+        for _ in range(jobs):
+            tasks.put(None)
+        end = time.monotonic() + _LAST_TASKS_S
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
 
-def _stop(tasks: SimpleQueue[Any], threads: Sequence[threading.Thread]) -> None:
-    """End threads, which go on for a while with what they are at, but begin with nothing that is left."""
-    with suppress(Empty):
-        while True:
-            tasks.get_nowait()
-    for _ in threads:
-        tasks.put(None)
-    end = time.monotonic() + _LAST_TASKS_S
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
-
-
-def _work(function: Callable[[Item], object], tasks: SimpleQueue[Any]) -> None:
+def _work(function: Callable[[Item], object], tasks: SimpleQueue[Any], is_over: threading.Event) -> None:
     """Do tasks in a thread, each an item and the queue for its result or error; None is the end."""
-    while (task := tasks.get()) is not None:
+    while (task := tasks.get()) is not None and not is_over.is_set():
         item, answer = task
         try:
             answer.put((function(item), None))

@@ -68,7 +68,11 @@ class GroupReader:
         self._frames = self._walk()
         if not isinstance(source, PipeSource):
             with suppress(ArchiveError):  # to read all from the beginning finds what is wrong
-                self._frames = self._find_frames(reader.Archive(source))
+                archive = reader.Archive(source)
+                index, self._head = archive.index, archive.index.head
+                self._take_index(index, archive.index_row, Stream(source, archive.end))
+                self.chosen = [scene for scene in index.scenes if wants(scene.scene_id, scene.split)][:limit]
+                self._frames = ((group, None) for group in (index.groups[0], *self.chosen))
         self._read_files()
         if self._head is None:
             raise ArchiveError(self.name, f"nothing of it can be read: {'; '.join(self.problems)}", reader.DAMAGED_HINT)
@@ -116,14 +120,6 @@ class GroupReader:
                 yield entry, problem
         if self.index is not None:
             self._check_end(self.index)
-
-    def _find_frames(self, archive: reader.Archive) -> Iterator[_Frame]:
-        """Choose scenes by the index."""
-        index, row = archive.index, archive.index_row
-        self._take_index(index, row, Stream(self.source, archive.end))
-        self._head = index.head
-        self.chosen = [scene for scene in index.scenes if self._wants(scene.scene_id, scene.split)][: self._limit]
-        return ((group, None) for group in (index.groups[0], *self.chosen))
 
     def _take_index(self, index: Index, row: bytes, end: Stream) -> None:
         self.index, self._end = index, end
@@ -250,8 +246,7 @@ class ArchiveSet:
         names: Their paths or addresses.
         kind: What they were made from.
         missing_shards: Names of the shards that belong to a single one.
-        chosen: The scenes that are wanted, as far as they are known before all is read.
-        size_bytes: Tar bytes of those.
+        size_bytes: Tar bytes of the scenes that are wanted, as far as they are known before all is read.
 
     Raises:
         UsageError: They are of two kinds, a scene is in two of them, or they lack shards of a set.
@@ -262,11 +257,11 @@ class ArchiveSet:
         self, places: Sequence[Place], wants: Wants, limit: int | None, certificates: bool | Path = True
     ) -> None:
         self.readers: list[GroupReader] = []
-        self.chosen: list[StoredGroup] = []
+        chosen: list[StoredGroup] = []
         for place in places:
             source = open_source(place, certificates=certificates)
-            self.readers.append(GroupReader(source, wants, limit and limit - len(self.chosen)))
-            self.chosen += self.readers[-1].chosen
+            self.readers.append(GroupReader(source, wants, limit and limit - len(chosen)))
+            chosen += self.readers[-1].chosen
         self.names, self.kind = [reader.name for reader in self.readers], self.readers[0].head.kind
         if any(reader.head.kind is not self.kind for reader in self.readers):
             raise UsageError("the archives hold raw and processed scenes", "name those of one kind")
@@ -277,7 +272,7 @@ class ArchiveSet:
             if len(self.names) > 1:
                 raise UsageError(problem, "name all of them, or one at a time")
             self.readers[0].warnings.append(problem)
-        self.size_bytes = sum(group.size_bytes for group in self.chosen)
+        self.size_bytes = sum(group.size_bytes for group in chosen)
 
     @property
     def has_indexes(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -31,7 +30,7 @@ _HINTS = {
 }
 
 
-class Archive(AbstractContextManager["Archive"]):
+class Archive:
     """An archive whose index has been read; takes what `open_source` does.
 
     Attributes:
@@ -55,7 +54,6 @@ class Archive(AbstractContextManager["Archive"]):
             stored = self.source.read(offset, stored_bytes)
             self.index, self.index_row = decode_index(stored, count, offset), frames.seek_row(stored)
         except ContentError as error:
-            self.source.close()
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
             raise ArchiveError(self.name, f"is damaged or truncated: {error.message}", DAMAGED_HINT) from None
 
@@ -74,14 +72,6 @@ class Archive(AbstractContextManager["Archive"]):
         except ContentError as error:
             raise ArchiveError(self.name, f"{group.name}: is damaged: {error.message}", DAMAGED_HINT) from None
         return data
-
-    def close(self) -> None:
-        """Close the file; reading opens it again."""
-        self.source.close()
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
 
 def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) -> list[Archive]:
@@ -157,8 +147,21 @@ class ArchiveReader(SceneSource):
         if not archives:
             raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
         opened = open_archives(archives, certificates=certificates)
+        for archive in opened:
+            if archive.index.head.kind is not ArchiveKind.PROCESSED:
+                hint = f"scannet-prep unpack {quote(archive.name)}, then scannet-prep process, and pack again"
+                raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
+            for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
+                mine, theirs = (item.index.head.options.get(key) for item in (opened[0], archive))
+                if mine != theirs:
+                    problem = f"holds scenes that were made with {key}={theirs}, {opened[0].name} with {key}={mine}"
+                    raise ArchiveError(
+                        archive.name, problem, "name archives whose scenes were made with the same options"
+                    )
         names = [archive.name for archive in opened]
-        check_archives(opened)
+        if missing := find_missing_shards(names):
+            hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
+            raise ArchiveError(names[0], f"belongs to a set of shards, of which {missing[0]} is missing", hint)
         held = {scene.scene_id: (archive, scene) for archive in opened for scene in archive.index.scenes}
         failures = {name: text for archive in opened for name, text in archive.index.failures.items()}
         scenes = {name: (scene.split, scene.vertex_count) for name, (_, scene) in held.items()}
@@ -193,24 +196,4 @@ class ArchiveReader(SceneSource):
     def close(self) -> None:
         """Close the archives; reading opens them again."""
         for archive in self._archives:
-            archive.close()
-
-
-def check_archives(archives: Sequence[Archive]) -> None:
-    """Check that archives hold processed scenes that were made in the same way, and go together.
-
-    Raises:
-        ArchiveError: They do not, or a shard of a set is missing.
-    """
-    for archive in archives:
-        if archive.index.head.kind is not ArchiveKind.PROCESSED:
-            hint = f"scannet-prep unpack {quote(archive.name)}, then scannet-prep process, and pack again"
-            raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
-        for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
-            mine, theirs = (item.index.head.options.get(key) for item in (archives[0], archive))
-            if mine != theirs:
-                problem = f"holds scenes that were made with {key}={theirs}, {archives[0].name} with {key}={mine}"
-                raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
-    if missing := find_missing_shards(archive.name for archive in archives):
-        hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
-        raise ArchiveError(archives[0].name, f"belongs to a set of shards, of which {missing[0]} is missing", hint)
+            archive.source.close()

@@ -12,9 +12,8 @@ from pathlib import Path
 from scannet_prep.archive import frames, layout
 from scannet_prep.archive.layout import Head, Index, StoredGroup
 from scannet_prep.errors import FileError
-from scannet_prep.files import Fingerprint, open_file, write_atomically
+from scannet_prep.files import Fingerprint, open_file
 from scannet_prep.progress import Progress
-from scannet_prep.typed_json import encode_json
 
 # In the index and the seek table, and of the frame's own framing; more than there is.
 _EXTRA_BYTES_PER_FILE = 400
@@ -41,8 +40,8 @@ class SourceFile:
     content: bytes | None = field(default=None, repr=False)
 
     @classmethod
-    def from_path(cls, name: str, path: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
-        """Describe a file on the disk; a `FileError` where it is gone, or a link that leads nowhere."""
+    def from_path(cls, path: Path, root: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
+        """Describe a file on the disk, below a root; a `FileError` where it is gone, or a link that leads nowhere."""
         try:
             status = path.stat()
         except OSError as error:
@@ -50,7 +49,7 @@ class SourceFile:
             raise FileError(
                 path, problem, "process or download the scene again, or remove it; then pack again"
             ) from error
-        return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
+        return cls(path.relative_to(root).as_posix(), path, status.st_size, status.st_mtime_ns, fingerprint)
 
     @classmethod
     def from_content(cls, name: str, content: bytes) -> SourceFile:
@@ -100,23 +99,20 @@ class Contents:
 
     Attributes:
         head: What holds for all of it.
-        files: The files that belong to no scene, sorted by name.
-        scenes: The scenes, sorted by id.
+        groups: The files that belong to no scene, those of the program first; then the scenes, sorted by id.
         failures: Why scenes are missing that were asked for, by id.
         left_out: Files and folders that do not go in, because a tree of that kind has no such names; sorted.
     """
 
     head: Head
-    files: tuple[SourceFile, ...]
-    scenes: tuple[SourceGroup, ...]
+    groups: tuple[SourceGroup, ...]
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
     left_out: tuple[str, ...] = ()
 
     @property
-    def groups(self) -> tuple[SourceGroup, ...]:
-        """All groups in order: first the description of the format and the files that belong to no scene."""
-        head_file = SourceFile.from_content(layout.FORMAT_NAME, encode_json(self.head) + b"\n")
-        return (SourceGroup("", "", 0, (head_file, *self.files)), *self.scenes)
+    def scenes(self) -> tuple[SourceGroup, ...]:
+        """The scenes, sorted by id."""
+        return self.groups[1:]
 
     @property
     def size_bytes(self) -> int:
@@ -137,7 +133,7 @@ class Contents:
                 size_bytes = start_bytes
             shards[-1].append(scene)
             size_bytes += scene_bytes
-        return [replace(self, scenes=tuple(shard)) for shard in shards]
+        return [replace(self, groups=(self.groups[0], *shard)) for shard in shards]
 
 
 def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None = None) -> Iterator[bytes]:
@@ -162,11 +158,6 @@ def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None
         rows.append(frames.seek_row(stored))
         yield stored
     yield frames.encode_seek_table(rows)
-
-
-def write_archive(contents: Contents, path: Path, *, jobs: int = 1, progress: Progress | None = None) -> None:
-    """Write what `iter_archive` makes; the file gets its name when it is whole, so that else the older one stays."""
-    write_atomically(path, iter_archive(contents, jobs=jobs, progress=progress), is_durable=True)
 
 
 def _pack(head: Head, source: SourceGroup) -> tuple[StoredGroup, bytes]:

@@ -45,25 +45,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import info
 
-    if arguments.table or arguments.output:
-        return _write_table(arguments, console)
     certificates = certificates_from(arguments, console)
+    if arguments.table:
+        from scannet_prep.tables import write_table
+
+        rows, text = write_table(arguments.table, arguments.places, arguments.output, certificates=certificates)
+        value = {"table": arguments.table, "rows": rows, "output": arguments.output, "csv": text or None}
+        return console.result(text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}", value, 0)
+    if arguments.output:
+        raise UsageError("-o is for tables", "say which one: --table scenes, classes or instances")
     found = info.run(arguments.places, certificates=certificates, progress=console.progress())
     console.tell_errors(found.unreadable)
     lines = found.scene_ids if arguments.scenes else _describe(found, has_all=console.is_verbose)
     return console.result("\n".join(lines), found, 3 if found.unreadable else 0)
-
-
-def _write_table(arguments: argparse.Namespace, console: Console) -> int:
-    from scannet_prep.tables import write_table
-
-    if arguments.table is None:
-        raise UsageError("-o is for tables", "say which one: --table scenes, classes or instances")
-    certificates = certificates_from(arguments, console)
-    rows, text = write_table(arguments.table, arguments.places, arguments.output, certificates=certificates)
-    value = {"table": arguments.table, "rows": rows, "output": arguments.output, "csv": text or None}
-    text = text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}"
-    return console.result(text, value, 0)
 
 
 def _describe(found: Info, *, has_all: bool) -> Iterator[str]:

@@ -17,16 +17,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, format_duration
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
-
-if TYPE_CHECKING:
-    from scannet_prep.stages.pack import PackPlan, PackReport
 
 _PIPE = "-"
 
@@ -62,43 +58,32 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if is_pipe and (arguments.json or sys.__stdout__ is None or sys.stdout.isatty()):
         hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
         raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
-    plan = pack.plan(
-        shared.path_argument(folders[0] if folders else "data/processed"),
+    source = shared.path_argument(folders[0] if folders else "data/processed")
+    keep_freed_memory()
+    report = pack.run(
+        source,
         None if is_pipe else shared.place_argument(arguments.output or "data/scannet.tar.zst"),
         selection=shared.selection_from(arguments),
         level=arguments.level,
         shard_bytes=arguments.shard_size,
         is_forced=arguments.force,
+        jobs=shared.jobs_from(arguments),
+        progress=console.progress(),
     )
-    console.say(_describe_plan(plan))
-    keep_freed_memory()
-    report = pack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
-    text, status = _describe_report(plan, report, console.seconds), 3 if report.missing else 0
+    names, scenes = list_some(list(report.archives)), format_count(report.scenes, "scene")
+    size, duration = format_bytes(sum(report.archives.values())), format_duration(console.seconds)
+    text = f"{names}: {scenes}, {size} of {format_bytes(report.size_bytes)}, in {duration}"
+    if report.up_to_date:
+        text = f"up to date: {names} was read and holds the same {scenes}, {size}, in {duration}"
+    if report.left_out:
+        left_out = f"{len(report.left_out):,} ({list_some(report.left_out)})"
+        console.say(f"left out, because {report.kind} trees have no such names: {left_out}")
     if report.missing:
         console.warn(f"warning: missing, because processing failed: {list_some(list(report.missing))}")
+    status = 3 if report.missing else 0
     if is_pipe:
         console.say(text)
         return status
-    return console.result(text, report, status, source=plan.source, seconds=console.seconds)
-
-
-def _describe_plan(plan: PackPlan) -> str:
-    contents = plan.contents
-    scenes = format_count(len(contents.scenes), f"{contents.head.kind} scene")
-    target = plan.target or "standard output"
-    text = f"pack: {plan.source} -> {target}: {scenes}, {format_bytes(contents.size_bytes)}"
-    if contents.left_out:
-        names = f"{len(contents.left_out):,} ({list_some(contents.left_out)})"
-        text += f"\nleft out, because {contents.head.kind} trees have no such names: {names}"
-    return text
-
-
-def _describe_report(plan: PackPlan, report: PackReport, seconds: float) -> str:
-    names, scenes = list_some(list(report.archives)), format_count(report.scenes, "scene")
-    size, duration = format_bytes(sum(report.archives.values())), format_duration(seconds)
-    if report.up_to_date:
-        return f"up to date: {names} was read and holds the same {scenes}, {size}, in {duration}"
-    text = f"{names}: {scenes}, {size} of {format_bytes(plan.contents.size_bytes)}, in {duration}"
-    if plan.shard_bytes is None and plan.target is not None and plan.contents.head.kind == "processed":
-        text += f'\nin Python: ScanNet("{names}", split="{plan.contents.scenes[0].split}")'
-    return text
+    if report.kind == "processed" and len(report.archives) == 1 and not report.up_to_date:
+        text += f'\nin Python: ScanNet("{next(iter(report.archives))}", split="{report.splits[0]}")'
+    return console.result(text, report, status, source=source, seconds=console.seconds)

@@ -21,12 +21,9 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, describe_list, format_count, format_duration
 from scannet_prep.errors import UsageError
-from scannet_prep.failures import list_some
-from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
-    from scannet_prep.archive.source import ByteSource
-    from scannet_prep.stages.unpack import UnpackPlan, UnpackReport
+    from scannet_prep.archive.source import Place
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -45,38 +42,30 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.archive.source import PipeSource
     from scannet_prep.stages import unpack
 
-    archives: list[str | Path | ByteSource] = arguments.archives
+    archives: list[Place] = arguments.archives
     if archives == [Path("-")]:
         if sys.stdin is None or sys.stdin.isatty():
             hint = "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -"
             raise UsageError("- reads an archive from a pipe, but standard input is a terminal", hint)
         archives = [PipeSource(sys.stdin.fileno())]
-    selection, certificates = shared.selection_from(arguments), certificates_from(arguments, console)
-    plan = unpack.plan(archives, arguments.output, selection=selection, certificates=certificates)
-    console.say(_describe_start(plan))
-    report = unpack.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
+    report = unpack.run(
+        archives,
+        arguments.output,
+        selection=shared.selection_from(arguments),
+        certificates=certificates_from(arguments, console),
+        jobs=shared.jobs_from(arguments),
+        progress=console.progress(),
+    )
     for text in (*(f"warning: {item}" for item in report.warnings), *(f"damaged: {item}" for item in report.damages)):
         console.warn(text)
     if report.failures:
         failed = describe_list("failed", [failure.message for failure in report.failures], has_all=console.is_verbose)
         console.warn("\n".join(failed).lstrip(), report.failures[0].hint)
     status = 3 if report.failures or report.damages else 0
-    return console.result(_describe_report(report, console.seconds), report, status, seconds=console.seconds)
-
-
-def _describe_start(plan: UnpackPlan) -> str:
-    archives, text = plan.archives, f"unpack: {list_some(plan.archives.names)} -> {plan.out_dir}"
-    if archives.has_indexes:
-        scenes = format_count(len(archives.chosen), f"{archives.kind} scene")
-        text += f": {scenes}, {format_bytes(archives.size_bytes)}"
-    return text
-
-
-def _describe_report(report: UnpackReport, seconds: float) -> str:
     scenes = f"{format_count(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"
     files = ", ".join(f"{count:,} {outcome}" for outcome, count in report.files.items())
-    text = f"{report.out_dir}: {scenes}; files: {files}; in {format_duration(seconds)}"
+    text = f"{report.out_dir}: {scenes}; files: {files}; in {format_duration(console.seconds)}"
     if report.failures:
         again = quote(f"@{report.out_dir}/failed.txt")
         text += f"\nto try the failed ones again, add --scenes {again} to the same command"
-    return text
+    return console.result(text, report, status, seconds=console.seconds)

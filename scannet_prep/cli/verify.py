@@ -21,21 +21,12 @@ from __future__ import annotations
 
 import argparse
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import (
-    Console,
-    describe_findings,
-    format_count,
-    format_duration,
-)
+from scannet_prep.cli.console import Console, describe_findings, format_count, format_duration
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
-
-if TYPE_CHECKING:
-    from scannet_prep.stages.verify import VerifyReport
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -65,9 +56,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         progress=console.progress(),
     )
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
-    lines = [*describe_findings(report.findings, str(report.path), has_all=console.is_verbose)]
+    lines = [*describe_findings(report.findings, report.paths[0], has_all=console.is_verbose)]
     if report.errors and report.kind == "raw":
-        command = f"scannet-prep download --types seg --verify -o {quote(str(report.path))}{_only_damaged(report)}"
+        # Only the damaged scenes, if they are few: a tree of a few scenes need not become whole.
+        scenes = dict.fromkeys(error.scene_id for error in report.errors)
+        choice = f" --scenes {' '.join(scenes)}" if "" not in scenes and len(scenes) < 6 else ""
+        command = f"scannet-prep download --types seg --verify -o {quote(report.paths[0])}{choice}"
         lines.append(f"to download again what is missing or damaged: {command}")
     vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
@@ -77,9 +71,3 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     errors, notes = len(report.errors), len(report.findings) - len(report.errors)
     text = "\n".join([*lines, f"{format_count(errors, 'error')}, {format_count(notes, 'note')}"])
     return console.result(text, report, 3 if report.errors else 0, seconds=console.seconds)
-
-
-def _only_damaged(report: VerifyReport) -> str:
-    """The choice of the damaged scenes of a raw tree, if they are few; a tree of a few scenes need not become whole."""
-    scenes = dict.fromkeys(finding.scene_id for finding in report.errors)
-    return f" --scenes {' '.join(scenes)}" if "" not in scenes and len(scenes) < 6 else ""

@@ -21,6 +21,7 @@ from scannet_prep.files import read_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.number_lists import parse_plain_list
 from scannet_prep.release import AGGREGATION, SEGMENTS
+from scannet_prep.typed_json import decode_json
 
 _MARK = 987_654_321_987_654_321
 _MAX_CATEGORY_LENGTH = 1000
@@ -160,7 +161,7 @@ def read_aggregation(path: Path) -> Aggregation:
 def _parse_document(data: bytes, path: Path, error_type: type[FileError], content: type[Document]) -> Document:
     """Parse a file that holds one JSON object with the given content; what is wrong is an error of the given type."""
     try:
-        return msgspec.json.decode(str(data, "utf-8"), type=content)  # msgspec passes over what is not asked for
+        return decode_json(str(data, "utf-8"), content)  # msgspec passes over what is not asked for
     except msgspec.ValidationError as error:
         raise error_type(path, f"is damaged: {error}", _HINT) from None
     except (ValueError, RecursionError) as error:

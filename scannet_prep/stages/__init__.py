@@ -1,1 +1,1 @@
-"""The stages: each is a plan, which touches nothing, a run, and a report."""
+"""The stages: each is a run and a report; where there is a dry run, a plan, which touches nothing, comes first."""

@@ -63,7 +63,7 @@ def run(
     faults = [failure.message for failure in downloaded.failures] + [item.message for item in processed.failures]
     if faults:
         raise OutputError(f"{demo_dir}: the demo failed: {faults[0]}", "please report this")
-    packed = pack.run(pack.plan(processed_dir, archive_path), jobs=jobs, progress=progress)
+    packed = pack.run(processed_dir, archive_path, jobs=jobs, progress=progress)
     dataset = ScanNet(archive_path, split=Split.TRAIN, labels=SCANNET200)
     viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir, label_set=SCANNET200)
     for path in views:

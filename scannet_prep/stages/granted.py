@@ -9,21 +9,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-CGROUP_ROOT, MEMBERSHIP_PATH = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # How many processes a launcher has started on this node; srun tells it of all nodes, such as 4,1(x2).
 _ON_NODE = ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
 _NO_LIMIT_BYTES = 1 << 60  # version 1 of control groups says "no limit" with a number of this size
 
 
-def find_granted_cores(
-    environ: Mapping[str, str], cgroup_root: Path = CGROUP_ROOT, membership_path: Path = MEMBERSHIP_PATH
-) -> dict[str, int]:
+def find_granted_cores(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
     """Tell how many processors this process may keep busy, by who says so; the smallest counts.
 
     Args:
         environ: The environment, where Slurm leaves its limit.
-        cgroup_root: Where the control groups are mounted.
-        membership_path: Where the system says in which of them this process is.
+        root: Of the file system, which tells of control groups.
     """
     found = {"affinity": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1}
     # Without --cpus-per-task, Slurm only says what all processes of the job, or of a step, have on this node.
@@ -33,16 +29,14 @@ def find_granted_cores(
         found["Slurm"] = min(slurm)
     quotas: list[int] = []
     names = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-    for text in _iter_group_files("cpu", names, cgroup_root, membership_path):
+    for text in _iter_group_files("cpu", names, root):
         with suppress(ValueError):  # no limit: "max"
             quota, period = map(int, text.split())
             quotas += [math.ceil(quota / period)] if min(quota, period) > 0 else []
     return found | ({"container": min(quotas)} if quotas else {})
 
 
-def find_granted_memory(
-    environ: Mapping[str, str], cgroup_root: Path = CGROUP_ROOT, membership_path: Path = MEMBERSHIP_PATH
-) -> dict[str, int]:
+def find_granted_memory(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
     """Tell how many bytes of memory this process may use, by who says so; the smallest counts.
 
     The arguments are those of `find_granted_cores`.
@@ -51,7 +45,7 @@ def find_granted_memory(
 
     found = {"machine": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
     names = (("memory.max",), ("memory.limit_in_bytes",))
-    limits = list(_iter_group_files("memory", names, cgroup_root, membership_path))
+    limits = list(_iter_group_files("memory", names, root))
     if bounds := [int(text) for text in limits if text.strip().isdecimal() and int(text) < _NO_LIMIT_BYTES]:
         found["container"] = min(bounds)
     if 0 <= (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) < _NO_LIMIT_BYTES:
@@ -67,18 +61,16 @@ def _read_number(environ: Mapping[str, str], name: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _iter_group_files(
-    controller: str, names: tuple[tuple[str, ...], ...], cgroup_root: Path, membership_path: Path
-) -> Iterator[str]:
+def _iter_group_files(controller: str, names: tuple[tuple[str, ...], ...], root: Path) -> Iterator[str]:
     """What the files of those names say, in the control group of this process and in those above; version 1 or 2."""
     lines: list[str] = []
     with suppress(OSError):  # not Linux
-        lines = membership_path.read_text(encoding="ascii", errors="replace").splitlines()
+        lines = (root / "proc/self/cgroup").read_text(encoding="ascii", errors="replace").splitlines()
     for line in lines:
         controllers, _, group = line.partition(":")[2].partition(":")
         if controllers and controller not in controllers.split(","):
             continue
-        top = cgroup_root / controllers
+        top = root / "sys/fs/cgroup" / controllers
         directory = top / group.lstrip("/")
         for candidate in (directory, *directory.parents):
             for parts in names:

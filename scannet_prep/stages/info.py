@@ -91,8 +91,6 @@ def run(places: Sequence[Place], *, certificates: bool | Path = True, progress: 
 
 def _read_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
     opened = open_archives(places, certificates=certificates)
-    for archive in opened:
-        archive.close()
     names, head = tuple(archive.name for archive in opened), opened[0].index.head
     scenes = {scene.scene_id: scene for archive in opened for scene in archive.index.scenes}
     failures = {name: text for archive in opened for name, text in archive.index.failures.items() if name not in scenes}

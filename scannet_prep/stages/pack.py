@@ -3,47 +3,47 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
+from shlex import quote
 
-from scannet_prep.archive.layout import DEFAULT_LEVEL
+from scannet_prep.archive import layout
+from scannet_prep.archive.layout import DEFAULT_LEVEL, MAX_CONTENT_BYTES, ArchiveKind, Head
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import SUFFIX, Stream, find_shards, open_source, shard_path
-from scannet_prep.archive.writer import Contents, iter_archive, write_archive
-from scannet_prep.errors import (
-    FileError,
-    ForeignFileError,
-    NotOnServerError,
-    OutputError,
-    ScanNetPrepError,
-    UsageError,
+from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, iter_archive
+from scannet_prep.errors import FileError, ForeignFileError, NotOnServerError, OutputError, ScanNetPrepError, UsageError
+from scannet_prep.files import (
+    is_hidden_or_temporary,
+    make_directory,
+    output_error,
+    put_in_place,
+    remove_temporaries,
+    run_lock,
+    write_temporary,
 )
-from scannet_prep.files import make_directory, output_error, run_lock
+from scannet_prep.processed import folder
+from scannet_prep.processed.manifest import MANIFEST_NAME, PARTS_NAME, Manifest, encode_manifest
 from scannet_prep.progress import Progress
-from scannet_prep.stages.contents import find_contents
+from scannet_prep.raw import lock as raw_lock
+from scannet_prep.raw.layout import find_raw_scenes
+from scannet_prep.raw.mesh import count_elements
+from scannet_prep.release import MESH, SPLIT_DIRS
+from scannet_prep.scene import Split
+from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
+from scannet_prep.tree import identify_tree
+from scannet_prep.typed_json import encode_json
+from scannet_prep.version import VERSION
 
 _PIPE_NAME = "standard output"
-
-
-@dataclass(frozen=True, slots=True)
-class PackPlan:
-    """What `run` is going to do; making it writes nothing.
-
-    Attributes:
-        target: The archive: a path, or an address in a bucket; None for a pipe.
-        shard_bytes: Largest size of a file where there are to be several; None for one file.
-        is_forced: Whether to pack again what is up to date.
-    """
-
-    source: Path
-    target: Path | str | None
-    contents: Contents
-    shard_bytes: int | None
-    is_forced: bool
+_PASSED_OVER = (layout.OWN_PREFIX.rstrip("/"), PARTS_NAME, raw_lock.PARTS_NAME)
+_PROGRAM = f"scannet-prep {VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,26 @@ class PackReport:
 
     Attributes:
         archives: Sizes of the archive or the shards that were written, or are up to date, by path.
+        kind: What they were made from.
         scenes: How many scenes are in all archives.
+        splits: Their splits, each once.
+        size_bytes: Size of what was packed, before compression.
         up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
         missing: Why scenes are not there that failed in processing, by id.
+        left_out: Files and folders that did not go in, because a tree of that kind has no such names; sorted.
     """
 
     archives: Mapping[str, int] = field(hash=False)
+    kind: ArchiveKind
     scenes: int
+    splits: tuple[str, ...]
+    size_bytes: int
     up_to_date: bool
     missing: Mapping[str, str] = field(hash=False)
+    left_out: tuple[str, ...]
 
 
-def plan(
+def run(
     source: Path,
     target: Path | str | None,
     *,
@@ -71,8 +79,11 @@ def plan(
     level: int = DEFAULT_LEVEL,
     shard_bytes: int | None = None,
     is_forced: bool = False,
-) -> PackPlan:
-    """Decide what to pack; nothing is written, and no scene is read.
+    jobs: int = 1,
+    progress: Progress | None = None,
+    pipe: int = 1,
+) -> PackReport:
+    """Pack a folder. The archive gets its name when it is whole and on the disk.
 
     Args:
         source: A processed folder or a raw tree.
@@ -82,61 +93,36 @@ def plan(
         level: Compression level of zstd, 1..22; 0 stores.
         shard_bytes: Largest size of a file, for several shards; None for one file.
         is_forced: Whether to pack again what is up to date, and to replace an archive that holds more scenes.
+        jobs: How many threads compress.
+        progress: Told of tar bytes.
+        pipe: Number of the open file that takes the archive, where there is no target.
 
     Raises:
         UsageError: What was asked for contradicts itself, or would replace an archive that holds more.
-        FileError: The folder does not exist, holds no scenes, or is one that cannot be packed.
-        OutputError: The target cannot be written.
+        FileError: The folder does not exist, holds no scenes, or cannot be packed; or a file of it cannot be read, or
+            changed since it was found.
+        OutputError: The archive cannot be written; then there is none, or still the older one.
+        LockedError: Another run is writing into the same folder.
         TransferError: It cannot be found out what is in the bucket.
     """
-    if target is None and shard_bytes is not None:
-        raise UsageError("a pipe takes one archive", "name a file")
-    if target is not None:
-        target = _check_target(target, shard_bytes)
+    target, progress = _check_target(target, shard_bytes), progress or Progress()
     contents = find_contents(source, selection or Selection(), level=level)
     if not contents.scenes:
         raise FileError(source, "holds no scenes of those that were asked for", "name others, or another folder")
     if target is not None and not is_forced:
-        for place in (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target):
-            _check_replaced(place, contents)
-    return PackPlan(source, target, contents, shard_bytes, is_forced)
-
-
-def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe: int = 1) -> PackReport:
-    """Write the archive of a plan. It gets its name when it is whole and on the disk.
-
-    Args:
-        plan: From `plan`.
-        jobs: How many threads compress.
-        progress: Told of tar bytes.
-        pipe: Number of the open file that takes the archive, where the plan has no target.
-
-    Raises:
-        FileError: A file cannot be read, or changed since it was found.
-        OutputError: The archive cannot be written; then there is none, or still the older one.
-        LockedError: Another run is writing into the same folder.
-    """
-    progress, contents, target = progress or Progress(), plan.contents, plan.target
+        for path in (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target):
+            _check_replaced(path, contents)
+    same = dict[str, int]()
     try:
         with ExitStack() as stack:
             if isinstance(target, Path):
                 make_directory(target.parent)
                 stack.enter_context(run_lock(target.parent))
-                stack.callback(shutil.rmtree, _partial_dir(target), ignore_errors=True)
-            archives = _find_same(plan, jobs, progress)
-            is_same = bool(archives)
-            if not is_same:
-                stack.enter_context(progress.work("pack", contents.size_bytes, "B"))
-                pieces = iter_archive(contents, jobs=jobs, progress=progress)  # which begins when they are taken
-                if isinstance(target, Path):
-                    archives = _write_files(plan, target, jobs, progress)
-                elif target is None:
-                    with os.fdopen(pipe, "wb", closefd=False) as file:
-                        archives = {_PIPE_NAME: sum(map(file.write, pieces))}
-                else:
-                    from scannet_prep.remote.bucket import upload
-
-                    archives = {target: upload(target, pieces, contents.size_bytes)}
+                remove_temporaries(target.parent)
+                stack.callback(remove_temporaries, target.parent)
+            if target is not None and shard_bytes is None and not is_forced:
+                same = _find_same(contents, target, jobs, progress)
+            archives = same or _write(contents, target, shard_bytes, jobs, progress, pipe)
     except ScanNetPrepError:
         raise
     except BrokenPipeError:
@@ -145,14 +131,20 @@ def run(plan: PackPlan, *, jobs: int = 1, progress: Progress | None = None, pipe
         raise output_error(Path(target or _PIPE_NAME), error) from error
     return PackReport(
         archives=archives,
+        kind=contents.head.kind,
         scenes=len(contents.scenes),
-        up_to_date=is_same,
+        splits=tuple(dict.fromkeys(scene.split for scene in contents.scenes)),
+        size_bytes=contents.size_bytes,
+        up_to_date=bool(same),
         missing=contents.failures,
+        left_out=contents.left_out,
     )
 
 
-def _check_target(target: Path | str, shard_bytes: int | None) -> Path | str:
+def _check_target(target: Path | str | None, shard_bytes: int | None) -> Path | str | None:
     """Refuse what cannot be an archive; follow a link to the file that is going to be replaced, so that it stays."""
+    if target is None and shard_bytes is not None:
+        raise UsageError("a pipe takes one archive", "name a file")
     if isinstance(target, str):
         from scannet_prep.remote.bucket import split_address
 
@@ -160,9 +152,9 @@ def _check_target(target: Path | str, shard_bytes: int | None) -> Path | str:
         if shard_bytes is not None:
             hint = "pack them into a folder and copy them, or make one archive"
             raise UsageError("shards are not written to a bucket, where they could not appear all at once", hint)
-    if not str(target).endswith(SUFFIX):
+    if target is not None and not str(target).endswith(SUFFIX):
         raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it {target}{SUFFIX}")
-    if isinstance(target, str):
+    if not isinstance(target, Path):
         return target
     if target.is_symlink():
         target = target.resolve()
@@ -177,8 +169,7 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
     """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew."""
     hint = "name another file, or force it"
     try:
-        with Archive(path) as archive:
-            index = archive.index
+        index = Archive(path).index
     except ForeignFileError as error:
         raise UsageError(f"{path}: {error.problem}, and would be replaced", hint) from None
     except (FileError, NotOnServerError):
@@ -190,41 +181,159 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
         raise UsageError(problem, hint)
 
 
-def _find_same(plan: PackPlan, jobs: int, progress: Progress) -> dict[str, int]:
+def _find_same(contents: Contents, target: Path | str, jobs: int, progress: Progress) -> dict[str, int]:
     """The archive that is there and its size, if it is just what would be written, byte for byte; else nothing."""
-    if plan.target is None or plan.is_forced or plan.shard_bytes is not None:
-        return {}
     with suppress(FileError, NotOnServerError):  # not there, empty, or changed in the meantime
-        stream = Stream(open_source(plan.target))
-        with progress.work("compare", plan.contents.size_bytes, "B"):
-            pieces = iter_archive(plan.contents, jobs=jobs, progress=progress)
+        stream = Stream(open_source(target))
+        with progress.work("compare", contents.size_bytes, "B"):
+            pieces = iter_archive(contents, jobs=jobs, progress=progress)
             if all(stream.take(len(piece)) == piece for piece in pieces) and not stream.take(1):
-                return {str(plan.target): stream.offset}
+                return {str(target): stream.offset}
     return {}
 
 
-def _write_files(plan: PackPlan, target: Path, jobs: int, progress: Progress) -> dict[str, int]:
-    """Write one archive or all shards into a folder of their own, then let them take the places of earlier ones.
+def _write(
+    contents: Contents, target: Path | str | None, shard_bytes: int | None, jobs: int, progress: Progress, pipe: int
+) -> dict[str, int]:
+    """Write one archive or all shards; gives their sizes by path.
 
-    A run that is killed meanwhile leaves the old ones, or a set that lacks shards, which readers refuse; never a
+    A run that is killed meanwhile leaves the old shards, or a set that lacks some, which readers refuse; never a
     mixture.
     """
-    parts, paths, old_paths = [plan.contents], [target], tuple[Path, ...]()
-    if plan.shard_bytes is not None:
-        parts, old_paths = plan.contents.split(plan.shard_bytes), find_shards(target)
-        paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
-    partial_dir = _partial_dir(target)
-    shutil.rmtree(partial_dir, ignore_errors=True)  # of a run that was killed
-    make_directory(partial_dir)
-    for path, part in zip(paths, parts, strict=True):
-        write_archive(part, partial_dir / path.name, jobs=jobs, progress=progress)
-    for old in old_paths:
-        old.unlink()
-    for path in paths:
-        (partial_dir / path.name).replace(path)
-    return {str(path): path.stat().st_size for path in paths}
+    make = partial(iter_archive, jobs=jobs, progress=progress)
+    with progress.work("pack", contents.size_bytes, "B"):
+        if target is None:
+            with os.fdopen(pipe, "wb", closefd=False) as file:
+                return {_PIPE_NAME: sum(map(file.write, make(contents)))}
+        if isinstance(target, str):
+            from scannet_prep.remote.bucket import upload
+
+            return {target: upload(target, make(contents), contents.size_bytes)}
+        parts, old_paths = {target: contents}, tuple[Path, ...]()
+        if shard_bytes is not None:
+            shards, old_paths = contents.split(shard_bytes), find_shards(target)
+            parts = {shard_path(target, number, len(shards)): part for number, part in enumerate(shards)}
+        whole = {path: write_temporary(path, make(part), is_durable=True) for path, part in parts.items()}
+        for path in old_paths:
+            path.unlink()
+        for path, temporary_path in whole.items():
+            put_in_place(temporary_path, path)
+        return {str(path): path.stat().st_size for path in parts}
 
 
-def _partial_dir(target: Path) -> Path:
-    """Where archives are until they are whole; it goes at the end of every run, also of one that changes nothing."""
-    return target.with_name(f".{target.name}.partial")
+def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LEVEL) -> Contents:
+    """Find out what is to be packed. Names, sizes and headers are read, and no scene.
+
+    Args:
+        source: A processed folder or a raw tree.
+        selection: Which scenes.
+        level: Compression level, for the record.
+
+    Raises:
+        MissingFileError: There is no such folder, or it holds no scenes.
+        FileError: Something in it cannot be packed.
+        ManifestError: The processed folder is damaged, incomplete or mixed.
+        UnknownSceneError: A scene that was asked for is not there.
+    """
+    find = _find_raw if identify_tree(source) is ArchiveKind.RAW else _find_processed
+    contents = find(source, selection, level)
+    for group in contents.groups:
+        if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
+            largest = max(group.files, key=lambda file: file.size_bytes)
+            problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
+            raise FileError(largest.path, problem, "move it elsewhere, then pack again")
+    return contents
+
+
+def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
+    state = folder.find_state(source)
+    if state.faults:
+        raise state.faults[0]
+    whole = state.manifest
+    held = {name: find_official_split(name) for name in whole.failures}
+    held |= {name: entry.split for name, entry in whole.scenes.items()}
+    selection.check_found(source, held, f"leave it out, or: scannet-prep process -o {quote(str(source))} makes it")
+    wanted = [name for name, split in sorted(held.items()) if selection.wants(name, split)]
+    paths = {name: folder.processed_path(source, entry.split, name) for name, entry in whole.scenes.items()}
+    failures = {name: whole.failures[name] for name in wanted if name in whole.failures}
+    scenes = {name: whole.scenes[name] for name in [name for name in wanted if name in paths][: selection.limit]}
+    found, left_out = _look_through(source, ArchiveKind.PROCESSED, {source / split for split in Split})
+    others, known = found.pop(""), set(paths.values())
+    left_out += [_name(source, path) for path in chain.from_iterable(found.values()) if path not in known]
+    groups = list[SourceGroup]()
+    for name, entry in scenes.items():
+        file = SourceFile.from_path(paths[name], source, entry.fingerprint)
+        groups.append(SourceGroup(name, str(entry.split), entry.vertex_count, (file,)))
+    manifest = Manifest(scenes, failures, True, whole.program_version if state.has_manifest else VERSION)
+    # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
+    failed = folder.encode_failed_list(failures) if failures else None
+    made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: failed}
+    options = [asdict(entry.options) for entry in scenes.values()]
+    shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
+    messages = {name: failure.message for name, failure in failures.items()}
+    head = Head(ArchiveKind.PROCESSED, folder.TERMS_TEXT, shared, _PROGRAM, level)
+    return Contents(head, (_group_others(source, head, others, made), *groups), messages, tuple(sorted(left_out)))
+
+
+def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
+    groups, splits, scenes = [], dict[str, str](), find_raw_scenes(source)
+    for scene_id, scene in scenes.items():
+        if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
+            raise FileError(scene.directory, scene.problem, "mend or remove it, then pack again")
+    folders = {scene.directory for scene in scenes.values()} | {source / name for name in SPLIT_DIRS.values()}
+    paths, left_out = _look_through(source, ArchiveKind.RAW, folders)
+    for scene_id in [scene_id for scene_id in scenes if scene_id in paths]:
+        identified = layout.identify_scene(_name(source, paths[scene_id][0]))
+        splits[scene_id] = split = identified[2] if identified else ""
+        if selection.wants(scene_id, split):
+            vertex_count = 0  # which `verify` is there to explain
+            with suppress(FileError):
+                vertex_count = count_elements(scenes[scene_id].path(MESH))[0]
+            files = tuple(SourceFile.from_path(path, source) for path in paths[scene_id])
+            groups.append(SourceGroup(scene_id, split, vertex_count, files))
+    selection.check_found(source, splits, "leave it out, or: download the scene")
+    made: dict[str, bytes | None] = {}
+    if (shards := raw_lock.shards_of(source)).exists():
+        if faults := shards.find_faults():
+            raise faults[0]
+        made[raw_lock.LOCK_NAME] = raw_lock.encode_lock(raw_lock.read_locks(source))
+    head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)
+    first = _group_others(source, head, paths[""], made)
+    return Contents(head, (first, *groups[: selection.limit]), {}, tuple(sorted(left_out)))
+
+
+def _group_others(source: Path, head: Head, paths: Iterable[Path], made: Mapping[str, bytes | None]) -> SourceGroup:
+    """The files that belong to no scene: those that lie there, but for what is made anew, or left out where None."""
+    files = [SourceFile.from_path(path, source) for path in paths if path.name not in made]
+    files += [SourceFile.from_content(name, data) for name, data in made.items() if data is not None]
+    format_file = SourceFile.from_content(layout.FORMAT_NAME, encode_json(head) + b"\n")
+    return SourceGroup("", "", 0, (format_file, *sorted(files, key=attrgetter("name"))))
+
+
+def _look_through(
+    source: Path, kind: ArchiveKind, folders: Collection[Path]
+) -> tuple[dict[str, list[Path]], list[str]]:
+    """Sort what lies in a tree and in those of its folders: files by scene id (empty for none), and foreign names."""
+    paths: dict[str, list[Path]] = {"": []}
+    left_out: list[str] = []
+    folders = {source, source / "tasks", *folders}
+    try:
+        found = [path for parent in sorted(folders) if parent.is_dir() for path in sorted(parent.iterdir())]
+    except OSError as error:
+        raise FileError(source, f"cannot be read: {error}") from error
+    for path in found:
+        name = _name(source, path)
+        # The lock of a run, what tar unpacks, parts of what is packed as one.
+        if name.startswith(_PASSED_OVER) or path in folders:
+            continue
+        scene_id = layout.find_scene(kind, name)
+        is_made_by_programs = is_hidden_or_temporary(path.name) or path.name.endswith((SUFFIX, ".aria2"))
+        if scene_id is None or is_made_by_programs or (not scene_id and path.is_dir()):
+            left_out.append(name)
+        else:
+            paths.setdefault(scene_id, []).append(path)
+    return paths, left_out
+
+
+def _name(source: Path, path: Path) -> str:
+    return path.relative_to(source).as_posix()

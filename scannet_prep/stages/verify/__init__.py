@@ -20,19 +20,13 @@ from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.finding import Finding, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.verify.export import check_exported_scene, plan_export
-from scannet_prep.stages.verify.processed import check_processed_scene, plan_processed
-from scannet_prep.stages.verify.raw import check_raw_scene, plan_raw
+from scannet_prep.stages.verify import export, processed, raw
 from scannet_prep.tree import find_folder, identify_tree
 
 _DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
 _WARNING_HINT = "the files here are whole; copy again what is damaged or missing, or pack it again by force"
-# How to find what is to be checked of a tree, and how to check a scene.
-_CHECKS: dict[str, tuple[Any, Any]] = {
-    ArchiveKind.RAW: (plan_raw, check_raw_scene),
-    ArchiveKind.PROCESSED: (plan_processed, check_processed_scene),
-    "export": (plan_export, check_exported_scene),
-}
+# What finds what is to be checked of a tree, and checks a scene.
+_CHECKS: dict[str, Any] = {ArchiveKind.RAW: raw, ArchiveKind.PROCESSED: processed, "export": export}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,6 @@ class VerifyReport:
     """What a check found.
 
     Attributes:
-        path: The tree, or the first of the archives; a text where it is an archive.
         paths: The tree, or the archives: paths or addresses.
         kind: `raw`, `processed`, `export` or `archive`.
         scenes: How many were checked.
@@ -52,7 +45,6 @@ class VerifyReport:
         findings: Errors first, then by scene and file.
     """
 
-    path: Path | str
     paths: tuple[str, ...]
     kind: str
     scenes: int
@@ -116,9 +108,9 @@ def run(
         checked = _check_archives(archives, selection, findings, jobs, progress)
         present, size_bytes = archives.held, sum(reader.source.size_bytes for reader in archives.readers)
     else:
-        paths, (plan, look) = (str(path),), _CHECKS[kind]
-        tasks, present, context = plan(path, selection, findings, *([] if against is None else [against]))
-        looked = look_at_scenes(look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
+        paths, check = (str(path),), _CHECKS[kind]
+        tasks, present, context = check.plan(path, selection, findings, *([] if against is None else [against]))
+        looked = look_at_scenes(check.look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
         numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
         checked = {name: count for name, (count, _) in numbers.items()}
         size_bytes = sum(size for _, size in numbers.values())
@@ -128,7 +120,6 @@ def run(
         # To check nothing and find nothing wrong would not be a check.
         raise UnknownSplitError(f"{paths[0]}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
     return VerifyReport(
-        path=path or paths[0],
         paths=paths,
         kind=kind,
         scenes=len(checked),
@@ -168,7 +159,6 @@ def _check_archives(
             # Of an archive that is cut off, the manifest tells what is lost.
             if manifest and not (reader.index or archives.missing_shards):
                 expected |= {name for name, entry in manifest.scenes.items() if selection.wants(name, entry.split)}
-            reader.source.close()
     message, hint = "is not in what is whole of the archive, or is of another split than was asked for", _DAMAGED_HINT
     if archives.has_indexes:
         message, hint = "is not here, or not in the splits that were asked for", ""

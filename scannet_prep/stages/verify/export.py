@@ -17,7 +17,7 @@ from scannet_prep.stages.selection import Selection
 _AGAIN = "run the same scannet-prep export command again"
 
 
-def plan_export(
+def plan(
     out_dir: Path, selection: Selection, findings: Findings
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
     """Look at an export without reading scenes.
@@ -50,7 +50,7 @@ def plan_export(
     return tuple(tasks[: selection.limit]), present, None
 
 
-def check_exported_scene(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
+def look(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
     """Check the files of one scene, in a worker. Gives no number of vertices, and the size of the files."""
     _check_files(task.path, task.data, findings)
     return 0, sum(known.size_bytes for known in task.data.values())

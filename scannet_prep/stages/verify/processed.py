@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scannet_prep.files import Fingerprint, read_file
-from scannet_prep.processed.folder import (
-    find_state,
-    iter_processed_scenes,
-    processed_path,
-)
+from scannet_prep.processed.folder import find_state, iter_processed_scenes, processed_path
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.scene import SceneId, Split
@@ -19,7 +15,7 @@ from scannet_prep.stages.selection import Selection
 _AGAIN = "scannet-prep process --checksum, with the same options, keeps whole scenes, and makes the others"
 
 
-def plan_processed(
+def plan(
     out_dir: Path, selection: Selection, findings: Findings
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
     """Look at a processed tree without opening its scenes.
@@ -58,7 +54,7 @@ def plan_processed(
     return tuple(tasks[: selection.limit]), splits, None
 
 
-def check_processed_scene(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
+def look(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
     """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its file."""
     data = read_file(task.path)
     split, entry = task.data

@@ -44,7 +44,7 @@ _SAID_ELSEWHERE = {
 }
 
 
-def plan_raw(
+def plan(
     raw_dir: Path, selection: Selection, findings: Findings, against: Path | None = None
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split | None], LabelMap]:
     """Look at a raw tree without opening its scenes.
@@ -128,7 +128,7 @@ def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
     return label_map
 
 
-def check_raw_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
+def look(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
     """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its files."""
     files: RawScene
     files, split, recorded = task.data
@@ -136,7 +136,15 @@ def check_raw_scene(task: CheckTask, label_map: LabelMap, findings: Findings) ->
         findings.error(task.path, files.problem)
     if not task.path.is_dir():
         return 0, 0
-    paths = _find_files(files, split, findings)
+    paths = {kind: path for kind in release.INPUT_KINDS if is_there(path := files.path(kind))}
+    for kind in release.SEGMENTATION_KINDS:
+        if kind in paths or split not in kind.splits:
+            continue
+        if kind is release.LABELS_MESH:
+            findings.note(files.path(kind), "no such file; it is needed only to take the labels from it")
+        else:
+            scenes = "test scene" if split is Split.TEST else "train and val scene"
+            findings.error(files.path(kind), "no such file", f"download it: every {scenes} has one")
     check_digests(recorded, findings)
     read = {kind: findings.attempt(path, read_raw_file, kind, path) for kind, path in paths.items()}
     contents: dict[release.FileKind, Any] = {kind: content for kind, content in read.items() if content is not None}
@@ -147,21 +155,6 @@ def check_raw_scene(task: CheckTask, label_map: LabelMap, findings: Findings) ->
     if release.LABELS_MESH in contents:
         _check_ply_labels(paths[release.LABELS_MESH], contents, scene, findings)
     return contents[release.MESH].vertex_count, size_bytes
-
-
-def _find_files(scene: RawScene, split: Split, findings: Findings) -> dict[release.FileKind, Path]:
-    """Find the files that are there, and tell of those that are not."""
-    paths = {kind: path for kind in release.INPUT_KINDS if is_there(path := scene.path(kind))}
-    scenes = "test scene" if split is Split.TEST else "train and val scene"
-    for kind in release.SEGMENTATION_KINDS:
-        path = scene.path(kind)
-        if kind in paths or split not in kind.splits:
-            continue
-        if kind is release.LABELS_MESH:
-            findings.note(path, "no such file; it is needed only to take the labels from it")
-        else:
-            findings.error(path, "no such file", f"download it: every {scenes} has one")
-    return paths
 
 
 def _make_scene(
