@@ -36,7 +36,7 @@ CONTENT = np.random.default_rng(0).bytes(300_000)
 def running() -> Iterator[BucketServer]:
     server = BucketServer()
     yield server
-    server.stop()
+    server.server.shutdown()
 
 
 @pytest.fixture
@@ -208,18 +208,18 @@ def test_buckets_of_google_and_azure_are_read_and_googles_written(
 
 
 def test_an_authority_is_named_for_buckets_as_for_web_servers(
-    running: BucketServer, server: BucketServer, tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ca, certificate = make_private_authority(tmp_path / "authority")
     server.put("dir/scannet.tar.zst", archive.read_bytes())
-    secure = BucketServer(certificate, running)
+    secure = BucketServer(certificate)
     monkeypatch.setenv("AWS_ENDPOINT_URL", secure.origin)
     with pytest.raises(CertificateError, match=r"the certificate of 127\.0\.0\.1:\d+ cannot be verified") as caught:
         BucketSource(URL)
     assert "SSL_CERT_FILE=FILE" in caught.value.hint
     assert run_main("info", URL, "--ca-bundle", ca).status == 0
     assert run_main("info", URL, "--insecure").status == 0
-    secure.stop()
+    secure.server.shutdown()
 
 
 def test_pack_writes_the_same_bytes_and_knows_what_is_new(server: BucketServer, whole_dir: Path, archive: Path) -> None:
