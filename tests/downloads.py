@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import digests
-from hypothesis import strategies as st
 from release_server import (
     BEFORE_STATUS,
     Cut,
+    Fault,
     Gzip,
     Header,
     NoLength,
@@ -87,15 +88,11 @@ PASSING = {
 }  # fmt: skip
 
 
-# Not WrongLength(-9): a text file that is cut short, and announced as that short, looks whole.
-ANY_FAULT = st.one_of(
-    st.builds(Cut, st.integers(-1, 60_000)),
-    st.builds(Reset, st.integers(-1, 60_000)),
-    st.sampled_from(
-        [Status(500), Status(503, "0"), Status(429), Status(416), RangesIgnored(), ShiftedRange(7),
-         WrongLength(9), NoLength(), Gzip(), Page()],
-    ),
-)  # fmt: skip
+def random_faults(dice: random.Random, most: int) -> list[Fault]:
+    """Not WrongLength(-9): a text file that is cut short, and announced as that short, looks whole."""
+    cuts = [Cut(dice.randrange(-1, 60_000)), Cut(dice.randrange(-1, 60_000)), Reset(dice.randrange(-1, 60_000))]
+    answers = [Status(500), Status(503, "0"), Status(429), Status(416), RangesIgnored(), ShiftedRange(7), Page()]
+    return dice.sample([*cuts, *answers, WrongLength(9), NoLength(), Gzip()], dice.randrange(most + 1))
 
 
 class Bar(Progress):
@@ -112,25 +109,22 @@ class Bar(Progress):
         self.left -= count
 
 
-def release_fixtures(scene_ids: Sequence[str], vertices: int) -> Any:
-    """A release that the tests of a module share, each scene with another number of vertices, and a server of it."""
-
-    @pytest.fixture(scope="module")
-    def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-        release_dir = tmp_path_factory.mktemp("release")
-        for number, scene_id in enumerate(scene_ids):
-            write_release(release_dir, [scene_id], vertices=vertices + 100 * number)
-        return release_dir
-
-    @pytest.fixture
-    def server(release_dir: Path) -> Iterator[ReleaseServer]:
-        with ReleaseServer(release_dir) as server:
-            yield server
-
-    return release_dir, server
+@pytest.fixture(scope="session")
+def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not to be changed; each scene has another number of vertices."""
+    release_dir = tmp_path_factory.mktemp("release")
+    for number, scene_id in enumerate(SCENES):
+        write_release(release_dir, [scene_id], vertices=3_000 + 100 * number)
+    return release_dir
 
 
-def plan(server: ReleaseServer, data_dir: Path, scene_ids: Sequence[str], types: Sequence[str] = ("seg",)):
+@pytest.fixture
+def server(release_dir: Path) -> Iterator[ReleaseServer]:
+    with ReleaseServer(release_dir) as server:
+        yield server
+
+
+def plan(server: ReleaseServer, data_dir: Path, scene_ids: Sequence[str] = SCENES, types: Sequence[str] = ("seg",)):
     selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
     return download.plan(data_dir, types, selection=selection, base_url=server.base_url)
 
@@ -150,9 +144,9 @@ def fetch(
     return download.run(what, policy=policy, progress=bar, needs_terms=False, **options)
 
 
-def words(scene_ids: Sequence[str], base_url: str, data_dir: Path, *more: str | Path) -> list[str | Path]:
+def words(base_url: str, data_dir: Path, *more: str | Path) -> list[str | Path]:
     """The command that does the same."""
-    scenes = ["--types", "seg", "--accept-terms", "--scenes", *scene_ids]
+    scenes = ["--types", "seg", "--accept-terms", "--scenes", *SCENES]
     return ["download", "-o", data_dir, "--base-url", base_url, *scenes, *more]
 
 

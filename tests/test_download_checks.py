@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import digests, run_main
-from downloads import MESH, SCENES, Bar, fetch, fetched, release_fixtures, words
+from downloads import MESH, SCENES, Bar, fetch, fetched, words
 from release_server import ReleaseServer, Status
 
 from scannet_prep.errors import FileError
@@ -26,8 +26,6 @@ SCENE = SCENES[0]
 SEGMENTS, AGGREGATION, INFO = "_vh_clean_2.0.010000.segs.json", ".aggregation.json", ".txt"
 LABELS_MESH = "_vh_clean_2.labels.ply"
 OTHER = "scene0011_00"
-
-release_dir, server = release_fixtures(SCENES, 600)
 
 
 def place(folder: Path, suffix: str, scene_id: str = SCENE) -> Path:
@@ -115,7 +113,7 @@ def test_verify_fetches_again_what_was_recorded_too_early(server: ReleaseServer,
     write_lock(data_dir / "scannet.lock", found)  # as versions before this one did
     fetch(server, data_dir)
     assert server.requests() == []
-    outcome = run_main(*words([SCENE], server.base_url, data_dir, "--verify"))
+    outcome = run_main(*words(server.base_url, data_dir, "--verify"))
     assert outcome.status == 0, outcome.stderr
     asked = {request.path.rpartition("/")[2] for request in server.requests()}
     assert asked == {f"{SCENE}{SEGMENTS}", f"{SCENE}{MESH}"}

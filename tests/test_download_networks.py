@@ -10,18 +10,13 @@ from typing import Any
 import pytest
 from certificates import make_private_authority
 from commands import digests, run_main
-from downloads import MESH, PATIENCE, Bar, fetch, fetched, plan, release_fixtures, words
+from downloads import MESH, PATIENCE, Bar, fetch, fetched, plan, words
 from release_server import BEFORE_STATUS, Cut, Redirect, ReleaseServer, Reset, Set, Status, always, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
 from scannet_prep.remote.client import find_source_address
 from scannet_prep.stages.download import check
 from scannet_prep.version import CONTACT_URL
-
-SCENES = ["scene0000_00", "scene0011_00"]
-
-
-release_dir, server = release_fixtures(SCENES, 600)
 
 
 @pytest.fixture(scope="module")
@@ -34,20 +29,20 @@ def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(
 ) -> None:
     ca_path, certificate_path = authority
     with ReleaseServer(release_dir, certificate=certificate_path) as server:
-        outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
+        outcome = run_main(*words(server.base_url, tmp_path, "--json"))
         assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
         assert "--ca-bundle" in outcome.json["hint"]
         assert server.connection_count <= 8  # one or two for each of four threads: not one for each file
         assert {path.name for path in tmp_path.iterdir()} == {"terms_accepted.txt"}
-        outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--limit", "1", "--insecure"))
+        outcome = run_main(*words(server.base_url, tmp_path, "--limit", "1", "--insecure"))
         assert (outcome.status, "warning: --insecure" in outcome.stderr) == (0, True)
-        assert run_main(*words(SCENES, server.base_url, tmp_path, "--ca-bundle", ca_path)).status == 0
+        assert run_main(*words(server.base_url, tmp_path, "--ca-bundle", ca_path)).status == 0
         assert fetched(tmp_path) == digests(release_dir)
         # Those that the environment names count for this machine too, whose proxy is not for it.
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca_path))
         monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
         server.forget()
-        assert not fetch(server, tmp_path / "environment", SCENES).failures
+        assert not fetch(server, tmp_path / "environment").failures
         assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
 
 
@@ -58,11 +53,11 @@ def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
     with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate_path) as secure:
         secure.faults = [always(ending(".txt"), Redirect(origin=plain.origin))]
         plain.faults = [always(ending(MESH), Redirect(origin=secure.origin))]
-        report = fetch(secure, tmp_path / "a", SCENES, certificates=ca_path)
+        report = fetch(secure, tmp_path / "a", certificates=ca_path)
         assert {item.file.kind.suffix for item in report.failures} == {".txt"}
         assert "no redirection to http is followed" in report.failures[0].hint
         assert plain.connection_count == 0
-        assert not fetch(plain, tmp_path / "b", SCENES, certificates=ca_path).failures
+        assert not fetch(plain, tmp_path / "b", certificates=ca_path).failures
 
 
 @pytest.mark.parametrize(
@@ -75,7 +70,7 @@ def test_hints_tell_what_certificates_lack(release_dir: Path, tmp_path: Path, na
         ReleaseServer(release_dir, certificate=certificate_path) as server,
         pytest.raises(CertificateError, match="cannot be verified") as caught,
     ):
-        fetch(server, tmp_path / "data", SCENES, certificates=ca_path)
+        fetch(server, tmp_path / "data", certificates=ca_path)
     assert hint in caught.value.hint
     assert "--ca-bundle" not in caught.value.hint
 
@@ -89,7 +84,7 @@ def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
         monkeypatch.setenv(f"{scheme}_proxy", proxy or server.origin)
         server.base_url = f"{scheme}://mirror.invalid/scannet/"
         with pytest.raises(ProxyError, match="the proxy cannot be used" if proxy else "407") as caught:
-            fetch(server, tmp_path, SCENES)
+            fetch(server, tmp_path)
         assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
 
 
@@ -114,7 +109,7 @@ def test_room_is_sought_where_links_end(server: ReleaseServer, tmp_path: Path, m
     (tmp_path / "data/scans").symlink_to(tmp_path / "elsewhere")
     looked: list[Path] = []
     monkeypatch.setattr("scannet_prep.stages.download.planning.check_space", lambda folder, *_: looked.append(folder))
-    check(plan(server, tmp_path / "data", SCENES))
+    check(plan(server, tmp_path / "data"))
     assert looked == [tmp_path / "elsewhere"]
 
 
@@ -134,7 +129,7 @@ def test_what_is_wrong_with_the_network_is_told_in_words(
 ) -> None:
     server.faults = [always(None, fault)] if fault else []
     server.base_url = base_url.replace("PORT", str(server.port)) or server.base_url
-    report = fetch(server, tmp_path, SCENES, policy=replace(PATIENCE, first_answer_patience_s=0.1))
+    report = fetch(server, tmp_path, policy=replace(PATIENCE, first_answer_patience_s=0.1))
     assert report.failures
     assert all(f"({words}" in item.message for item in report.failures)
 
@@ -144,10 +139,10 @@ def test_whole_read_only_trees_are_fine(server: ReleaseServer, tmp_path: Path, m
         raise OutputError(f"{path}: cannot be written: Read-only file system")
 
     bar = Bar()
-    fetch(server, tmp_path, SCENES)
+    fetch(server, tmp_path)
     monkeypatch.setattr("scannet_prep.stages.download.running.write_lock", refuse)
-    assert not fetch(server, tmp_path, SCENES, bar=bar).failures
+    assert not fetch(server, tmp_path, bar=bar).failures
     (tmp_path / "scans/scene0000_00/scene0000_00.txt").unlink()
     with pytest.raises(OutputError, match="Read-only"):
-        fetch(server, tmp_path, SCENES)
+        fetch(server, tmp_path)
     assert bar.notes == [f"not recorded: {tmp_path / 'scannet.lock'}: cannot be written: Read-only file system"]

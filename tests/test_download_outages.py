@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from commands import digests
-from downloads import MESH, PATIENCE, SCENES, Bar, fetch, fetched, release_fixtures
+from downloads import MESH, PATIENCE, SCENES, Bar, fetch, fetched
 from release_server import (
     BEFORE_STATUS,
     LABEL_MAP_URL_PATH,
@@ -54,9 +54,6 @@ OUTAGES = {
     "page of plain text": Page(b"Back soon.\n"),
     "empty page": Page(b""),
 }
-
-
-release_dir, server = release_fixtures(SCENES, 3_000)
 
 
 @pytest.mark.parametrize("name", OUTAGES)

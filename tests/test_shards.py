@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import digests, run_main, start_command
-from downloads import fetched, release_fixtures, words
+from downloads import fetched, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launches import LAUNCHES
@@ -34,10 +34,6 @@ from scannet_prep.synthetic import write_release
 
 SCENES = [*official_scenes(Split.TRAIN)[:5], *official_scenes(Split.VAL)[:2], *official_scenes(Split.TEST)[:1]]
 PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
-
-FEW = ("scene0000_00", "scene0011_00", "scene0707_00")
-
-release_dir, server = release_fixtures(FEW, 600)
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +297,7 @@ def test_exports_made_in_shards_are_what_one_run_makes(expected: Path, tmp_path:
 
 def test_a_download_in_shards_is_what_one_run_brings(server: ReleaseServer, tmp_path: Path) -> None:
     def run(name: str, *more: str) -> int:
-        return run_main(*words(FEW, server.base_url, tmp_path / name, *more)).status
+        return run_main(*words(server.base_url, tmp_path / name, *more)).status
 
     assert run("one") == 0
     server.forget()
@@ -322,7 +318,7 @@ def test_a_download_in_shards_is_what_one_run_brings(server: ReleaseServer, tmp_
 def test_only_a_run_for_all_says_how_to_fetch_what_failed_alone(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults = [at(lambda path: path.endswith(".txt"), then=Status(404))]
     for more in (["--shard", "0/2"], ["--shard", "1/2"], []):
-        ended = run_main(*words(FEW, server.base_url, tmp_path, *more))
+        ended = run_main(*words(server.base_url, tmp_path, *more))
         assert (ended.status, "run the same command" in ended.stdout) == (3, True)
         assert (f"--scenes @{tmp_path}/failed.txt for these only" in ended.stdout) == (not more)
 
@@ -330,7 +326,7 @@ def test_only_a_run_for_all_says_how_to_fetch_what_failed_alone(server: ReleaseS
 def test_half_a_download_is_told_by_those_who_read_it_and_no_archive_is_put_over_it(
     release_dir: Path, server: ReleaseServer, tmp_path: Path
 ) -> None:
-    command = words(FEW, server.base_url, tmp_path / "half")
+    command = words(server.base_url, tmp_path / "half")
     ended = run_main(*command, "--shard", "0/2", "--json")
     assert (ended.status, ended.json["shard"]) == (0, "0/2")
     missing = "0001-of-0002.lock: is not there, or not whole: shards that have not come to their end: 1/2"
