@@ -295,24 +295,38 @@ def test_exports_made_in_shards_are_what_one_run_makes(expected: Path, tmp_path:
     assert digests(tmp_path / "shards") == digests(tmp_path / "one")
 
 
-def test_a_download_in_shards_is_what_one_run_brings(server: ReleaseServer, tmp_path: Path) -> None:
+def test_a_download_in_shards_is_what_one_run_brings_and_half_of_one_is_told_by_all_who_read_it(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
     def run(name: str, *more: str) -> int:
         return run_main(*words(server.base_url, tmp_path / name, *more)).status
 
-    assert run("one") == 0
+    archive, half = tmp_path / "a.tar.zst", tmp_path / "shards"
+    assert (run("one"), run_main("pack", server.root, "-o", archive).status) == (0, 0)
     server.forget()
-    assert run("shards", "--shard", "0/2") == 0
-    assert "scannet.lock.d/0001-of-0002.lock: is not there" in run_main("verify", tmp_path / "shards").stdout
-    assert run("shards", "--shard", "0/3") == 2
-    assert run("shards", "--shard", "1/2") == 0
-    assert run_main("verify", tmp_path / "shards").status == 0
+    first = run_main(*words(server.base_url, half, "--shard", "0/2", "--json"))
+    assert (first.status, first.json["shard"], run("shards", "--shard", "0/3")) == (0, "0/2", 2)
+    missing = "0001-of-0002.lock: is not there, or not whole: shards that have not come to their end: 1/2"
+    for status, reading in (
+        (0, ("process", half, "-o", tmp_path / "processed")),
+        (3, ("verify", half)),
+        (3, ("info", half)),
+        (1, ("pack", half, "-o", tmp_path / "half.tar.zst")),
+        (1, ("unpack", archive, "-o", half)),
+    ):
+        ended = run_main(*reading)
+        assert (ended.status, missing in ended.stdout + ended.stderr) == (status, True), ended
+    assert (run("shards", "--shard", "1/2"), run_main("verify", half).status) == (0, 0)
+    shutil.copytree(half, tmp_path / "whole")
     asked = len(server.requests())
     assert run("shards") == 0
     assert len(server.requests()) == asked == len(fetched(tmp_path / "one"))
-    terms = "terms_accepted.txt"  # holds the time
-    assert {**digests(tmp_path / "shards"), terms: ""} == {**digests(tmp_path / "one"), terms: ""}
     assert run("shards", "--shard", "0/2") == 0  # of a whole folder: there is nothing to do, and nothing to say
-    assert {**digests(tmp_path / "shards"), terms: ""} == {**digests(tmp_path / "one"), terms: ""}
+    terms = "terms_accepted.txt"  # holds the time
+    assert {**digests(half), terms: ""} == {**digests(tmp_path / "one"), terms: ""}
+    assert run_main("unpack", archive, "-o", tmp_path / "whole").status == 0  # merges them too
+    assert not (tmp_path / "whole/scannet.lock.d").exists()
+    assert len(lock.read_lock(tmp_path / "whole/scannet.lock")) == len(fetched(tmp_path / "whole"))
 
 
 def test_only_a_run_for_all_says_how_to_fetch_what_failed_alone(server: ReleaseServer, tmp_path: Path) -> None:
@@ -321,28 +335,6 @@ def test_only_a_run_for_all_says_how_to_fetch_what_failed_alone(server: ReleaseS
         ended = run_main(*words(server.base_url, tmp_path, *more))
         assert (ended.status, "run the same command" in ended.stdout) == (3, True)
         assert (f"--scenes @{tmp_path}/failed.txt for these only" in ended.stdout) == (not more)
-
-
-def test_half_a_download_is_told_by_those_who_read_it_and_no_archive_is_put_over_it(
-    release_dir: Path, server: ReleaseServer, tmp_path: Path
-) -> None:
-    command = words(server.base_url, tmp_path / "half")
-    ended = run_main(*command, "--shard", "0/2", "--json")
-    assert (ended.status, ended.json["shard"]) == (0, "0/2")
-    missing = "0001-of-0002.lock: is not there, or not whole: shards that have not come to their end: 1/2"
-    assert run_main("pack", release_dir, "-o", tmp_path / "a.tar.zst").status == 0
-    for reading, status in (
-        (("process", tmp_path / "half", "-o", tmp_path / "processed"), 0),
-        (("info", tmp_path / "half"), 3),
-        (("pack", tmp_path / "half", "-o", tmp_path / "half.tar.zst"), 1),
-        (("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "half"), 1),
-    ):
-        ended = run_main(*reading)
-        assert (ended.status, missing in ended.stderr) == (status, True), ended
-    assert run_main(*command, "--shard", "1/2").status == 0
-    assert run_main("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "half").status == 0
-    assert not (tmp_path / "half/scannet.lock.d").exists()
-    assert len(lock.read_lock(tmp_path / "half/scannet.lock")) == len(fetched(tmp_path / "half"))
 
 
 def test_all_shards_of_a_download_together_are_polite_to_the_university_but_not_to_a_mirror(tmp_path: Path) -> None:
