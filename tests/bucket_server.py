@@ -45,9 +45,9 @@ class BucketServer:
         self.origin = f"http{'s' if certificate else ''}://127.0.0.1:{self.server.port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
-    def environment(self, **more: str) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_SESSION_TOKEN": TOKEN}
-        return {"AWS_ENDPOINT_URL": self.origin, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", **keys, **more}
+        return {"AWS_ENDPOINT_URL": self.origin, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", **keys}
 
     def boto(self) -> Any:
         import boto3

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import digests
+from commands import SCENES, digests
 from release_server import (
     BEFORE_STATUS,
     Cut,
@@ -37,7 +38,6 @@ from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
 
 MESH = "_vh_clean_2.ply"
-SCENES = ["scene0000_00", "scene0011_00", "scene0707_00"]
 OWN_NAMES = frozenset({"scannet.lock", "failed.txt", "terms_accepted.txt", ".scannet-prep.lock"})
 # In a hurry.
 PATIENCE = TransferPolicy(
@@ -95,6 +95,30 @@ def random_faults(dice: random.Random, most: int) -> list[Fault]:
     return dice.sample([*cuts, *answers, WrongLength(9), NoLength(), Gzip()], dice.randrange(most + 1))
 
 
+def make_private_authority(folder: Path, names: str = "IP:127.0.0.1,DNS:localhost", days: int = 2) -> tuple[Path, Path]:
+    """Make an authority that no machine trusts, and a certificate: paths of the CA, and of that with its key."""
+    ca, ca_key, certificate, request, extensions = (folder / name for name in ("ca", "ca-key", "server", "csr", "ext"))
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout"]
+    folder.mkdir(parents=True, exist_ok=True)
+    extensions.write_text(
+        "[req]\ndistinguished_name=dn\n[dn]\n"
+        "[ca]\nbasicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n"
+        "[server]\nbasicConstraints=CA:FALSE\nkeyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth\n"
+        f"subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\nsubjectAltName={names}\n"
+    )
+    for command in (
+        ["req", "-x509", *key, ca_key, "-out", ca, "-subj", "/CN=authority", "-extensions", "ca", "-days", "2"],
+        ["req", *key, certificate, "-out", request, "-subj", "/CN=server"],
+        ["x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-set_serial", "1", "-days", str(days),
+         "-extfile", extensions, "-extensions", "server", "-out", folder / "signed"],
+    ):  # fmt: skip
+        config = ["-config", extensions] if command[0] == "req" else []
+        subprocess.run(["openssl", *map(str, command), *map(str, config)], check=True, capture_output=True)
+    with certificate.open("ab") as file:
+        file.write((folder / "signed").read_bytes())
+    return ca, certificate
+
+
 class Bar(Progress):
     """Adds up what a bar would show."""
 
@@ -107,6 +131,11 @@ class Bar(Progress):
 
     def advance(self, count: int = 1) -> None:
         self.left -= count
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_private_authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="session")

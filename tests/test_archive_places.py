@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import zstandard
 from archives import call, find_parts, flip, forge, pack_shards, pack_tree, unpack_pipe, write_tree
-from certificates import make_private_authority
 from commands import SCENES, TEST, TRAIN, VAL, Verify, digests
 from release_server import ROOT, ReleaseServer
 
@@ -164,15 +163,14 @@ def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, whole_di
     assert (status, len(value["scenes"])) == (0, 3)
 
 
-def test_authorities_can_be_named(archive_path: Path, tmp_path: Path) -> None:
-    ca_path, certificate_path = make_private_authority(tmp_path / "authority")
-    with ReleaseServer(archive_path.parent, certificate=certificate_path) as server:
+def test_authorities_can_be_named(archive_path: Path, tmp_path: Path, authority: tuple[Path, Path]) -> None:
+    with ReleaseServer(archive_path.parent, certificate=authority[1]) as server:
         server.files[f"{ROOT}a.tar.zst"] = archive_path
         url = f"{server.origin}{ROOT}a.tar.zst"
         for words, remedy in (
             (["info"], ["--insecure"]),
-            (["verify"], ["--ca-bundle", ca_path]),
-            (["unpack", "-o", tmp_path / "out"], ["--ca-bundle", ca_path]),
+            (["verify"], ["--ca-bundle", authority[0]]),
+            (["unpack", "-o", tmp_path / "out"], ["--ca-bundle", authority[0]]),
         ):
             assert run(*words, url)[1]["error"] == "CertificateError"
             assert run(*words, url, *remedy)[0] == 0

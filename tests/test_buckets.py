@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from archives import pack_tree, read_tree, write_tree
 from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer
-from certificates import make_private_authority
 from commands import TRAIN, VAL, run_main, start_command
 
 from scannet_prep import ScanNet
@@ -208,16 +207,15 @@ def test_buckets_of_google_and_azure_are_read_and_googles_written(
 
 
 def test_an_authority_is_named_for_buckets_as_for_web_servers(
-    server: BucketServer, tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, archive: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ca, certificate = make_private_authority(tmp_path / "authority")
     server.put("dir/scannet.tar.zst", archive.read_bytes())
-    secure = BucketServer(certificate)
+    secure = BucketServer(authority[1])
     monkeypatch.setenv("AWS_ENDPOINT_URL", secure.origin)
     with pytest.raises(CertificateError, match=r"the certificate of 127\.0\.0\.1:\d+ cannot be verified") as caught:
         BucketSource(URL)
     assert "SSL_CERT_FILE=FILE" in caught.value.hint
-    assert run_main("info", URL, "--ca-bundle", ca).status == 0
+    assert run_main("info", URL, "--ca-bundle", authority[0]).status == 0
     assert run_main("info", URL, "--insecure").status == 0
     secure.server.shutdown()
 

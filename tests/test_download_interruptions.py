@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import make_private_authority
 from commands import digests, limited, run_main, start_command
 from downloads import MESH, fetched, finished, words
 from release_server import BEFORE_STATUS, ROOT, ReleaseServer, Set, Stall, Status, always, ending, release_urls
@@ -144,20 +143,21 @@ def nginx(folder: Path, **settings: object) -> Iterator[None]:
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-def test_a_real_server_over_tls_with_an_outage_in_the_middle(release_dir: Path, tmp_path: Path) -> None:
-    ca_path, certificate_path = make_private_authority(tmp_path)
+def test_a_real_server_over_tls_with_an_outage_in_the_middle(
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
     for path, file in release_urls(release_dir).items():
         (link := tmp_path / f"www{path}").parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(file)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    settings = {"folder": tmp_path, "certificate": certificate_path, "port": port}
+    settings = {"folder": tmp_path, "certificate": authority[1], "port": port}
     data_dir = tmp_path / "data"
     command = words(f"https://127.0.0.1:{port}{ROOT}", data_dir)
     with nginx(**settings, bytes_per_s=60_000):
         assert "the certificate cannot be verified" in run_main(*command).stderr
-        process = start_command(*command, "--ca-bundle", ca_path)
+        process = start_command(*command, "--ca-bundle", authority[0])
         while max(partial_sizes(data_dir), default=0) <= 30_000:
             assert process.poll() is None
             time.sleep(0.01)

@@ -8,20 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import make_private_authority
 from commands import digests, run_main
-from downloads import MESH, PATIENCE, Bar, fetch, fetched, plan, words
+from downloads import MESH, PATIENCE, Bar, fetch, fetched, make_private_authority, plan, words
 from release_server import BEFORE_STATUS, Cut, Redirect, ReleaseServer, Reset, Set, Status, always, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
 from scannet_prep.remote.client import find_source_address
 from scannet_prep.stages.download import check
 from scannet_prep.version import CONTACT_URL
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_private_authority(tmp_path_factory.mktemp("authority"))
 
 
 def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(

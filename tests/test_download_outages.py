@@ -35,7 +35,6 @@ from release_server import (
 )
 
 from scannet_prep.errors import TransferError
-from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, TransferPolicy
 from scannet_prep.stages.download import FileOutcome, running
@@ -97,11 +96,6 @@ def test_while_the_server_cannot_be_reached_all_wait_for_it(server: ReleaseServe
     assert bar.notes[0].endswith("the download pauses and retries at intervals, for up to 1,440 minutes")
     assert bar.left == 0
     assert bar.statuses[-1].startswith("13/13 files, ")
-
-
-def test_a_first_file_that_always_fails_is_no_outage(server: ReleaseServer, tmp_path: Path) -> None:
-    server.faults = [at(LABEL_MAP_URL_PATH, then=Status(503))]
-    assert [item.file.local_path for item in fetch(server, tmp_path, jobs=1).failures] == [LABEL_MAP_NAME]
 
 
 @pytest.mark.parametrize(("status", "jobs"), [(403, 1), (404, 4)])

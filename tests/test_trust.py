@@ -99,14 +99,6 @@ def test_a_folder_of_all_scenes_that_cannot_be_read_is_named(
         assert (outcome.status, f"raw/{name}: {problem}, expected a folder" in outcome.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(("suffix", "largest"), [(SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216")])
-def test_json_is_refused_where_parsing_would_take_gigabytes(tmp_path: Path, suffix: str, largest: str) -> None:
-    scene = write_tiny(tmp_path)
-    os.truncate(scene.directory / f"{TRAIN}{suffix}", 67_200_000)
-    with pytest.raises(FileError, match=f"bytes, expected at most {largest}"):
-        tiny.process_written(scene)
-
-
 @pytest.mark.parametrize("mode", [0o000, 0o100, 0o400])
 def test_a_scene_folder_without_permission_is_one_failed_scene(two_dir: Path, mode: int) -> None:
     folder = two_dir / "raw/scans" / OTHER
@@ -120,14 +112,23 @@ def test_a_scene_folder_without_permission_is_one_failed_scene(two_dir: Path, mo
         assert (outcome.status, OTHER in outcome.stdout, "Permission denied" in outcome.stdout) == (3, True, True)
 
 
-@pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
-def test_what_is_not_a_regular_file_is_a_failure_at_once(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "largest"),
+    [(MESH, "1,073,741,824"), (SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216"), (INFO, "1,048,576")],
+)
+def test_what_is_not_a_regular_file_or_takes_gigabytes_is_refused_at_once(
+    tmp_path: Path, suffix: str, largest: str
+) -> None:
     makers = {"named pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": Path.mkdir}
     for kind, make in makers.items():
         scene = write_tiny(tmp_path / kind, {suffix: None})
         make(scene.directory / f"{TRAIN}{suffix}")
         with pytest.raises(FileError, match=f"{suffix}: is a {kind}, expected a file"):
             tiny.process_written(scene)
+    scene = write_tiny(tmp_path)
+    os.truncate(scene.directory / f"{TRAIN}{suffix}", 1 << 40)
+    with pytest.raises(FileError, match=f"bytes, expected at most {largest}"):
+        tiny.process_written(scene)
 
 
 def test_what_the_files_say_of_their_options_and_scenes_counts(two_dir: Path) -> None:
