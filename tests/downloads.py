@@ -55,12 +55,12 @@ PATIENCE = TransferPolicy(
 SIZE = b"1;" + b"x" * 9_000
 # Faults of the first requests of a file, after which all is well again.
 PASSING = {
-    "cut before the status": [Cut(BEFORE_STATUS)],
+    "cut before the status": [Cut()],
     "cut at the first byte": [Cut(0)],
     "cut in the middle": [Cut(20_000), Cut(10_000), Cut(1)],
     "reset": [Reset(), Reset(10_000)],
     "silence within the body": [Stall(5_000)],
-    "silence before the status": [Stall(BEFORE_STATUS)],
+    "silence before the status": [Stall()],
     "trickle of content": [Set(trickle=(5_000, 0.05))],
     "trickle of headers": [Set(trickle=(BEFORE_STATUS, 0.02))],
     "chunk size without end": [lambda *to: (NoLength()(*to), Set(is_chunked=False, body=SIZE, trickle=(0, 0.02))(*to))],

@@ -17,14 +17,13 @@ from downloads import MESH, PASSING, PATIENCE, SCENES, fetch, fetched, finished,
 from release_server import (
     Cut,
     Header,
-    IfRangeIgnored,
     NoLength,
     Page,
     Redirect,
     ReleaseServer,
     Set,
+    ShiftedRange,
     Status,
-    always,
     answer_part,
     at,
     ending,
@@ -71,7 +70,7 @@ def change_middle(content: bytes) -> bytes:
     ("etag", "second", "ranges"),
     [
         ("strong", None, [None, "bytes=40000-"]),
-        ("strong", IfRangeIgnored(), [None, "bytes=40000-", None]),
+        ("strong", ShiftedRange(0), [None, "bytes=40000-", None]),
         ("weak", None, [None, None]),
         (None, None, [None, None]),
     ],
@@ -153,7 +152,7 @@ def test_scenes_are_looked_at_however_many_files_have_failed_before(
 def test_a_connection_that_brings_too_little_has_failed(
     server: ReleaseServer, tmp_path: Path, size: int, is_enough: bool
 ) -> None:
-    server.faults = [always(MESH_PATH, Cut(size))]
+    server.faults = [at(MESH_PATH, then=Cut(size))]
     report = fetch(server, tmp_path)
     assert [item.file.kind.suffix for item in report.failures] == ([] if is_enough else [MESH])
     assert is_enough or f"{PATIENCE.tries} attempts failed, the last one: " in report.failures[0].message
@@ -218,7 +217,7 @@ def test_a_trailer_without_end_is_not_waited_for(server: ReleaseServer, tmp_path
 def test_a_body_larger_than_any_file_of_its_kind_is_broken_off(server: ReleaseServer, tmp_path: Path) -> None:
     paths = [scene_url_path(scene_id, ".txt") for scene_id in SCENES[:2]]
     server.files |= dict.fromkeys(paths, b"key = value\n" * 1_000_000)
-    server.faults = [always(paths[0], NoLength())]
+    server.faults = [at(paths[0], then=NoLength())]
     report = fetch(server, tmp_path)
     assert [scene_url_path(item.file.scene_id, ".txt") for item in report.failures] == paths
     assert all("no file of this kind has more than 1.0 MB" in item.message for item in report.failures)

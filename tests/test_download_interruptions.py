@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from commands import digests, limited, run_main, start_command
 from downloads import MESH, fetched, finished, words
-from release_server import BEFORE_STATUS, ROOT, ReleaseServer, Set, Stall, Status, always, ending, release_urls
+from release_server import BEFORE_STATUS, ROOT, ReleaseServer, Set, Stall, Status, at, ending, release_urls
 
 from scannet_prep.raw.lock import read_lock
 
@@ -52,10 +52,10 @@ def test_killed_three_times_and_then_finished_it_is_the_same_tree(release_dir: P
 
 
 WAITING = {
-    "for content": always(ending(MESH), Stall(30_000)),
-    "for the end of the headers": always(ending(MESH), Set(trickle=(BEFORE_STATUS, 1))),
-    "before another attempt": always(ending(MESH), Status(429, "7200")),
-    "for a server that is down": always(None, Set(is_down=True)),
+    "for content": at(ending(MESH), then=Stall(30_000)),
+    "for the end of the headers": at(ending(MESH), then=Set(trickle=(BEFORE_STATUS, 1))),
+    "before another attempt": at(ending(MESH), then=Status(429, "7200")),
+    "for a server that is down": at(None, then=Set(is_down=True)),
 }
 
 

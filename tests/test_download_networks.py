@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from commands import digests, run_main
 from downloads import MESH, PATIENCE, Bar, fetch, fetched, make_private_authority, plan, words
-from release_server import BEFORE_STATUS, Cut, Redirect, ReleaseServer, Reset, Set, Status, always, ending
+from release_server import Cut, Redirect, ReleaseServer, Reset, Set, Status, at, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
 from scannet_prep.remote.client import find_source_address
@@ -45,8 +45,8 @@ def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
 ) -> None:
     ca_path, certificate_path = authority
     with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate_path) as secure:
-        secure.faults = [always(ending(".txt"), Redirect(origin=plain.origin))]
-        plain.faults = [always(ending(MESH), Redirect(origin=secure.origin))]
+        secure.faults = [at(ending(".txt"), then=Redirect(origin=plain.origin))]
+        plain.faults = [at(ending(MESH), then=Redirect(origin=secure.origin))]
         report = fetch(secure, tmp_path / "a", certificates=ca_path)
         assert {item.file.kind.suffix for item in report.failures} == {".txt"}
         assert "no redirection to http is followed" in report.failures[0].hint
@@ -73,7 +73,7 @@ def test_hints_tell_what_certificates_lack(release_dir: Path, tmp_path: Path, na
 def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
     server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
-    server.faults = [always(None, Status(407))]  # of the proxy that wants a password
+    server.faults = [at(None, then=Status(407))]  # of the proxy that wants a password
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", proxy or server.origin)
         server.base_url = f"{scheme}://mirror.invalid/scannet/"
@@ -114,14 +114,14 @@ def test_room_is_sought_where_links_end(server: ReleaseServer, tmp_path: Path, m
         (None, "http://127.0.0.1:9/", "127.0.0.1 refuses the connection"),
         (None, "https://127.0.0.1:PORT/", "no encrypted connection to 127.0.0.1 can be made: "),
         (Reset(), "", "the connection broke off"),
-        (Cut(BEFORE_STATUS), "", "the connection broke off"),
+        (Cut(), "", "the connection broke off"),
         (Set(before=b"SSH-2.0-OpenSSH_9.6\r\n"), "", "127.0.0.1 sends an answer that cannot be understood"),
     ],
 )
 def test_what_is_wrong_with_the_network_is_told_in_words(
     server: ReleaseServer, tmp_path: Path, fault: Any, base_url: str, words: str
 ) -> None:
-    server.faults = [always(None, fault)] if fault else []
+    server.faults = [at(None, then=fault)]
     server.base_url = base_url.replace("PORT", str(server.port)) or server.base_url
     report = fetch(server, tmp_path, policy=replace(PATIENCE, first_answer_patience_s=0.1))
     assert report.failures

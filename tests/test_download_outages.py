@@ -12,7 +12,6 @@ import pytest
 from commands import digests
 from downloads import MESH, PATIENCE, SCENES, Bar, fetch, fetched
 from release_server import (
-    BEFORE_STATUS,
     LABEL_MAP_URL_PATH,
     Cut,
     Fault,
@@ -27,7 +26,6 @@ from release_server import (
     Set,
     Stall,
     Status,
-    always,
     at,
     between,
     ending,
@@ -45,9 +43,9 @@ OUTAGES = {
     **{str(code): Status(code) for code in (400, 403, 404, 416, 429, 503)},
     "asks to wait": Status(503, "1"),
     "resets": Reset(),
-    "closed connections": Cut(BEFORE_STATUS),
+    "closed connections": Cut(),
     "closed connections after the headers": Cut(0),
-    "silence": Stall(BEFORE_STATUS),
+    "silence": Stall(),
     "circle": Redirect(),
     "page": Page(),
     "page of plain text": Page(b"Back soon.\n"),
@@ -104,7 +102,7 @@ def test_a_mirror_that_lacks_what_was_fetched_elsewhere_before_gives_what_it_has
 ) -> None:
     mesh_path = scene_url_path(SCENES[1], MESH)
     fetch(server, tmp_path, SCENES[:1])
-    server.faults = [always(lambda path: SCENES[0] in path or path in (mesh_path, LABEL_MAP_URL_PATH), Status(status))]
+    server.faults = [at(lambda path: SCENES[0] in path or path in (mesh_path, LABEL_MAP_URL_PATH), then=Status(status))]
     report = fetch(server, tmp_path, jobs=jobs)
     assert len(server.requests(mesh_path)) <= PATIENCE.tries
     assert [item.file.url for item in report.failures] == [server.origin + mesh_path]
@@ -114,7 +112,7 @@ def test_a_mirror_that_lacks_what_was_fetched_elsewhere_before_gives_what_it_has
 
 @pytest.mark.parametrize("ability", [RangesIgnored(), NoLength(), Header("Content-Range", None)])
 def test_outages_are_told_from_failing_files_without_ranges(release_dir: Path, tmp_path: Path, ability: Fault) -> None:
-    rules = [always(None, ability), at(ending(MESH), then=Status(503)), between(8, 20, Status(503))]
+    rules = [at(None, then=ability), at(ending(MESH), then=Status(503)), between(8, 20, Status(503))]
     with ReleaseServer(release_dir, faults=rules) as server:
         report = fetch(server, tmp_path)
     assert [item.file.kind.suffix for item in report.failures] == [MESH] * len(SCENES)
@@ -175,7 +173,7 @@ def test_a_busy_server_is_asked_more_slowly(tmp_path: Path) -> None:
 def test_files_that_hang_come_last(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, bar = scene_url_path(SCENES[0], MESH), Bar()
     monkeypatch.setattr(running, "_STILL_S", 0.1)
-    server.faults = [at(path, Stall(BEFORE_STATUS))]
+    server.faults = [at(path, Stall())]
     assert not fetch(server, tmp_path, jobs=1, bar=bar).failures
     assert [request.path for request in server.requests() if request.range is None][-1] == path
     assert "only 0 bytes of an answer came within 0 s; it is tried again after the others" in bar.notes[0]
