@@ -96,18 +96,14 @@ def test_threads_read_at_once_and_killed_helpers_are_replaced(server: BucketServ
     assert (source.read(len(CONTENT) - 5, 10), source.read(len(CONTENT), 10)) == (CONTENT[-5:], b"")
 
 
-def test_a_store_that_fails_for_a_while_is_asked_again(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_is_asked_again_for_a_while(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_READ_TIMEOUT", "1s")
     source = BucketSource(server.put("x", CONTENT))
     for faults in ([503, 500, "silent"], ["short", "reset"]):
         server.faults[:] = faults
         assert source.read(10, 200_000) == CONTENT[10:200_010]
         assert server.faults == []
-
-
-def test_a_store_that_goes_on_failing_is_soon_given_up(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "_RETRIES", 1)
-    source = BucketSource(server.put("x", CONTENT))
     server.requests.clear()
     server.rule = lambda *_: (503, "SlowDown")
     with pytest.raises(ServerDownError, match=r"fails or breaks off \(503 SlowDown\)") as caught:

@@ -148,23 +148,19 @@ def test_scenes_are_looked_at_however_many_files_have_failed_before(
     assert [item.file.kind.suffix for item in fetch(server, tmp_path, jobs=1).failures] == [".txt"] * len(SCENES)
 
 
-@pytest.mark.parametrize(("size", "is_enough"), [(1, False), (15_000, False), (20_000, True)])
-def test_a_connection_that_brings_too_little_has_failed(
-    server: ReleaseServer, tmp_path: Path, size: int, is_enough: bool
-) -> None:
-    server.faults = [at(MESH_PATH, then=Cut(size))]
-    report = fetch(server, tmp_path)
+EVER_EARLIER = (80_000, 50_000, 79_000, 60_000, 70_000, 78_500, 55_000, 65_000)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (15_000,), (20_000,), EVER_EARLIER])
+def test_a_connection_that_brings_too_little_has_failed(server: ReleaseServer, tmp_path: Path, sizes: Any) -> None:
+    server.faults = [at(MESH_PATH, *map(Cut, sizes * 24))]
+    if sizes is EVER_EARLIER:
+        server.etag, server.has_last_modified = None, False
+    report, is_enough = fetch(server, tmp_path), sizes == (20_000,)
     assert [item.file.kind.suffix for item in report.failures] == ([] if is_enough else [MESH])
     assert is_enough or f"{PATIENCE.tries} attempts failed, the last one: " in report.failures[0].message
-    assert len(server.requests(MESH_PATH)) <= PATIENCE.tries + 3
-    assert server.bytes_sent_again(MESH_PATH) == 0
-
-
-def test_a_file_that_breaks_off_ever_earlier_is_given_up(release_dir: Path, tmp_path: Path) -> None:
-    cuts = [Cut(size) for size in (80_000, 50_000, 79_000, 60_000, 70_000, 78_500, 55_000, 65_000) * 3]
-    with ReleaseServer(release_dir, faults=[at(MESH_PATH, *cuts)], etag=None, has_last_modified=False) as server:
-        assert len(fetch(server, tmp_path).failures) == 1
-        assert len(server.requests(MESH_PATH)) <= PATIENCE.tries + 2
+    assert len(server.requests(MESH_PATH)) <= PATIENCE.tries + (2 if sizes is EVER_EARLIER else 3)
+    assert sizes is EVER_EARLIER or server.bytes_sent_again(MESH_PATH) == 0
 
 
 def test_pipes_folders_and_links_in_the_way_cost_at_most_their_files(server: ReleaseServer, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputErr
 from scannet_prep.files import (
     is_hidden_or_temporary,
     make_directory,
-    read_file,
     remove_temporaries,
     run_lock,
     write_atomically,
@@ -100,10 +99,3 @@ def test_places_that_cannot_be_written_to_are_errors_and_stay_what_they_are(tmp_
     assert (names(tmp_path), names(tmp_path / "folder")) == (before, ["b"])
     assert (tmp_path / "null").is_symlink()
     assert (tmp_path / "link").is_symlink()
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "huge").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(FileError, match=r"has 1,099,511,627,776 bytes, expected at most 1,000"):
-        read_file(tmp_path / "huge", 1000)

@@ -36,18 +36,10 @@ def edit_group(change: Callable[[Any], object]) -> Damage:
     return edit_value(lambda value: change(value["segGroups"][0]))
 
 
-def set_ply_label(*vertices: tuple[int, int]) -> Damage:
-    """Write ids into labels.ply; 31 is a person, which no synthetic scene has."""
-
-    def damage(path: Path) -> None:
-        for vertex, label in vertices:
-            overwrite(path, header_size(path) + vertex * VERTEX_BYTES + 16, bytes([label, 0]))
-
-    return damage
-
-
-def replace_folder(make: Callable[[Path], object]) -> Damage:
-    return lambda path: (shutil.rmtree(path), make(path))
+def set_ply_label(label: int, *vertices: int) -> Damage:
+    """Write an id into labels.ply; 31 is a person, which no synthetic scene has."""
+    places = [vertex * VERTEX_BYTES + 16 for vertex in vertices]
+    return lambda path: [overwrite(path, header_size(path) + place, bytes([label, 0])) for place in places]
 
 
 # What is damaged (None: the folder of the scene) and how; severity, whether the file is named, pattern of the message.
@@ -65,9 +57,11 @@ DAMAGES: dict[str, tuple[FileKind | None, Damage, str, bool, str]] = {
         AGGREGATION, edit_value(lambda value: value["segGroups"].clear()), "error", False, "segGroups is empty",
     ),
     "folder that is a dangling link": (
-        None, replace_folder(lambda path: path.symlink_to("nowhere")), "error", False, "a link that leads nowhere",
+        None, lambda path: (shutil.rmtree(path), path.symlink_to("nowhere")), "error", False, "link that leads nowhere",
     ),
-    "pipe for a folder": (None, replace_folder(os.mkfifo), "error", False, "is a named pipe, expected a folder"),
+    "pipe for a folder": (
+        None, lambda path: (shutil.rmtree(path), os.mkfifo(path)), "error", False, "is a named pipe, expected a folder",
+    ),
     "segments for another mesh": (
         SEGMENTS, edit_value(lambda value: value["segIndices"].pop()), "error", False,
         rf"\d{SEGMENTS.suffix}: is for 599 vertices.* has 600",
@@ -80,10 +74,10 @@ DAMAGES: dict[str, tuple[FileKind | None, Damage, str, bool, str]] = {
         LABELS_MESH, lambda path: overwrite(path, header_size(path), b"\x01"), "error", True, "vertices lie elsewhere",
     ),
     "labels.ply that differs from the groups": (
-        LABELS_MESH, set_ply_label((7, 31), (11, 31)), "error", True, "at 2 of 600 vertices.*vertex 7: nyu40 id 31",
+        LABELS_MESH, set_ply_label(31, 7, 11), "error", True, "at 2 of 600 vertices.*vertex 7: nyu40 id 31",
     ),
     "labels.ply with an id outside nyu40": (
-        LABELS_MESH, set_ply_label((7, 50)), "note", True, r"outside nyu40.*\(50\)",
+        LABELS_MESH, set_ply_label(50, 7), "note", True, r"outside nyu40.*\(50\)",
     ),
     **{
         f"{kind.content} of another scene": (
