@@ -1,7 +1,5 @@
 """An S3 server on this machine (moto), which does harm when asked to."""
 
-from __future__ import annotations
-
 import io
 import logging
 import socket

@@ -1,7 +1,5 @@
 """Downloads of a synthetic release from a server on this machine."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What launchers tell their processes: recorded from Slurm 22.05, Open MPI 4.1, MPICH 4.0 and torchrun 2.13."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

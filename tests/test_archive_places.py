@@ -1,7 +1,5 @@
 """What archives are read from: files, foreign files, shards and addresses; and what only archives have wrong."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import pickle
@@ -101,9 +99,7 @@ def run(*words: object) -> tuple[int, dict[str, Any]]:
     return outcome.status, outcome.json
 
 
-def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requests(
-    server: ReleaseServer, archive_path: Path
-) -> None:
+def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(server: ReleaseServer, archive_path: Path) -> None:
     public = f"{server.origin}{ROOT}scannet.tar.zst?..."
     for command, words, limit in (
         ("info", [], 4),
@@ -128,7 +124,7 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requ
         assert (status, value["error"]) == expected
 
 
-def test_only_what_is_asked_for_is_fetched_by_one_range_a_scene_and_a_truncated_archive_in_few_requests(
+def test_only_what_is_needed_is_fetched(
     server: ReleaseServer, archive_path: Path, whole_dir: Path, tmp_path: Path
 ) -> None:
     assert run("unpack", secret_url(server), "--scenes", VAL, "-o", tmp_path / "out")[0] == 0
@@ -182,7 +178,7 @@ def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
     return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
 
 
-def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_that_changes_or_goes_is_an_error(
+def test_an_open_archive_outlives_a_replacement_and_one_that_changes_is_an_error(
     archive_path: Path,
 ) -> None:
     dataset = ScanNet(archive_path, split="train")
@@ -206,7 +202,7 @@ def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_tha
         dataset[0]
 
 
-def test_shards_are_one_archive_for_every_reader_in_any_order_and_each_is_one_by_itself(
+def test_shards_are_one_archive_and_one_each(
     shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify
 ) -> None:
     expected = digests(whole_dir / "processed")
@@ -284,9 +280,7 @@ def test_archives_with_scenes_that_were_made_otherwise_are_refused(tmp_path: Pat
     assert len(ScanNet(paths[::2], split="train")) == 2
 
 
-def test_a_scene_stored_or_compressed_or_with_a_damaged_checksum_is_the_file_of_the_folder(
-    whole_dir: Path, archive_path: Path, tmp_path: Path
-) -> None:
+def test_a_scene_of_an_archive_is_the_file_that_was_packed(whole_dir: Path, archive_path: Path, tmp_path: Path) -> None:
     folder = whole_dir / "processed"
     pack_tree(folder, tmp_path / "stored.tar.zst", level=0).close()
     start, end = find_parts(archive_path)["scene0000_00"]

@@ -1,7 +1,5 @@
 """Archives in buckets: read, trained from and written, through faults, and without telling secrets."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re
@@ -180,9 +178,7 @@ def test_without_obstore_a_hint_names_it(server: BucketServer, tmp_path: Path, m
     assert "hint: pip install 'scannet-prep[cloud]'" in outcome.stderr
 
 
-def test_buckets_of_google_and_azure_are_read_and_googles_written(
-    server: BucketServer, archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_google_and_azure_are_read_too(server: BucketServer, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the part of their interfaces that is that of S3."""
     key = "dir/a blank.tar.zst"
     server.put(key, archive.read_bytes())
@@ -281,21 +277,19 @@ def check_that_nothing_is_left(server: BucketServer) -> None:
     assert (has_given_up, server.unfinished(), server.keys()) == (True, [], []), server.requests
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
-def test_an_upload_that_is_interrupted_leaves_no_object_and_no_parts(
-    server: BucketServer, large_dir: Path, signal_number: signal.Signals
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_upload_leaves_nothing(server: BucketServer, large_dir: Path, number: signal.Signals) -> None:
     mesh = np.random.default_rng(0).bytes(10_000_000)
-    for number in range(4):  # more than what may be under way
-        write_tree(large_dir, {f"scans/scene010{number}_00/scene010{number}_00_vh_clean_2.ply": mesh})
+    for name in (f"scene010{digit}_00" for digit in range(4)):  # more than what may be under way
+        write_tree(large_dir, {f"scans/{name}/{name}_vh_clean_2.ply": mesh})
     server.rule = lambda _, path: (lambda: time.sleep(0.5)) if "partNumber" in path else None
     command = start_command("pack", large_dir, "-o", URL, "--force")
     while not any("partNumber=1" in path for _, path in list(server.requests)):
         assert command.poll() is None
         time.sleep(0.05)
-    command.send_signal(signal_number)
+    command.send_signal(number)
     _, said = command.communicate(timeout=60)
-    assert command.returncode == (-9 if signal_number is signal.SIGKILL else 130), said
+    assert command.returncode == (-9 if number is signal.SIGKILL else 130), said
     check_that_nothing_is_left(server)
     assert "Traceback" not in said
 

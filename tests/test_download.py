@@ -1,7 +1,5 @@
 """The command `download`, against a real server that behaves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

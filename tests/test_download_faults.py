@@ -1,7 +1,5 @@
 """Downloads from a server that misbehaves: the folder ends up equal to the release, or the run says what failed."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -61,11 +59,6 @@ def test_faults_that_pass_leave_no_trace(release_dir: Path, tmp_path: Path, name
     assert fetched(tmp_path) == digests(release_dir)
 
 
-def change_middle(content: bytes) -> bytes:
-    """Another version that begins alike and has the same size, so that a mixture looks whole."""
-    return content[:30_000] + other_version(content[30_000:60_000]) + content[60_000:]
-
-
 @pytest.mark.parametrize(
     ("etag", "second", "ranges"),
     [
@@ -75,12 +68,13 @@ def change_middle(content: bytes) -> bytes:
         (None, None, [None, None]),
     ],
 )
-def test_the_rest_of_another_version_is_not_added(
-    server: ReleaseServer, tmp_path: Path, etag: Any, second: Any, ranges: list[str | None]
-) -> None:
+def test_versions_are_never_mixed(server: ReleaseServer, tmp_path: Path, etag: Any, second: Any, ranges: Any) -> None:
     server.etag, server.has_last_modified = etag, False
     server.faults = [at(MESH_PATH, Cut(40_000), second)]
-    server.change = lambda request, content: change_middle(content) if request.number == 1 else content
+    # At first, a version that begins and ends alike and has the same size, so that a mixture looks whole.
+    server.change = lambda request, content: (
+        content[:30_000] + other_version(content[30_000:60_000]) + content[60_000:] if request.number == 1 else content
+    )
     assert not fetch(server, tmp_path).failures
     assert [request.range for request in server.requests(MESH_PATH)] == ranges
     assert fetched(tmp_path) == digests(server.root)
@@ -140,7 +134,7 @@ def test_a_scene_stays_in_the_list_of_failures_until_a_run_completes_it(server: 
     assert not (tmp_path / "failed.txt").exists()
 
 
-def test_scenes_are_looked_at_however_many_files_have_failed_before(
+def test_failed_files_stop_no_other_scene(
     server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "_MOST_UNTRIED", 1)
@@ -229,9 +223,7 @@ def test_a_length_beyond_the_disk_fails(server: ReleaseServer, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_goes_wrong_for_a_while_the_folder_equals_the_release(
-    server: ReleaseServer, tmp_path: Path, seed: int
-) -> None:
+def test_whatever_goes_wrong_the_folder_equals_the_release(server: ReleaseServer, tmp_path: Path, seed: int) -> None:
     expected, dice = digests(server.root), random.Random(seed)
     server.faults, server.etag = [at(None, *random_faults(dice, 5))], dice.choice(["strong", "weak", None])
     for _ in range(7):

@@ -1,7 +1,5 @@
 """Downloads that are killed, interrupted, doubled, or run out of space; certificates; and a real nginx over TLS."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

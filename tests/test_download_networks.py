@@ -1,7 +1,5 @@
 """What lies between a download and the server: proxies, certificates, redirections, IPv6; and what is told of it."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +38,7 @@ def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(
         assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
 
 
-def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
-    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
-) -> None:
+def test_encryption_is_never_given_up(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]) -> None:
     ca_path, certificate_path = authority
     with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate_path) as secure:
         secure.faults = [at(ending(".txt"), then=Redirect(origin=plain.origin))]
@@ -118,9 +114,7 @@ def test_room_is_sought_where_links_end(server: ReleaseServer, tmp_path: Path, m
         (Set(before=b"SSH-2.0-OpenSSH_9.6\r\n"), "", "127.0.0.1 sends an answer that cannot be understood"),
     ],
 )
-def test_what_is_wrong_with_the_network_is_told_in_words(
-    server: ReleaseServer, tmp_path: Path, fault: Any, base_url: str, words: str
-) -> None:
+def test_network_trouble_is_named(server: ReleaseServer, tmp_path: Path, fault: Any, base_url: str, words: str) -> None:
     server.faults = [at(None, then=fault)]
     server.base_url = base_url.replace("PORT", str(server.port)) or server.base_url
     report = fetch(server, tmp_path, policy=replace(PATIENCE, first_answer_patience_s=0.1))

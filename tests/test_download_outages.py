@@ -1,7 +1,5 @@
 """The server is down, or asks for fewer requests: all wait, no file is given up for it, and it is said why."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace
@@ -67,9 +65,7 @@ def test_no_file_is_given_up_while_all_are_refused(server: ReleaseServer, tmp_pa
 
 
 @pytest.mark.parametrize(("first", "name", "jobs"), [(0, "503", 4), (12, "503", 1), (2, "404", 1), (2, "page", 1)])
-def test_no_file_is_given_up_in_an_outage_at_the_beginning_or_end_or_within_a_file(
-    server: ReleaseServer, tmp_path: Path, first: int, name: str, jobs: int
-) -> None:
+def test_no_outage_costs_a_file(server: ReleaseServer, tmp_path: Path, first: int, name: str, jobs: int) -> None:
     path = scene_url_path(SCENES[1], MESH)
     fetch(server, tmp_path, SCENES[:1] if first < 12 else [])
     server.forget()
@@ -97,9 +93,7 @@ def test_while_the_server_cannot_be_reached_all_wait_for_it(server: ReleaseServe
 
 
 @pytest.mark.parametrize(("status", "jobs"), [(403, 1), (404, 4)])
-def test_a_mirror_that_lacks_what_was_fetched_elsewhere_before_gives_what_it_has(
-    server: ReleaseServer, tmp_path: Path, status: int, jobs: int
-) -> None:
+def test_an_incomplete_mirror_gives_what_it_has(server: ReleaseServer, tmp_path: Path, status: int, jobs: int) -> None:
     mesh_path = scene_url_path(SCENES[1], MESH)
     fetch(server, tmp_path, SCENES[:1])
     server.faults = [at(lambda path: SCENES[0] in path or path in (mesh_path, LABEL_MAP_URL_PATH), then=Status(status))]
@@ -133,9 +127,7 @@ def test_a_server_that_stays_down_ends_it_and_is_told_once(server: ReleaseServer
     ("fault", "hint"),
     [(Status(403), "the terms"), (Status(404), "in a browser"), (Page(), "login page of your network")],
 )
-def test_a_server_that_refuses_everything_from_the_start_is_asked_a_handful_of_times(
-    server: ReleaseServer, tmp_path: Path, fault: Fault, hint: str
-) -> None:
+def test_refused_from_the_start_it_soon_stops(server: ReleaseServer, tmp_path: Path, fault: Fault, hint: str) -> None:
     scene_ids = [f"scene{number:04d}_00" for number in range(30)]
     server.faults = [at(None, then=fault)]
     with pytest.raises(TransferError, match="the server gives none of the first files") as error:

@@ -9,13 +9,7 @@ import pytest
 from commands import limited
 
 from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
-from scannet_prep.files import (
-    is_hidden_or_temporary,
-    make_directory,
-    remove_temporaries,
-    run_lock,
-    write_atomically,
-)
+from scannet_prep.files import is_hidden_or_temporary, make_directory, remove_temporaries, run_lock, write_atomically
 
 
 def names(folder: Path) -> list[str]:
@@ -31,9 +25,7 @@ def names(folder: Path) -> list[str]:
         (OSError(errno.EROFS, "Read-only file system"), "that you may write to"),
     ],
 )
-def test_a_writer_that_is_killed_or_fails_halfway_leaves_what_was_there(
-    tmp_path: Path, cause: Exception, hint: str
-) -> None:
+def test_a_writer_killed_or_failing_halfway_leaves_what_was_there(tmp_path: Path, cause: Exception, hint: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 

@@ -1,7 +1,5 @@
 """What `info` says is what the scenes hold."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

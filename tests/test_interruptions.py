@@ -1,7 +1,5 @@
 """Runs that end early: what is left is whole, is no dataset, and the next run completes it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

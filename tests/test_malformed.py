@@ -3,8 +3,6 @@
 They are seeded copies of good files: what disks, networks, editors and other programs do to them.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import random
@@ -70,9 +68,7 @@ def bounds() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "label_map", "processed"])
-def test_damaged_files_give_errors_of_ours_or_sound_values_within_bounds(
-    kind: str, tmp_path: Path, bounds: None
-) -> None:
+def test_damaged_files_give_our_errors_or_sound_values_within_bounds(kind: str, tmp_path: Path, bounds: None) -> None:
     scene, faults, tried, errors = tiny.write_tiny(tmp_path), list[str](), 0, 0
     options = ProcessOptions(align_axis=True, faces=True, labels_from="ply" if kind == "labels" else "aggregation")
     path = scene.path(KINDS[kind]) if kind in KINDS else tmp_path / "damaged.file"

@@ -1,7 +1,5 @@
 """Ranges of a file on a web server that misbehaves: the right bytes, or an error that says what is wrong."""
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 import threading
@@ -83,7 +81,7 @@ def test_whatever_goes_wrong_twice_the_bytes_are_right(server: ReleaseServer, se
         assert source.read(*span) == part(*span)
 
 
-def test_a_server_without_ranges_is_refused_before_it_sends_the_file(server: ReleaseServer) -> None:
+def test_what_is_more_than_was_asked_for_is_neither_waited_for_nor_taken_into_memory(server: ReleaseServer) -> None:
     server.files[PATH] = bytes(64 << 20)
     server.faults = [at(PATH, then=RangesIgnored())]
     with pytest.raises(errors.TransferError, match="sends the whole file where a part was asked for") as caught:
@@ -91,9 +89,7 @@ def test_a_server_without_ranges_is_refused_before_it_sends_the_file(server: Rel
     assert "nginx" in caught.value.hint
     # Four answers, each up to what sockets hold.
     assert sum(request.sent[1] for request in server.requests(PATH) if request.sent) < 40 << 20
-
-
-def test_a_part_without_end_is_not_taken_into_memory(server: ReleaseServer) -> None:
+    server.files[PATH], server.faults = CONTENT, []
     source = open_source(server)
     server.forget()
     server.faults = [at(PATH, then=NoLength()), at(PATH, then=Set(body=bytes(64 << 20)))]

@@ -1,7 +1,5 @@
 """Several runs that share a job without locks: who does what, what they leave, and what becomes of it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -295,9 +293,7 @@ def test_exports_made_in_shards_are_what_one_run_makes(expected: Path, tmp_path:
     assert digests(tmp_path / "shards") == digests(tmp_path / "one")
 
 
-def test_a_download_in_shards_is_what_one_run_brings_and_half_of_one_is_told_by_all_who_read_it(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
+def test_a_download_in_shards_is_what_one_run_brings_and_half_is_told(server: ReleaseServer, tmp_path: Path) -> None:
     def run(name: str, *more: str) -> int:
         return run_main(*words(server.base_url, tmp_path / name, *more)).status
 

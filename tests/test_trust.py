@@ -1,7 +1,5 @@
 """Nothing on disk is believed: damage is an error of its scene, never a wrong result, a hang or the end of a run."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,9 +86,7 @@ def test_scenes_that_are_not_folders_and_folders_in_the_way_are_failures_with_th
         ("scans_test", os.mkfifo, "is a named pipe"),
     ],
 )
-def test_a_folder_of_all_scenes_that_cannot_be_read_is_named(
-    tmp_path: Path, name: str, make: Any, problem: str
-) -> None:
+def test_a_folder_of_scenes_that_cannot_be_read_is_named(tmp_path: Path, name: str, make: Any, problem: str) -> None:
     write_tiny(tmp_path / "raw")
     (tmp_path / "raw/scans").rename(tmp_path / "raw" / ("scans_test" if name == "scans" else "scans"))
     make(tmp_path / "raw" / name)
@@ -116,9 +112,7 @@ def test_a_scene_folder_without_permission_is_one_failed_scene(two_dir: Path, mo
     ("suffix", "largest"),
     [(MESH, "1,073,741,824"), (SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216"), (INFO, "1,048,576")],
 )
-def test_what_is_not_a_regular_file_or_takes_gigabytes_is_refused_at_once(
-    tmp_path: Path, suffix: str, largest: str
-) -> None:
+def test_what_is_no_regular_file_or_too_large_is_refused(tmp_path: Path, suffix: str, largest: str) -> None:
     makers = {"named pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": Path.mkdir}
     for kind, make in makers.items():
         scene = write_tiny(tmp_path / kind, {suffix: None})

@@ -1,7 +1,5 @@
 """Unpacking: what was packed comes out, byte for byte, by file and by pipe, whole or in parts; and what is refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat
@@ -40,9 +38,7 @@ def test_the_defaults_bring_back_the_folder_byte_for_byte_and_again_nothing_is_w
     assert archive.read_bytes() == (tmp_path / "again.tar.zst").read_bytes()
 
 
-def test_parts_add_up_to_the_whole_and_each_is_a_whole_folder(
-    whole_dir: Path, packed_dir: Path, tmp_path: Path, verify: Verify
-) -> None:
+def test_parts_add_up_and_each_is_whole(whole_dir: Path, packed_dir: Path, tmp_path: Path, verify: Verify) -> None:
     archive = packed_dir / "processed.tar.zst"
     for split, scene_id, unpack_it in (("val", VAL, partial(call, "unpack")), ("train", TRAIN, unpack_pipe)):
         outcome = unpack_it(archive, "-o", tmp_path, "--splits", split)
@@ -84,9 +80,7 @@ def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_pa
     assert unpack.run(unpack.plan([packed], out_dir)).files["written"] == 1
 
 
-def test_a_link_to_a_folder_or_what_is_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_what_is_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(packed: Path, tmp_path: Path) -> None:
     elsewhere = write_tree(tmp_path / "elsewhere", {"own.txt": b"mine"})
     out_dir = tmp_path / "out"
     (out_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply").mkdir(parents=True)
@@ -166,9 +160,7 @@ def test_nothing_is_written_without_space_or_beside_another_run(packed: Path, tm
     assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
 
 
-def test_a_scene_that_is_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_itself(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_a_scene_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_itself(packed: Path, tmp_path: Path) -> None:
     entry = f"scans/{VAL}/{VAL}_vh_clean_2.ply"
     mine = {
         "failed.txt": f"# from the download\n{TRAIN}\n{VAL}\nscene0001_00\n".encode(),
