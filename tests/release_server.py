@@ -167,7 +167,8 @@ def at(where: Where, *faults: Fault | None, then: Fault | None = None) -> Rule:
 
     def rule(request: Request) -> list[Fault]:
         fault = faults[request.number - 1] if request.number <= len(faults) else then
-        return [fault] if fault is not None and _is_at(where, request.path) else []
+        is_at = where is None or (request.path == where if isinstance(where, str) else where(request.path))
+        return [fault] if fault is not None and is_at else []
 
     return rule
 
@@ -180,10 +181,6 @@ def between(first: int, end: int, fault: Fault) -> Rule:
 
 def ending(suffix: str) -> Callable[[str], bool]:
     return lambda path: path.endswith(suffix)
-
-
-def _is_at(where: Where, path: str) -> bool:
-    return where is None or (path == where if isinstance(where, str) else where(path))
 
 
 @dataclass(eq=False)

@@ -144,16 +144,15 @@ def test_only_what_is_needed_is_fetched(
     assert len(server.requests()) <= 12
 
 
-def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, whole_dir: Path, tmp_path: Path) -> None:
-    paths = pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 20_000)
-    server.files |= {f"{ROOT}{path.name}": path for path in paths}
-    size_bytes = sum(path.stat().st_size for path in paths)
-    moved = Path(shutil.move(paths[1], write_tree(tmp_path / "other disk", {})))
-    places: list[object] = [secret_url(server, paths[0].name), moved, paths[2]]
+def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, shards: list[Path], tmp_path: Path) -> None:
+    server.files |= {f"{ROOT}{path.name}": path for path in shards}
+    size_bytes = sum(path.stat().st_size for path in shards)
+    moved = Path(shutil.move(shards[1], write_tree(tmp_path / "other disk", {})))
+    places: list[object] = [secret_url(server, shards[0].name), moved, shards[2]]
     for command in ("info", "verify"):
         status, value = run(command, *places)
         assert (status, value["size_bytes"]) == (0, size_bytes)
-    for left, missing in ((places[:2], paths[2]), (places[1:], paths[0])):
+    for left, missing in ((places[:2], shards[2]), (places[1:], shards[0])):
         assert run("info", *left)[1]["missing_shards"] == [missing.name]
     status, value = run("unpack", *places, "-o", tmp_path / "out")
     assert (status, len(value["scenes"])) == (0, 3)

@@ -160,8 +160,5 @@ def test_overviews_fit_the_terminal_and_scenes_are_lists(whole_dir: Path, monkey
         lines = run_main("info", whole_dir / kind).stdout.splitlines()
         assert max(len(line) for line in lines[1:] if "  " in line.strip()) <= 60  # the first line has the path
         assert run_main("info", whole_dir / kind, "--scenes").stdout.splitlines() == sorted(SCENES)
-    assert (
-        run_main("info", whole_dir / "processed", "--table", "classes")
-        .stdout.splitlines()[1]
-        .startswith("ScanNet20,0,1,wall,")
-    )
+    lines = run_main("info", whole_dir / "processed", "--table", "classes").stdout.splitlines()
+    assert lines[1].startswith("ScanNet20,0,1,wall,")

@@ -167,6 +167,8 @@ def test_an_unfinished_folder_is_refused_and_failed_scenes_are_told_and_recorded
     outcome = call("pack", out_dir, "-o", target)
     assert (outcome.status, f"missing, because processing failed: {TRAIN}" in outcome.stderr) == (3, True)
     assert (scenes_in(target), list(open_archive(target).index.failures)) == ([VAL, TEST], [TRAIN])
+    assert call("unpack", target, "-o", tmp_path / "unpacked").status == 0
+    assert all(TRAIN in (tmp_path / "unpacked" / name).read_text() for name in ("manifest.json", "failed.txt"))
     (out_dir / "val" / f"{VAL}.npz").unlink()
     value = pack(out_dir, "-o", target, "--splits", "val", "--force")[1]
     assert f"{VAL}.npz: cannot be read: No such file" in value["message"]

@@ -48,25 +48,6 @@ def test_parts_add_up_and_each_is_whole(whole_dir: Path, packed_dir: Path, tmp_p
     assert digests(tmp_path) == digests(whole_dir / "processed")
 
 
-def test_scenes_that_are_on_record_as_failed_stay_so(out_dir: Path, tmp_path: Path) -> None:
-    failure = {"scene_id": "scene0191_00", "error": "MeshError", "message": "broken"}
-    edit_json(out_dir / "manifest.json", lambda value: value["failures"].update({"scene0191_00": failure}))
-    pack_tree(out_dir, tmp_path / "a.tar.zst").close()
-    assert call("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "out").status == 0
-    for name in ("manifest.json", "failed.txt"):
-        assert "scene0191_00" in (tmp_path / "out" / name).read_text()
-
-
-def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(tmp_path: Path) -> None:
-    files = {f"scans/{scene_id}/{scene_id}.txt": b"x" for scene_id in (TRAIN, VAL)}
-    lock = "".join(f"{'0' * 64}  1  {name}\n" for name in files).encode()
-    pack_tree(write_tree(tmp_path / "raw", files | {"scannet.lock": lock}), tmp_path / "raw.tar.zst").close()
-    for scene_id, expected in ((TRAIN, {TRAIN}), (VAL, {TRAIN, VAL})):
-        assert call("unpack", tmp_path / "raw.tar.zst", "-o", tmp_path / "out", "--scenes", scene_id).status == 0
-        lines = (tmp_path / "out/scannet.lock").read_text().splitlines()
-        assert {line.split("/")[1] for line in lines if "/" in line} == expected
-
-
 def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_path: Path) -> None:
     out_dir, name = tmp_path / "out", f"scans/{VAL}/{VAL}_vh_clean_2.ply"
     unpack.run(unpack.plan([packed], out_dir))
@@ -168,13 +149,18 @@ def test_a_scene_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_itself(pa
         "scannet.lock": f"{'1' * 64}  1  {entry}\n".encode(),
     }
     out_dir = write_tree(tmp_path / "out", mine | {entry: TREE[entry]})
-    source = write_tree(tmp_path / "locked", TREE | {"scannet.lock": f"{'0' * 64}  1  {entry}\n".encode()})
+    lock = "".join(f"{'0' * 64}  1  {name}\n" for name in TREE if "/" in name).encode()
+    source = write_tree(tmp_path / "locked", TREE | {"scannet.lock": lock})
     pack_tree(source, tmp_path / "locked.tar.zst").close()
     outcome = call("unpack", tmp_path / "locked.tar.zst", "-o", out_dir, "--scenes", VAL)
     assert (outcome.status, "combined.tsv: differs from that of the archive, and stays" in outcome.stderr) == (0, True)
     assert (out_dir / "failed.txt").read_text().split("\n")[1:] == [TRAIN, "scene0001_00", ""]
     assert (out_dir / "scannetv2-labels.combined.tsv").read_bytes() == b"my own"
     assert (out_dir / "scannet.lock").read_bytes() == mine["scannet.lock"]
+    for scene_id, expected in ((TRAIN, {TRAIN}), (VAL, {TRAIN, VAL})):  # of parts in a new folder, the digests come too
+        assert call("unpack", tmp_path / "locked.tar.zst", "-o", tmp_path / "new", "--scenes", scene_id).status == 0
+        lines = (tmp_path / "new/scannet.lock").read_text().splitlines()
+        assert {line.split("/")[1] for line in lines if "/" in line} == expected
     (out_dir / "scannet.lock").write_text("damaged")
     outcome = call("unpack", packed, "-o", out_dir, "--scenes", TRAIN)
     assert (outcome.status, "scannet.lock: line 1 reads 'damaged'" in outcome.stderr) == (1, True)
