@@ -1,4 +1,4 @@
-"""Downloads that are killed, interrupted, doubled, or run out of space; certificates; and a real nginx over TLS."""
+"""Downloads that are killed, interrupted, doubled, or run out of space; and a real nginx over TLS."""
 
 import contextlib
 import os
