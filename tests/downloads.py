@@ -151,11 +151,6 @@ def server(release_dir: Path) -> Iterator[ReleaseServer]:
         yield server
 
 
-def plan(server: ReleaseServer, data_dir: Path, scene_ids: Sequence[str] = SCENES, types: Sequence[str] = ("seg",)):
-    selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
-    return download.plan(data_dir, types, selection=selection, base_url=server.base_url)
-
-
 def fetch(
     server: ReleaseServer,
     data_dir: Path,
@@ -167,8 +162,9 @@ def fetch(
     **options: Any,
 ) -> DownloadReport:
     """Fetch what segmentation needs of some scenes, and the label map."""
-    what = plan(server, data_dir, scene_ids, types)
-    return download.run(what, policy=policy, progress=bar, needs_terms=False, **options)
+    selection = Selection(scene_ids=tuple(map(SceneId, scene_ids)))
+    plan = download.plan(data_dir, types, selection=selection, base_url=server.base_url)
+    return download.run(plan, policy=policy, progress=bar, needs_terms=False, **options)
 
 
 def words(base_url: str, data_dir: Path, *more: str | Path) -> list[str | Path]:

@@ -113,9 +113,7 @@ def test_names_are_those_of_a_tree_or_refused_and_a_scene_lies_in_one_folder() -
         (("head", "kind"), "cooked"),
     ],
 )
-def test_what_is_no_index_or_contradicts_itself_is_refused(
-    place: tuple[Any, ...], change: Any, packed_dir: Path
-) -> None:
+def test_no_index_or_a_contradictory_one_is_refused(place: tuple[Any, ...], change: Any, packed_dir: Path) -> None:
     value = json.loads(encode_index(open_archive(packed_dir / "processed.tar.zst").index))
     holder = reduce(getitem, place[:-1], value)
     holder[place[-1]] = change(holder[place[-1]]) if callable(change) else change

@@ -76,9 +76,7 @@ def test_a_pack_that_is_interrupted_leaves_the_old_archive(tree: Path, old: Path
 
 
 @pytest.mark.parametrize("words", [[], ["--shard-size", "4MB"]])
-def test_a_killed_pack_leaves_the_old_or_the_new_and_never_a_mixture(
-    tree: Path, tmp_path: Path, words: list[str]
-) -> None:
+def test_a_killed_pack_leaves_the_old_or_the_new_but_no_mixture(tree: Path, tmp_path: Path, words: list[str]) -> None:
     dice, target, changed = random.Random(2), tmp_path / "a.tar.zst", write_scenes(tmp_path / "changed", 2)
     assert call("pack", tree, "-o", target, *words).status == 0
     old = {path.name: path.read_bytes() for path in tmp_path.glob("a*.tar.zst")}

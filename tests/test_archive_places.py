@@ -124,9 +124,7 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(server: Rel
         assert (status, value["error"]) == expected
 
 
-def test_only_what_is_needed_is_fetched(
-    server: ReleaseServer, archive_path: Path, whole_dir: Path, tmp_path: Path
-) -> None:
+def test_only_what_is_needed_comes(server: ReleaseServer, archive_path: Path, whole_dir: Path, tmp_path: Path) -> None:
     assert run("unpack", secret_url(server), "--scenes", VAL, "-o", tmp_path / "out")[0] == 0
     parts, ranges = find_parts(archive_path), [request.range for request in server.requests()]
     expected = {name: f"bytes={start}-{end - 1}" for name, (start, end) in parts.items()}
@@ -177,9 +175,7 @@ def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
     return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
 
 
-def test_an_open_archive_outlives_a_replacement_and_one_that_changes_is_an_error(
-    archive_path: Path,
-) -> None:
+def test_an_open_archive_outlives_a_replacement_and_one_that_changes_is_an_error(archive_path: Path) -> None:
     dataset = ScanNet(archive_path, split="train")
     expected = dataset[0]["points"]
     new_path = flip(Path(shutil.copy(archive_path, archive_path.with_name("new"))), 100)
@@ -201,9 +197,7 @@ def test_an_open_archive_outlives_a_replacement_and_one_that_changes_is_an_error
         dataset[0]
 
 
-def test_shards_are_one_archive_and_one_each(
-    shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify
-) -> None:
+def test_shards_are_one_archive_and_many(shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify) -> None:
     expected = digests(whole_dir / "processed")
     assert verify(shards[::-1]) == (0, [])
     assert (verify.value["whole_scenes"], verify.value["paths"]) == (sorted(SCENES), list(map(str, shards[::-1])))

@@ -47,11 +47,9 @@ def server(running: BucketServer, monkeypatch: pytest.MonkeyPatch) -> BucketServ
     return running
 
 
-@pytest.fixture(scope="module")
-def archive(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("archive") / "scannet.tar.zst"
-    assert run_main("pack", whole_dir / "processed", "-o", path).status == 0
-    return path
+@pytest.fixture
+def archive(packed_dir: Path) -> Path:
+    return packed_dir / "processed.tar.zst"
 
 
 def test_commands_read_archives_in_buckets_like_files(server: BucketServer, archive: Path, tmp_path: Path) -> None:

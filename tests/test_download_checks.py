@@ -129,9 +129,7 @@ def test_what_differs_from_its_record_is_refused_and_the_record_stays(server: Re
         assert read_lock(tmp_path / "scannet.lock")[failure.file.local_path] == digest_file(place(server.root, INFO))
 
 
-def test_interrupted_it_keeps_the_record(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_it_keeps_records(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch(server, tmp_path)
     before = read_lock(tmp_path / "scannet.lock")
 

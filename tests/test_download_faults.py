@@ -134,9 +134,7 @@ def test_a_scene_stays_in_the_list_of_failures_until_a_run_completes_it(server: 
     assert not (tmp_path / "failed.txt").exists()
 
 
-def test_failed_files_stop_no_other_scene(
-    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_stop_no_other_scene(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_MOST_UNTRIED", 1)
     server.faults = [at(ending(".txt"), then=Status(503))]
     assert [item.file.kind.suffix for item in fetch(server, tmp_path, jobs=1).failures] == [".txt"] * len(SCENES)

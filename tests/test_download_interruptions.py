@@ -110,8 +110,6 @@ http {{
     access_log {folder}/access.log requests;
     client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
     uwsgi_temp_path {folder}; scgi_temp_path {folder};
-    default_type application/octet-stream;
-    sendfile on;
     server {{
         listen 127.0.0.1:{port} ssl;
         ssl_certificate {certificate};
@@ -141,9 +139,7 @@ def nginx(folder: Path, **settings: object) -> Iterator[None]:
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-def test_a_real_server_over_tls_with_an_outage_in_the_middle(
-    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
-) -> None:
+def test_a_real_server_over_tls_with_an_outage(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]) -> None:
     for path, file in release_urls(release_dir).items():
         (link := tmp_path / f"www{path}").parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(file)

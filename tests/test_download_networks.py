@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from commands import digests, run_main
-from downloads import MESH, PATIENCE, Bar, fetch, fetched, make_private_authority, plan, words
+from downloads import MESH, PATIENCE, Bar, fetch, fetched, make_private_authority, words
 from release_server import Cut, Redirect, ReleaseServer, Reset, Set, Status, at, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
 from scannet_prep.remote.client import find_source_address
-from scannet_prep.stages.download import check
+from scannet_prep.stages.download import check, plan
 from scannet_prep.version import CONTACT_URL
 
 
@@ -99,7 +99,7 @@ def test_room_is_sought_where_links_end(server: ReleaseServer, tmp_path: Path, m
     (tmp_path / "data/scans").symlink_to(tmp_path / "elsewhere")
     looked: list[Path] = []
     monkeypatch.setattr("scannet_prep.stages.download.planning.check_space", lambda folder, *_: looked.append(folder))
-    check(plan(server, tmp_path / "data"))
+    check(plan(tmp_path / "data", ["seg"], base_url=server.base_url))
     assert looked == [tmp_path / "elsewhere"]
 
 

@@ -156,11 +156,13 @@ def test_a_server_that_is_gone_is_waited_for_a_while(server: ReleaseServer, capl
         source.read(*HERE)
 
 
-@pytest.mark.parametrize("url", ["ftp://server/a.tar.zst", "https:///a.tar.zst", "https://[::1", "https://h:port/a"])
+@pytest.mark.parametrize(
+    "url", ["ftp://h/a", "https:///a", "https://[::1", "https://h:port/a", "https://a:s3cret@[/?s3cret"]
+)
 def test_what_is_not_an_address_is_refused(url: str) -> None:
     with pytest.raises(errors.UsageError, match="is not an address") as caught:
         RangeSource(url)
-    assert "https://HOST" in caught.value.hint
+    assert ("https://HOST" in caught.value.hint, "s3cret" in str(caught.value)) == (True, False)
 
 
 def test_what_is_secret_in_an_address_is_sent_but_never_shown(server: ReleaseServer) -> None:
@@ -176,9 +178,6 @@ def test_what_is_secret_in_an_address_is_sent_but_never_shown(server: ReleaseSer
         with pytest.raises(errors.ScanNetPrepError) as caught:
             source.read(*HERE)
         assert "s3cret" not in "".join(traceback.format_exception(caught.value))
-    with pytest.raises(errors.UsageError) as refused:
-        RangeSource("https://anna:s3cret@[/?s3cret")
-    assert "s3cret" not in str(refused.value)
 
 
 SPANS = [(i * 50_000, 40_000) for i in range(40)]

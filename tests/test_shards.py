@@ -31,7 +31,6 @@ from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
 
 SCENES = [*official_scenes(Split.TRAIN)[:5], *official_scenes(Split.VAL)[:2], *official_scenes(Split.TEST)[:1]]
-PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +344,8 @@ def test_all_shards_of_a_download_together_are_polite_to_the_university_but_not_
 
 
 def test_the_scripts_of_the_page_run_an_array_and_the_merge_after_it(raw: Path, tmp_path: Path) -> None:
-    process_script, merge_script = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[:2]
+    page = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
+    process_script, merge_script = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```$", page, re.DOTALL | re.MULTILINE)[:2]
     (tmp_path / "data").mkdir()
     (tmp_path / "data/ScanNet").symlink_to(raw)
     command = tmp_path / "bin/scannet-prep"
