@@ -1,7 +1,5 @@
 """Archives for tests, other programs' ways to open them, and archives that no honest program writes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -15,21 +13,8 @@ import pytest
 from commands import TEST, TRAIN, VAL, Outcome
 from commands import run_main as call
 
-from scannet_prep.archive import open_archive
+from scannet_prep.archive import layout, open_archive
 from scannet_prep.archive.frames import compress, encode_seek_table, seek_row
-from scannet_prep.archive.layout import (
-    END_OF_ARCHIVE,
-    FORMAT_NAME,
-    INDEX_NAME,
-    ArchiveKind,
-    Head,
-    Index,
-    Member,
-    StoredGroup,
-    encode_header,
-    encode_index,
-    member_bytes,
-)
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import shard_path
 from scannet_prep.archive.writer import iter_archive
@@ -91,12 +76,12 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-HEAD = Head(ArchiveKind.RAW, "a notice", {}, "a test", 1)
+HEAD = layout.Head(layout.ArchiveKind.RAW, "a notice", {}, "a test", 1)
 Files = Sequence[tuple[str, bytes]]
 
 
 def pad_file(name: str, data: bytes) -> bytes:
-    return (encode_header(name, len(data)) + data).ljust(member_bytes(len(data)), b"\0")
+    return (layout.encode_header(name, len(data)) + data).ljust(layout.member_bytes(len(data)), b"\0")
 
 
 @dataclass
@@ -108,7 +93,8 @@ class Forgery:
 
     def join(self) -> bytes:
         """All of it, with a seek table that is right."""
-        frames = [*self.frames, compress(pad_file(INDEX_NAME, self.index), 1), compress(END_OF_ARCHIVE, 1)]
+        last = pad_file(layout.INDEX_NAME, self.index), layout.END_OF_ARCHIVE
+        frames = [*self.frames, *(compress(data, 1) for data in last)]
         return b"".join([*frames, encode_seek_table(list(map(seek_row, frames)))])
 
 
@@ -116,7 +102,7 @@ def forge(
     path: Path,
     scenes: Sequence[tuple[str, Files]],
     *,
-    head: Head = HEAD,
+    head: layout.Head = HEAD,
     contents: Mapping[str, bytes] = MappingProxyType({}),
     edit: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> Forgery:
@@ -124,17 +110,17 @@ def forge(
 
     `edit` changes the index.
     """
-    groups, frames = list[StoredGroup](), list[bytes]()
-    for scene_id, files in [("", [(FORMAT_NAME, encode_json(head) + b"\n")]), *scenes]:
-        content, members = b"", list[Member]()
+    groups, frames = list[layout.StoredGroup](), list[bytes]()
+    for scene_id, files in [("", [(layout.FORMAT_NAME, encode_json(head) + b"\n")]), *scenes]:
+        content, members = b"", list[layout.Member]()
         for name, data in files:
-            members.append(Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest()))
+            members.append(layout.Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest()))
             content += pad_file(name, data)
         stored, offset = compress(contents.get(scene_id, content), 1), sum(map(len, frames))
         split = "train" if scene_id else ""
-        groups.append(StoredGroup(scene_id, split, 0, offset, len(stored), len(content), tuple(members)))
+        groups.append(layout.StoredGroup(scene_id, split, 0, offset, len(stored), len(content), tuple(members)))
         frames.append(stored)
-    value = json.loads(encode_index(Index(head, tuple(groups))))
+    value = json.loads(layout.encode_index(layout.Index(head, tuple(groups))))
     edit(value)
     forgery = Forgery(frames, json.dumps(value, separators=(",", ":")).encode())
     path.write_bytes(forgery.join())
@@ -148,7 +134,7 @@ def find_parts(path: Path) -> dict[str, tuple[int, int]]:
     size = archive.source.size_bytes
     parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
     table = size - len(encode_seek_table([])) - 12 * (len(groups) + 2)
-    end = table - len(compress(END_OF_ARCHIVE, 1))
+    end = table - len(compress(layout.END_OF_ARCHIVE, 1))
     return parts | {"index": (groups[-1].end, end), "end": (end, table), "table": (table, size)}
 
 

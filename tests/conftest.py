@@ -15,7 +15,7 @@ from training_sources import KINDS, SOURCES, Stored, make_folder, pack_into, sto
 
 from scannet_prep.synthetic import write_release
 
-pytest_plugins = ["browsers"]  # fixtures
+pytest_plugins = ["browsers", "downloads"]  # fixtures
 
 # Machines are shared and slow at times. In CI, the same examples each time: what is new is for people to look at.
 settings.register_profile("default", deadline=None)

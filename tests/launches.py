@@ -1,7 +1,5 @@
 """What launchers tell their processes: recorded from Slurm 22.05, Open MPI 4.1, MPICH 4.0 and torchrun 2.13."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 
@@ -20,9 +18,6 @@ class Launch(NamedTuple):
 
 # Name, shard, cores; and the variables, those of Slurm without SLURM_.
 _RECORDED = """\
-the script of an array task | 1/2 | 1
-    JOB_ID=7 PROCID=0 TASKS_PER_NODE=1 CPUS_ON_NODE=1 ARRAY_TASK_ID=1 ARRAY_TASK_COUNT=2 ARRAY_TASK_MIN=0
-    ARRAY_TASK_MAX=1 ARRAY_TASK_STEP=1
 the script of a task of --array=1-3:2 --ntasks=4 | 1/2 | 4
     JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4 ARRAY_TASK_ID=3 ARRAY_TASK_COUNT=2 ARRAY_TASK_MIN=1
     ARRAY_TASK_MAX=3 ARRAY_TASK_STEP=2
@@ -42,9 +37,6 @@ sbatch --cpus-per-task=2, srun | 0/1 | 2
 srun --ntasks=2 --cpus-per-task=2 | 1/2 | 2
     JOB_ID=7 STEP_ID=0 PROCID=1 NTASKS=2 STEP_NUM_TASKS=2 TASKS_PER_NODE=2 STEP_TASKS_PER_NODE=2 CPUS_ON_NODE=4
     CPUS_PER_TASK=2
-srun on three nodes | 5/6 | 1
-    JOB_ID=7 STEP_ID=0 PROCID=5 NTASKS=6 STEP_NUM_TASKS=6 TASKS_PER_NODE=4,1(x2) STEP_TASKS_PER_NODE=4,1(x2)
-    CPUS_ON_NODE=1
 srun --mpi=pmi2 on three nodes | 5/6 | 1
     JOB_ID=7 STEP_ID=1 PROCID=5 NTASKS=6 STEP_NUM_TASKS=6 TASKS_PER_NODE=4,1(x2) STEP_TASKS_PER_NODE=4,1(x2)
     CPUS_ON_NODE=1 PMI_RANK=5 PMI_SIZE=6
@@ -55,8 +47,6 @@ salloc --ntasks=3 | names no task | -
 salloc --ntasks=3, interactive step | 0/1 | 3
     JOB_ID=7 STEP_ID=4294967290 PROCID=0 NTASKS=3 STEP_NUM_TASKS=1 TASKS_PER_NODE=3 STEP_TASKS_PER_NODE=1
     CPUS_ON_NODE=3
-sbatch --ntasks=3 within srun | 0/1 | 3
-    JOB_ID=7 STEP_ID=0 PROCID=0 NTASKS=3 STEP_NUM_TASKS=1 TASKS_PER_NODE=3 STEP_TASKS_PER_NODE=1 CPUS_ON_NODE=3
 sbatch --ntasks=4, mpirun of Open MPI | 3/4 | 1
     JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4
     OMPI_COMM_WORLD_LOCAL_SIZE=4

@@ -4,7 +4,7 @@ A rule is a function from a request to the faults that hit it; all faults of all
 
     at(path, Cut(1000), Status(503))               first request of that path, second request; the third one is answered
     at(ending(".ply"), None, Reset(10), then=...)  each path of that ending by itself: first request fine, second reset
-    always(None, Stall(100), Header("ETag"))       every request of every path, both faults together
+    at(None, then=Stall(100))                      every request of every path
 
 A fault is a function that changes the answer before it is sent; the table of them is below.
 """
@@ -112,14 +112,9 @@ def answer_part(answer: Answer, content: bytes, first: int, end: int) -> None:
 
 
 def answer_other_part(answer: Answer, request: Request, by: int) -> None:
-    if answer.status == 206 and answer.offset is not None and request.content:
-        answer_part(answer, request.content, max(0, answer.offset + by), answer.offset + len(answer.body))
-
-
-def answer_part_in_any_case(answer: Answer, request: Request) -> None:
-    span = find_span(request.range, len(answer.body))
-    if answer.status == 200 and span is not None:
-        answer_part(answer, answer.body, *span)
+    content = request.content or b""
+    if span := find_span(request.range, len(content)):
+        answer_part(answer, content, max(0, span[0] + by), span[1])
 
 
 def redirect(answer: Answer, request: Request, path: str = "", origin: str = "", status: int = 302) -> None:
@@ -129,9 +124,9 @@ def redirect(answer: Answer, request: Request, path: str = "", origin: str = "",
 
 # The faults. Fields of `Answer`, as they are to be; what follows is made of it.
 Set = fault(lambda answer, _, **values: vars(answer).update(values))
-Cut = fault(lambda answer, _, after_bytes=0: vars(answer).update(cut_at=after_bytes))
+Cut = fault(lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(cut_at=after_bytes))
 Reset = fault(lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(cut_at=after_bytes, is_reset=True))
-Stall = fault(lambda answer, _, after_bytes=0: vars(answer).update(stall_at=after_bytes))
+Stall = fault(lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(stall_at=after_bytes))
 # A header with another value, or without it; a length that is too large or too small, with all of the body, then FIN.
 Header = fault(lambda answer, _, name, value=None: answer.headers.update({name.lower(): value}))
 WrongLength = fault(
@@ -149,10 +144,9 @@ UntilClosed = fault(lambda answer, _: answer.headers.update({"content-length": N
 Status = fault(lambda answer, _, *values, **options: answer_status(answer, *values, **options))
 Page = fault(lambda answer, _, content=PAGE: answer_status(answer, 200, body=content))
 Redirect = fault(redirect)
-# The whole file, whatever was asked for; a part, although the validator is that of another version; 206 with another
-# start than asked for, which Content-Range admits; the whole file compressed, although identity was asked for.
+# The whole file, whatever was asked for; 206 whatever If-Range says, with another start than asked for, which
+# Content-Range admits, or by 0 the same; the whole file compressed, although identity was asked for.
 RangesIgnored = fault(lambda answer, request: answer_whole(answer, request.content or b""))
-IfRangeIgnored = fault(answer_part_in_any_case)
 ShiftedRange = fault(answer_other_part)
 Gzip = fault(
     lambda answer, request: [
@@ -173,14 +167,10 @@ def at(where: Where, *faults: Fault | None, then: Fault | None = None) -> Rule:
 
     def rule(request: Request) -> list[Fault]:
         fault = faults[request.number - 1] if request.number <= len(faults) else then
-        return [fault] if fault is not None and _is_at(where, request.path) else []
+        is_at = where is None or (request.path == where if isinstance(where, str) else where(request.path))
+        return [fault] if fault is not None and is_at else []
 
     return rule
-
-
-def always(where: Where, *faults: Fault) -> Rule:
-    """Every request meets all of the faults."""
-    return lambda request: faults if _is_at(where, request.path) else ()
 
 
 def between(first: int, end: int, fault: Fault) -> Rule:
@@ -191,10 +181,6 @@ def between(first: int, end: int, fault: Fault) -> Rule:
 
 def ending(suffix: str) -> Callable[[str], bool]:
     return lambda path: path.endswith(suffix)
-
-
-def _is_at(where: Where, path: str) -> bool:
-    return where is None or (path == where if isinstance(where, str) else where(path))
 
 
 @dataclass(eq=False)

@@ -1,7 +1,5 @@
 """The parts of an archive, what other programs make of it, and what `verify` and `info` say of it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -37,9 +35,7 @@ from scannet_prep.scene import Split
         ("", 1),
     ],
 )
-def test_other_programs_and_pythons_tarfile_unpack_the_same_tree(
-    line: str, level: int, tree: Path, tmp_path: Path
-) -> None:
+def test_other_programs_and_tarfile_unpack_the_same_tree(line: str, level: int, tree: Path, tmp_path: Path) -> None:
     if line and not all(map(shutil.which, {"bsdtar"} if "bsdtar" in line else {"tar", "zstd"})):
         pytest.skip(f"not installed: {line}")
     pack_tree(tree, tmp_path / "a.tar.zst", level=level)
@@ -107,6 +103,7 @@ def test_names_are_those_of_a_tree_or_refused_and_a_scene_lies_in_one_folder() -
         (("groups", 1, "offset"), 5),
         (("groups", 1, "size_bytes"), 10**30),
         (("groups", 1, "split"), "all"),
+        (("groups", 2, "split"), "train"),
         (("groups", -1, "stored_bytes"), 1 << 40),
         (("groups", 1, "members", 0, 0), "../x"),
         (("groups", 1, "members", 0, 1), 600),
@@ -116,22 +113,11 @@ def test_names_are_those_of_a_tree_or_refused_and_a_scene_lies_in_one_folder() -
         (("head", "kind"), "cooked"),
     ],
 )
-def test_an_index_that_contradicts_itself_is_refused(place: tuple[Any, ...], change: Any, packed: Path) -> None:
-    value = json.loads(encode_index(open_archive(packed).index))
+def test_no_index_or_a_contradictory_one_is_refused(place: tuple[Any, ...], change: Any, packed_dir: Path) -> None:
+    value = json.loads(encode_index(open_archive(packed_dir / "processed.tar.zst").index))
     holder = reduce(getitem, place[:-1], value)
     holder[place[-1]] = change(holder[place[-1]]) if callable(change) else change
-    with pytest.raises(ValueError, match="the index is damaged"):
-        parse_index(json.dumps(value).encode())
-
-
-def test_an_index_that_gives_a_scene_to_another_split_than_its_file_is_refused(packed_dir: Path) -> None:
-    text = encode_index(open_archive(packed_dir / "processed.tar.zst").index)
-    with pytest.raises(ValueError, match="which is not in the split 'train'"):
-        parse_index(text.replace(b'"split":"val"', b'"split":"train"'))
-
-
-def test_what_is_no_index_is_refused() -> None:
-    for text in (b"{}", b"[" * 100_000, b"\xff", b'{"head":' + b"9" * 5000 + b"}"):
+    for text in (json.dumps(value).encode(), b"{}", b"[" * 100_000, b"\xff", b'{"head":' + b"9" * 5000 + b"}"):
         with pytest.raises(ValueError, match="the index is damaged"):
             parse_index(text)
 
@@ -158,9 +144,7 @@ def damage(path: Path, part: str) -> None:
     flip(path, sum(find_parts(path)[part]) // 2)
 
 
-def test_a_whole_archive_has_no_findings_and_is_known_by_its_beginning(
-    verify: Verify, packed_dir: Path, tmp_path: Path
-) -> None:
+def test_a_whole_archive_has_no_findings_under_any_name(verify: Verify, packed_dir: Path, tmp_path: Path) -> None:
     for kind in ("processed", "raw"):
         path = Path(shutil.copy(packed_dir / f"{kind}.tar.zst", tmp_path / "download"))
         assert verify(path) == (0, [])
@@ -169,9 +153,7 @@ def test_a_whole_archive_has_no_findings_and_is_known_by_its_beginning(
         assert (value["whole_scenes"], value["size_bytes"]) == (sorted(SCENES), path.stat().st_size)
 
 
-def test_a_flip_anywhere_is_told_by_its_part_and_the_exit_status_tells(
-    verify: Verify, archive_path: Path, tmp_path: Path
-) -> None:
+def test_a_flip_is_told_by_its_part_and_an_exit_status(verify: Verify, archive_path: Path, tmp_path: Path) -> None:
     for part, severity, words in (
         ("files", "error", "the files that belong to no scene"),
         ("index", "error", "the index is damaged"),
@@ -244,9 +226,7 @@ def test_an_archive_is_described_by_its_index_alone(archive_path: Path, whole_di
         found, (start, end) = value["splits"][split], bounds[scene_id]
         assert (found["scenes"], found["vertices"], found["stored_bytes"]) == (1, 600, end - start)
         assert found["size_bytes"] >= folder["splits"][split]["size_bytes"]
-    assert {key: value[key] for key in ("options", "scene_ids", "program")} == {
-        key: folder[key] for key in ("options", "scene_ids", "program")
-    }
+    assert all(value[key] == folder[key] for key in ("options", "scene_ids", "program"))
     assert (value["size_bytes"], value["failures"], value["missing_shards"]) == (len(data), {}, [])
     value = call("info", packed_dir / "raw.tar.zst", "--json").json
     assert (value["head"]["kind"], value["scene_ids"], value["options"]) == ("raw", [*SCENES], [])

@@ -1,7 +1,5 @@
 """What archives are read from: files, foreign files, shards and addresses; and what only archives have wrong."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import pickle
@@ -16,7 +14,6 @@ import numpy as np
 import pytest
 import zstandard
 from archives import call, find_parts, flip, forge, pack_shards, pack_tree, unpack_pipe, write_tree
-from certificates import make_private_authority
 from commands import SCENES, TEST, TRAIN, VAL, Verify, digests
 from release_server import ROOT, ReleaseServer
 
@@ -102,9 +99,7 @@ def run(*words: object) -> tuple[int, dict[str, Any]]:
     return outcome.status, outcome.json
 
 
-def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requests(
-    server: ReleaseServer, archive_path: Path
-) -> None:
+def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(server: ReleaseServer, archive_path: Path) -> None:
     public = f"{server.origin}{ROOT}scannet.tar.zst?..."
     for command, words, limit in (
         ("info", [], 4),
@@ -129,9 +124,7 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file_in_few_requ
         assert (status, value["error"]) == expected
 
 
-def test_only_what_is_asked_for_is_fetched_by_one_range_a_scene_and_a_truncated_archive_in_few_requests(
-    server: ReleaseServer, archive_path: Path, whole_dir: Path, tmp_path: Path
-) -> None:
+def test_only_what_is_needed_comes(server: ReleaseServer, archive_path: Path, whole_dir: Path, tmp_path: Path) -> None:
     assert run("unpack", secret_url(server), "--scenes", VAL, "-o", tmp_path / "out")[0] == 0
     parts, ranges = find_parts(archive_path), [request.range for request in server.requests()]
     expected = {name: f"bytes={start}-{end - 1}" for name, (start, end) in parts.items()}
@@ -149,30 +142,28 @@ def test_only_what_is_asked_for_is_fetched_by_one_range_a_scene_and_a_truncated_
     assert len(server.requests()) <= 12
 
 
-def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, whole_dir: Path, tmp_path: Path) -> None:
-    paths = pack_shards(whole_dir / "processed", tmp_path / "s.tar.zst", 20_000)
-    server.files |= {f"{ROOT}{path.name}": path for path in paths}
-    size_bytes = sum(path.stat().st_size for path in paths)
-    moved = Path(shutil.move(paths[1], write_tree(tmp_path / "other disk", {})))
-    places: list[object] = [secret_url(server, paths[0].name), moved, paths[2]]
+def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, shards: list[Path], tmp_path: Path) -> None:
+    server.files |= {f"{ROOT}{path.name}": path for path in shards}
+    size_bytes = sum(path.stat().st_size for path in shards)
+    moved = Path(shutil.move(shards[1], write_tree(tmp_path / "other disk", {})))
+    places: list[object] = [secret_url(server, shards[0].name), moved, shards[2]]
     for command in ("info", "verify"):
         status, value = run(command, *places)
         assert (status, value["size_bytes"]) == (0, size_bytes)
-    for left, missing in ((places[:2], paths[2]), (places[1:], paths[0])):
+    for left, missing in ((places[:2], shards[2]), (places[1:], shards[0])):
         assert run("info", *left)[1]["missing_shards"] == [missing.name]
     status, value = run("unpack", *places, "-o", tmp_path / "out")
     assert (status, len(value["scenes"])) == (0, 3)
 
 
-def test_authorities_can_be_named(archive_path: Path, tmp_path: Path) -> None:
-    ca_path, certificate_path = make_private_authority(tmp_path / "authority")
-    with ReleaseServer(archive_path.parent, certificate=certificate_path) as server:
+def test_authorities_can_be_named(archive_path: Path, tmp_path: Path, authority: tuple[Path, Path]) -> None:
+    with ReleaseServer(archive_path.parent, certificate=authority[1]) as server:
         server.files[f"{ROOT}a.tar.zst"] = archive_path
         url = f"{server.origin}{ROOT}a.tar.zst"
         for words, remedy in (
             (["info"], ["--insecure"]),
-            (["verify"], ["--ca-bundle", ca_path]),
-            (["unpack", "-o", tmp_path / "out"], ["--ca-bundle", ca_path]),
+            (["verify"], ["--ca-bundle", authority[0]]),
+            (["unpack", "-o", tmp_path / "out"], ["--ca-bundle", authority[0]]),
         ):
             assert run(*words, url)[1]["error"] == "CertificateError"
             assert run(*words, url, *remedy)[0] == 0
@@ -184,9 +175,7 @@ def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
     return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
 
 
-def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_that_changes_or_goes_is_an_error(
-    archive_path: Path,
-) -> None:
+def test_an_open_archive_outlives_a_replacement_and_one_that_changes_is_an_error(archive_path: Path) -> None:
     dataset = ScanNet(archive_path, split="train")
     expected = dataset[0]["points"]
     new_path = flip(Path(shutil.copy(archive_path, archive_path.with_name("new"))), 100)
@@ -208,9 +197,7 @@ def test_an_archive_that_is_replaced_stays_readable_where_it_is_open_and_one_tha
         dataset[0]
 
 
-def test_shards_are_one_archive_for_every_reader_in_any_order_and_each_is_one_by_itself(
-    shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify
-) -> None:
+def test_shards_are_one_archive_and_many(shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify) -> None:
     expected = digests(whole_dir / "processed")
     assert verify(shards[::-1]) == (0, [])
     assert (verify.value["whole_scenes"], verify.value["paths"]) == (sorted(SCENES), list(map(str, shards[::-1])))
@@ -286,9 +273,7 @@ def test_archives_with_scenes_that_were_made_otherwise_are_refused(tmp_path: Pat
     assert len(ScanNet(paths[::2], split="train")) == 2
 
 
-def test_a_scene_stored_or_compressed_or_with_a_damaged_checksum_is_the_file_of_the_folder(
-    whole_dir: Path, archive_path: Path, tmp_path: Path
-) -> None:
+def test_a_scene_of_an_archive_is_the_file_that_was_packed(whole_dir: Path, archive_path: Path, tmp_path: Path) -> None:
     folder = whole_dir / "processed"
     pack_tree(folder, tmp_path / "stored.tar.zst", level=0)
     start, end = find_parts(archive_path)["scene0000_00"]

@@ -1,7 +1,5 @@
 """Archives in buckets: read, trained from and written, through faults, and without telling secrets."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re
@@ -17,7 +15,6 @@ import numpy as np
 import pytest
 from archives import pack_tree, read_tree, write_tree
 from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer
-from certificates import make_private_authority
 from commands import TRAIN, VAL, run_main, start_command
 
 from scannet_prep import ScanNet
@@ -36,7 +33,7 @@ CONTENT = np.random.default_rng(0).bytes(300_000)
 def running() -> Iterator[BucketServer]:
     server = BucketServer()
     yield server
-    server.stop()
+    server.server.shutdown()
 
 
 @pytest.fixture
@@ -50,11 +47,9 @@ def server(running: BucketServer, monkeypatch: pytest.MonkeyPatch) -> BucketServ
     return running
 
 
-@pytest.fixture(scope="module")
-def archive(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("archive") / "scannet.tar.zst"
-    assert run_main("pack", whole_dir / "processed", "-o", path).status == 0
-    return path
+@pytest.fixture
+def archive(packed_dir: Path) -> Path:
+    return packed_dir / "processed.tar.zst"
 
 
 def test_commands_read_archives_in_buckets_like_files(server: BucketServer, archive: Path, tmp_path: Path) -> None:
@@ -97,18 +92,14 @@ def test_threads_read_at_once_and_killed_helpers_are_replaced(server: BucketServ
     assert (source.read(len(CONTENT) - 5, 10), source.read(len(CONTENT), 10)) == (CONTENT[-5:], b"")
 
 
-def test_a_store_that_fails_for_a_while_is_asked_again(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_is_asked_again_for_a_while(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_READ_TIMEOUT", "1s")
     source = BucketSource(server.put("x", CONTENT))
     for faults in ([503, 500, "silent"], ["short", "reset"]):
         server.faults[:] = faults
         assert source.read(10, 200_000) == CONTENT[10:200_010]
         assert server.faults == []
-
-
-def test_a_store_that_goes_on_failing_is_soon_given_up(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "_RETRIES", 1)
-    source = BucketSource(server.put("x", CONTENT))
     server.requests.clear()
     server.rule = lambda *_: (503, "SlowDown")
     with pytest.raises(ServerDownError, match=r"fails or breaks off \(503 SlowDown\)") as caught:
@@ -185,9 +176,7 @@ def test_without_obstore_a_hint_names_it(server: BucketServer, tmp_path: Path, m
     assert "hint: pip install 'scannet-prep[cloud]'" in outcome.stderr
 
 
-def test_buckets_of_google_and_azure_are_read_and_googles_written(
-    server: BucketServer, archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_google_and_azure_are_read_too(server: BucketServer, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the part of their interfaces that is that of S3."""
     key = "dir/a blank.tar.zst"
     server.put(key, archive.read_bytes())
@@ -208,18 +197,17 @@ def test_buckets_of_google_and_azure_are_read_and_googles_written(
 
 
 def test_an_authority_is_named_for_buckets_as_for_web_servers(
-    running: BucketServer, server: BucketServer, tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, archive: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ca, certificate = make_private_authority(tmp_path / "authority")
     server.put("dir/scannet.tar.zst", archive.read_bytes())
-    secure = BucketServer(certificate, running)
+    secure = BucketServer(authority[1])
     monkeypatch.setenv("AWS_ENDPOINT_URL", secure.origin)
     with pytest.raises(CertificateError, match=r"the certificate of 127\.0\.0\.1:\d+ cannot be verified") as caught:
         BucketSource(URL)
     assert "SSL_CERT_FILE=FILE" in caught.value.hint
-    assert run_main("info", URL, "--ca-bundle", ca).status == 0
+    assert run_main("info", URL, "--ca-bundle", authority[0]).status == 0
     assert run_main("info", URL, "--insecure").status == 0
-    secure.stop()
+    secure.server.shutdown()
 
 
 def test_pack_writes_the_same_bytes_and_knows_what_is_new(server: BucketServer, whole_dir: Path, archive: Path) -> None:
@@ -287,21 +275,19 @@ def check_that_nothing_is_left(server: BucketServer) -> None:
     assert (has_given_up, server.unfinished(), server.keys()) == (True, [], []), server.requests
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
-def test_an_upload_that_is_interrupted_leaves_no_object_and_no_parts(
-    server: BucketServer, large_dir: Path, signal_number: signal.Signals
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_upload_leaves_nothing(server: BucketServer, large_dir: Path, number: signal.Signals) -> None:
     mesh = np.random.default_rng(0).bytes(10_000_000)
-    for number in range(4):  # more than what may be under way
-        write_tree(large_dir, {f"scans/scene010{number}_00/scene010{number}_00_vh_clean_2.ply": mesh})
+    for name in (f"scene010{digit}_00" for digit in range(4)):  # more than what may be under way
+        write_tree(large_dir, {f"scans/{name}/{name}_vh_clean_2.ply": mesh})
     server.rule = lambda _, path: (lambda: time.sleep(0.5)) if "partNumber" in path else None
     command = start_command("pack", large_dir, "-o", URL, "--force")
     while not any("partNumber=1" in path for _, path in list(server.requests)):
         assert command.poll() is None
         time.sleep(0.05)
-    command.send_signal(signal_number)
+    command.send_signal(number)
     _, said = command.communicate(timeout=60)
-    assert command.returncode == (-9 if signal_number is signal.SIGKILL else 130), said
+    assert command.returncode == (-9 if number is signal.SIGKILL else 130), said
     check_that_nothing_is_left(server)
     assert "Traceback" not in said
 

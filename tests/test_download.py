@@ -1,27 +1,23 @@
 """The command `download`, against a real server that behaves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 from commands import digests, run_main
-from downloads import SCENES, fetched, release_fixtures, words
+from downloads import fetched, words
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep.raw.lock import read_lock
 from scannet_prep.release import BASE_URL
 
-release_dir, server = release_fixtures(SCENES, 600)
-
 
 def test_it_brings_the_release_and_records_it(server: ReleaseServer, tmp_path: Path) -> None:
-    outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
+    outcome = run_main(*words(server.base_url, tmp_path, "--json"))
     assert outcome.status == 0, outcome.stderr
     lock = read_lock(tmp_path / "scannet.lock")
     assert fetched(tmp_path) == digests(server.root) == {name: entry.sha256 for name, entry in lock.items()}
     server.forget()
-    again = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
+    again = run_main(*words(server.base_url, tmp_path, "--json"))
     assert outcome.json["files"] == {"fetched": len(lock), "already there": 0, "failed": 0}
     assert again.json["files"] == {"fetched": 0, "already there": len(lock), "failed": 0}
     assert (again.status, server.requests()) == (0, [])
@@ -85,12 +81,12 @@ def test_no_password_is_ever_shown(server: ReleaseServer, tmp_path: Path, monkey
     server.faults = [at(ending(".txt"), then=Status(404))]
     base_url = server.base_url.replace("//", "//user:secret@")
     for more in (["--dry-run"], ["--dry-run", "--json"], ["--json"], []):
-        outcome = run_main(*words(SCENES, base_url, tmp_path, *more))
+        outcome = run_main(*words(base_url, tmp_path, *more))
         assert "secret" not in outcome.stdout + outcome.stderr
     assert outcome.status == 3
     server.faults = [at(None, then=Status(404))]
     monkeypatch.setattr("scannet_prep.remote.gate._FEW_ANSWERS", 1)  # else it waits for some seconds
-    nothing = run_main(*words(SCENES, base_url, tmp_path / "x"))
+    nothing = run_main(*words(base_url, tmp_path / "x"))
     assert (nothing.status, "secret" in nothing.stderr) == (1, False)
     assert "gives none of the first files" in nothing.stderr
     assert {path.name for path in (tmp_path / "x").iterdir()} == {"terms_accepted.txt"}
@@ -98,7 +94,7 @@ def test_no_password_is_ever_shown(server: ReleaseServer, tmp_path: Path, monkey
 
 def test_a_damaged_lock_is_told_before_anything_is_touched(tmp_path: Path) -> None:
     (tmp_path / "scannet.lock").write_text("<<<<<<< ours\n")
-    outcome = run_main(*words(SCENES, BASE_URL, tmp_path, "--json"))
+    outcome = run_main(*words(BASE_URL, tmp_path, "--json"))
     assert (outcome.status, outcome.json["error"]) == (1, "LockError")
     assert [path.name for path in tmp_path.iterdir()] == ["scannet.lock"]
 

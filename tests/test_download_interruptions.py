@@ -1,6 +1,4 @@
-"""Downloads that are killed, interrupted, doubled, or run out of space; certificates; and a real nginx over TLS."""
-
-from __future__ import annotations
+"""Downloads that are killed, interrupted, doubled, or run out of space; and a real nginx over TLS."""
 
 import contextlib
 import os
@@ -15,17 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import make_private_authority
-from commands import digests, run_main, start_command
-from downloads import MESH, fetched, finished, release_fixtures, words
-from release_server import BEFORE_STATUS, ROOT, ReleaseServer, Set, Stall, Status, always, ending, release_urls
+from commands import digests, limited, run_main, start_command
+from downloads import MESH, fetched, finished, words
+from release_server import BEFORE_STATUS, ROOT, ReleaseServer, Set, Stall, Status, at, ending, release_urls
 
 from scannet_prep.raw.lock import read_lock
 
-SCENES = ["scene0000_00", "scene0001_00", "scene0707_00", "scene0708_00"]
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
-
-release_dir, server = release_fixtures(SCENES, 6_000)
 
 
 def partial_sizes(data_dir: Path) -> list[int]:
@@ -42,7 +36,7 @@ def test_killed_three_times_and_then_finished_it_is_the_same_tree(release_dir: P
     expected = digests(release_dir)
     with ReleaseServer(release_dir, request_latency_s=0.03) as server:
         for number in range(3):
-            process = start_command(*words(SCENES, server.base_url, tmp_path))
+            process = start_command(*words(server.base_url, tmp_path))
             while len(server.requests()) < 4 * number:
                 assert process.poll() in (None, 0)
                 time.sleep(0.005)
@@ -50,16 +44,16 @@ def test_killed_three_times_and_then_finished_it_is_the_same_tree(release_dir: P
             process.send_signal(signal.SIGKILL)
             process.communicate()
             assert finished(tmp_path).items() <= expected.items()
-        outcome = run_main(*words(SCENES, server.base_url, tmp_path))
+        outcome = run_main(*words(server.base_url, tmp_path))
         assert outcome.status == 0, outcome.stderr
     assert fetched(tmp_path) == expected
 
 
 WAITING = {
-    "for content": always(ending(MESH), Stall(30_000)),
-    "for the end of the headers": always(ending(MESH), Set(trickle=(BEFORE_STATUS, 1))),
-    "before another attempt": always(ending(MESH), Status(429, "7200")),
-    "for a server that is down": always(None, Set(is_down=True)),
+    "for content": at(ending(MESH), then=Stall(30_000)),
+    "for the end of the headers": at(ending(MESH), then=Set(trickle=(BEFORE_STATUS, 1))),
+    "before another attempt": at(ending(MESH), then=Status(429, "7200")),
+    "for a server that is down": at(None, then=Set(is_down=True)),
 }
 
 
@@ -67,16 +61,16 @@ WAITING = {
 def test_an_interruption_ends_it_whatever_it_waits_for(server: ReleaseServer, tmp_path: Path, name: str) -> None:
     def is_waiting() -> bool:
         if name == "for content":
-            return partial_sizes(tmp_path) == [30_000] * 4
-        count = 1 if name.startswith(("for a", "before")) else 4
+            return partial_sizes(tmp_path) == [30_000] * 3
+        count = 1 if name.startswith(("for a", "before")) else 3
         return sum(bool(request.faults) for request in server.requests()) >= count
 
     server.faults = [WAITING[name]]
-    process = start_command(*words(SCENES, server.base_url, tmp_path, "--json"))
+    process = start_command(*words(server.base_url, tmp_path, "--json"))
     while not is_waiting():
         assert process.poll() is None
         time.sleep(0.01)
-    second = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
+    second = run_main(*words(server.base_url, tmp_path, "--json"))
     assert (second.status, second.json["error"]) == (1, "LockedError")
     assert f"process {process.pid} on" in second.json["message"]
     process.send_signal(signal.SIGTERM if name == "for content" else signal.SIGINT)
@@ -87,26 +81,22 @@ def test_an_interruption_ends_it_whatever_it_waits_for(server: ReleaseServer, tm
     lock_path, whole = tmp_path / "scannet.lock", finished(tmp_path).keys()
     assert (read_lock(lock_path).keys() if lock_path.exists() else set()) == whole  # what has come is on record
     partials = list(tmp_path.rglob(".*.part*"))
-    assert len(partials) == (8 if name == "for content" else len(partials))  # each with its version
+    assert len(partials) == (6 if name == "for content" else len(partials))  # each with its version
     server.faults = []
     server.start()
-    assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
+    assert run_main(*words(server.base_url, tmp_path)).status == 0
     assert fetched(tmp_path) == digests(server.root)
     if name == "for content":  # else other files may have been under way
         assert all(server.bytes_sent_again(path) == 0 for path in server.files)
 
 
 def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(server: ReleaseServer, tmp_path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))
-    try:
-        outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with limited(resource.RLIMIT_FSIZE, 60_000):
+        outcome = run_main(*words(server.base_url, tmp_path, "--json"))
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
     expected = digests(server.root)
     assert finished(tmp_path).items() <= expected.items()
-    assert run_main(*words(SCENES, server.base_url, tmp_path)).status == 0
+    assert run_main(*words(server.base_url, tmp_path)).status == 0
     assert fetched(tmp_path) == expected
 
 
@@ -120,8 +110,6 @@ http {{
     access_log {folder}/access.log requests;
     client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
     uwsgi_temp_path {folder}; scgi_temp_path {folder};
-    default_type application/octet-stream;
-    sendfile on;
     server {{
         listen 127.0.0.1:{port} ssl;
         ssl_certificate {certificate};
@@ -151,20 +139,19 @@ def nginx(folder: Path, **settings: object) -> Iterator[None]:
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-def test_a_real_server_over_tls_with_an_outage_in_the_middle(release_dir: Path, tmp_path: Path) -> None:
-    ca_path, certificate_path = make_private_authority(tmp_path)
+def test_a_real_server_over_tls_with_an_outage(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]) -> None:
     for path, file in release_urls(release_dir).items():
         (link := tmp_path / f"www{path}").parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(file)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    settings = {"folder": tmp_path, "certificate": certificate_path, "port": port}
+    settings = {"folder": tmp_path, "certificate": authority[1], "port": port}
     data_dir = tmp_path / "data"
-    command = words(SCENES, f"https://127.0.0.1:{port}{ROOT}", data_dir)
+    command = words(f"https://127.0.0.1:{port}{ROOT}", data_dir)
     with nginx(**settings, bytes_per_s=60_000):
         assert "the certificate cannot be verified" in run_main(*command).stderr
-        process = start_command(*command, "--ca-bundle", ca_path)
+        process = start_command(*command, "--ca-bundle", authority[0])
         while max(partial_sizes(data_dir), default=0) <= 30_000:
             assert process.poll() is None
             time.sleep(0.01)

@@ -1,31 +1,18 @@
 """What lies between a download and the server: proxies, certificates, redirections, IPv6; and what is told of it."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import make_private_authority
 from commands import digests, run_main
-from downloads import MESH, PATIENCE, Bar, fetch, fetched, release_fixtures, words
-from release_server import BEFORE_STATUS, Cut, Redirect, ReleaseServer, Reset, Set, Status, always, ending
+from downloads import MESH, PATIENCE, Bar, fetch, fetched, make_private_authority, words
+from release_server import Cut, Redirect, ReleaseServer, Reset, Set, Status, at, ending
 
 from scannet_prep.errors import CertificateError, OutputError, ProxyError
 from scannet_prep.remote.client import find_source_address
 from scannet_prep.version import CONTACT_URL
-
-SCENES = ["scene0000_00", "scene0011_00"]
-
-
-release_dir, server = release_fixtures(SCENES, 600)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_private_authority(tmp_path_factory.mktemp("authority"))
 
 
 def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(
@@ -33,35 +20,33 @@ def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(
 ) -> None:
     ca_path, certificate_path = authority
     with ReleaseServer(release_dir, certificate=certificate_path) as server:
-        outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--json"))
+        outcome = run_main(*words(server.base_url, tmp_path, "--json"))
         assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
         assert "--ca-bundle" in outcome.json["hint"]
         assert server.connection_count <= 8  # one or two for each of four threads: not one for each file
         assert {path.name for path in tmp_path.iterdir()} == {"terms_accepted.txt"}
-        outcome = run_main(*words(SCENES, server.base_url, tmp_path, "--limit", "1", "--insecure"))
+        outcome = run_main(*words(server.base_url, tmp_path, "--limit", "1", "--insecure"))
         assert (outcome.status, "warning: --insecure" in outcome.stderr) == (0, True)
-        assert run_main(*words(SCENES, server.base_url, tmp_path, "--ca-bundle", ca_path)).status == 0
+        assert run_main(*words(server.base_url, tmp_path, "--ca-bundle", ca_path)).status == 0
         assert fetched(tmp_path) == digests(release_dir)
         # Those that the environment names count for this machine too, whose proxy is not for it.
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca_path))
         monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
         server.forget()
-        assert not fetch(server, tmp_path / "environment", SCENES).failures
+        assert not fetch(server, tmp_path / "environment").failures
         assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
 
 
-def test_encryption_is_never_given_up_on_the_way_not_even_for_one_request(
-    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
-) -> None:
+def test_encryption_is_never_given_up(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]) -> None:
     ca_path, certificate_path = authority
     with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate_path) as secure:
-        secure.faults = [always(ending(".txt"), Redirect(origin=plain.origin))]
-        plain.faults = [always(ending(MESH), Redirect(origin=secure.origin))]
-        report = fetch(secure, tmp_path / "a", SCENES, certificates=ca_path)
+        secure.faults = [at(ending(".txt"), then=Redirect(origin=plain.origin))]
+        plain.faults = [at(ending(MESH), then=Redirect(origin=secure.origin))]
+        report = fetch(secure, tmp_path / "a", certificates=ca_path)
         assert {item.file.kind.suffix for item in report.failures} == {".txt"}
         assert "no redirection to http is followed" in report.failures[0].hint
         assert plain.connection_count == 0
-        assert not fetch(plain, tmp_path / "b", SCENES, certificates=ca_path).failures
+        assert not fetch(plain, tmp_path / "b", certificates=ca_path).failures
 
 
 @pytest.mark.parametrize(
@@ -74,7 +59,7 @@ def test_hints_tell_what_certificates_lack(release_dir: Path, tmp_path: Path, na
         ReleaseServer(release_dir, certificate=certificate_path) as server,
         pytest.raises(CertificateError, match="cannot be verified") as caught,
     ):
-        fetch(server, tmp_path / "data", SCENES, certificates=ca_path)
+        fetch(server, tmp_path / "data", certificates=ca_path)
     assert hint in caught.value.hint
     assert "--ca-bundle" not in caught.value.hint
 
@@ -83,12 +68,12 @@ def test_hints_tell_what_certificates_lack(release_dir: Path, tmp_path: Path, na
 def test_a_proxy_that_cannot_be_used_ends_the_run_and_says_so(
     server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
-    server.faults = [always(None, Status(407))]  # of the proxy that wants a password
+    server.faults = [at(None, then=Status(407))]  # of the proxy that wants a password
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", proxy or server.origin)
         server.base_url = f"{scheme}://mirror.invalid/scannet/"
         with pytest.raises(ProxyError, match="the proxy cannot be used" if proxy else "407") as caught:
-            fetch(server, tmp_path, SCENES)
+            fetch(server, tmp_path)
         assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
 
 
@@ -114,7 +99,7 @@ def test_room_is_sought_where_links_end(server: ReleaseServer, tmp_path: Path, m
     (tmp_path / "data/scans").symlink_to(tmp_path / "elsewhere")
     looked: list[Path] = []
     monkeypatch.setattr("scannet_prep.stages.download.running.check_space", lambda folder, *_: looked.append(folder))
-    assert not fetch(server, tmp_path / "data", SCENES).failures
+    assert not fetch(server, tmp_path / "data").failures
     assert looked == [tmp_path / "elsewhere"]
 
 
@@ -125,16 +110,14 @@ def test_room_is_sought_where_links_end(server: ReleaseServer, tmp_path: Path, m
         (None, "http://127.0.0.1:9/", "127.0.0.1 refuses the connection"),
         (None, "https://127.0.0.1:PORT/", "no encrypted connection to 127.0.0.1 can be made: "),
         (Reset(), "", "the connection broke off"),
-        (Cut(BEFORE_STATUS), "", "the connection broke off"),
+        (Cut(), "", "the connection broke off"),
         (Set(before=b"SSH-2.0-OpenSSH_9.6\r\n"), "", "127.0.0.1 sends an answer that cannot be understood"),
     ],
 )
-def test_what_is_wrong_with_the_network_is_told_in_words(
-    server: ReleaseServer, tmp_path: Path, fault: Any, base_url: str, words: str
-) -> None:
-    server.faults = [always(None, fault)] if fault else []
+def test_network_trouble_is_named(server: ReleaseServer, tmp_path: Path, fault: Any, base_url: str, words: str) -> None:
+    server.faults = [at(None, then=fault)]
     server.base_url = base_url.replace("PORT", str(server.port)) or server.base_url
-    report = fetch(server, tmp_path, SCENES, policy=replace(PATIENCE, first_answer_patience_s=0.1))
+    report = fetch(server, tmp_path, policy=replace(PATIENCE, first_answer_patience_s=0.1))
     assert report.failures
     assert all(f"({words}" in item.message for item in report.failures)
 
@@ -144,10 +127,10 @@ def test_whole_read_only_trees_are_fine(server: ReleaseServer, tmp_path: Path, m
         raise OutputError(f"{path}: cannot be written: Read-only file system")
 
     bar = Bar()
-    fetch(server, tmp_path, SCENES)
+    fetch(server, tmp_path)
     monkeypatch.setattr("scannet_prep.stages.download.running.write_if_changed", refuse)
-    assert not fetch(server, tmp_path, SCENES, bar=bar).failures
+    assert not fetch(server, tmp_path, bar=bar).failures
     (tmp_path / "scans/scene0000_00/scene0000_00.txt").unlink()
     with pytest.raises(OutputError, match="Read-only"):
-        fetch(server, tmp_path, SCENES)
+        fetch(server, tmp_path)
     assert bar.notes == [f"not recorded: {tmp_path / 'scannet.lock'}: cannot be written: Read-only file system"]

@@ -11,14 +11,7 @@ import pytest
 from commands import limited
 
 from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
-from scannet_prep.files import (
-    is_hidden_or_temporary,
-    make_directory,
-    read_file,
-    remove_temporaries,
-    run_lock,
-    write_atomically,
-)
+from scannet_prep.files import is_hidden_or_temporary, make_directory, remove_temporaries, run_lock, write_atomically
 
 
 def names(folder: Path) -> list[str]:
@@ -34,9 +27,7 @@ def names(folder: Path) -> list[str]:
         (OSError(errno.EROFS, "Read-only file system"), "that you may write to"),
     ],
 )
-def test_a_writer_that_is_killed_or_fails_halfway_leaves_what_was_there(
-    tmp_path: Path, cause: Exception, hint: str
-) -> None:
+def test_a_writer_killed_or_failing_halfway_leaves_what_was_there(tmp_path: Path, cause: Exception, hint: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -102,13 +93,6 @@ def test_places_that_cannot_be_written_to_are_errors_and_stay_what_they_are(tmp_
     assert (names(tmp_path), names(tmp_path / "folder")) == (before, ["b"])
     assert (tmp_path / "null").is_symlink()
     assert (tmp_path / "link").is_symlink()
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "huge").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(FileError, match=r"has 1,099,511,627,776 bytes, expected at most 1,000"):
-        read_file(tmp_path / "huge", 1000)
 
 
 def test_threads_that_read_json_of_a_new_type_at_once_do_not_crash() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import Outcome, digests, run_main
-from downloads import SCENES, fetched, release_fixtures
+from downloads import SCENES, fetched
 from release_server import ROOT, ReleaseServer
 
 from scannet_prep.labels import SCANNET20, SCANNET200
@@ -23,7 +23,6 @@ from scannet_prep.synthetic import write_release
 
 TOOLS_DIR = Path(__file__).resolve().parent.parent / "tools"
 TRAIN, VAL, TEST = SCENES
-release_dir, server = release_fixtures(SCENES, 600)
 
 
 def run_tool(name: str, *words: str | Path, cwd: Path, base_url: str = "") -> Outcome:

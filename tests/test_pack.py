@@ -1,7 +1,5 @@
 """What `pack` puts into an archive, what it leaves out, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -74,9 +72,7 @@ def test_up_to_date_is_only_what_has_been_read_and_compared(out_dir: Path, tmp_p
     assert pack(out_dir, "-o", target)[1]["up_to_date"] is False
 
 
-def test_an_archive_that_holds_more_or_something_else_is_not_replaced_unless_forced(
-    whole_dir: Path, tmp_path: Path
-) -> None:
+def test_an_archive_that_holds_more_or_else_is_not_replaced_unless_forced(whole_dir: Path, tmp_path: Path) -> None:
     target, out_dir = tmp_path / "a.tar.zst", whole_dir / "processed"
     assert pack(out_dir, "-o", target)[0] == 0
     foreign = tmp_path / "b.tar.zst"
@@ -121,9 +117,7 @@ def test_shards_hold_every_scene_once_and_replace_an_earlier_set(tmp_path: Path)
     assert sorted(tmp_path.iterdir()) == [*paths, tree]
 
 
-def test_of_a_link_the_archive_is_replaced_that_it_leads_to_and_scenes_behind_links_are_packed(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_of_a_link_the_target_is_replaced_and_scenes_behind_links_are_packed(tree: Path, tmp_path: Path) -> None:
     shutil.move(tree / "scans" / TRAIN, tmp_path / "elsewhere")
     (tree / "scans" / TRAIN).symlink_to(tmp_path / "elsewhere")
     link, target = tmp_path / "link.tar.zst", write_tree(tmp_path / "nas", {}) / "b.tar.zst"
@@ -165,9 +159,7 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(
     assert Path("pipe.tar.zst").is_fifo()
 
 
-def test_an_unfinished_folder_is_refused_and_scenes_that_failed_are_told_and_recorded(
-    raw_dir: Path, tmp_path: Path
-) -> None:
+def test_an_unfinished_folder_is_refused_and_failed_scenes_are_told_and_recorded(raw_dir: Path, tmp_path: Path) -> None:
     out_dir, target = tmp_path / "out", tmp_path / "a.tar.zst"
     (raw_dir / "scans" / TRAIN / f"{TRAIN}_vh_clean_2.ply").write_bytes(b"ply\n")
     assert call("process", raw_dir, "-o", out_dir).status == 3
@@ -175,6 +167,8 @@ def test_an_unfinished_folder_is_refused_and_scenes_that_failed_are_told_and_rec
     outcome = call("pack", out_dir, "-o", target)
     assert (outcome.status, f"missing, because processing failed: {TRAIN}" in outcome.stderr) == (3, True)
     assert (scenes_in(target), list(open_archive(target).index.failures)) == ([VAL, TEST], [TRAIN])
+    assert call("unpack", target, "-o", tmp_path / "unpacked").status == 0
+    assert all(TRAIN in (tmp_path / "unpacked" / name).read_text() for name in ("manifest.json", "failed.txt"))
     (out_dir / "val" / f"{VAL}.npz").unlink()
     value = pack(out_dir, "-o", target, "--splits", "val", "--force")[1]
     assert f"{VAL}.npz: cannot be read: No such file" in value["message"]
@@ -183,9 +177,7 @@ def test_an_unfinished_folder_is_refused_and_scenes_that_failed_are_told_and_rec
     assert (status, value["error"], (tmp_path / "b.tar.zst").exists()) == (1, "ManifestError", False)
 
 
-def test_scenes_that_do_not_fit_together_or_to_the_manifest_are_refused(
-    raw_dir: Path, out_dir: Path, tmp_path: Path
-) -> None:
+def test_scenes_that_do_not_go_together_are_refused(raw_dir: Path, out_dir: Path, tmp_path: Path) -> None:
     flip(out_dir / "train" / f"{TRAIN}.npz", 1000)
     status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
     assert (status, value["error"], "is not what the manifest says" in value["message"]) == (1, "FileError", True)
@@ -213,9 +205,7 @@ def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(t
 
 
 @pytest.mark.parametrize(("kind", "name"), [("raw", f"scans/{TRAIN}/{TRAIN}"), ("processed", TRAIN)])
-def test_archives_locks_and_temporary_files_in_the_tree_are_never_packed(
-    kind: str, name: str, whole_dir: Path, tmp_path: Path
-) -> None:
+def test_archives_locks_and_temporaries_are_never_packed(kind: str, name: str, whole_dir: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(whole_dir / kind, tmp_path / kind))
     (source / f"{name}_vh_clean_2.ply.aria2").write_bytes(b"of a download that is under way")
     (source / ".scannet-prep.lock").write_bytes(b"process 1")

@@ -1,7 +1,5 @@
 """Several runs that share a job without locks: who does what, what they leave, and what becomes of it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import digests, run_main, start_command
-from downloads import fetched, release_fixtures, words
+from downloads import fetched, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launches import LAUNCHES
@@ -33,11 +31,6 @@ from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
 
 SCENES = [*official_scenes(Split.TRAIN)[:5], *official_scenes(Split.VAL)[:2], *official_scenes(Split.TEST)[:1]]
-PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
-
-FEW = ("scene0000_00", "scene0011_00", "scene0707_00")
-
-release_dir, server = release_fixtures(FEW, 600)
 
 
 @pytest.fixture(scope="module")
@@ -299,61 +292,52 @@ def test_exports_made_in_shards_are_what_one_run_makes(expected: Path, tmp_path:
     assert digests(tmp_path / "shards") == digests(tmp_path / "one")
 
 
-def test_a_download_in_shards_is_what_one_run_brings(server: ReleaseServer, tmp_path: Path) -> None:
+def test_a_download_in_shards_is_what_one_run_brings_and_half_is_told(server: ReleaseServer, tmp_path: Path) -> None:
     def run(name: str, *more: str) -> int:
-        return run_main(*words(FEW, server.base_url, tmp_path / name, *more)).status
+        return run_main(*words(server.base_url, tmp_path / name, *more)).status
 
-    assert run("one") == 0
+    archive, half = tmp_path / "a.tar.zst", tmp_path / "shards"
+    assert (run("one"), run_main("pack", server.root, "-o", archive).status) == (0, 0)
     server.forget()
-    assert run("shards", "--shard", "0/2") == 0
-    assert "scannet.lock.d/0001-of-0002.lock: is not there" in run_main("verify", tmp_path / "shards").stdout
-    assert run("shards", "--shard", "0/3") == 2
-    assert run("shards", "--shard", "1/2") == 0
-    assert run_main("verify", tmp_path / "shards").status == 0
+    first = run_main(*words(server.base_url, half, "--shard", "0/2", "--json"))
+    assert (first.status, first.json["shard"], run("shards", "--shard", "0/3")) == (0, "0/2", 2)
+    missing = "0001-of-0002.lock: is not there, or not whole: shards that have not come to their end: 1/2"
+    for status, reading in (
+        (0, ("process", half, "-o", tmp_path / "processed")),
+        (3, ("verify", half)),
+        (3, ("info", half)),
+        (1, ("pack", half, "-o", tmp_path / "half.tar.zst")),
+        (1, ("unpack", archive, "-o", half)),
+    ):
+        ended = run_main(*reading)
+        assert (ended.status, missing in ended.stdout + ended.stderr) == (status, True), ended
+    assert (run("shards", "--shard", "1/2"), run_main("verify", half).status) == (0, 0)
+    shutil.copytree(half, tmp_path / "whole")
     asked = len(server.requests())
     assert run("shards") == 0
     assert len(server.requests()) == asked == len(fetched(tmp_path / "one"))
-    terms = "terms_accepted.txt"  # holds the time
-    assert {**digests(tmp_path / "shards"), terms: ""} == {**digests(tmp_path / "one"), terms: ""}
     assert run("shards", "--shard", "0/2") == 0  # of a whole folder: there is nothing to do, and nothing to say
-    assert {**digests(tmp_path / "shards"), terms: ""} == {**digests(tmp_path / "one"), terms: ""}
+    terms = "terms_accepted.txt"  # holds the time
+    assert {**digests(half), terms: ""} == {**digests(tmp_path / "one"), terms: ""}
+    assert run_main("unpack", archive, "-o", tmp_path / "whole").status == 0  # merges them too
+    assert not (tmp_path / "whole/scannet.lock.d").exists()
+    locked = lock.read_lock(tmp_path / "whole/scannet.lock")
+    assert len(locked) == len(fetched(tmp_path / "whole"))
+    # After the merge, a shard has something to do only where a file is damaged.
+    name = min(name for name in locked if name.endswith("_vh_clean_2.ply"))
+    (half / name).write_bytes(b"ply")
+    (half / "scannet.lock").write_bytes(lock.encode_lock(locked | {name: lock.digest_file(half / name)}))
+    ended = [run_main(*words(server.base_url, half, "--shard", f"{index}/2", "--verify")) for index in range(2)]
+    assert sorted((it.status, "1 fetched" in it.stdout) for it in ended) == [(0, False), (0, True)]
+    assert lock.digest_file(half / name) == locked[name]
 
 
 def test_only_a_run_for_all_says_how_to_fetch_what_failed_alone(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults = [at(lambda path: path.endswith(".txt"), then=Status(404))]
     for more in (["--shard", "0/2"], ["--shard", "1/2"], []):
-        ended = run_main(*words(FEW, server.base_url, tmp_path, *more))
+        ended = run_main(*words(server.base_url, tmp_path, *more))
         assert (ended.status, "run the same command" in ended.stdout) == (3, True)
         assert (f"--scenes @{tmp_path}/failed.txt for these only" in ended.stdout) == (not more)
-
-
-def test_half_a_download_is_told_by_those_who_read_it_and_no_archive_is_put_over_it(
-    release_dir: Path, server: ReleaseServer, tmp_path: Path
-) -> None:
-    command = words(FEW, server.base_url, tmp_path / "half")
-    ended = run_main(*command, "--shard", "0/2", "--json")
-    assert (ended.status, ended.json["shard"]) == (0, "0/2")
-    missing = "0001-of-0002.lock: is not there, or not whole: shards that have not come to their end: 1/2"
-    assert run_main("pack", release_dir, "-o", tmp_path / "a.tar.zst").status == 0
-    for reading, status in (
-        (("process", tmp_path / "half", "-o", tmp_path / "processed"), 0),
-        (("info", tmp_path / "half"), 3),
-        (("pack", tmp_path / "half", "-o", tmp_path / "half.tar.zst"), 1),
-        (("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "half"), 1),
-    ):
-        ended = run_main(*reading)
-        assert (ended.status, missing in ended.stderr) == (status, True), ended
-    assert run_main(*command, "--shard", "1/2").status == 0
-    assert run_main("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "half").status == 0
-    assert not (tmp_path / "half/scannet.lock.d").exists()
-    locked = lock.read_lock(lock_path := tmp_path / "half/scannet.lock")
-    assert len(locked) == len(fetched(tmp_path / "half"))
-    # After the merge, a shard has something to do only where a file is damaged.
-    (mesh := tmp_path / "half" / (name := f"scans/{FEW[0]}/{FEW[0]}_vh_clean_2.ply")).write_bytes(b"ply")
-    lock_path.write_bytes(lock.encode_lock(locked | {name: lock.digest_file(mesh)}))
-    ended = [run_main(*command, "--shard", f"{index}/2", "--verify") for index in range(2)]
-    assert [(it.status, "1 fetched" in it.stdout) for it in ended] in ([(0, True), (0, False)], [(0, False), (0, True)])
-    assert lock.digest_file(mesh) == locked[name]
 
 
 def test_all_shards_of_a_download_together_are_polite_to_the_university_but_not_to_a_mirror(tmp_path: Path) -> None:
@@ -368,7 +352,8 @@ def test_all_shards_of_a_download_together_are_polite_to_the_university_but_not_
 
 
 def test_the_scripts_of_the_page_run_an_array_and_the_merge_after_it(raw: Path, tmp_path: Path) -> None:
-    process_script, merge_script = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[:2]
+    page = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
+    process_script, merge_script = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```$", page, re.DOTALL | re.MULTILINE)[:2]
     (tmp_path / "data").mkdir()
     (tmp_path / "data/ScanNet").symlink_to(raw)
     command = tmp_path / "bin/scannet-prep"

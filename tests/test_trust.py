@@ -1,7 +1,5 @@
 """Nothing on disk is believed: damage is an error of its scene, never a wrong result, a hang or the end of a run."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,23 +86,13 @@ def test_scenes_that_are_not_folders_and_folders_in_the_way_are_failures_with_th
         ("scans_test", os.mkfifo, "is a named pipe"),
     ],
 )
-def test_a_folder_of_all_scenes_that_cannot_be_read_is_named(
-    tmp_path: Path, name: str, make: Any, problem: str
-) -> None:
+def test_a_folder_of_scenes_that_cannot_be_read_is_named(tmp_path: Path, name: str, make: Any, problem: str) -> None:
     write_tiny(tmp_path / "raw")
     (tmp_path / "raw/scans").rename(tmp_path / "raw" / ("scans_test" if name == "scans" else "scans"))
     make(tmp_path / "raw" / name)
     for command in ("process", "verify", "info"):
         outcome = run_main(command, tmp_path / "raw", *(["-o", tmp_path / "out"] if command == "process" else []))
         assert (outcome.status, f"raw/{name}: {problem}, expected a folder" in outcome.stderr) == (1, True)
-
-
-@pytest.mark.parametrize(("suffix", "largest"), [(SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216")])
-def test_json_is_refused_where_parsing_would_take_gigabytes(tmp_path: Path, suffix: str, largest: str) -> None:
-    scene = write_tiny(tmp_path)
-    os.truncate(scene.directory / f"{TRAIN}{suffix}", 67_200_000)
-    with pytest.raises(FileError, match=f"bytes, expected at most {largest}"):
-        tiny.process_written(scene)
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o100, 0o400])
@@ -120,14 +108,21 @@ def test_a_scene_folder_without_permission_is_one_failed_scene(two_dir: Path, mo
         assert (outcome.status, OTHER in outcome.stdout, "Permission denied" in outcome.stdout) == (3, True, True)
 
 
-@pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
-def test_what_is_not_a_regular_file_is_a_failure_at_once(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "largest"),
+    [(MESH, "1,073,741,824"), (SEGMENTS, "67,108,864"), (AGGREGATION, "16,777,216"), (INFO, "1,048,576")],
+)
+def test_what_is_no_regular_file_or_too_large_is_refused(tmp_path: Path, suffix: str, largest: str) -> None:
     makers = {"named pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": Path.mkdir}
     for kind, make in makers.items():
         scene = write_tiny(tmp_path / kind, {suffix: None})
         make(scene.directory / f"{TRAIN}{suffix}")
         with pytest.raises(FileError, match=f"{suffix}: is a {kind}, expected a file"):
             tiny.process_written(scene)
+    scene = write_tiny(tmp_path)
+    os.truncate(scene.directory / f"{TRAIN}{suffix}", 1 << 40)
+    with pytest.raises(FileError, match=f"bytes, expected at most {largest}"):
+        tiny.process_written(scene)
 
 
 def test_what_the_files_say_of_their_options_and_scenes_counts(two_dir: Path) -> None:

@@ -1,7 +1,5 @@
 """Unpacking: what was packed comes out, byte for byte, by file and by pipe, whole or in parts; and what is refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat
@@ -38,9 +36,7 @@ def test_the_defaults_bring_back_the_folder_byte_for_byte_and_again_nothing_is_w
     assert archive.read_bytes() == (tmp_path / "again.tar.zst").read_bytes()
 
 
-def test_parts_add_up_to_the_whole_and_each_is_a_whole_folder(
-    whole_dir: Path, packed_dir: Path, tmp_path: Path, verify: Verify
-) -> None:
+def test_parts_add_up_and_each_is_whole(whole_dir: Path, packed_dir: Path, tmp_path: Path, verify: Verify) -> None:
     archive = packed_dir / "processed.tar.zst"
     for split, scene_id, unpack_it in (("val", VAL, partial(call, "unpack")), ("train", TRAIN, unpack_pipe)):
         outcome = unpack_it(archive, "-o", tmp_path, "--splits", split)
@@ -50,30 +46,11 @@ def test_parts_add_up_to_the_whole_and_each_is_a_whole_folder(
     assert digests(tmp_path) == digests(whole_dir / "processed")
 
 
-def test_scenes_that_are_on_record_as_failed_stay_so(out_dir: Path, tmp_path: Path) -> None:
-    failure = {"scene_id": "scene0191_00", "error": "MeshError", "message": "broken"}
-    edit_json(out_dir / "manifest.json", lambda value: value["failures"].update({"scene0191_00": failure}))
-    pack_tree(out_dir, tmp_path / "a.tar.zst")
-    assert call("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "out").status == 0
-    for name in ("manifest.json", "failed.txt"):
-        assert "scene0191_00" in (tmp_path / "out" / name).read_text()
-
-
 def test_scenes_that_an_interrupted_run_had_still_to_make_stay_named(out_dir: Path, tmp_path: Path) -> None:
     pack_tree(out_dir, tmp_path / "a.tar.zst")
     folder = write_tree(tmp_path / "other", {"unfinished.txt": f"{TRAIN}\n{VAL}\n".encode()})
     assert call("unpack", tmp_path / "a.tar.zst", "-o", folder, "--scenes", VAL).status == 0
     assert (folder / "unfinished.txt").read_text().split()[-2:] == ["made:", TRAIN]
-
-
-def test_a_part_of_a_raw_tree_has_the_digests_of_its_files(tmp_path: Path) -> None:
-    files = {f"scans/{scene_id}/{scene_id}.txt": b"x" for scene_id in (TRAIN, VAL)}
-    lock = "".join(f"{'0' * 64}  1  {name}\n" for name in files).encode()
-    pack_tree(write_tree(tmp_path / "raw", files | {"scannet.lock": lock}), tmp_path / "raw.tar.zst")
-    for scene_id, expected in ((TRAIN, {TRAIN}), (VAL, {TRAIN, VAL})):
-        assert call("unpack", tmp_path / "raw.tar.zst", "-o", tmp_path / "out", "--scenes", scene_id).status == 0
-        lines = (tmp_path / "out/scannet.lock").read_text().splitlines()
-        assert {line.split("/")[1] for line in lines if "/" in line} == expected
 
 
 def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_path: Path) -> None:
@@ -89,9 +66,7 @@ def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_pa
     assert unpack.run([packed], out_dir).files["written"] == 1
 
 
-def test_a_link_to_a_folder_or_what_is_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_what_is_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(packed: Path, tmp_path: Path) -> None:
     elsewhere = write_tree(tmp_path / "elsewhere", {"own.txt": b"mine"})
     out_dir = tmp_path / "out"
     (out_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply").mkdir(parents=True)
@@ -167,9 +142,7 @@ def test_nothing_is_written_beside_another_run(packed: Path, tmp_path: Path) -> 
     assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
 
 
-def test_a_scene_that_is_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_itself(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_a_scene_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_itself(packed: Path, tmp_path: Path) -> None:
     entry = f"scans/{VAL}/{VAL}_vh_clean_2.ply"
     mine = {
         "failed.txt": f"# from the download\n{TRAIN}\n{VAL}\nscene0001_00\n".encode(),
@@ -177,13 +150,18 @@ def test_a_scene_that_is_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_i
         "scannet.lock": f"{'1' * 64}  1  {entry}\n".encode(),
     }
     out_dir = write_tree(tmp_path / "out", mine | {entry: TREE[entry]})
-    source = write_tree(tmp_path / "locked", TREE | {"scannet.lock": f"{'0' * 64}  1  {entry}\n".encode()})
+    lock = "".join(f"{'0' * 64}  1  {name}\n" for name in TREE if "/" in name).encode()
+    source = write_tree(tmp_path / "locked", TREE | {"scannet.lock": lock})
     pack_tree(source, tmp_path / "locked.tar.zst")
     outcome = call("unpack", tmp_path / "locked.tar.zst", "-o", out_dir, "--scenes", VAL)
     assert (outcome.status, "combined.tsv: differs from that of the archive, and stays" in outcome.stderr) == (0, True)
     assert (out_dir / "failed.txt").read_text().split("\n")[1:] == [TRAIN, "scene0001_00", ""]
     assert (out_dir / "scannetv2-labels.combined.tsv").read_bytes() == b"my own"
     assert (out_dir / "scannet.lock").read_bytes() == mine["scannet.lock"]
+    for scene_id, expected in ((TRAIN, {TRAIN}), (VAL, {TRAIN, VAL})):  # of parts in a new folder, the digests come too
+        assert call("unpack", tmp_path / "locked.tar.zst", "-o", tmp_path / "new", "--scenes", scene_id).status == 0
+        lines = (tmp_path / "new/scannet.lock").read_text().splitlines()
+        assert {line.split("/")[1] for line in lines if "/" in line} == expected
     (out_dir / "scannet.lock").write_text("damaged")
     outcome = call("unpack", packed, "-o", out_dir, "--scenes", TRAIN)
     assert (outcome.status, "scannet.lock: line 1 reads 'damaged'" in outcome.stderr) == (1, True)

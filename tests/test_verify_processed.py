@@ -1,7 +1,5 @@
 """Every kind of damage to a processed folder gives exactly its finding; and the command as such."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -120,9 +118,7 @@ def test_damage_to_a_processed_scene_is_one_error(found: dict[str, list[dict[str
     assert re.search(SCENE_DAMAGES[name][1], finding["message"])
 
 
-def test_what_process_writes_has_no_findings_whatever_the_options(
-    raw_dir: Path, tmp_path: Path, verify: Verify
-) -> None:
+def test_what_process_writes_has_no_findings_with_any_options(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
     for name, line in (("a", "--labels-from ply"), ("b", "--scannet200 --align-axis --faces")):
         assert run_main("process", raw_dir, "-o", tmp_path / name, *line.split()).status == 0
         assert verify(tmp_path / name) == (0, [])
@@ -130,9 +126,7 @@ def test_what_process_writes_has_no_findings_whatever_the_options(
         assert found == ["processed", 3, 1800, sum(path.stat().st_size for path in (tmp_path / name).glob("*/*.npz"))]
 
 
-def test_scene_that_failed_is_an_error_with_its_reason_and_a_lost_manifest_is_one(
-    raw_dir: Path, out_dir: Path, verify: Verify
-) -> None:
+def test_a_failed_scene_and_a_lost_manifest_are_errors(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
     raw_file(raw_dir, MESH.suffix).write_bytes(b"")
     assert run_main("process", raw_dir, "-o", out_dir).status == 3
     check_one(verify(out_dir), "error", TRAIN, "manifest.json", "this scene failed", "empty")

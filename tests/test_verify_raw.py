@@ -1,7 +1,5 @@
 """Every kind of damage to a raw tree gives exactly its finding; what is whole gives none."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -36,18 +34,10 @@ def edit_group(change: Callable[[Any], object]) -> Damage:
     return edit_value(lambda value: change(value["segGroups"][0]))
 
 
-def set_ply_label(*vertices: tuple[int, int]) -> Damage:
-    """Write ids into labels.ply; 31 is a person, which no synthetic scene has."""
-
-    def damage(path: Path) -> None:
-        for vertex, label in vertices:
-            overwrite(path, header_size(path) + vertex * VERTEX_BYTES + 16, bytes([label, 0]))
-
-    return damage
-
-
-def replace_folder(make: Callable[[Path], object]) -> Damage:
-    return lambda path: (shutil.rmtree(path), make(path))
+def set_ply_label(label: int, *vertices: int) -> Damage:
+    """Write an id into labels.ply; 31 is a person, which no synthetic scene has."""
+    places = [vertex * VERTEX_BYTES + 16 for vertex in vertices]
+    return lambda path: [overwrite(path, header_size(path) + place, bytes([label, 0])) for place in places]
 
 
 # What is damaged (None: the folder of the scene) and how; severity, whether the file is named, pattern of the message.
@@ -65,9 +55,11 @@ DAMAGES: dict[str, tuple[FileKind | None, Damage, str, bool, str]] = {
         AGGREGATION, edit_value(lambda value: value["segGroups"].clear()), "error", False, "segGroups is empty",
     ),
     "folder that is a dangling link": (
-        None, replace_folder(lambda path: path.symlink_to("nowhere")), "error", False, "a link that leads nowhere",
+        None, lambda path: (shutil.rmtree(path), path.symlink_to("nowhere")), "error", False, "link that leads nowhere",
     ),
-    "pipe for a folder": (None, replace_folder(os.mkfifo), "error", False, "is a named pipe, expected a folder"),
+    "pipe for a folder": (
+        None, lambda path: (shutil.rmtree(path), os.mkfifo(path)), "error", False, "is a named pipe, expected a folder",
+    ),
     "segments for another mesh": (
         SEGMENTS, edit_value(lambda value: value["segIndices"].pop()), "error", False,
         rf"\d{SEGMENTS.suffix}: is for 599 vertices.* has 600",
@@ -80,10 +72,10 @@ DAMAGES: dict[str, tuple[FileKind | None, Damage, str, bool, str]] = {
         LABELS_MESH, lambda path: overwrite(path, header_size(path), b"\x01"), "error", True, "vertices lie elsewhere",
     ),
     "labels.ply that differs from the groups": (
-        LABELS_MESH, set_ply_label((7, 31), (11, 31)), "error", True, "at 2 of 600 vertices.*vertex 7: nyu40 id 31",
+        LABELS_MESH, set_ply_label(31, 7, 11), "error", True, "at 2 of 600 vertices.*vertex 7: nyu40 id 31",
     ),
     "labels.ply with an id outside nyu40": (
-        LABELS_MESH, set_ply_label((7, 50)), "note", True, r"outside nyu40.*\(50\)",
+        LABELS_MESH, set_ply_label(50, 7), "note", True, r"outside nyu40.*\(50\)",
     ),
     **{
         f"{kind.content} of another scene": (
@@ -163,9 +155,7 @@ def test_whole_raw_tree_has_no_findings_and_its_scans_folder_neither(raw_dir: Pa
     assert verify.value["scenes"] == 2
 
 
-def test_high_resolution_groups_count_where_there_are_no_others_and_are_parsed_beside_them(
-    raw_dir: Path, verify: Verify
-) -> None:
+def test_high_resolution_groups_count_alone_and_are_parsed_beside_others(raw_dir: Path, verify: Verify) -> None:
     path, other = (raw_file(raw_dir, name) for name in ("_vh_clean.aggregation.json", AGGREGATION.suffix))
     shutil.copy(other, path)
     edit(path, lambda value: value["segGroups"][0]["segments"].append(1_000_000))
@@ -179,9 +169,7 @@ def test_high_resolution_groups_count_where_there_are_no_others_and_are_parsed_b
     assert [item[2] for item in verify(raw_dir)[1]] == [str(item.relative_to(raw_dir)) for item in (other, path)]
 
 
-def test_what_was_asked_for_is_checked_and_nothing_else_and_other_scenes_need_a_split(
-    raw_dir: Path, out_dir: Path, verify: Verify
-) -> None:
+def test_what_was_asked_for_is_checked_and_others_need_a_split(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
     unlisted = write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
     check_one(verify(raw_dir), "error", "scene0900_00", ".", "none of the official split lists")
     assert verify(raw_dir, "--scenes", "scene0900_00", "--splits", "val") == (0, [])
@@ -209,9 +197,7 @@ def test_subset_of_a_split_is_a_note_unless_it_has_to_be_complete(raw_dir: Path,
     assert verify(raw_dir, "--complete", "--limit", "3")[0] == 2
 
 
-def test_file_that_is_missing_or_differs_from_its_record_is_one_error_and_the_hint_is_for_its_scene_alone(
-    raw_dir: Path, verify: Verify
-) -> None:
+def test_a_missing_or_changed_file_is_one_error_with_a_hint_for_its_scene_alone(raw_dir: Path, verify: Verify) -> None:
     names = [relative(TRAIN, suffix) for suffix in (".sens", INFO.suffix, LABELS_MESH.suffix, MESH.suffix)]
     (raw_dir / "scannet.lock").write_text("".join(f"{'0' * 64}  3  {name}\n" for name in names))
     (raw_dir / names[3]).unlink()

@@ -113,10 +113,6 @@ class Console(Progress):
         """Report that the command was interrupted, and hand the exit status back."""
         return self.fail("Interrupted", "interrupted", "run the same command again", 130)
 
-    def progress(self) -> Progress:
-        """What to hand to a stage."""
-        return self
-
     @contextmanager
     def work(self, title: str, total: int, unit: str) -> Iterator[None]:
         """Count; a bar stays as it is in the end."""

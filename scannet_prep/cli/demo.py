@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import demo
 
-    steps, processed = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console.progress())
+    steps, processed = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console)
     return console.result(_describe(steps, console.seconds), {"steps": steps, "process": processed}, 0)
 
 

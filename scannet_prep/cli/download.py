@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.say(start + describe_share(plan.share))
     policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
     report = download.run(
-        plan, jobs=jobs, policy=policy, certificates=certificates, progress=console.progress(),
+        plan, jobs=jobs, policy=policy, certificates=certificates, progress=console,
         accepts_terms=arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1",
         is_strict=arguments.verify,
     )  # fmt: skip

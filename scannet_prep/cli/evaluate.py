@@ -60,9 +60,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if plan.missing:
         missing = f"{format_count(len(plan.missing), 'scene')} ({list_some(plan.missing)})"
         console.warn(f"warning: not evaluated, because there is no prediction: {missing}")
-    report = evaluate.run(
-        plan, scores_path=arguments.output, confusion_path=arguments.confusion, progress=console.progress()
-    )
+    report = evaluate.run(plan, scores_path=arguments.output, confusion_path=arguments.confusion, progress=console)
     noun, count = next(iter(report.scores.totals.items()))
     if not count:
         why = "without an aggregation, there are no instances and no ScanNet ids; instances need 100 vertices"

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.format.settings, "scenes": plan.scene_ids}
         return console.result(f"{_describe_start(plan)}\ndry run: nothing was done", value, 0)
     console.say(_describe_start(plan))
-    report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
+    report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console)
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
         console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)

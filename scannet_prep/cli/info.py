@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return console.result(text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}", value, 0)
     if arguments.output:
         raise UsageError("-o is for tables", "say which one: --table scenes, classes or instances")
-    found = info.run(arguments.places, certificates=certificates, progress=console.progress())
+    found = info.run(arguments.places, certificates=certificates, progress=console)
     console.tell_errors(found.unreadable)
     lines = found.scene_ids if arguments.scenes else _describe(found, has_all=console.is_verbose)
     return console.result("\n".join(lines), found, 3 if found.unreadable else 0)

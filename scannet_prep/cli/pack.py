@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         shard_bytes=arguments.shard_size,
         is_forced=arguments.force,
         jobs=shared.jobs_from(arguments),
-        progress=console.progress(),
+        progress=console,
     )
     names, scenes = list_some(list(report.archives)), format_count(report.scenes, "scene")
     size, duration = format_bytes(sum(report.archives.values())), format_duration(console.seconds)

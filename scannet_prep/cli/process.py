@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         value["scenes"] = {task.scene.scene_id: task.split for task in plan.tasks}
         return console.result(_describe_plan(plan), value, 3 if plan.failures else 0)
     console.say(_describe_start(plan))
-    report = process.run(plan, jobs=shared.jobs_from(arguments), progress=console.progress())
+    report = process.run(plan, jobs=shared.jobs_from(arguments), progress=console)
     _tell_oddities(report, console)
     more = {"options": plan.context.options, "shard": str(plan.share.shard) if plan.share else ""}
     text, status = _describe_report(plan, report, console.seconds), 3 if report.failures else 0

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import report as stage
 
     certificates = certificates_from(arguments, console)
-    reading = stage.Reading(certificates, shared.jobs_from(arguments), console.progress())
+    reading = stage.Reading(certificates, shared.jobs_from(arguments), console)
     places, lines = arguments.places, list[str]()
     tables: list[Table] = []
     errors: list[Finding] = []

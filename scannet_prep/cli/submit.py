@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     label_set = label_set_from(arguments)
     plan = submit.plan(arguments.predictions, arguments.gt, task=arguments.task, label_set=label_set)
-    report = submit.run(plan, arguments.output, min_score=arguments.min_score, progress=console.progress())
+    report = submit.run(plan, arguments.output, min_score=arguments.min_score, progress=console)
     if report.unknown_ids:
         ids = ", ".join(map(str, list(report.unknown_ids)[:5]))
         console.warn(f"warning: ids that are none of the classes of {label_set.name}: {ids}")

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         selection=shared.selection_from(arguments),
         certificates=certificates_from(arguments, console),
         jobs=shared.jobs_from(arguments),
-        progress=console.progress(),
+        progress=console,
     )
     for text in (*(f"warning: {item}" for item in report.warnings), *(f"damaged: {item}" for item in report.damages)):
         console.warn(text)

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         against=arguments.against,
         certificates=certificates_from(arguments, console),
         jobs=shared.jobs_from(arguments),
-        progress=console.progress(),
+        progress=console,
     )
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
     lines = [*describe_findings(report.findings, report.paths[0], has_all=console.is_verbose)]

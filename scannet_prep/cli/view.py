@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         if options or arguments.output:
             raise UsageError("--serve writes no file, but -o, --view and --size are for files", "leave them out")
         return _serve(viewing, arguments.serve, console)
-    report = view.run(viewing, arguments.output, arguments.export, options, progress=console.progress())
+    report = view.run(viewing, arguments.output, arguments.export, options, progress=console)
     return console.result(_describe(report), report, 0)
 
 
