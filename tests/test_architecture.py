@@ -2,9 +2,9 @@
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from commands import PYTHON, run_words
 
 REPOSITORY_DIR = Path(__file__).resolve().parents[1]
 PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
@@ -15,16 +15,12 @@ COMMAND_TO_TYPE = r"(scannet-prep|srun|docker run|torchrun|tar|pip) .*"
 HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy", "numba"}
 
 
-def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=REPOSITORY_DIR, capture_output=True, text=True, check=False)
-
-
 def modules_loaded_by(code: str) -> set[str]:
     """Top-level names of the modules that a fresh interpreter holds once it has run the code."""
-    result = run_python("-c", f"{code}\nimport sys\nprint('loaded:', *{{name.split('.')[0] for name in sys.modules}})")
-    assert result.returncode == 0, result.stderr
-    loaded = set(result.stdout.splitlines()[-1].removeprefix("loaded: ").split())
+    program = f"{code}\nimport sys\nprint('loaded:', *{{name.split('.')[0] for name in sys.modules}})"
+    outcome = run_words(PYTHON, "-c", program)
+    assert outcome.status == 0, outcome.stderr
+    loaded = set(outcome.stdout.splitlines()[-1].removeprefix("loaded: ").split())
     assert "scannet_prep" in loaded
     return loaded
 
@@ -45,7 +41,7 @@ def test_importing_for_training_loads_nothing_heavy_and_no_module_imports_torch(
 
 def test_little_is_loaded_before_interrupts_are_dealt_with() -> None:
     code = "import sys, scannet_prep; sys.exit('typing' in sys.modules)"
-    assert run_python("-S", "-c", code).returncode == 0
+    assert run_words(PYTHON, "-S", "-c", code, cwd=REPOSITORY_DIR).status == 0
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -71,7 +67,8 @@ def test_no_module_is_too_long_to_read_in_one_go() -> None:
 
 def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(whole_dir: Path, tmp_path: Path) -> None:
     """What Python lacks there is hidden."""
-    result = run_python(
+    outcome = run_words(
+        PYTHON,
         "-c",
         "import os, sys\nfrom multiprocessing import reduction\nsys.modules['fcntl'] = None\n"
         "del os.statvfs, os.memfd_create, reduction.DupFd\nfrom scannet_prep import ScanNet\n"
@@ -79,9 +76,9 @@ def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(wh
         "from scannet_prep.cli.main import main\n"
         f"sys.exit(main(['process', {str(whole_dir / 'raw')!r}, '-o', {str(tmp_path)!r}]))",
     )
-    assert (result.returncode, result.stdout) == (1, "(600, 3)\n"), result.stderr
+    assert (outcome.status, outcome.stdout) == (1, "(600, 3)\n"), outcome.stderr
     error, hint = f"error: {tmp_path}: can be written to on Linux and macOS only", "hint: on Windows, run this in WSL"
-    assert f"{error}\n{hint}" in result.stderr
+    assert f"{error}\n{hint}" in outcome.stderr
 
 
 def test_no_two_types_have_the_same_name() -> None:

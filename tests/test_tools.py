@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from commands import Outcome, run_words
 
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.splits import official_scenes
@@ -18,11 +18,10 @@ from scannet_prep.synthetic import write_release
 TOOLS_DIR = Path(__file__).parent.parent / "tools"
 
 
-def run_bash(script: str, **environment: str | Path) -> subprocess.CompletedProcess[str]:
+def run_bash(script: str, **environment: str | Path) -> Outcome:
     variables = {key: value for key, value in os.environ.items() if key not in {"PYTHON", "SCANNET_PREP_VENV"}}
     variables |= {key: str(value) for key, value in environment.items()}
-    command = ["bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}']
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    return run_words("bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}', env=variables)
 
 
 def test_python_of_another_version_than_the_environment_is_told_with_both_versions(tmp_path: Path) -> None:
@@ -32,7 +31,7 @@ def test_python_of_another_version_than_the_environment_is_told_with_both_versio
         path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
         path.chmod(0o755)
     done = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
-    assert done.returncode == 1
+    assert done.status == 1
     assert f"error: PYTHON={python} is Python 3.13, but {folder} was made with Python 3.12" in done.stderr
     assert "hint: use another folder: SCANNET_PREP_VENV=.venv-3.13" in done.stderr
     assert f"rm -r {tmp_path}/a\\ b\n" in done.stderr
@@ -41,13 +40,13 @@ def test_python_of_another_version_than_the_environment_is_told_with_both_versio
 def test_unusable_python_and_folders_that_are_not_environments_are_told_and_left_alone(tmp_path: Path) -> None:
     for python in ("/bin/false", "no-such-python"):
         done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
-        assert (done.returncode, f"error: PYTHON={python} is not Python 3." in done.stderr) == (1, True)
+        assert (done.status, f"error: PYTHON={python} is not Python 3." in done.stderr) == (1, True)
         assert not (tmp_path / "venv").exists()
     # Nor is an environment used that is active.
     assert run_bash("echo $python", VIRTUAL_ENV=tmp_path).stdout == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
     (tmp_path / "thesis.tex").write_text("mine")
     done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)
-    assert (done.returncode, f"error: {tmp_path} is not a virtual environment" in done.stderr) == (1, True)
+    assert (done.status, f"error: {tmp_path} is not a virtual environment" in done.stderr) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
