@@ -104,6 +104,7 @@ def test_signals_at_any_time_end_with_130_and_one_line(delay_s: float, demo_dir:
         caught = next(line for line in status_path.read_text().splitlines() if line.startswith("SigCgt:"))
         if int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1):
             break
+        assert process.poll() is None
         time.sleep(0.001)
     time.sleep(delay_s)
     for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] * 7:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_export
 import test_export_frameworks
 import tiny
 from commands import TEST, TRAIN, VAL, run_main
@@ -31,31 +30,24 @@ PROGRAMS = ("OctFormer", "Pointcept", "Mask3D", "mmdetection3d", "OneFormer3D")
 SEGMENTS = "_vh_clean_2.0.010000.segs.json"
 TYPE = re.compile(r"\b(?:float|uint|int)\d+\b")
 
-# What a test shows: section, and how the row or the difference begins. First those that other modules test anyway.
-SHOWN: list[tuple[str, str]] = []
-SHOWN_BY_EXPORTS = {
-    test_export.test_octformer_trains_and_tests_from_the_export: [
-        ("OctFormer", "Its test files hold 255"),
-        ("OctFormer", "Its script for 200 classes reads `data/scannet.npz/scannetv2_test.txt`"),
-    ],
-    test_export.test_pointcept_finds_its_assets_and_nothing_else: [
-        ("In words", "Pointcept | `coord`"),
-        ("Pointcept", "Test scenes have no `segment` and `instance`"),
-    ],
-    test_export.test_alignment_is_exact_and_its_inverse_within_one_unit_of_the_last_place: [
-        ("Pointcept", "Points that were processed with `--align-axis` come back"),
-    ],
-    test_export_frameworks.test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes: [
-        ("In words", "Mask3D | columns"),
-        ("Mask3D", "The databases name files as Mask3D's own do"),
-        ("Mask3D", "`label_database.yaml` of the 20 classes has 20 entries"),
-    ],
-    test_export_frameworks.test_mmdet3d_arrays_and_infos_are_those_of_the_raw_scene: [
-        ("In words", "mmdetection3d | instance"),
-        ("OneFormer3D", "OneFormer3D computes superpoints anew"),
-        ("OneFormer3D", "OneFormer3D swaps chair and floor"),
-    ],
-}
+# What a test shows: section, and how the row or the difference begins. First those that tests of exports, labels,
+# annotations and `process` show.
+SHOWN = [
+    ("OctFormer", "Its test files hold 255"),
+    ("OctFormer", "Its script for 200 classes reads `data/scannet.npz/scannetv2_test.txt`"),
+    ("In words", "Pointcept | `coord`"),
+    ("Pointcept", "Test scenes have no `segment` and `instance`"),
+    ("Pointcept", "Points that were processed with `--align-axis` come back"),
+    ("In words", "Mask3D | columns"),
+    ("Mask3D", "The databases name files as Mask3D's own do"),
+    ("Mask3D", "`label_database.yaml` of the 20 classes has 20 entries"),
+    ("In words", "mmdetection3d | instance"),
+    ("Pointcept", "Its copy of the label map lacks the row `stick`"),
+    ("Pointcept", "A scene that is in no official list"),
+    ("Mask3D", "scene0217_00 lists every group twice"),
+    ("OneFormer3D", "OneFormer3D computes superpoints anew"),
+    ("OneFormer3D", "OneFormer3D swaps chair and floor"),
+]
 
 
 def shows(section: str, *beginnings: str) -> Callable[[Any], Any]:
@@ -120,14 +112,13 @@ def process_tiny(folder: Path, *, labels_from: str = "aggregation", **files: byt
 
 
 def test_every_known_difference_and_every_row_in_words_has_a_test() -> None:
-    shown = SHOWN + [item for items in SHOWN_BY_EXPORTS.values() for item in items]
     there = [(section, text) for section in PROGRAMS for text in find_differences(section)]
     there += [("In words", row.strip("| ")) for row in SECTIONS["In words"].splitlines()[3:] if row]
     assert len(there) > 20
     for section, text in there:
-        found = [item for item in shown if item[0] == section and text.startswith(item[1])]
+        found = [item for item in SHOWN if item[0] == section and text.startswith(item[1])]
         assert len(found) == 1, (section, text)
-    assert len(shown) == len(there)
+    assert len(SHOWN) == len(there)
 
 
 def test_commands_of_the_official_script_are_the_commands_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,26 +174,20 @@ def check_files(out_dir: Path, program: str, place: Path) -> None:
         paths = [path for name in patterns for path in out_dir.rglob(name)] or paths  # else: those of the row above
         assert all([*out_dir.rglob(name)] for name in patterns), left
         matched |= {path.relative_to(out_dir).as_posix() for path in paths}
-        arrays = [name for name in names if name not in patterns]
+        arrays = [name for name in names if name not in patterns] or [""]
         types = TYPE.findall(left) or TYPE.findall(right)
-        for path in paths if types else ():
-            scene = next(item for name, item in stored.items() if name in str(path))
-            for number, name in enumerate(arrays or [""]):
-                kind = np.dtype(types[min(number, len(types) - 1)])
-                found = np.fromfile(path, kind) if path.suffix == ".bin" else np.load(path)
-                array = found[name] if name else found
-                assert array.dtype == kind, (path, name)
-                shape = re.search(r"\(V,(?: (\d))?\)", left)
-                assert array.size == (int(shape[1] or 1) if shape else array.size // len(scene.points)) * len(
-                    scene.points
-                )
-        known = {key for scene in stored.values() for key in scene.arrays()} | {
-            "objectId",
-            "segments",
-            "axis_alignment",
-        }
+        shape = re.search(r"\(V,(?: (\d))?\)", left)
+        for path, (number, name) in product(paths if types else (), enumerate(arrays)):
+            scene = next(item for scene_id, item in stored.items() if scene_id in str(path))
+            kind = np.dtype(types[min(number, len(types) - 1)])
+            found = np.fromfile(path, kind) if path.suffix == ".bin" else np.load(path)
+            array = found[name] if name else found
+            assert array.dtype == kind, (path, name)
+            assert array.size % len(scene.points) == 0
+            assert not shape or array.size == int(shape[1] or 1) * len(scene.points)
+        known = {key for scene in stored.values() for key in scene.arrays()} | {"objectId", "object"}
         words = {word for word in find_code(right) if re.fullmatch(r"[a-z_\d]+", word)}
-        assert words <= known | {"object"}, right
+        assert words <= known, right
     visible = {path.relative_to(out_dir).as_posix() for path in out_dir.rglob("*") if path.is_file()}
     assert {name for name in visible if not name.startswith(".")} == matched
 
@@ -278,21 +263,6 @@ def test_ids_above_40_are_0_and_an_instance_has_one_label(tmp_path: Path, export
     assert np.load(out_dir / f"train/{tiny.SCENE_ID[5:]}.npy")[:, 10].tolist() == [2, 2, 1, 1, 1, 0]
 
 
-@shows("Pointcept", "Its copy of the label map lacks the row `stick`")
-def test_stick_is_an_object_of_the_200_classes(tmp_path: Path, export: Export) -> None:
-    scenes = process_tiny(tmp_path, groups=tiny.aggregation_file([tiny.group(0, [0], "stick")]))
-    segment = np.load(export(scenes, "pointcept") / f"train/{tiny.SCENE_ID}/segment200.npy")
-    assert (segment.tolist(), SCANNET200.names[172]) == ([172, 172, -1, -1, -1, -1], "object")
-
-
-@shows("Pointcept", "A scene that is in no official list")
-def test_scene_of_no_list_is_not_processed(tmp_path: Path) -> None:
-    tiny.write_tiny(tmp_path / "raw", scene_id="scene0900_00")
-    outcome = run_main("process", tmp_path / "raw", "-o", tmp_path / "processed")
-    assert (outcome.status, "scene0900_00" in outcome.stderr) == (3, True)
-    assert [*tmp_path.glob("processed/*/scene*")] == []
-
-
 @shows("Pointcept", "Files for limited annotations and reconstructions")
 def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> None:
     words = ("export", "--format", "pointcept", "-o", "out", "--scenes", TRAIN)
@@ -304,14 +274,6 @@ def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> N
     assert run_main(*words, "--force", cwd=folder).status == 0
     assert run_main("verify", "out", cwd=folder).status == 0
     assert path.read_text() == TRAIN
-
-
-@shows("Mask3D", "scene0217_00 lists every group twice")
-def test_repeated_groups_have_the_ids_of_the_first(tmp_path: Path, export: Export) -> None:
-    groups = [*tiny.GROUPS, *({**group, "id": number} for number, group in enumerate(tiny.GROUPS, start=31))]
-    scenes = process_tiny(tmp_path, groups=tiny.aggregation_file(groups))
-    matrix = np.load(export(scenes, "mask3d") / f"train/{tiny.SCENE_ID[5:]}.npy")
-    assert matrix[:, 11].tolist() == [*tiny.INSTANCES]
 
 
 @shows("mmdetection3d", "mmdetection3d drops a scene", "Where `objectId` is missing")

@@ -73,6 +73,7 @@ def test_the_built_in_label_map_has_the_rows_of_the_release() -> None:
     rows = builtin_label_map().rows
     assert {name: tuple(ids) for name, ids in rows.items()} == oracles.label_map_rows()
     assert (len(rows), rows["wardrobe cabinet"], rows["stick"]) == (607, (1177, 39), (1163, 40))
+    assert SCANNET200.names[SCANNET200.ids.index(1163)] == "object"
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n", "\r"])
