@@ -30,8 +30,8 @@ PROGRAMS = ("OctFormer", "Pointcept", "Mask3D", "mmdetection3d", "OneFormer3D")
 SEGMENTS = "_vh_clean_2.0.010000.segs.json"
 TYPE = re.compile(r"\b(?:float|uint|int)\d+\b")
 
-# What a test shows: section, and how the row or the difference begins. First those that tests of exports, labels,
-# annotations and `process` show.
+# What a test shows: section, and how the row or the difference begins. First those that tests of exports, of what
+# they are made from (labels, annotations, scenes), and of `process` show.
 SHOWN = [
     ("OctFormer", "Its test files hold 255"),
     ("OctFormer", "Its script for 200 classes reads `data/scannet.npz/scannetv2_test.txt`"),
@@ -44,7 +44,14 @@ SHOWN = [
     ("In words", "mmdetection3d | instance"),
     ("Pointcept", "Its copy of the label map lacks the row `stick`"),
     ("Pointcept", "A scene that is in no official list"),
+    ("OctFormer", "It reads the labels of the 20 classes from `labels.ply`"),
+    ("OctFormer", "Its `train/*.txt` of three scenes have the ids 50 and 149"),
+    ("Mask3D", "Mask3D reads the labels of the 20 classes from `labels.ply`"),
+    ("Mask3D", "Here, all vertices of an instance"),
+    ("Mask3D", "It takes the first `*.aggregation.json`"),
     ("Mask3D", "scene0217_00 lists every group twice"),
+    ("mmdetection3d", "mmdetection3d drops a scene"),
+    ("mmdetection3d", "Where `objectId` is missing"),
     ("OneFormer3D", "OneFormer3D computes superpoints anew"),
     ("OneFormer3D", "OneFormer3D swaps chair and floor"),
 ]
@@ -101,14 +108,6 @@ def export(tmp_path: Path) -> Export:
     return lambda scenes, name, **options: test_export_frameworks.write_export(
         name, scenes, tmp_path / f"export{len([*tmp_path.iterdir()])}", **options
     )
-
-
-def process_tiny(folder: Path, *, labels_from: str = "aggregation", **files: bytes) -> list[ProcessedScene]:
-    """The tiny scene with changed files."""
-    names = {"mesh": "_vh_clean_2.ply", "labels": "_vh_clean_2.labels.ply", "groups": ".aggregation.json"}
-    names |= {"groups_of_large_mesh": "_vh_clean.aggregation.json"}
-    changed = {names[key]: data for key, data in files.items()}
-    return [tiny.process_tiny(folder / f"raw_{labels_from}", changed, labels_from=labels_from)]
 
 
 def test_every_known_difference_and_every_row_in_words_has_a_test() -> None:
@@ -219,7 +218,7 @@ def test_labels_of_the_dataset_are_segment20_and_segment200_and_our_segments_are
 @shows("Mask3D", "Normals come from float16")
 def test_normals_have_unit_length_and_those_with_1e_8_added_are_short(tmp_path: Path, export: Export) -> None:
     small = [[value / 1000 for value in row] for row in tiny.POSITIONS]
-    scenes = process_tiny(tmp_path, mesh=tiny.Ply(small).encode())
+    scenes = [tiny.process_tiny(tmp_path / "raw", {"_vh_clean_2.ply": tiny.Ply(small).encode()})]
     points, faces = np.array(small), np.array(tiny.FACES)
     sums = np.zeros((6, 3))
     for face in faces:  # as tools/seg_scannet.py of OctFormer does: the unit normal times the area, then both lengths
@@ -237,32 +236,6 @@ def test_normals_have_unit_length_and_those_with_1e_8_added_are_short(tmp_path: 
         assert np.abs(found - exact).max() < 0.0003
 
 
-@shows("OctFormer", "It reads the labels of the 20 classes from `labels.ply`")
-@shows("Mask3D", "It takes the first `*.aggregation.json`")
-def test_labels_are_those_of_the_aggregation_of_this_mesh_or_of_labels_ply(tmp_path: Path, export: Export) -> None:
-    chairs = tiny.aggregation_file([tiny.group(0, [0, 2, 4, 5], "chair")])
-    files = {"groups_of_large_mesh": chairs, "labels": tiny.Ply(labels=[7] * 6).encode()}
-    for labels_from, label in (("aggregation", 2), ("ply", 7)):
-        scenes = process_tiny(tmp_path, labels_from=labels_from, **files)
-        assert (export(scenes, "octformer") / f"train/{tiny.SCENE_ID}.txt").read_text().startswith(f"{label}\n")
-        sids = (export(scenes, "octformer", label_set=SCANNET200) / f"train/{tiny.SCENE_ID}.txt").read_text()
-        assert sids.split() == [*map(str, tiny.SCANNET_IDS)]
-    matrix = np.load(export(scenes, "mask3d", label_set=SCANNET200) / f"train/{tiny.SCENE_ID[5:]}.npy")
-    assert matrix[:, 11].tolist() == [*tiny.INSTANCES]
-
-
-@shows("OctFormer", "Its `train/*.txt` of three scenes have the ids 50 and 149")
-@shows("Mask3D", "Mask3D reads the labels of the 20 classes from `labels.ply`", "Here, all vertices of an instance")
-def test_ids_above_40_are_0_and_an_instance_has_one_label(tmp_path: Path, export: Export) -> None:
-    labels = tiny.Ply(labels=(2, 50, 1, 149, 5, 149)).encode()
-    scenes = process_tiny(tmp_path, labels_from="ply", labels=labels)
-    out_dir = export(scenes, "octformer")
-    assert (out_dir / f"train/{tiny.SCENE_ID}.txt").read_text() == "2\n0\n1\n0\n5\n0\n"
-    assert np.load(out_dir / f"train/{tiny.SCENE_ID}.npz")["labels"].tolist() == [2, 0, 1, 0, 5, 0]
-    out_dir = export(scenes, "mask3d")
-    assert np.load(out_dir / f"train/{tiny.SCENE_ID[5:]}.npy")[:, 10].tolist() == [2, 2, 1, 1, 1, 0]
-
-
 @shows("Pointcept", "Files for limited annotations and reconstructions")
 def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> None:
     words = ("export", "--format", "pointcept", "-o", "out", "--scenes", TRAIN)
@@ -274,15 +247,6 @@ def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> N
     assert run_main(*words, "--force", cwd=folder).status == 0
     assert run_main("verify", "out", cwd=folder).status == 0
     assert path.read_text() == TRAIN
-
-
-@shows("mmdetection3d", "mmdetection3d drops a scene", "Where `objectId` is missing")
-def test_scenes_that_mmdetection3d_drops_are_exported(tmp_path: Path, export: Export) -> None:
-    groups = [tiny.group(7, [0, 999], "a thing of no map"), tiny.group(3, [2], "chair")]
-    groups[1]["objectId"] = None
-    scenes = process_tiny(tmp_path, groups=tiny.aggregation_file(groups))
-    mask = np.fromfile(export(scenes, "mmdet3d") / f"instance_mask/{tiny.SCENE_ID}.bin", np.int64)
-    assert mask.tolist() == [8, 8, 4, 4, 0, 0]
 
 
 @shows(

@@ -11,13 +11,7 @@ from commands import edit_json
 from training_sources import KINDS, TRAIN, process_into, store
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import (
-    FileError,
-    MissingFileError,
-    ProcessedFileError,
-    UnknownSceneError,
-    UnknownSplitError,
-)
+from scannet_prep.errors import FileError, MissingFileError, ProcessedFileError, UnknownSceneError, UnknownSplitError
 from scannet_prep.synthetic import write_release
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import PYTHON, run_words
 from test_distributed import BLOCKS, SCRIPTS, read_output, run_ranks, run_script
 from test_transforms import make_sample
 from training_sources import TRAIN
@@ -219,17 +219,15 @@ print(first["scene_id"], first["points"].mean(axis=0))
 
 
 def test_pyright_finds_no_fault_in_a_typed_script_nor_in_the_scripts_of_the_training_page(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pyright"] if find_spec("pyright") else [shutil.which("pyright")]
+    command = [PYTHON, "-m", "pyright"] if find_spec("pyright") else [shutil.which("pyright")]
     if None in command:
         pytest.skip("pip install pyright")
     for name, script in SCRIPTS.items():
         (tmp_path / name).write_text(script)
     (tmp_path / "own.py").write_text(TYPED)
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(Path(__file__).parents[1])]}))
-    done = subprocess.run(
-        [*command, "--pythonpath", sys.executable], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
+    done = run_words(*command, "--pythonpath", PYTHON, cwd=tmp_path)
+    assert done.status == 0, done.stdout
 
 
 def make_samples() -> list[dict[str, Any]]:
