@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 
-import pytest
 from commands import Outcome, run_words
-
-from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.splits import official_scenes
-from scannet_prep.stages import process
-from scannet_prep.stages.process.scene_worker import make_scene_file
-from scannet_prep.synthetic import write_release
 
 TOOLS_DIR = Path(__file__).parent.parent / "tools"
 
@@ -48,14 +40,3 @@ def test_unusable_python_and_folders_that_are_not_environments_are_told_and_left
     done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)
     assert (done.status, f"error: {tmp_path} is not a virtual environment" in done.stderr) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_each_step_that_the_benchmark_times_is_made_in_a_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TOOLS_DIR))
-    timer = importlib.import_module("benchmark.steps").StepTimer()
-    write_release(tmp_path / "raw", official_scenes("train")[:1], vertices=600)
-    plan = process.plan(tmp_path / "raw", tmp_path / "out", ProcessOptions(align_axis=True))
-    (tmp_path / "out" / "train").mkdir(parents=True)
-    with timer.installed():
-        times = timer.call(lambda: make_scene_file(plan.tasks[0], plan.context))
-    assert [step for step, seconds in times.items() if not seconds] == []
