@@ -1,7 +1,7 @@
 """The page for people who come from other programs: its commands and files, and how arrays differ.
 
-What it says of ids and labels is shown where they are made (test_labels.py, test_annotate.py, test_make_scene.py,
-test_process.py), and what it says of an export by tests/test_export*.py.
+What it says of labels is shown where they are made (test_labels.py, test_annotate.py, test_process.py), and what it
+says of an export by test_export*.py.
 """
 
 from __future__ import annotations

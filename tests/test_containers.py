@@ -1,4 +1,5 @@
-"""In a container: signals to process 1, users without a home, no volume, no terminal; and the files that make one.
+"""In a container: signals to process 1, users without a home, no volume, no terminal; cores and memory that are granted
+(also by Slurm); and the files that make one.
 
 `.ci/container` builds the image and runs it, where buildah is at hand.
 """
@@ -17,9 +18,11 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import Outcome, digests, is_running, run_command, run_main, run_words, start_command
+from launches import LAUNCHES
 from test_readme import find_commands
 
 from scannet_prep.cli.main import make_parser
+from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
 
 REPOSITORY_DIR = Path(__file__).parents[1]
 COMPOSE_PATH = REPOSITORY_DIR / "compose.yaml"
@@ -130,3 +133,47 @@ def test_commands_in_comments_and_on_the_page_of_containers_are_understood() -> 
     assert len(commands) > 5
     for words in commands:
         make_parser().parse_args(words or ["demo"])
+
+
+def write_group(root: Path, files: dict[str, str]) -> dict[str, Path]:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "membership").write_text("4:memory:/box\n3:cpu,cpuacct:/box\n0::/job/step\n")
+    return {"cgroup_root": root, "membership_path": root / "membership"}
+
+
+def test_granted_cores_and_memory_are_the_least_of_machine_container_and_slurm(tmp_path: Path) -> None:
+    first = {"cpu,cpuacct/cpu.cfs_quota_us": "150000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}
+    first["memory/memory.limit_in_bytes"] = f"{3 << 30}\n"
+    group = write_group(tmp_path / "first", first | {"memory/box/memory.limit_in_bytes": f"{(1 << 63) - 4096}"})
+    assert find_granted_cores({}, **group)["container"] == 2
+    assert find_granted_memory({}, **group)["container"] == 3 << 30
+    second = {"job/cpu.max": "100000 100000", "job/step/cpu.max": "max 100000", "job/step/memory.max": "max"}
+    group = write_group(tmp_path / "second", second | {"job/memory.max": f"{2 << 30}"})
+    cores = find_granted_cores({"SLURM_CPUS_PER_TASK": "7"}, **group)
+    assert cores | {"affinity": 0} == {"affinity": 0, "Slurm": 7, "container": 1}
+    slurm = {"SLURM_MEM_PER_NODE": "1024"}
+    expected = {"machine": 0, "container": 2 << 30, "Slurm": 1 << 30}
+    assert find_granted_memory(slurm, **group) | {"machine": 0} == expected
+    assert find_granted_memory({"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": "4"}, **group)["Slurm"] == 2 << 30
+    assert "container" not in find_granted_cores({}, tmp_path, tmp_path / "none")
+
+
+def test_a_process_gets_its_share_of_the_cores_that_slurm_grants(tmp_path: Path) -> None:
+    for launch in LAUNCHES:
+        cores = find_granted_cores(launch.environ, tmp_path, tmp_path / "none")
+        assert cores.get("Slurm") == launch.cores, launch.name
+
+
+def test_odd_words_in_control_groups_and_the_environment_are_no_limits(tmp_path: Path) -> None:
+    group = write_group(tmp_path, {"job/cpu.max": "100000 0", "job/step/cpu.max": "", "job/memory.max": "²"})
+    (tmp_path / "job/step/memory.max").write_bytes(b"\xff\xfe\0")
+    odd = {"SLURM_CPUS_PER_TASK": "²", "SLURM_CPUS_ON_NODE": "4(x2)", "SLURM_STEP_TASKS_PER_NODE": "0,²(x2)"}
+    odd |= {"SLURM_MEM_PER_NODE": "8G", "SLURM_MEM_PER_CPU": "-1"}
+    assert list(find_granted_cores(odd, **group)) == ["affinity"]
+    assert set(find_granted_memory(odd, **group)) <= {"machine", "ulimit -v"}
+    (tmp_path / "job/cpu.max").write_text("100000 -1")
+    assert list(find_granted_cores(odd, **group)) == ["affinity"]
+    (tmp_path / "membership").write_bytes(b"0::/\0\n::\n\xff\n0::/../../..\n")
+    assert list(find_granted_cores({}, **group)) == ["affinity"]

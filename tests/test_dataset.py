@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import count_descriptors
-from training_sources import SIZES, TRAIN, Stored, check_same, draw, fail_on_third_scene
+from training_sources import SIZES, TRAIN, Stored, check_same, draw
 
 from scannet_prep import SCANNET20, SCANNET200, LabelSet, ScanNet, read_processed
-from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
+from scannet_prep.errors import UnknownSceneError, UsageError
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
@@ -244,25 +244,6 @@ def test_random_numbers_come_from_seed_epoch_and_index_alone(source: Path) -> No
     assert [part[0], part[0]] == [part[0, 0], part[0, 1]], "its scenes have not been read before"
     val = ScanNet(source, split="val", transform=draw)
     assert val[0] == val[0] == val[0, 0]
-
-
-def test_a_transform_that_fails_is_named_with_scene_file_and_how_to_see_it_again(source: Path) -> None:
-    dataset = ScanNet(source, split="train", transform=fail_on_third_scene)
-    assert dataset[0, 7]["scene_id"] == "scene0000_00"
-    with pytest.raises(TransformError) as caught:
-        dataset[2, 7]
-    where = rf"scene0000_02 \(.*{source}.*\)"
-    assert re.fullmatch(rf"{where}: the transform failed: ZeroDivisionError: no such voxel", caught.value.message)
-    assert caught.value.hint == "see it again with dataset[2, 7]"
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def test_a_label_set_names_and_colors_the_unlabeled_too() -> None:
-    labels = np.array([[0, -1], [19, 255]])
-    names = [SCANNET20.name_of(label) for label in labels.ravel()]
-    assert names == ["wall", "unlabeled", "otherfurniture", "unlabeled"]
-    expected = [[SCANNET20.colors[0], (0, 0, 0)], [SCANNET20.colors[19], (0, 0, 0)]]
-    assert np.array_equal(SCANNET20.colorize(labels), np.array(expected, np.uint8))
 
 
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])

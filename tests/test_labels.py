@@ -60,6 +60,11 @@ def test_classes_are_those_of_the_tables_by_raw_id_and_every_raw_id_maps_as_the_
     assert tuple(map(len, parts)) == ((0, 0, 0) if label_set is SCANNET20 else (66, 68, 66))
     assert all(label_set.classes[number].frequency == "tail" for number in label_set.tail)
     assert pickle.loads(pickle.dumps(label_set)).ids == label_set.ids == tuple(sorted(label_set.ids))
+    assert [label_set.name_of(train_id) for train_id in (0, -1, 255)] == ["wall", "unlabeled", "unlabeled"]
+    assert label_set.colorize(np.array([[3, -1], [19, 255]])).tolist() == [
+        [[*label_set.colors[3]], [0, 0, 0]],
+        [[*label_set.colors[19]], [0, 0, 0]],
+    ]
     raw_ids = np.arange(2000, dtype=np.uint16)
     expected = (oracles.labels20 if label_set is SCANNET20 else oracles.labels200)(raw_ids.tolist())
     assert label_set.labels_from_raw_ids(raw_ids).tolist() == expected

@@ -212,10 +212,11 @@ def test_a_process_that_was_forked_keeps_the_batch_that_its_parent_lets_go(train
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_an_error_in_a_worker_names_scene_and_file_in_whole_sentences(folder: Path) -> None:
+def test_an_error_names_scene_and_file_in_whole_sentences_also_in_a_worker(folder: Path) -> None:
     path = folder / "train/scene0001_00.npz"
     told = rf"scene0000_02 \({folder}.*\): the transform failed: ZeroDivisionError: no such voxel\n.*dataset\[2, 0\]"
     for change, workers, transform, kind, words in (
+        (lambda: None, 0, fail_on_third_scene, TransformError, told),
         (lambda: None, 2, fail_on_third_scene, TransformError, told),
         (lambda: os.truncate(path, path.stat().st_size - 100), 1, None, ProcessedFileError, rf"{path}: .*truncated"),
         (path.unlink, 1, None, MissingFileError, rf"{path}: .*no such file"),
@@ -224,6 +225,7 @@ def test_an_error_in_a_worker_names_scene_and_file_in_whole_sentences(folder: Pa
         with pytest.raises(kind, match=words) as caught:
             list(make_loader(folder, workers, transform))
         assert type(caught.value) is kind
+        assert workers or isinstance(caught.value.__cause__, ZeroDivisionError)
         assert not str(caught.value).endswith(": ")
         # Its traceback is in a cycle, which would keep the loader's iterator until its queues are gone, and without
         # those it waits for its workers.

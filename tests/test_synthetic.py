@@ -92,7 +92,8 @@ def test_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
     start = str(write_scene(scene, tmp_path) / TRAIN_ID)
     ply = Ply(scene.positions.tolist(), scene.colors.tolist(), scene.faces.tolist())
     assert Path(f"{start}_vh_clean_2.ply").read_bytes() == ply.encode()
-    labels = replace(ply, labels=(0, 0, 0, 5, 5, 5))  # a chair, and what is in no label map
+    colors = [(0, 0, 0)] * 3 + [SCANNET20.colors[4]] * 3  # of what is in no label map, and of a chair
+    labels = replace(ply, colors=colors, labels=(0, 0, 0, 5, 5, 5))
     assert Path(f"{start}_vh_clean_2.labels.ply").read_bytes() == labels.encode()
     assert Path(f"{start}.aggregation.json").read_bytes() == (
         b'{\r\n"sceneId": "scannet.scene0000_00",\r\n"appId": "Aggregator.v2",\r\n"segGroups": [\r\n'
