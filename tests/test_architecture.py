@@ -15,6 +15,7 @@ from scannet_prep.errors import FileError, ScanNetPrepError
 
 REPOSITORY_DIR = Path(__file__).resolve().parents[1]
 PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
+TREES = {path: ast.parse(path.read_text()) for path in PACKAGE_DIR.rglob("*.py")}
 MAX_MODULE_LINES = 400
 # What reading scenes in a training job must not cost, and what printing a help text must not.
 HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
@@ -91,8 +92,8 @@ def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(wh
 
 def test_no_two_types_have_the_same_name() -> None:
     homes: dict[str, set[str]] = {}
-    for path in PACKAGE_DIR.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, set()).add(str(path))
             elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
@@ -103,8 +104,7 @@ def test_no_two_types_have_the_same_name() -> None:
 def test_the_library_names_options_only_within_a_command_to_type() -> None:
     """Who calls it from Python has none; the command line knows its own."""
     found = dict[str, str]()
-    for path in PACKAGE_DIR.rglob("*.py"):
-        tree = ast.parse(path.read_text())
+    for path, tree in TREES.items():
         told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
         for node in ast.walk(tree):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]

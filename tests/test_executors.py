@@ -19,14 +19,13 @@ from scannet_prep import official_scenes
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
-from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
 from scannet_prep.stages.pool import WorkerPool, run_tasks
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessTask, make_scene_file
 from scannet_prep.synthetic import write_release
 
-SCENES = official_scenes(Split.TRAIN)[:6]
+SCENES = official_scenes("train")[:6]
 EXPORTS = ("octformer", "hdf5")
 PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
 

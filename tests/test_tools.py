@@ -6,6 +6,7 @@ import io
 import os
 import runpy
 import shlex
+import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -18,7 +19,6 @@ from release_server import ROOT, ReleaseServer
 
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.scene import read_processed
-from scannet_prep.synthetic import write_release
 
 TOOLS_DIR = Path(__file__).resolve().parent.parent / "tools"
 TRAIN, VAL, TEST = SCENES
@@ -78,9 +78,9 @@ def test_files_of_version_1_and_unknown_kinds_are_refused_by_name(tmp_path: Path
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(release_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("octformer")
-    write_release(folder / "data/ScanNet", SCENES, vertices=900)
+    shutil.copytree(release_dir, folder / "data/ScanNet")
     for path in (folder / "data/ScanNet").rglob("*"):
         if path.name.endswith((".segs.json", ".aggregation.json", ".txt")) and TRAIN in path.name:
             path.unlink()  # which the 20 classes of OctFormer do not need
