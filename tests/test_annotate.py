@@ -7,6 +7,7 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
+from training_sources import check_same
 
 from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate
 from scannet_prep.errors import AggregationError, AnnotationError, MissingFileError
@@ -25,24 +26,20 @@ PLY_LABELS = (2, 2, 50, 149, 40, 39)
 
 def test_the_tiny_scene_comes_out_as_by_hand_in_the_types_that_are_promised(tmp_path) -> None:
     scene = process_tiny(tmp_path, faces=True)
-    types = {key: (array.dtype.str, array.shape) for key, array in scene.arrays().items() if key != "meta"}
-    assert types == {
-        "points": ("<f4", (6, 3)), "normals": ("<f2", (6, 3)), "colors": ("|u1", (6, 3)), "faces": ("<i4", (4, 3)),
-        "labels": ("|u1", (6,)), "nyu40_ids": ("|u1", (6,)), "scannet_ids": ("<u2", (6,)),
-        "instances": ("<i2", (6,)), "segments": ("<u2", (6,)), "axis_alignment": ("<f8", (4, 4)),
-    }  # fmt: skip
-    assert (scene.points == np.array(tiny.POSITIONS)).all()
-    assert (scene.colors == np.array(tiny.COLORS)).all()
-    np.testing.assert_array_equal(scene.normals, np.array(tiny.NORMALS).astype(np.float16))
-    assert scene.labels.tolist() == list(tiny.LABELS20)
-    assert scene.nyu40_ids.tolist() == list(tiny.NYU40_IDS)
-    assert scene.scannet_ids.tolist() == list(tiny.SCANNET_IDS)
-    assert scene.instances.tolist() == list(tiny.INSTANCES)
-    assert scene.segments.tolist() == [0, 0, 1, 1, 2, 3]
+    expected = {
+        "points": np.array(tiny.POSITIONS, "<f4"),
+        "normals": np.array(tiny.NORMALS).astype("<f2"),
+        "colors": np.array(tiny.COLORS, "|u1"),
+        "faces": np.array(tiny.FACES, "<i4"),
+        "labels": np.array(tiny.LABELS20, "|u1"),
+        "nyu40_ids": np.array(tiny.NYU40_IDS, "|u1"),
+        "scannet_ids": np.array(tiny.SCANNET_IDS, "<u2"),
+        "instances": np.array(tiny.INSTANCES, "<i2"),
+        "segments": np.array([0, 0, 1, 1, 2, 3], "<u2"),
+        "axis_alignment": np.reshape(tiny.ALIGNMENT, (4, 4)),
+    }
+    check_same({key: array for key, array in scene.arrays().items() if key != "meta"}, expected)
     assert scene.meta.segment_ids == (0, 2, 4, 5)
-    assert scene.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
-    assert scene.faces is not None
-    assert scene.faces.tolist() == [list(face) for face in tiny.FACES]
     assert scene.meta.scene_type == "Bedroom / Hotel"
     assert scene.meta.warnings == ()
     assert list(find_problems(scene)) == []

@@ -22,8 +22,8 @@ from scannet_prep.cli.main import main, make_parser
 from scannet_prep.space import format_bytes
 from scannet_prep.version import VERSION
 
-COMMANDS = ("download", "process", "pack", "unpack", "verify", "info", "doctor", "demo")
 PARSER = make_parser()
+COMMANDS = [*PARSER._subparsers._group_actions[0].choices]
 INTERRUPTED = "interrupted: run the same command again\n"
 
 
@@ -279,7 +279,7 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
     assert re.search(r"download: 100%\|.*\| 20\.9G/21\.0G \[", run_on_terminal([PYTHON, "-c", program], 60)[1])
 
 
-@pytest.mark.parametrize("command", ["", *PARSER._subparsers._group_actions[0].choices])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_fits_60_columns_and_its_examples_are_commands(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     outcome = run_main(*command.split(), "--help")

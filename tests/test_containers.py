@@ -151,19 +151,15 @@ def test_granted_cores_and_memory_are_the_least_of_machine_container_and_slurm(t
     assert find_granted_memory({}, **group)["container"] == 3 << 30
     second = {"job/cpu.max": "100000 100000", "job/step/cpu.max": "max 100000", "job/step/memory.max": "max"}
     group = write_group(tmp_path / "second", second | {"job/memory.max": f"{2 << 30}"})
-    cores = find_granted_cores({"SLURM_CPUS_PER_TASK": "7"}, **group)
+    cores = find_granted_cores({"SLURM_CPUS_PER_TASK": "7", "SLURM_CPUS_ON_NODE": "9"}, **group)
     assert cores | {"affinity": 0} == {"affinity": 0, "Slurm": 7, "container": 1}
     slurm = {"SLURM_MEM_PER_NODE": "1024"}
     expected = {"machine": 0, "container": 2 << 30, "Slurm": 1 << 30}
     assert find_granted_memory(slurm, **group) | {"machine": 0} == expected
     assert find_granted_memory({"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": "4"}, **group)["Slurm"] == 2 << 30
     assert "container" not in find_granted_cores({}, tmp_path, tmp_path / "none")
-
-
-def test_a_process_gets_its_share_of_the_cores_that_slurm_grants(tmp_path: Path) -> None:
-    for launch in LAUNCHES:
-        cores = find_granted_cores(launch.environ, tmp_path, tmp_path / "none")
-        assert cores.get("Slurm") == launch.cores, launch.name
+    for launch in LAUNCHES:  # Slurm's cores are shared by the processes on a node
+        assert find_granted_cores(launch.environ, tmp_path, tmp_path / "none").get("Slurm") == launch.cores, launch.name
 
 
 def test_odd_words_in_control_groups_and_the_environment_are_no_limits(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from training_sources import check_same
 
 from scannet_prep.errors import ProcessedFileError
 from scannet_prep.processed.npz import NpzReader, encode_npz
@@ -31,22 +32,15 @@ def encode(arrays: dict[str, np.ndarray], deflated: frozenset[str] = frozenset()
     return b"".join(encode_npz(arrays, deflated))
 
 
-def assert_equal_arrays(found, expected: dict[str, np.ndarray]) -> None:
-    assert list(found) == list(expected)
-    for key, array in expected.items():
-        assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape)
-        assert found[key].tobytes() == array.tobytes()
-
-
 @given(arrays=st.dictionaries(KEYS, ANY_ORDER, max_size=6), data=st.data())
 @settings(max_examples=25)
 def test_any_arrays_survive_a_round_trip_and_stored_ones_are_aligned_in_the_file(arrays, data: st.DataObject) -> None:
     deflated = frozenset(data.draw(st.sets(st.sampled_from(sorted(arrays)))) if arrays else ())
     content = encode(arrays, deflated)
     reader = NpzReader(content, PATH)
-    assert_equal_arrays({key: reader.read(key) for key in reader.keys}, arrays)
+    check_same({key: reader.read(key) for key in reader.keys}, arrays)
     with np.load(io.BytesIO(content), allow_pickle=False) as found:
-        assert_equal_arrays({key: found[key] for key in found.files}, arrays)
+        check_same({key: found[key] for key in found.files}, arrays)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
         assert {item.filename: item.compress_type for item in archive.infolist()} == {

@@ -124,6 +124,7 @@ def test_scenes_above_the_budget_and_scenes_that_come_twice_are_told_and_differ_
             sampler.set_epoch(epoch)
         counts = Counter(chain(*chain(*steps_of(samplers))))
         assert samplers[0].describe().padding == sum(counts.values()) - 5 == 3
+        assert max(counts.values()) == 2
         repeated |= {scene for scene, count in counts.items() if count > 1}
     assert repeated == {0, 1, 2, 3, 4}
 
