@@ -86,8 +86,8 @@ def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(
     assert (scene.labels.tolist(), scene.meta.warnings) == (list(tiny.LABELS20), (warning,))
     with pytest.raises(AnnotationError, match=r"high-resolution mesh: 1 of its"):
         process_tiny(tmp_path / "a", {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])})
-    with pytest.raises(AggregationError, match="is empty"):
-        process_tiny(tmp_path / "b", {AGGREGATION: b"", HIRES: aggregation_file()})
+    with pytest.raises(AggregationError, match="is damaged: .* missing required field"):
+        process_tiny(tmp_path / "b", {AGGREGATION: b"{}", HIRES: aggregation_file()})
 
 
 def test_labels_from_ply_give_nyu40_and_the_rest_comes_of_the_aggregation_if_there_is_one(tmp_path) -> None:
