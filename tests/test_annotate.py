@@ -86,7 +86,7 @@ def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(
     assert (scene.labels.tolist(), scene.meta.warnings) == (list(tiny.LABELS20), (warning,))
     with pytest.raises(AnnotationError, match=r"high-resolution mesh: 1 of its"):
         process_tiny(tmp_path / "a", {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])})
-    with pytest.raises(AggregationError, match="is damaged: .* missing required field"):
+    with pytest.raises(AggregationError, match=r"is damaged: .* missing required field"):
         process_tiny(tmp_path / "b", {AGGREGATION: b"{}", HIRES: aggregation_file()})
 
 
