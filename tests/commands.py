@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ SCENES = (TRAIN, VAL, TEST)
 VERTEX_BYTES = 18  # of labels.ply: x y z, red green blue alpha, label
 
 Row = tuple[str, str, str, str]
-COMMAND = [sys.executable, "-W", "error", "-m", "scannet_prep"]
+PYTHON = sys.executable
+COMMAND = [PYTHON, "-W", "error", "-m", "scannet_prep"]
 
 
 @dataclass(frozen=True)
@@ -104,21 +105,24 @@ def limited_memory(more_bytes: int) -> Iterator[None]:
         yield
 
 
-def run_command(
-    *words: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None, **options: Any
-) -> Outcome:
-    done = subprocess.run(  # COLUMNS: help is laid out for a terminal of that width
-        [*COMMAND, *map(str, words)],
-        cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
-        env=(environment or os.environ) | {"COLUMNS": "80"}, **options,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
+def run_words(*words: str | Path, **options: Any) -> Outcome:
+    """Run any program to its end."""
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    done = subprocess.run([*map(str, words)], text=True, timeout=120, check=False, **options)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def start_command(*words: str | Path, **options: Any) -> subprocess.Popen[str]:
+def run_command(*words: str | Path, environment: dict[str, str] | None = None, **options: Any) -> Outcome:
+    env = (environment or os.environ) | {"COLUMNS": "80"}  # help is laid out for a terminal of that width
+    outcome = run_words(*COMMAND, *words, env=env, **options)
+    assert "Traceback" not in outcome.stderr, outcome.stderr
+    return outcome
+
+
+def start_command(*words: str | Path, before: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
+    """Start it; `before` are words of another program, which starts it."""
     return subprocess.Popen(
-        [*COMMAND, *map(str, words)],
+        [*before, *COMMAND, *map(str, words)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         **options,
     )  # fmt: skip

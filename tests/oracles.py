@@ -16,19 +16,20 @@ Vector = tuple[float, float, float]
 NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33, 34, 36, 39)
 
 
-def _read_asset(name: str, delimiter: str) -> list[dict[str, str]]:
+def read_asset(name: str, delimiter: str) -> list[dict[str, str]]:
+    """Rows of a table of the package, by column."""
     with resources.files("scannet_prep").joinpath(f"assets/{name}").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE))
 
 
 def label_map_rows() -> dict[str, tuple[int, int]]:
     """ScanNet id and nyu40 id by raw category."""
-    return {row["raw_category"]: (int(row["id"]), int(row["nyu40id"])) for row in _read_asset("label_map.tsv", "\t")}
+    return {row["raw_category"]: (int(row["id"]), int(row["nyu40id"])) for row in read_asset("label_map.tsv", "\t")}
 
 
 def scannet200_ids() -> list[int]:
     """The ids of the 200 classes, ascending; the position is the train id."""
-    return sorted(int(row["scannet_id"]) for row in _read_asset("scannet200.csv", ","))
+    return sorted(int(row["scannet_id"]) for row in read_asset("scannet200.csv", ","))
 
 
 def ids_of_vertices(
@@ -67,12 +68,7 @@ def labels200(scannet_ids: Sequence[int]) -> list[int]:
 def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
     """Float64 points in the aligned frame: one rotation and one shift, in double precision."""
     rows = [[float(value) for value in row] for row in matrix]
-    points = []
-    for position in positions:
-        x, y, z = (float(value) for value in position)
-        a, b, c = (row[0] * x + row[1] * y + row[2] * z + row[3] for row in rows[:3])
-        points.append((a, b, c))
-    return points
+    return [tuple(a * float(x) + b * float(y) + c * float(z) + d for a, b, c, d in rows[:3]) for x, y, z in positions]
 
 
 def cross(a: Vector, b: Vector) -> Vector:
@@ -81,14 +77,15 @@ def cross(a: Vector, b: Vector) -> Vector:
 
 def vertex_normals(points: Sequence[Any], faces: Sequence[Sequence[int]]) -> list[Vector]:
     """The cross products of the faces around each vertex, added up, divided by the length; zero where that is zero."""
+    terms: list[list[Vector]] = [[] for _ in points]
+    for face in faces:
+        p, q, r = ([float(value) for value in points[corner]] for corner in face)
+        term = cross((q[0] - p[0], q[1] - p[1], q[2] - p[2]), (r[0] - p[0], r[1] - p[1], r[2] - p[2]))
+        for corner in face:
+            terms[corner].append(term)
     normals = []
-    for vertex in range(len(points)):
-        around = [face for face in faces for corner in face if corner == vertex]
-        terms = []
-        for i, j, k in around:
-            p, q, r = ([float(value) for value in points[corner]] for corner in (i, j, k))
-            terms.append(cross((q[0] - p[0], q[1] - p[1], q[2] - p[2]), (r[0] - p[0], r[1] - p[1], r[2] - p[2])))
-        x, y, z = (math.fsum(term[axis] for term in terms) for axis in range(3))
+    for around in terms:
+        x, y, z = (math.fsum(term[axis] for term in around) for axis in range(3))
         length = math.sqrt(x * x + y * y + z * z)
         normals.append((x / length, y / length, z / length) if length > 0 else (0.0, 0.0, 0.0))
     return normals

@@ -1,16 +1,144 @@
-"""Groups and segments become ids per vertex: checked by hand, against loops, and for properties that must hold."""
+"""Raw files of one scene become the right arrays: checked by hand, against loops, and for groups of any kind."""
 
+import numpy as np
 import oracles
 import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import group
+from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
+from training_sources import check_same
 
 from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate
+from scannet_prep.errors import AggregationError, AnnotationError, MissingFileError
 from scannet_prep.labels import LabelMap, RawIds, builtin_label_map
+from scannet_prep.processed.scene import encode_processed, find_problems
+from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.segments import read_aggregation, read_segments
+from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.synthetic import make_scene, write_scene
+
+MESH, SEGMENTS, AGGREGATION = "_vh_clean_2.ply", "_vh_clean_2.0.010000.segs.json", ".aggregation.json"
+HIRES, LABELS_MESH, INFO = "_vh_clean.aggregation.json", "_vh_clean_2.labels.ply", ".txt"
+PLY_LABELS = (2, 2, 50, 149, 40, 39)
+
+
+def test_the_tiny_scene_comes_out_as_by_hand_in_the_types_that_are_promised(tmp_path) -> None:
+    scene = process_tiny(tmp_path, faces=True)
+    expected = {
+        "points": np.array(tiny.POSITIONS, "<f4"),
+        "normals": np.array(tiny.NORMALS).astype("<f2"),
+        "colors": np.array(tiny.COLORS, "|u1"),
+        "faces": np.array(tiny.FACES, "<i4"),
+        "labels": np.array(tiny.LABELS20, "|u1"),
+        "nyu40_ids": np.array(tiny.NYU40_IDS, "|u1"),
+        "scannet_ids": np.array(tiny.SCANNET_IDS, "<u2"),
+        "instances": np.array(tiny.INSTANCES, "<i2"),
+        "segments": np.array([0, 0, 1, 1, 2, 3], "<u2"),
+        "axis_alignment": np.reshape(tiny.ALIGNMENT, (4, 4)),
+    }
+    check_same({key: array for key, array in scene.arrays().items() if key != "meta"}, expected)
+    assert scene.meta.segment_ids == (0, 2, 4, 5)
+    assert scene.meta.scene_type == "Bedroom / Hotel"
+    assert scene.meta.warnings == ()
+    assert list(find_problems(scene)) == []
+
+
+def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_path) -> None:
+    scene = process_tiny(tmp_path / "none", {INFO: info_file(alignment=None)}, align_axis=True)
+    assert scene.axis_alignment.tolist() == np.eye(4).tolist()
+    assert (scene.points == np.array(tiny.POSITIONS)).all()
+    assert scene.meta.warnings == (SceneWarning(WarningKind.NO_ALIGNMENT),)
+    mirror = tuple(np.diag([1.0, 1.0, -1.0, 1.0]).ravel())
+    for name, numbers in (("x", (2.0, *tiny.ALIGNMENT[1:])), ("last", (*tiny.ALIGNMENT[:15], 2.0)), ("mirror", mirror)):
+        scene = process_tiny(tmp_path / name, {INFO: info_file(alignment=numbers)})
+        assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.NOT_RIGID]
+
+
+def test_a_train_scene_that_lacks_a_file_fails_naming_it_unless_the_file_is_not_needed(tmp_path) -> None:
+    scene = process_tiny(tmp_path / "not needed", {INFO: None})
+    assert scene.meta.warnings == (SceneWarning(WarningKind.NO_INFO),)
+    for suffix in (MESH, SEGMENTS, AGGREGATION, INFO):
+        with pytest.raises(MissingFileError, match="no such file") as caught:
+            process_tiny(tmp_path / suffix, {suffix: None}, align_axis=True)
+        assert caught.value.path.name == f"scene0000_00{suffix}"
+
+
+@pytest.mark.parametrize(("info", "warnings"), [(info_file(alignment=None), ()), (None, (WarningKind.NO_INFO,))])
+def test_a_test_scene_has_no_annotation_and_that_is_no_failure(tmp_path, info, warnings) -> None:
+    files = {SEGMENTS: None, AGGREGATION: None, INFO: info}
+    scene = process_tiny(tmp_path, files, split=Split.TEST, scene_id=tiny.TEST_SCENE_ID)
+    assert not any(ids.any() for ids in (scene.labels, scene.nyu40_ids, scene.scannet_ids))
+    assert scene.instances.tolist() == [-1] * 6
+    assert scene.segments is None
+    assert "segments" not in scene.arrays()
+    assert scene.axis_alignment.tolist() == np.eye(4).tolist()
+    assert scene.meta.warnings == tuple(map(SceneWarning, warnings))
+
+
+def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(tmp_path) -> None:
+    other = aggregation_file([group(0, [0, 2, 4, 5], "chair")])
+    scene = process_tiny(tmp_path / "both", {HIRES: other})
+    assert (scene.labels.tolist(), scene.meta.warnings) == (list(tiny.LABELS20), ())
+    scene = process_tiny(tmp_path / "one", {AGGREGATION: None, HIRES: aggregation_file()})
+    warning = SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES)
+    assert (scene.labels.tolist(), scene.meta.warnings) == (list(tiny.LABELS20), (warning,))
+    with pytest.raises(AnnotationError, match=r"high-resolution mesh: 1 of its"):
+        process_tiny(tmp_path / "a", {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])})
+    with pytest.raises(AggregationError, match=r"is damaged: .* missing required field"):
+        process_tiny(tmp_path / "b", {AGGREGATION: b"{}", HIRES: aggregation_file()})
+
+
+def test_labels_from_ply_give_nyu40_and_the_rest_comes_of_the_aggregation_if_there_is_one(tmp_path) -> None:
+    files: dict[str, bytes | None] = {LABELS_MESH: Ply(labels=PLY_LABELS).encode()}
+    scene = process_tiny(tmp_path / "a", files, labels_from="ply")
+    assert scene.nyu40_ids.tolist() == [2, 2, 0, 0, 40, 39]
+    assert scene.labels.tolist() == [2, 2, 0, 0, 0, 20]
+    assert scene.scannet_ids.tolist() == list(tiny.SCANNET_IDS)
+    assert scene.instances.tolist() == list(tiny.INSTANCES)
+    assert scene.meta.warnings == (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, "50, 149", 2),)
+    files[AGGREGATION] = None
+    scene = process_tiny(tmp_path / "b", files, labels_from="ply")
+    assert (scene.labels.tolist(), scene.instances.tolist()) == ([2, 2, 0, 0, 0, 20], [-1] * 6)
+    assert not scene.scannet_ids.any()
+    assert WarningKind.NO_AGGREGATION in [warning.kind for warning in scene.meta.warnings]
+    with pytest.raises(MissingFileError, match=r"no ScanNet ids"):
+        process_tiny(tmp_path / "c", files, labels_from="ply", scannet200=True)
+
+
+def test_a_labels_ply_of_another_mesh_is_refused(tmp_path) -> None:
+    moved = ((0, 0, 9), *tiny.POSITIONS[1:])
+    small = Ply(labels=(1,), positions=((0, 0, 0),), colors=((1, 2, 3),), faces=())
+    for mesh, problem in (
+        (Ply(labels=None), "no property label"),
+        (Ply(labels=PLY_LABELS, positions=moved), "lie elsewhere"),
+        (small, "is for 1 vertices, but .* has 6"),
+    ):
+        with pytest.raises(AnnotationError, match=problem):
+            process_tiny(tmp_path / problem, {LABELS_MESH: mesh.encode()}, labels_from="ply")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"scannet200": True, "align_axis": True, "faces": True}, {"labels_from": "ply"}]
+)
+def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(tmp_path, options) -> None:
+    made = make_scene(tiny.SCENE_ID, vertices=600, seed=3, repeats_groups=True)
+    raw_scene = RawScene(SceneId(tiny.SCENE_ID), write_scene(made, tmp_path).parent)
+    scene = process_written(raw_scene, **options)
+    assert encode_processed(scene) == encode_processed(process_written(raw_scene, **options))
+    groups = [{"id": g.id, "label": g.raw_category, "segments": g.segment_ids} for g in made.groups]
+    nyu40_ids, scannet_ids, instances = oracles.ids_of_vertices(made.segment_ids.tolist(), groups)
+    assert (scene.nyu40_ids.tolist(), scene.scannet_ids.tolist()) == (nyu40_ids, scannet_ids)
+    assert scene.instances.tolist() == instances
+    is_200 = "scannet200" in options  # and aligned
+    assert scene.labels.tolist() == (oracles.labels200(scannet_ids) if is_200 else oracles.labels20(nyu40_ids))
+    exact = oracles.aligned_points(made.positions, made.axis_alignment if is_200 else np.eye(4))
+    assert scene.points.tobytes() == np.float32(exact).tobytes()
+    expected = np.array(oracles.vertex_normals(exact, made.faces.tolist())).astype(np.float16)
+    assert np.abs(scene.normals.astype(float) - expected.astype(float)).max() <= 2**-11
+    assert SceneWarning(WarningKind.REPEATED_GROUPS, count=len(made.groups) // 2) in scene.meta.warnings
+    assert list(find_problems(scene)) == []
 
 
 def annotate_groups(groups, segment_ids=tiny.SEGMENT_IDS, label_map: LabelMap | None = None) -> Annotation:
@@ -62,10 +190,12 @@ def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_or
     assert [(item.kind, item.count) for item in found.warnings] == [(WarningKind.RENUMBERED_GROUPS, 2)]
 
 
-def test_as_many_groups_as_int16_can_number_are_kept() -> None:
-    groups = [group(number, [number], "chair") for number in range(MAX_GROUPS)]
-    found = annotate_groups(groups, tuple(range(MAX_GROUPS + 1)))
+def test_as_many_groups_as_int16_can_number_are_kept_and_one_more_is_an_error(tmp_path) -> None:
+    groups = [group(number, [number], "chair") for number in range(MAX_GROUPS + 1)]
+    found = annotate_groups(groups[:-1], tuple(range(MAX_GROUPS + 1)))
     assert found.instances.tolist() == [*range(MAX_GROUPS), -1]
+    with pytest.raises(AnnotationError, match=r"scene0000_00\.aggregation\.json: has 32,768 groups"):
+        process_tiny(tmp_path, {AGGREGATION: aggregation_file(groups)})
 
 
 def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_warned_about_where_it_matters() -> None:

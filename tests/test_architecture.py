@@ -1,30 +1,35 @@
-"""Imports point down, importing is cheap, modules stay small."""
+"""Imports point down, importing is cheap, modules stay small, errors keep what they know."""
 
 import ast
+import copy
+import inspect
+import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
+from commands import PYTHON, run_words
+
+from scannet_prep import errors
+from scannet_prep.errors import FileError, ScanNetPrepError
 
 REPOSITORY_DIR = Path(__file__).resolve().parents[1]
 PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
+TREES = {path: ast.parse(path.read_text()) for path in PACKAGE_DIR.rglob("*.py")}
 MAX_MODULE_LINES = 400
 # What reading scenes in a training job must not cost, and what printing a help text must not.
 HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
 COMMAND_TO_TYPE = r"(scannet-prep|srun|docker run|torchrun|tar|pip) .*"
+CLASSES = [item for _, item in inspect.getmembers(errors, inspect.isclass) if issubclass(item, ScanNetPrepError)]
 HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy", "numba"}
-
-
-def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=REPOSITORY_DIR, capture_output=True, text=True, check=False)
 
 
 def modules_loaded_by(code: str) -> set[str]:
     """Top-level names of the modules that a fresh interpreter holds once it has run the code."""
-    result = run_python("-c", f"{code}\nimport sys\nprint('loaded:', *{{name.split('.')[0] for name in sys.modules}})")
-    assert result.returncode == 0, result.stderr
-    loaded = set(result.stdout.splitlines()[-1].removeprefix("loaded: ").split())
+    program = f"{code}\nimport sys\nprint('loaded:', *{{name.split('.')[0] for name in sys.modules}})"
+    outcome = run_words(PYTHON, "-c", program)
+    assert outcome.status == 0, outcome.stderr
+    loaded = set(outcome.stdout.splitlines()[-1].removeprefix("loaded: ").split())
     assert "scannet_prep" in loaded
     return loaded
 
@@ -45,7 +50,7 @@ def test_importing_for_training_loads_nothing_heavy_and_no_module_imports_torch(
 
 def test_little_is_loaded_before_interrupts_are_dealt_with() -> None:
     code = "import sys, scannet_prep; sys.exit('typing' in sys.modules)"
-    assert run_python("-S", "-c", code).returncode == 0
+    assert run_words(PYTHON, "-S", "-c", code, cwd=REPOSITORY_DIR).status == 0
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -71,7 +76,8 @@ def test_no_module_is_too_long_to_read_in_one_go() -> None:
 
 def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(whole_dir: Path, tmp_path: Path) -> None:
     """What Python lacks there is hidden."""
-    result = run_python(
+    outcome = run_words(
+        PYTHON,
         "-c",
         "import os, sys\nfrom multiprocessing import reduction\nsys.modules['fcntl'] = None\n"
         "del os.statvfs, os.memfd_create, reduction.DupFd\nfrom scannet_prep import ScanNet\n"
@@ -79,15 +85,15 @@ def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(wh
         "from scannet_prep.cli.main import main\n"
         f"sys.exit(main(['process', {str(whole_dir / 'raw')!r}, '-o', {str(tmp_path)!r}]))",
     )
-    assert (result.returncode, result.stdout) == (1, "(600, 3)\n"), result.stderr
+    assert (outcome.status, outcome.stdout) == (1, "(600, 3)\n"), outcome.stderr
     error, hint = f"error: {tmp_path}: can be written to on Linux and macOS only", "hint: on Windows, run this in WSL"
-    assert f"{error}\n{hint}" in result.stderr
+    assert f"{error}\n{hint}" in outcome.stderr
 
 
 def test_no_two_types_have_the_same_name() -> None:
     homes: dict[str, set[str]] = {}
-    for path in PACKAGE_DIR.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, set()).add(str(path))
             elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
@@ -98,8 +104,7 @@ def test_no_two_types_have_the_same_name() -> None:
 def test_the_library_names_options_only_within_a_command_to_type() -> None:
     """Who calls it from Python has none; the command line knows its own."""
     found = dict[str, str]()
-    for path in PACKAGE_DIR.rglob("*.py"):
-        tree = ast.parse(path.read_text())
+    for path, tree in TREES.items():
         told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
         for node in ast.walk(tree):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
@@ -110,3 +115,32 @@ def test_the_library_names_options_only_within_a_command_to_type() -> None:
             if " " in text and re.search(r"(^|\s)--[a-z]", re.sub(COMMAND_TO_TYPE, "", text)):
                 found[f"{path.relative_to(PACKAGE_DIR)}:{node.lineno}"] = text
     assert found == {}
+
+
+@pytest.mark.parametrize("error_type", CLASSES)
+def test_every_error_has_a_sentence_and_survives_pickling_with_attributes(error_type: type[ScanNetPrepError]) -> None:
+    where = [Path("folder/scene0000_00.ply")] if issubclass(error_type, FileError) else []
+    error = error_type(*where, "has 5 vertices, expected 6", "download it again")
+    for found in (copy.copy(error), *(pickle.loads(pickle.dumps(error, number)) for number in range(6))):
+        assert type(found) is error_type
+        assert (str(found), vars(found), found.args) == (str(error), vars(error), error.args)
+    assert error.message.endswith("has 5 vertices, expected 6")
+    assert error.message in str(error)
+    assert error.hint == "download it again"
+    assert (error_type.__doc__ or "").splitlines()[0].endswith(".")
+    # One that is an OSError too holds no text where a number belongs.
+    assert not isinstance(error, OSError) or error.errno is None or isinstance(error.errno, int)
+    # Those that a user would catch as a builtin.
+    builtin = {"MissingFileError": FileNotFoundError, "OutputError": OSError, "UnknownSceneError": KeyError}
+    assert isinstance(error, builtin.get(error_type.__name__, Exception))
+
+
+def test_the_tree_in_the_docstring_names_every_error_once_and_in_its_place() -> None:
+    matches = (re.match(r"([ │├└─]*)(\w+Error)\b", line) for line in (errors.__doc__ or "").splitlines())
+    drawn = [(len(match[1]), match[2]) for match in matches if match]
+    assert sorted(name for _, name in drawn) == sorted(item.__name__ for item in CLASSES)
+    for index, (indent, name) in enumerate(drawn):
+        parents = [other for depth, other in drawn[:index] if depth < indent]
+        bases = [base.__name__ for base in getattr(errors, name).__bases__]
+        assert not parents or parents[-1] in bases or any(parent in bases for parent in parents)
+        assert index == 0 or any(base in bases for base in parents)

@@ -69,13 +69,6 @@ def test_elastic_distortion_interpolates_smoothed_noise_as_a_loop_does() -> None
     assert 0.02 < np.abs(found - sample["points"]).mean() < 0.5
 
 
-def test_sometimes_applies_a_step_as_often_as_told_and_hands_on_the_generator() -> None:
-    sample, sometimes = make_sample(4), aug.Sometimes(aug.Flip(1.0), 0.3)
-    count = sum(sometimes(sample, rng(seed))["points"] is not sample["points"] for seed in range(2000))
-    assert count / 2000 == pytest.approx(0.3, abs=0.04)
-    assert pickle.loads(pickle.dumps(sometimes)) == sometimes != aug.Sometimes(aug.Flip(), 0.3)
-
-
 def test_colours_are_stretched_shifted_and_normalized_as_loops_do() -> None:
     sample = make_sample(30)
     sample["colors"] = sample["colors"] // 3 + np.array([10, 50, 90], np.uint8)

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import os
-import pty
 import re
 import shlex
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
 import pytest
-from commands import COMMAND, Outcome, run_main, start_command
+from commands import COMMAND, PYTHON, Outcome, run_command, run_main, run_words, start_command
 
 from scannet_prep.cli.console import format_duration, format_table
 from scannet_prep.cli.main import main, make_parser
 from scannet_prep.space import format_bytes
 from scannet_prep.version import VERSION
 
-COMMANDS = ("download", "process", "pack", "unpack", "verify", "info", "doctor", "demo")
 PARSER = make_parser()
+COMMANDS = [*PARSER._subparsers._group_actions[0].choices]
 INTERRUPTED = "interrupted: run the same command again\n"
 
 
@@ -47,18 +43,11 @@ def demo_dir(demo: tuple[Path, Outcome]) -> Path:
 
 def run_on_terminal(words: list[str], columns: int = 100) -> tuple[int, str]:
     """Run a command whose output is a terminal, and return what that shows."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     # The environment as Python knows it: readline, which pytest loads, sets COLUMNS beside it, and xdist sets it, too.
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    process = subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower, env=environment)
-    os.close(follower)
-    shown = b""
-    with contextlib.suppress(OSError):  # the terminal has no more writers
-        while chunk := os.read(leader, 4096):
-            shown += chunk
-    os.close(leader)
-    return process.wait(), shown.decode()
+    line = f"stty rows 24 cols {columns}; {shlex.join(words)}"
+    outcome = run_words("script", "-qec", line, "/dev/null", env=environment)
+    return outcome.status, outcome.stdout
 
 
 def test_help_shows_commands_and_exit_statuses() -> None:
@@ -108,13 +97,14 @@ def test_json_is_one_object_also_when_a_command_fails(command: str, tmp_path: Pa
 def test_signals_at_any_time_end_with_130_and_one_line(delay_s: float, demo_dir: Path, tmp_path: Path) -> None:
     words = ["process", demo_dir / "ScanNet", "-o", tmp_path / "out", "--json", "--no-progress", "--jobs", "1", "-q"]
     # As people start it: with -W error, Python tells of the file that it was importing from, too.
-    command = [sys.executable, "-m", "scannet_prep", *map(str, words)]
+    command = [PYTHON, "-m", "scannet_prep", *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     status_path = Path(f"/proc/{process.pid}/status")
     while True:  # until Python has started, and signals are no longer Python's own matter
         caught = next(line for line in status_path.read_text().splitlines() if line.startswith("SigCgt:"))
         if int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1):
             break
+        assert process.poll() is None
         time.sleep(0.001)
     time.sleep(delay_s)
     for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] * 7:
@@ -124,12 +114,6 @@ def test_signals_at_any_time_end_with_130_and_one_line(delay_s: float, demo_dir:
     assert process.returncode == 130
     assert errors == INTERRUPTED
     assert json.loads(output)["exit_status"] == 130
-
-
-def run_program(program: str, *words: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-c", program, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_signal_while_a_module_is_loaded_is_not_made_an_import_error(demo_dir: Path) -> None:
@@ -145,7 +129,7 @@ def test_signal_while_a_module_is_loaded_is_not_made_an_import_error(demo_dir: P
         from scannet_prep.__main__ import main
         sys.exit(main())
     """
-    assert run_program(program, "verify", str(demo_dir / "processed"), "-q") == (130, "", INTERRUPTED)
+    assert run_words(PYTHON, "-c", program, "verify", demo_dir / "processed", "-q") == Outcome(130, "", INTERRUPTED)
 
 
 def test_signal_in_a_finalizer_which_would_swallow_it_waits_and_cleaning_up_is_left_alone(tmp_path: Path) -> None:
@@ -174,7 +158,7 @@ def test_signal_in_a_finalizer_which_would_swallow_it_waits_and_cleaning_up_is_l
         scannet_prep.cli.main.main = run
         sys.exit(scannet_prep.__main__.main())
     """
-    assert run_program(program) == (130, "cleaned up\n" * 2, INTERRUPTED)
+    assert run_words(PYTHON, "-c", program) == Outcome(130, "cleaned up\n" * 2, INTERRUPTED)
 
 
 def test_signal_in_the_code_of_a_lock_waits_for_a_moment_and_an_error_that_comes_of_it_is_no_other_end() -> None:
@@ -194,7 +178,7 @@ def test_signal_in_the_code_of_a_lock_waits_for_a_moment_and_an_error_that_comes
         scannet_prep.cli.info.run = run
         sys.exit(scannet_prep.__main__.main())
     """
-    assert run_program(program, "info", ".") == (130, "True True\n", INTERRUPTED)
+    assert run_words(PYTHON, "-c", program, "info", ".") == Outcome(130, "True True\n", INTERRUPTED)
 
 
 def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
@@ -210,18 +194,17 @@ def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
 @pytest.mark.parametrize("words", ["info processed --json", "pack --help"])
 def test_full_standard_output_is_named(demo_dir: Path, words: str) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [*COMMAND, *words.split()]
-        done = subprocess.run(command, cwd=demo_dir, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "error: standard output: cannot be written: No space left on device\n")
+        outcome = run_command(*words.split(), cwd=demo_dir, stdout=full)
+    told = "error: standard output: cannot be written: No space left on device\n"
+    assert (outcome.status, outcome.stderr) == (1, told)
 
 
 @pytest.mark.parametrize("redirection", ["2>&- <&-", ">&-", "| true"])
 def test_closed_streams_cost_no_result(demo_dir: Path, tmp_path: Path, redirection: str) -> None:
     command = [*COMMAND, "process", str(demo_dir / "ScanNet"), "-o", str(tmp_path), "--json", "--limit", "1"]
-    line = f"{shlex.join(command)} {redirection}"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    outcome = run_words("sh", "-c", f"{shlex.join(command)} {redirection}")
     assert len(list(tmp_path.rglob("scene*.npz"))) == 1
-    assert (done.returncode, "Traceback" in done.stderr, "BrokenPipe" in done.stderr) == (0, False, False)
+    assert (outcome.status, "Traceback" in outcome.stderr, "BrokenPipe" in outcome.stderr) == (0, False, False)
 
 
 def test_letters_that_a_terminal_cannot_show_are_no_error(demo_dir: Path, tmp_path: Path) -> None:
@@ -292,10 +275,10 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
             progress.status("7,765/7,765 files")
             progress.advance(20_900_000_000)
     """
-    assert re.search(r"download: 100%\|.*\| 20\.9G/21\.0G \[", run_on_terminal([sys.executable, "-c", program], 60)[1])
+    assert re.search(r"download: 100%\|.*\| 20\.9G/21\.0G \[", run_on_terminal([PYTHON, "-c", program], 60)[1])
 
 
-@pytest.mark.parametrize("command", ["", *PARSER._subparsers._group_actions[0].choices])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_fits_60_columns_and_its_examples_are_commands(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     outcome = run_main(*command.split(), "--help")

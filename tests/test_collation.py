@@ -18,7 +18,7 @@ from training_sources import check_same
 
 from scannet_prep import Batch, collate, collate_torch
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms import Compose, CropPoints, GridSample
+from scannet_prep.transforms import CropPoints
 
 
 def make_sample(count: int, number: int = 0) -> dict[str, Any]:
@@ -40,29 +40,12 @@ def test_a_batch_is_what_a_loop_joins(counts: list[int]) -> None:
     assert batch["offset"].dtype == batch["batch"].dtype == np.int64
 
 
-def test_the_way_back_from_a_grid_leads_to_the_places_in_the_batch() -> None:
-    samples = [make_sample(30, number) for number in range(3)]
-    sampled = [
-        Compose(GridSample(0.7), CropPoints(12))(sample, np.random.default_rng(number))
-        for number, sample in enumerate(samples)
-    ]
-    batch = collate(sampled)
-    assert len(batch["grid"]) == len(batch["points"])
-    assert batch["inverse_offset"].tolist() == [30, 60, 90]
-    expected = [
-        None if place < 0 else sample["points"][place].tolist()
-        for sample in sampled
-        for place in sample["inverse"].tolist()
-    ]
-    assert None in expected
-    found = [None if place < 0 else batch["points"][place].tolist() for place in batch["inverse"].tolist()]
-    assert found == expected
-
-
-def test_edges_and_faces_count_from_the_beginning_of_the_batch() -> None:
+def test_edges_faces_and_the_way_back_from_a_grid_count_from_the_beginning_of_the_batch() -> None:
     edges = [np.array([[0, 1], [1, 2]]), np.array([[4, 0], [3, 4]]), np.zeros((2, 0), np.int64)]
     samples = [
-        make_sample(count, count) | {"edge_index": edge, "faces": np.array([[0, 1, 1]]), "axis_alignment": np.eye(4)}
+        make_sample(count, count)
+        | {"edge_index": edge, "faces": np.array([[0, 1, 1]]), "axis_alignment": np.eye(4)}
+        | {"grid": np.full((count, 3), count), "inverse": np.array([1, -1, 0, 1])}
         for count, edge in zip((3, 5, 2), edges, strict=True)
     ]
     batch = collate(samples)
@@ -70,6 +53,8 @@ def test_edges_and_faces_count_from_the_beginning_of_the_batch() -> None:
     assert batch["edge_index_offset"].tolist() == [2, 4, 4]
     assert (batch["faces"].tolist(), batch["faces_offset"].tolist()) == ([[0, 1, 1], [3, 4, 4], [8, 9, 9]], [1, 2, 3])
     assert np.array_equal(batch["axis_alignment"], [np.eye(4)] * 3)
+    assert batch["inverse"].tolist() == [1, -1, 0, 1, 4, -1, 3, 4, 9, -1, 8, 9]
+    assert (batch["inverse_offset"].tolist(), batch["grid"][:, 0].tolist()) == ([4, 8, 12], [3] * 3 + [5] * 5 + [2] * 2)
     four = {"points": np.zeros((4, 3), np.float32), "axis_alignment": np.eye(4), "faces": np.zeros((4, 3), int)}
     cropped = CropPoints(2)(four, np.random.default_rng(0))
     assert (list(cropped), cropped["axis_alignment"].shape) == (["points", "axis_alignment"], (4, 4))

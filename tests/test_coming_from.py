@@ -1,4 +1,8 @@
-"""The page for people who come from other programs: every row of its tables, and every known difference, is shown."""
+"""The page for people who come from other programs: its commands and files, and how arrays differ.
+
+What it says of labels is shown where they are made (test_labels.py, test_annotate.py, test_process.py), and what it
+says of an export by test_export*.py.
+"""
 
 from __future__ import annotations
 
@@ -7,61 +11,22 @@ import re
 import runpy
 import shlex
 import shutil
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import test_export
-import test_export_frameworks
 import tiny
 from commands import TEST, TRAIN, VAL, run_main
 from test_readme import PAGES, REPOSITORY_DIR, find_commands
 
-from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed
+from scannet_prep import read_processed
 from scannet_prep.cli.main import make_parser
-from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.synthetic import write_release
 
 SECTIONS = dict(part.split("\n", 1) for part in PAGES["docs/coming-from.md"].split("\n## ")[1:])
-Export = Callable[..., Path]
 PROGRAMS = ("OctFormer", "Pointcept", "Mask3D", "mmdetection3d", "OneFormer3D")
-SEGMENTS = "_vh_clean_2.0.010000.segs.json"
 TYPE = re.compile(r"\b(?:float|uint|int)\d+\b")
-
-# What a test shows: section, and how the row or the difference begins. First those that other modules test anyway.
-SHOWN: list[tuple[str, str]] = []
-SHOWN_BY_EXPORTS = {
-    test_export.test_octformer_trains_and_tests_from_the_export: [
-        ("OctFormer", "Its test files hold 255"),
-        ("OctFormer", "Its script for 200 classes reads `data/scannet.npz/scannetv2_test.txt`"),
-    ],
-    test_export.test_pointcept_finds_its_assets_and_nothing_else: [
-        ("In words", "Pointcept | `coord`"),
-        ("Pointcept", "Test scenes have no `segment` and `instance`"),
-    ],
-    test_export.test_alignment_is_exact_and_its_inverse_within_one_unit_of_the_last_place: [
-        ("Pointcept", "Points that were processed with `--align-axis` come back"),
-    ],
-    test_export_frameworks.test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes: [
-        ("In words", "Mask3D | columns"),
-        ("Mask3D", "The databases name files as Mask3D's own do"),
-        ("Mask3D", "`label_database.yaml` of the 20 classes has 20 entries"),
-    ],
-    test_export_frameworks.test_mmdet3d_arrays_and_infos_are_those_of_the_raw_scene: [
-        ("In words", "mmdetection3d | instance"),
-        ("OneFormer3D", "OneFormer3D computes superpoints anew"),
-        ("OneFormer3D", "OneFormer3D swaps chair and floor"),
-    ],
-}
-
-
-def shows(section: str, *beginnings: str) -> Callable[[Any], Any]:
-    """Says of a test which differences, or rows, of the page it shows."""
-    SHOWN.extend((section, beginning) for beginning in beginnings)
-    return lambda test: test
 
 
 def find_rows(section: str, head: str) -> list[tuple[str, str]]:
@@ -74,17 +39,13 @@ def find_code(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
-def find_differences(section: str) -> list[str]:
-    return re.findall(r"^- (.+)$", SECTIONS[section].partition("Known differences:\n")[2], re.MULTILINE)
-
-
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Raw and processed scenes under the default names, and segments of the test scene as the page names them."""
     folder = tmp_path_factory.mktemp("coming")
     write_release(folder / "data/ScanNet", (TRAIN, VAL, TEST), vertices=600)
     assert run_main("process", cwd=folder).status == 0
-    segments = folder / f"data/raw/scannet_test_segments/{TEST}{SEGMENTS}"
+    segments = folder / f"data/raw/scannet_test_segments/{TEST}_vh_clean_2.0.010000.segs.json"
     segments.parent.mkdir(parents=True)
     segments.write_bytes(tiny.segments_file(tuple(range(600)), scene_id=TEST))
     return folder
@@ -93,41 +54,6 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(release: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(release, tmp_path / "here"))
-
-
-@pytest.fixture(scope="module")
-def scenes(release: Path) -> list[ProcessedScene]:
-    """The scenes of train, val and test."""
-    return [
-        read_processed(path) for name in (TRAIN, VAL, TEST) for path in release.glob(f"data/processed/*/{name}.npz")
-    ]
-
-
-@pytest.fixture
-def export(tmp_path: Path) -> Export:
-    """Writes an export of scenes into a new folder, without the command."""
-    return lambda scenes, name, **options: test_export_frameworks.write_export(
-        name, scenes, tmp_path / f"export{len([*tmp_path.iterdir()])}", **options
-    )
-
-
-def process_tiny(folder: Path, *, labels_from: str = "aggregation", **files: bytes) -> list[ProcessedScene]:
-    """The tiny scene with changed files."""
-    names = {"mesh": "_vh_clean_2.ply", "labels": "_vh_clean_2.labels.ply", "groups": ".aggregation.json"}
-    names |= {"groups_of_large_mesh": "_vh_clean.aggregation.json"}
-    changed = {names[key]: data for key, data in files.items()}
-    return [tiny.process_tiny(folder / f"raw_{labels_from}", changed, labels_from=labels_from)]
-
-
-def test_every_known_difference_and_every_row_in_words_has_a_test() -> None:
-    shown = SHOWN + [item for items in SHOWN_BY_EXPORTS.values() for item in items]
-    there = [(section, text) for section in PROGRAMS for text in find_differences(section)]
-    there += [("In words", row.strip("| ")) for row in SECTIONS["In words"].splitlines()[3:] if row]
-    assert len(there) > 20
-    for section, text in there:
-        found = [item for item in shown if item[0] == section and text.startswith(item[1])]
-        assert len(found) == 1, (section, text)
-    assert len(shown) == len(there)
 
 
 def test_commands_of_the_official_script_are_the_commands_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,26 +109,20 @@ def check_files(out_dir: Path, program: str, place: Path) -> None:
         paths = [path for name in patterns for path in out_dir.rglob(name)] or paths  # else: those of the row above
         assert all([*out_dir.rglob(name)] for name in patterns), left
         matched |= {path.relative_to(out_dir).as_posix() for path in paths}
-        arrays = [name for name in names if name not in patterns]
+        arrays = [name for name in names if name not in patterns] or [""]
         types = TYPE.findall(left) or TYPE.findall(right)
-        for path in paths if types else ():
-            scene = next(item for name, item in stored.items() if name in str(path))
-            for number, name in enumerate(arrays or [""]):
-                kind = np.dtype(types[min(number, len(types) - 1)])
-                found = np.fromfile(path, kind) if path.suffix == ".bin" else np.load(path)
-                array = found[name] if name else found
-                assert array.dtype == kind, (path, name)
-                shape = re.search(r"\(V,(?: (\d))?\)", left)
-                assert array.size == (int(shape[1] or 1) if shape else array.size // len(scene.points)) * len(
-                    scene.points
-                )
-        known = {key for scene in stored.values() for key in scene.arrays()} | {
-            "objectId",
-            "segments",
-            "axis_alignment",
-        }
+        shape = re.search(r"\(V,(?: (\d))?\)", left)
+        for path, (number, name) in product(paths if types else (), enumerate(arrays)):
+            scene = next(item for scene_id, item in stored.items() if scene_id in str(path))
+            kind = np.dtype(types[min(number, len(types) - 1)])
+            found = np.fromfile(path, kind) if path.suffix == ".bin" else np.load(path)
+            array = found[name] if name else found
+            assert array.dtype == kind, (path, name)
+            assert array.size % len(scene.points) == 0
+            assert not shape or array.size == int(shape[1] or 1) * len(scene.points)
+        known = {key for scene in stored.values() for key in scene.arrays()} | {"objectId", "object"}
         words = {word for word in find_code(right) if re.fullmatch(r"[a-z_\d]+", word)}
-        assert words <= known | {"object"}, right
+        assert words <= known, right
     visible = {path.relative_to(out_dir).as_posix() for path in out_dir.rglob("*") if path.is_file()}
     assert {name for name in visible if not name.startswith(".")} == matched
 
@@ -213,87 +133,6 @@ def expand(pattern: str) -> list[str]:
     return ["".join(items) for items in product(*parts)]
 
 
-@shows("In words", "OctFormer | `labels`", "Pointcept | `segment20`")
-def test_labels_of_the_dataset_are_segment20_and_segment200_and_our_segments_are_superpoints(
-    release: Path, scenes: list[ProcessedScene], export: Export
-) -> None:
-    folder = export(scenes, "pointcept") / f"train/{TRAIN}"
-    for name, label_set in {"20": SCANNET20, "200": SCANNET200}.items():
-        sample = ScanNet(release / "data/processed", split="train", labels=label_set, keys=("labels", "segments"))[
-            TRAIN
-        ]
-        assert np.array_equal(np.load(folder / f"segment{name}.npy"), sample["labels"])
-        with np.load(export(scenes, "octformer", label_set=label_set) / f"train/{TRAIN}.npz") as arrays:
-            assert sample["labels"].tolist() == (arrays["labels"].astype(int) - 1).tolist()
-        assert (sample["labels"].min(), sample["labels"].max() < len(label_set)) == (-1, True)
-    assert len(set(sample["segments"].tolist())) > len(set(sample["labels"].tolist()))
-
-
-@shows("OctFormer", "OctFormer adds 1e-8 to lengths")
-@shows("Pointcept", "It adds 1e-8 to lengths")
-@shows("Mask3D", "Normals come from float16")
-def test_normals_have_unit_length_and_those_with_1e_8_added_are_short(tmp_path: Path, export: Export) -> None:
-    small = [[value / 1000 for value in row] for row in tiny.POSITIONS]
-    scenes = process_tiny(tmp_path, mesh=tiny.Ply(small).encode())
-    points, faces = np.array(small), np.array(tiny.FACES)
-    sums = np.zeros((6, 3))
-    for face in faces:  # as tools/seg_scannet.py of OctFormer does: the unit normal times the area, then both lengths
-        vector = np.cross(points[face[1]] - points[face[0]], points[face[2]] - points[face[0]])
-        length = np.linalg.norm(vector) + 1e-8
-        sums[face] += vector / length * length / 2
-    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    theirs, exact = sums / (lengths + 1e-8), sums / lengths
-    assert 0.97 < np.linalg.norm(theirs, axis=1).min() < 0.985
-    for found in (
-        np.load(export(scenes, "octformer") / f"train/{tiny.SCENE_ID}.npz")["normals"],
-        np.load(export(scenes, "pointcept") / f"train/{tiny.SCENE_ID}/normal.npy"),
-        np.load(export(scenes, "mask3d") / f"train/{tiny.SCENE_ID[5:]}.npy")[:, 6:9],
-    ):
-        assert np.abs(found - exact).max() < 0.0003
-
-
-@shows("OctFormer", "It reads the labels of the 20 classes from `labels.ply`")
-@shows("Mask3D", "It takes the first `*.aggregation.json`")
-def test_labels_are_those_of_the_aggregation_of_this_mesh_or_of_labels_ply(tmp_path: Path, export: Export) -> None:
-    chairs = tiny.aggregation_file([tiny.group(0, [0, 2, 4, 5], "chair")])
-    files = {"groups_of_large_mesh": chairs, "labels": tiny.Ply(labels=[7] * 6).encode()}
-    for labels_from, label in (("aggregation", 2), ("ply", 7)):
-        scenes = process_tiny(tmp_path, labels_from=labels_from, **files)
-        assert (export(scenes, "octformer") / f"train/{tiny.SCENE_ID}.txt").read_text().startswith(f"{label}\n")
-        sids = (export(scenes, "octformer", label_set=SCANNET200) / f"train/{tiny.SCENE_ID}.txt").read_text()
-        assert sids.split() == [*map(str, tiny.SCANNET_IDS)]
-    matrix = np.load(export(scenes, "mask3d", label_set=SCANNET200) / f"train/{tiny.SCENE_ID[5:]}.npy")
-    assert matrix[:, 11].tolist() == [*tiny.INSTANCES]
-
-
-@shows("OctFormer", "Its `train/*.txt` of three scenes have the ids 50 and 149")
-@shows("Mask3D", "Mask3D reads the labels of the 20 classes from `labels.ply`", "Here, all vertices of an instance")
-def test_ids_above_40_are_0_and_an_instance_has_one_label(tmp_path: Path, export: Export) -> None:
-    labels = tiny.Ply(labels=(2, 50, 1, 149, 5, 149)).encode()
-    scenes = process_tiny(tmp_path, labels_from="ply", labels=labels)
-    out_dir = export(scenes, "octformer")
-    assert (out_dir / f"train/{tiny.SCENE_ID}.txt").read_text() == "2\n0\n1\n0\n5\n0\n"
-    assert np.load(out_dir / f"train/{tiny.SCENE_ID}.npz")["labels"].tolist() == [2, 0, 1, 0, 5, 0]
-    out_dir = export(scenes, "mask3d")
-    assert np.load(out_dir / f"train/{tiny.SCENE_ID[5:]}.npy")[:, 10].tolist() == [2, 2, 1, 1, 1, 0]
-
-
-@shows("Pointcept", "Its copy of the label map lacks the row `stick`")
-def test_stick_is_an_object_of_the_200_classes(tmp_path: Path, export: Export) -> None:
-    scenes = process_tiny(tmp_path, groups=tiny.aggregation_file([tiny.group(0, [0], "stick")]))
-    segment = np.load(export(scenes, "pointcept") / f"train/{tiny.SCENE_ID}/segment200.npy")
-    assert (segment.tolist(), SCANNET200.names[172]) == ([172, 172, -1, -1, -1, -1], "object")
-
-
-@shows("Pointcept", "A scene that is in no official list")
-def test_scene_of_no_list_is_not_processed(tmp_path: Path) -> None:
-    tiny.write_tiny(tmp_path / "raw", scene_id="scene0900_00")
-    outcome = run_main("process", tmp_path / "raw", "-o", tmp_path / "processed")
-    assert (outcome.status, "scene0900_00" in outcome.stderr) == (3, True)
-    assert [*tmp_path.glob("processed/*/scene*")] == []
-
-
-@shows("Pointcept", "Files for limited annotations and reconstructions")
 def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> None:
     words = ("export", "--format", "pointcept", "-o", "out", "--scenes", TRAIN)
     assert run_main(*words, cwd=folder).status == 0
@@ -306,26 +145,6 @@ def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> N
     assert path.read_text() == TRAIN
 
 
-@shows("Mask3D", "scene0217_00 lists every group twice")
-def test_repeated_groups_have_the_ids_of_the_first(tmp_path: Path, export: Export) -> None:
-    groups = [*tiny.GROUPS, *({**group, "id": number} for number, group in enumerate(tiny.GROUPS, start=31))]
-    scenes = process_tiny(tmp_path, groups=tiny.aggregation_file(groups))
-    matrix = np.load(export(scenes, "mask3d") / f"train/{tiny.SCENE_ID[5:]}.npy")
-    assert matrix[:, 11].tolist() == [*tiny.INSTANCES]
-
-
-@shows("mmdetection3d", "mmdetection3d drops a scene", "Where `objectId` is missing")
-def test_scenes_that_mmdetection3d_drops_are_exported(tmp_path: Path, export: Export) -> None:
-    groups = [tiny.group(7, [0, 999], "a thing of no map"), tiny.group(3, [2], "chair")]
-    groups[1]["objectId"] = None
-    scenes = process_tiny(tmp_path, groups=tiny.aggregation_file(groups))
-    mask = np.fromfile(export(scenes, "mmdet3d") / f"instance_mask/{tiny.SCENE_ID}.bin", np.int64)
-    assert mask.tolist() == [8, 8, 4, 4, 0, 0]
-
-
-@shows(
-    "mmdetection3d", "`scannet_instance_data/` is not written", "Scenes stand in the infos in the order of their ids"
-)
 def test_infos_are_in_the_order_of_ids_and_no_intermediate_files_are_there(tmp_path: Path) -> None:
     write_release(tmp_path / "raw", ("scene0191_00", TRAIN), vertices=500)
     assert run_main("process", tmp_path / "raw", "-o", tmp_path / "processed").status == 0

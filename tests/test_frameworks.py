@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import PYTHON, run_words
 from test_distributed import BLOCKS, SCRIPTS, read_output, run_ranks, run_script
+from test_loader import epochs_of
 from test_transforms import make_sample
 from training_sources import TRAIN
 
@@ -129,9 +130,7 @@ def use_accelerate(out_dir: Path, folder: Path) -> None:
 @needs("accelerate")
 def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(training_folder: Path, tmp_path: Path) -> None:
     run_ranks(use_accelerate, tmp_path, training_folder)
-    refused = (
-        r"this is the share of rank [01] of 2, and (\w+) .*\nhint: do not pass this loader to accelerator\.prepare"
-    )
+    refused = r"share of rank [01] of 2, and (\w+) .*\nhint: do not pass this loader to accelerator\.prepare"
     found = Counter(re.findall(refused, read_output(tmp_path)))
     assert found["BatchSamplerShard"] == 4
     assert found["DataLoaderDispatcher"] >= 1, "the other rank may have been ended by then"
@@ -146,11 +145,7 @@ def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Pa
     def make() -> Any:
         return make_loaders(training_folder, StatefulDataLoader, num_workers=workers)[0]
 
-    loader = make()
-    whole = []
-    for epoch in range(2):
-        loader.batch_sampler.set_epoch(epoch)
-        whole += [batch["scene_ids"] for batch in loader]
+    whole = [batch["scene_ids"] for batch in epochs_of(make(), range(2))]
     for done in (0, 1, len(whole) // 2) if workers else range(len(whole) // 2 + 1):
         loader = make()
         running = iter(loader)
@@ -219,17 +214,15 @@ print(first["scene_id"], first["points"].mean(axis=0))
 
 
 def test_pyright_finds_no_fault_in_a_typed_script_nor_in_the_scripts_of_the_training_page(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pyright"] if find_spec("pyright") else [shutil.which("pyright")]
+    command = [PYTHON, "-m", "pyright"] if find_spec("pyright") else [shutil.which("pyright")]
     if None in command:
         pytest.skip("pip install pyright")
     for name, script in SCRIPTS.items():
         (tmp_path / name).write_text(script)
     (tmp_path / "own.py").write_text(TYPED)
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(Path(__file__).parents[1])]}))
-    done = subprocess.run(
-        [*command, "--pythonpath", sys.executable], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
+    done = run_words(*command, "--pythonpath", PYTHON, cwd=tmp_path)
+    assert done.status == 0, done.stdout
 
 
 def make_samples() -> list[dict[str, Any]]:

@@ -16,22 +16,21 @@ from commands import count_descriptors
 from training_sources import TRAIN, Stored, check_same, draw_in_sample, fail_on_third_scene
 
 from scannet_prep import Batch, PointBudgetBatchSampler, ScanNet, collate, collate_torch
-from scannet_prep.errors import MissingFileError, ProcessedFileError, ScanNetPrepError, TransformError
+from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformError
 from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, RotateZ
 
 torch_data = pytest.importorskip("torch.utils.data")
 pytestmark = pytest.mark.torch
+FORKED = {"multiprocessing_context": "fork", "persistent_workers": True}
 RANDOM = Compose(RotateZ(), Flip(), Jitter(), GridSample(0.05), CropPoints(300))
 
 
-def make_loader(source: Any, workers: int, start_method: str | None = None, **options: Any) -> Any:
-    own = {"transform": options.pop("transform", RANDOM), "cache": options.pop("cache", False)}
-    dataset = ScanNet(source, split="train", **own)
+def make_loader(
+    source: Any, workers: int, transform: Any = RANDOM, cache: bool = False, join: Any = collate, **options: Any
+) -> Any:
+    dataset = ScanNet(source, split="train", transform=transform, cache=cache)
     sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600, rank=0, world_size=1)
-    return torch_data.DataLoader(
-        dataset, batch_sampler=sampler, collate_fn=options.pop("collate_fn", collate), num_workers=workers,
-        multiprocessing_context=start_method, **options,
-    )  # fmt: skip
+    return torch_data.DataLoader(dataset, batch_sampler=sampler, collate_fn=join, num_workers=workers, **options)
 
 
 def epochs_of(loader: Any, epochs: range) -> Iterator[Any]:
@@ -63,7 +62,8 @@ def test_batches_are_the_same_whatever_workers_there_are(
     for epoch in (expected[: len(expected) // 2], expected[len(expected) // 2 :]):
         assert sorted(scene_id for batch in epoch for scene_id in batch["scene_ids"]) == TRAIN
         assert all(batch["inverse_offset"][-1] <= 1600 for batch in epoch)
-    loader = make_loader(stored.place, workers, start_method, persistent_workers=persistent)
+    options = {"multiprocessing_context": start_method, "persistent_workers": persistent}
+    loader = make_loader(stored.place, workers, **options)
     loader.dataset[0]  # opens what its workers open too, or have by inheritance
     check_batches(list(epochs_of(loader, range(2))), expected)
 
@@ -175,7 +175,7 @@ def collate_twice(samples: list[Any]) -> list[Any]:
 
 def test_memory_is_used_again_but_never_while_somebody_has_an_array_on_it(training_folder: Path) -> None:
     expected = list(epochs_of(make_loader(training_folder, 0), range(6)))
-    loader = make_loader(training_folder, 1, "fork", collate_fn=collate_twice, persistent_workers=True)
+    loader = make_loader(training_folder, 1, join=collate_twice, **FORKED)
     kept, memories = [], set()
     for number, same in enumerate(epochs_of(loader, range(6))):
         maps = Path("/proc/self/maps").read_text().splitlines()
@@ -190,7 +190,7 @@ def test_memory_is_used_again_but_never_while_somebody_has_an_array_on_it(traini
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_process_that_was_forked_keeps_the_batch_that_its_parent_lets_go(training_folder: Path) -> None:
-    loader = make_loader(training_folder, 1, "fork", persistent_workers=True, transform=None)
+    loader = make_loader(training_folder, 1, None, **FORKED)
     batches = epochs_of(loader, range(5))
     batch = next(batch for batch in batches if len(batch["points"]) > 1400)  # memory that is large enough for any
     before = {key: value.copy() for key, value in batch.items() if isinstance(value, np.ndarray)}
@@ -212,34 +212,25 @@ def test_a_process_that_was_forked_keeps_the_batch_that_its_parent_lets_go(train
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_an_error_in_a_worker_names_scene_and_file_in_whole_sentences(folder: Path) -> None:
-    def find_error(workers: int, **options: Any) -> tuple[type[Exception], str]:
-        try:
-            list(make_loader(folder, workers, **options))
-        except ScanNetPrepError as error:
-            # Its traceback is in a cycle, which would keep the loader's iterator until its queues are gone, and
-            # without those it waits for its workers.
-            return type(error), str(error.with_traceback(None))
-        pytest.fail("the loader does not fail")
-
+def test_an_error_names_scene_and_file_in_whole_sentences_also_in_a_worker(folder: Path) -> None:
     path = folder / "train/scene0001_00.npz"
-    failing = find_error(2, transform=fail_on_third_scene)
-    assert "hint: see it again with dataset[2, 0]" in failing[1]
-    path.write_bytes(path.read_bytes()[:-100])
-    truncated = find_error(1)
-    path.unlink()
-    for (found, message), kind, words in (
-        (
-            failing,
-            TransformError,
-            rf"scene0000_02 \({folder}.*\): the transform failed: ZeroDivisionError: no such voxel",
-        ),
-        (truncated, ProcessedFileError, rf"{path}: .*truncated"),
-        (find_error(1), MissingFileError, rf"{path}: .*no such file"),
+    told = rf"scene0000_02 \({folder}.*\): the transform failed: ZeroDivisionError: no such voxel\n.*dataset\[2, 0\]"
+    for change, workers, transform, kind, words in (
+        (lambda: None, 0, fail_on_third_scene, TransformError, told),
+        (lambda: None, 2, fail_on_third_scene, TransformError, told),
+        (lambda: os.truncate(path, path.stat().st_size - 100), 1, None, ProcessedFileError, rf"{path}: .*truncated"),
+        (path.unlink, 1, None, MissingFileError, rf"{path}: .*no such file"),
     ):
-        assert found is kind
-        assert re.search(words, message)
-        assert not message.endswith(": ")
+        change()
+        with pytest.raises(kind, match=words) as caught:
+            list(make_loader(folder, workers, transform))
+        assert type(caught.value) is kind
+        assert workers or isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert not str(caught.value).endswith(": ")
+        # Its traceback is in a cycle, which would keep the loader's iterator until its queues are gone, and without
+        # those it waits for its workers.
+        caught.value.__traceback__ = None
+        del caught
 
 
 def test_loaders_leave_no_descriptor_and_no_shared_memory_behind(training_folder: Path) -> None:
@@ -248,7 +239,7 @@ def test_loaders_leave_no_descriptor_and_no_shared_memory_behind(training_folder
 
     found = []
     for persistent in (False, True, True):
-        loader = make_loader(training_folder, 2, "fork", collate_fn=collate_torch, persistent_workers=persistent)
+        loader = make_loader(training_folder, 2, join=collate_torch, **FORKED | {"persistent_workers": persistent})
         *_, batch = epochs_of(loader, range(2))
         _, mapped = list_open()
         # A batch is in memory without a name; of /dev/shm, PyTorch's own semaphores take some.

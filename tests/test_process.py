@@ -143,6 +143,12 @@ def test_a_bad_scene_stops_no_other_leaves_the_lists_and_can_be_tried_again(raw_
     outcome = process(raw_dir, out_dir, "--scenes", f"@{out_dir / 'failed.txt'}")
     assert (outcome.status, outcome.json["made"]) == (0, [VAL])
     assert digests(out_dir) == before  # without failed.txt
+    for path in raw_dir.glob("scans/*/*.segs.json"):
+        path.unlink()
+    outcome = run_main("process", raw_dir, "-o", out_dir)
+    assert (outcome.status, outcome.stderr.count("no such file")) == (3, 2)
+    command = f"scannet-prep download --types seg -o {raw_dir} --scenes @{out_dir}/failed.txt"
+    assert outcome.stdout.count(command) == 1, "once for all that is missing"
 
 
 def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir: Path, out_dir: Path) -> None:
@@ -204,15 +210,6 @@ def test_splits_scenes_and_limit_choose_and_a_dry_run_and_wrong_requests_write_n
     assert (outcome.status, outcome.stdout) == (1, "")
     assert outcome.stderr.startswith("error: data/ScanNet: no such folder\nhint: ")
     assert not (tmp_path / "data").exists()
-
-
-def test_missing_files_are_told_once_with_the_command_that_fetches_them(raw_dir: Path, out_dir: Path) -> None:
-    for path in raw_dir.glob("scans/*/*.segs.json"):
-        path.unlink()
-    outcome = run_main("process", raw_dir, "-o", out_dir)
-    assert (outcome.status, outcome.stderr.count("no such file")) == (3, 2)
-    command = f"scannet-prep download --types seg -o {raw_dir} --scenes @{out_dir}/failed.txt"
-    assert outcome.stdout.count(command) == 1
 
 
 def test_strict_makes_doubts_failures_and_counts_each_unknown_name_once(raw_dir: Path, out_dir: Path) -> None:

@@ -12,7 +12,7 @@ from tiny import Ply
 from scannet_prep.errors import AggregationError, MeshError, MissingFileError, ScanInfoError, SegmentsError
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, count_elements, read_mesh
+from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release import MESH
 
@@ -99,6 +99,8 @@ def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_none_at_all_is
     [
         {},
         {"newline": "\r\n"},
+        {"faces": ()},
+        {"faces": None, "positions": tiny.POSITIONS[:1], "colors": tiny.COLORS[:1]},
         {"comments": ("comment", "obj_info a b", "comment twice")},
         {"extra_before": (("double", "quality"), ("uchar", "flags"))},
         {"face_list": "vertex_index"},
@@ -114,23 +116,16 @@ def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_none_at_all_is
 )
 def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(format_name: str, knobs: dict) -> None:
     mesh = tiny.read_bytes(read_mesh, Ply(format=format_name, **knobs).encode())
-    assert (mesh.positions == np.array(tiny.POSITIONS)).all()
-    assert mesh.colors.tolist() == [list(color) for color in tiny.COLORS]
-    assert mesh.faces.tolist() == [list(face) for face in tiny.FACES]
-    assert (mesh.colors.dtype, mesh.faces.dtype) == (np.uint8, np.int32)
+    ply = Ply(**knobs)
+    assert mesh.positions.tolist() == [list(position) for position in ply.positions]
+    assert mesh.colors.tolist() == [list(color) for color in ply.colors]
+    assert mesh.faces.tolist() == [list(face) for face in ply.faces or ()]
+    assert (mesh.colors.dtype, mesh.faces.dtype, mesh.faces.shape[1]) == (np.uint8, np.int32, 3)
     assert all(array.flags.c_contiguous for array in (mesh.positions, mesh.colors, mesh.faces))
     assert (mesh.labels is None) == ("labels" not in knobs)
     if mesh.labels is not None:
         assert (mesh.labels.dtype, tuple(mesh.labels)) == (np.uint16, knobs["labels"])
     assert mesh.positions.dtype == (np.float64 if "position_type" in knobs else np.float32)
-
-
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_a_mesh_without_faces_and_one_of_a_single_vertex_are_meshes(format_name: str) -> None:
-    for faces in (None, ()):
-        ply = Ply(positions=((1, 2, 3),), colors=((4, 5, 6),), faces=faces, format=format_name)
-        mesh = tiny.read_bytes(read_mesh, ply.encode())
-        assert (mesh.positions.tolist(), mesh.faces.shape) == ([[1, 2, 3]], (0, 3))
 
 
 NO_SEGMENT_IDS = [
@@ -147,6 +142,7 @@ NO_GROUPS = [
     ([tiny.group(True, [0], "chair")], r"got `bool` - at `\$\.segGroups\[0\]\.id`"),
     ([tiny.group(1, [0], "chair", "one")], r"at `\$\.segGroups\[0\]\.objectId`"),
     ([tiny.group(1, [0], 5)], r"got `int` - at `\$\.segGroups\[0\]\.label`"),
+    ([tiny.group(1, [0], "x" * 1_001)], r"`str` of length <= 1000 - at `\$\.segGroups\[0\]\.label`"),
 ]
 NO_JSON_OBJECTS = [
     (b"", "is empty"),
@@ -242,12 +238,3 @@ def test_files_that_are_damaged_or_of_another_kind_are_refused_with_place_and_nu
 ) -> None:
     with pytest.raises(ERRORS[read], match=problem):
         tiny.read_bytes(read, data)
-
-
-def test_a_whole_file_is_told_from_a_cut_one_without_looking_at_its_content(tmp_path: Path) -> None:
-    path = tmp_path / "a.ply"
-    path.write_bytes(Ply(labels=(0,) * 6, positions=((float("nan"),) * 3,) * 6).encode())
-    assert count_elements(path) == (6, 4)
-    path.write_bytes(Ply().encode()[:-1])
-    with pytest.raises(MeshError, match="truncated"):
-        count_elements(path)

@@ -12,13 +12,12 @@ import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import run_main
+from commands import PYTHON, run_main, run_words
 
 import scannet_prep
 from scannet_prep.cli.main import make_parser
@@ -76,14 +75,11 @@ def test_python_examples_of_a_page_run(page: str, release_dir: Path, tmp_path: P
     for block in find_blocks(page, "python"):
         packages = re.findall(r"^(?:import|from) (torch|fsspec|webdataset)\b", block, re.MULTILINE)
         if "torch" in packages:
-            assert "PATH, CHECKPOINT" in block, (
-                "tests/test_distributed.py runs only these, where torch is there already"
-            )
+            assert "PATH, CHECKPOINT" in block, "test_distributed.py runs only these, where torch is there already"
         elif all(map(importlib.util.find_spec, packages)):
             (directory / "example.py").write_text(block)
-            command = [sys.executable, "-W", "error", "example.py"]
-            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
-            assert done.returncode == 0, f"{page}:\n{block}\n{done.stderr}"
+            done = run_words(PYTHON, "-W", "error", "example.py", cwd=directory)
+            assert done.status == 0, f"{page}:\n{block}\n{done.stderr}"
 
 
 def test_commands_of_all_pages_are_accepted_by_the_parser() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import Verify
+from tiny import Ply
 
 from scannet_prep.errors import UsageError
 from scannet_prep.labels import LABEL_MAP_NAME, SCANNET20, SCANNET200, builtin_label_map, read_label_map
@@ -15,12 +17,6 @@ from scannet_prep.scene import SceneId
 from scannet_prep.synthetic import SyntheticScene, make_scene, write_label_map, write_release, write_scene
 
 TRAIN_ID, VAL_ID, TEST_ID, UNLISTED_ID = "scene0000_00", "scene0011_00", "scene0707_00", "scene9999_00"
-MESH_HEADER = (
-    "ply\nformat binary_little_endian 1.0\ncomment VCGLIB generated\nelement vertex 6\n"
-    "property float x\nproperty float y\nproperty float z\n"
-    "property uchar red\nproperty uchar green\nproperty uchar blue\nproperty uchar alpha\n{label}"
-    "element face 2\nproperty list uchar int vertex_indices\nend_header\n"
-)
 
 
 @pytest.mark.parametrize(("vertices", "seed"), [(500, 0), (777, 1), (4000, 3)])
@@ -32,7 +28,6 @@ def test_a_scene_has_exactly_the_vertices_asked_for_and_has_no_findings(
     assert scene.positions.shape == scene.colors.shape == (vertices, 3)
     write_scene(scene, tmp_path)
     assert {item[2] for item in verify(tmp_path)[1]} == {LABEL_MAP_NAME}, "which is not there"
-    assert all(len(set(face)) == 3 for face in scene.faces.tolist())
     used = set(scene.segment_ids.tolist())
     segments = [segment for group in scene.groups for segment in group.segment_ids]
     assert len(segments) == len(set(segments))
@@ -95,14 +90,11 @@ def test_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
         axis_alignment=np.array([[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0, 0, 1, -0.05], [0, 0, 0, 1]]),
     )
     start = str(write_scene(scene, tmp_path) / TRAIN_ID)
-    faces = b"\x03\0\0\0\0\x01\0\0\0\x02\0\0\0\x03\x03\0\0\0\x04\0\0\0\x05\0\0\0"
-    for name, label, size in (("", "", 16), (".labels", "property ushort label\n", 18)):
-        mesh = Path(f"{start}_vh_clean_2{name}.ply").read_bytes()
-        header = MESH_HEADER.format(label=label).encode()
-        assert (mesh[: len(header)], len(mesh), mesh[-len(faces) :]) == (header, len(header) + 6 * size + 26, faces)
-        assert mesh[len(header) + size :][:12] == b"\0\0\x80\x3f" + bytes(8)
-        assert mesh[len(header) + 15 :: size][:6] == b"\xff" * 6, "alpha"
-    assert mesh[len(header) + size * 5 + 16 :][:2] == b"\x05\0", "a chair"
+    ply = Ply(scene.positions.tolist(), scene.colors.tolist(), scene.faces.tolist())
+    assert Path(f"{start}_vh_clean_2.ply").read_bytes() == ply.encode()
+    colors = [(0, 0, 0)] * 3 + [SCANNET20.colors[4]] * 3  # of what is in no label map, and of a chair
+    labels = replace(ply, colors=colors, labels=(0, 0, 0, 5, 5, 5))
+    assert Path(f"{start}_vh_clean_2.labels.ply").read_bytes() == labels.encode()
     assert Path(f"{start}.aggregation.json").read_bytes() == (
         b'{\r\n"sceneId": "scannet.scene0000_00",\r\n"appId": "Aggregator.v2",\r\n"segGroups": [\r\n'
         b'\t{\r\n\t"id": 0,\r\n\t"objectId": 0,\r\n\t"segments": [3,2],\r\n\t"label": "chair"\r\n\t},\r\n'

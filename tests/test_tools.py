@@ -1,28 +1,180 @@
-"""The scripts in tools/: which environment they use, and what they say."""
+"""The scripts in tools/: command lines of ScanNet's script and OctFormer's tool, and the environment of the others."""
 
 from __future__ import annotations
 
-import importlib
+import io
 import os
-import subprocess
+import runpy
+import shlex
+import shutil
+import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from commands import Outcome, digests, run_main, run_words
+from downloads import SCENES, fetched
+from release_server import ROOT, ReleaseServer
 
-from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.splits import official_scenes
-from scannet_prep.stages import process
-from scannet_prep.stages.process.scene_worker import make_scene_file
-from scannet_prep.synthetic import write_release
+from scannet_prep.labels import SCANNET20, SCANNET200
+from scannet_prep.processed.scene import read_processed
 
-TOOLS_DIR = Path(__file__).parent.parent / "tools"
+TOOLS_DIR = Path(__file__).resolve().parent.parent / "tools"
+TRAIN, VAL, TEST = SCENES
 
 
-def run_bash(script: str, **environment: str | Path) -> subprocess.CompletedProcess[str]:
+def run_tool(name: str, *words: str | Path, cwd: Path, base_url: str = "") -> Outcome:
+    def run(argv: list[str]) -> int:
+        patch.setattr(sys, "argv", [name, *argv])
+        runpy.run_path(str(TOOLS_DIR / name), run_name="__main__")
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scannet_prep.__main__._HAS_TIMER", False)  # as on Windows: signals stay as they are
+        patch.setattr("scannet_prep.__main__._SIGNALS", ())
+        patch.setenv("SCANNET_PREP_ACCEPT_TERMS", "1")
+        patch.setenv("SCANNET_PREP_BASE_URL", base_url)
+        return run_main(*words, cwd=cwd, main=run)
+
+
+def test_command_lines_of_the_official_script_bring_the_same_files_into_the_same_places(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    names = ["limited-reconstruction-scenes.zip", "limited-annotation-points.zip", "limited-bboxes.zip"]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("scenes.txt", "scene0191_00\n")
+    server.files.update({f"{ROOT}v2/tasks/{name}": buffer.getvalue() for name in names})
+    served = digests(server.root)
+    for number, (words, files) in enumerate(
+        (
+            (f"--type _vh_clean_2.ply --id {VAL}", [f"scans/{VAL}/{VAL}_vh_clean_2.ply"]),
+            (f"--type .txt --id {TEST} --skip_existing", [f"scans_test/{TEST}/{TEST}.txt"]),
+            (f"--type .txt --test_scans --scenes {TEST}", [f"scans_test/{TEST}/{TEST}.txt"]),
+            ("--label_map", ["scannetv2-labels.combined.tsv"]),
+            ("--data_efficient", sorted(f"tasks/{name}" for name in names)),
+        )
+    ):
+        line = ("-o", f"./raw{number}", *words.split())
+        done = run_tool("download-scannet.py", *line, cwd=tmp_path, base_url=server.base_url)
+        assert done.status == 0, done.stderr
+        assert done.stderr.startswith(f"this is: scannet-prep download -o ./raw{number} --")
+        found = fetched(tmp_path / f"raw{number}")
+        assert [*found] == files
+        assert all(found[name] == served.get(name, found[name]) for name in found)
+
+
+def test_files_of_version_1_and_unknown_kinds_are_refused_by_name(tmp_path: Path) -> None:
+    for words, found in (
+        (["--v1"], "--v1: the labels of version 1"),
+        (["--type", ".stl"], "invalid choice: '.stl'"),
+        (["--types", ".txt"], "--type"),
+    ):
+        done = run_tool("download-scannet.py", "-o", "raw", *words, cwd=tmp_path)
+        assert (done.status, found in done.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def workspace(release_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("octformer")
+    shutil.copytree(release_dir, folder / "data/ScanNet")
+    for path in (folder / "data/ScanNet").rglob("*"):
+        if path.name.endswith((".segs.json", ".aggregation.json", ".txt")) and TRAIN in path.name:
+            path.unlink()  # which the 20 classes of OctFormer do not need
+    return folder
+
+
+def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone_and_a_dry_run_ends_before(
+    workspace: Path,
+) -> None:
+    words = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out", "data/scannet.npz")
+    done = run_tool("seg_scannet.py", *words, cwd=workspace)
+    assert done.status == 0, done.stderr
+    assert "this is: scannet-prep process data/ScanNet" in done.stderr
+    assert "this is: scannet-prep export data/scannet.npz/processed --format octformer" in done.stderr
+    root = workspace / "data/scannet.npz"
+    dry = run_tool("seg_scannet.py", *words[:4], "--path_out", "data/dry.npz", "--dry-run", cwd=workspace)
+    assert (dry.status, "error" in dry.stderr, (workspace / "data/dry.npz").exists()) == (0, False, False), dry.stderr
+    assert (root / "scannetv2_train_npz.txt").read_text() == f"{TRAIN}.npz\n"
+    assert (root / "scannetv2_val_npz.txt").read_text() == f"{VAL}.npz\n"
+    with np.load(root / f"train/{TRAIN}.npz") as content:
+        scene = read_processed(root / f"processed/train/{TRAIN}.npz")
+        assert np.array_equal(content["labels"], SCANNET20.labels_from_raw_ids(scene.nyu40_ids))
+        assert not scene.meta.options.align_axis
+    assert (root / f"train/{TRAIN}.npz").samefile(root / f"processed/train/{TRAIN}.npz")
+    again = run_tool("seg_scannet.py", *words, cwd=workspace)
+    assert (again.status, again.stdout.count("0 made, 3 already there")) == (0, 2), again.stderr
+    before = digests(root)
+    other = run_tool("seg_scannet.py", *words, "--align_axis", cwd=workspace)
+    assert (other.status, "other options (aligned: False -> True)" in other.stderr) == (2, True)
+    assert digests(root) == before
+
+
+def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(workspace: Path) -> None:
+    words = ("--path_in", "data/ScanNet", "--path_out", "data/scannet200.npz", "--align_axis", "--scannet200")
+    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, "--scenes", VAL, cwd=workspace)
+    assert done.status == 0, done.stderr
+    root, pred_dir = workspace / "data/scannet200.npz", workspace / "eval"
+    truth = np.loadtxt(root / f"train/{VAL}.txt", dtype=int)
+    scores = np.zeros((len(truth), 201), np.float32)
+    scores[np.arange(len(truth)), SCANNET200.train_ids_from_raw_ids(truth, -1) + 1] = 1
+    # The scene in two parts, whose scores are added up.
+    pred_dir.mkdir()
+    names = [f"{VAL}.chunk_{number}" for number in (9, 10)]
+    for number, name in enumerate(names):  # a number of two digits, too
+        mask = np.arange(len(truth)) % 2 == number
+        np.save(workspace / f"{name}.mask.npy", mask)
+        np.savez(pred_dir / f"{name}.eval.npz", prob=scores[mask])
+    (workspace / "list.txt").write_text("".join(f"{name}.npz\n" for name in names))
+    words = ("--path_pred", "eval", "--path_in", ".", "--path_out", "seg", "--filelist", "list.txt", "--scannet200")
+    done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=workspace)
+    assert done.status == 0, done.stderr
+    assert np.array_equal(np.loadtxt(workspace / f"seg/{VAL}.txt", dtype=int), truth)
+    assert "like: scannet-prep submit -o submission.zip eval --gt processed --labels scannet200\n" in done.stderr
+    words = ("--path_in", root / "train", "--path_pred", "seg", "--scannet200")
+    done = run_tool("seg_scannet.py", "--run", "calc_iou", *words, cwd=workspace)
+    assert done.status == 0, done.stderr
+    classes = len(set(truth.tolist()) - {0})
+    assert f"{'mean IoU':<24}{classes / 200:8.4f}" in done.stdout
+    assert f"{'accuracy':<24}{1:8.4f}" in done.stdout
+    assert "311 of the scenes of val have no prediction" in done.stderr
+    like = shlex.split(done.stderr.splitlines()[0].removeprefix("much like: scannet-prep "))
+    gt = workspace / like[like.index("--gt") + 1]
+    table = run_main("evaluate", workspace / like[1], *like[4:], "--gt", gt, "--json").json["scores"]
+    assert (like[0], f"{table['means']['all']['over_all']:.4f}") == ("evaluate", f"{classes / 200:.4f}")
+
+
+def test_wrong_use_and_damaged_input_of_octformers_tool_are_told_by_name(tmp_path: Path) -> None:
+    chunk, list_path = f"{VAL}.chunk_0", tmp_path / "list.txt"
+    list_path.write_text(f"{chunk}.npz\n")
+    np.savez(tmp_path / f"{chunk}.eval.npz", prob=np.zeros((10, 21)))
+    np.save(tmp_path / f"{chunk}.mask.npy", np.ones(50, bool))
+    np.savez(tmp_path / "cut.eval.npz", prob=np.zeros((10, 21)))
+    os.truncate(tmp_path / "cut.eval.npz", 500)
+    for name in ("empty", "absent", "cut"):
+        (tmp_path / f"{name}.txt").write_text("" if name == "empty" else f"{name}.npz\n")
+    (tmp_path / "scene0011_00.txt").write_text("1\n2\n")
+    outputs = ["--run", "generate_output_seg", "--path_pred", ".", "--path_in", ".", "--path_out", "seg", "--filelist"]
+    for words, status, found in (
+        (["--run", "process_scannet", "--suffix_out", ".ply"], 2, "scannet-prep export --format ply"),
+        (["--run", "process_scannet", "--path_in", "nowhere"], 1, "nowhere"),
+        (["--run", "calc_iou"], 2, "needs --path_pred"),
+        (["--run", "calc_iou", "--path_pred", "."], 1, "scene0011_00"),
+        ([*outputs, "empty.txt"], 1, "empty.txt: names no scene"),
+        ([*outputs, "absent.txt"], 1, "absent.eval.npz: no such file"),
+        ([*outputs, "cut.txt"], 1, "cut.eval.npz: cannot be read as .npz"),
+        ([*outputs, "list.txt"], 1, f"{chunk}.mask.npy: has 50 of 50 vertices, expected 10 of 50"),
+    ):
+        done = run_tool("seg_scannet.py", *words, cwd=tmp_path)
+        assert (done.status, found in done.stderr) == (status, True), done.stderr
+
+
+def run_bash(script: str, **environment: str | Path) -> Outcome:
     variables = {key: value for key, value in os.environ.items() if key not in {"PYTHON", "SCANNET_PREP_VENV"}}
     variables |= {key: str(value) for key, value in environment.items()}
-    command = ["bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}']
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    return run_words("bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}', env=variables)
 
 
 def test_python_of_another_version_than_the_environment_is_told_with_both_versions(tmp_path: Path) -> None:
@@ -32,7 +184,7 @@ def test_python_of_another_version_than_the_environment_is_told_with_both_versio
         path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
         path.chmod(0o755)
     done = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
-    assert done.returncode == 1
+    assert done.status == 1
     assert f"error: PYTHON={python} is Python 3.13, but {folder} was made with Python 3.12" in done.stderr
     assert "hint: use another folder: SCANNET_PREP_VENV=.venv-3.13" in done.stderr
     assert f"rm -r {tmp_path}/a\\ b\n" in done.stderr
@@ -41,22 +193,11 @@ def test_python_of_another_version_than_the_environment_is_told_with_both_versio
 def test_unusable_python_and_folders_that_are_not_environments_are_told_and_left_alone(tmp_path: Path) -> None:
     for python in ("/bin/false", "no-such-python"):
         done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
-        assert (done.returncode, f"error: PYTHON={python} is not Python 3." in done.stderr) == (1, True)
+        assert (done.status, f"error: PYTHON={python} is not Python 3." in done.stderr) == (1, True)
         assert not (tmp_path / "venv").exists()
     # Nor is an environment used that is active.
     assert run_bash("echo $python", VIRTUAL_ENV=tmp_path).stdout == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
     (tmp_path / "thesis.tex").write_text("mine")
     done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)
-    assert (done.returncode, f"error: {tmp_path} is not a virtual environment" in done.stderr) == (1, True)
+    assert (done.status, f"error: {tmp_path} is not a virtual environment" in done.stderr) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_each_step_that_the_benchmark_times_is_made_in_a_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TOOLS_DIR))
-    timer = importlib.import_module("benchmark.steps").StepTimer()
-    write_release(tmp_path / "raw", official_scenes("train")[:1], vertices=600)
-    plan = process.plan(tmp_path / "raw", tmp_path / "out", ProcessOptions(align_axis=True))
-    (tmp_path / "out" / "train").mkdir(parents=True)
-    with timer.installed():
-        times = timer.call(lambda: make_scene_file(plan.tasks[0], plan.context))
-    assert [step for step, seconds in times.items() if not seconds] == []

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.labels import builtin_label_map
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, encode_processed, parse_processed
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.process.make_scene import process_scene
@@ -186,6 +186,9 @@ def process_tiny(
 
 
 def process_written(scene: RawScene, split: Split = Split.TRAIN, **options: Any) -> ProcessedScene:
-    """Process a scene that lies on the disk."""
+    """Process a scene that lies on the disk, and read again what is written of it."""
     chosen = ProcessOptions(**options)
-    return process_scene(scene, split, chosen, builtin_label_map())
+    made = process_scene(scene, split, chosen, builtin_label_map())
+    found = parse_processed(b"".join(encode_processed(made)), f"{scene.scene_id}.npz")
+    assert found.meta == made.meta
+    return found
