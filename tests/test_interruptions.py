@@ -43,7 +43,7 @@ def test_ended_at_any_moment_by_any_signal_it_leaves_whole_scenes_says_so_and_th
     expected, source, has_refused = digests(expected_dir), raw_dir, False
     if command == "unpack":
         source = raw_dir.with_name("a.tar.zst")
-        pack_tree(expected_dir, source).close()
+        pack_tree(expected_dir, source)
     for signum, more in ((number, 1), (signal.SIGKILL, random.randrange(5))):
         count = len(list(tmp_path.rglob("*.npz"))) + more
         process = start_command(command, source, "-o", tmp_path, "--json", "--jobs", "2")
