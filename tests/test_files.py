@@ -11,7 +11,14 @@ import pytest
 from commands import limited
 
 from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
-from scannet_prep.files import is_hidden_or_temporary, make_directory, remove_temporaries, run_lock, write_atomically
+from scannet_prep.files import (
+    LOCK_NAME,
+    is_hidden_or_temporary,
+    make_directory,
+    remove_temporaries,
+    run_lock,
+    write_atomically,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -67,6 +74,9 @@ def test_a_lock_ends_no_run_where_the_disk_is_full_or_the_folder_has_gone(tmp_pa
         folder.rename(tmp_path / "moved")
         folder.touch()
     assert names(tmp_path) == ["folder", "moved"]
+    with run_lock(tmp_path / "moved"):  # and where the lock cannot be removed
+        (tmp_path / "moved" / LOCK_NAME).unlink()
+        (tmp_path / "moved" / LOCK_NAME / "x").mkdir(parents=True)
 
 
 def test_places_that_cannot_be_written_to_are_errors_and_stay_what_they_are(tmp_path: Path) -> None:
