@@ -124,3 +124,30 @@ for _ in range(100):
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fork_while_another_thread_is_the_first_to_read_a_type_leaves_no_lock_behind() -> None:
+    script = """
+import os, signal, threading
+from dataclasses import make_dataclass
+from scannet_prep.typed_json import parse_json
+is_reading, has_forked = threading.Event(), threading.Event()
+def slow():
+    is_reading.set()
+    has_forked.wait(0.2)
+    return int
+kind = make_dataclass("Kind", [("a", "slow()")])
+kind.__module__ = "__main__"
+thread = threading.Thread(target=parse_json, args=(b'{"a": 1}', kind))
+thread.start()
+is_reading.wait()
+child = os.fork()
+has_forked.set()
+signal.alarm(0 if child else 20)
+assert parse_json(b'{"a": 1}', kind).a == 1
+if child:
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
