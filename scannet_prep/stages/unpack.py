@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -110,7 +110,8 @@ def run(
     out_dir = out_dir or _DEFAULT_DIRS[archives.kind]
     make_directory(out_dir)
     with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
-        target = _Target(archives.kind, out_dir, selection)
+        chosen = [group.scene_id for group in archives.chosen] if archives.has_indexes else None
+        target = _Target(archives.kind, out_dir, selection, chosen)
         warnings = target.warnings
         for reader in archives.readers:
             target.begin(reader.files, reader.read_manifest())
@@ -147,6 +148,7 @@ class _Target:
         kind: What the archives were made from.
         out_dir: The folder.
         selection: Which scenes were asked for.
+        chosen: Which these are; None where nobody knows, but for the manifests of the archives.
 
     Attributes:
         scenes: Of each scene that is there now, by id, its files and what became of them: `written`, which were not
@@ -160,12 +162,13 @@ class _Target:
         LockError: Its `scannet.lock` is damaged.
     """
 
-    def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection) -> None:
+    def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection, chosen: Collection[str] | None) -> None:
         self.scenes: dict[str, dict[str, str]] = {}
         self._others: dict[str, str] = {}
         self.failures: dict[str, SceneFailure] = {}
         self.warnings: list[str] = []
-        self._out_dir, self._selection, self._is_raw = out_dir, selection, kind is ArchiveKind.RAW
+        self._out_dir, self._selection, self._chosen = out_dir, selection, chosen
+        self._is_raw = kind is ArchiveKind.RAW
         self._has_begun = False
         self._came, self._came_digests = Manifest(), dict[str, LockEntry]()
         if is_export(out_dir):
@@ -190,6 +193,11 @@ class _Target:
     def _expected(self) -> Mapping[str, SceneEntry]:
         """The scenes that the manifests of the archives name, and that were asked for."""
         return {name: entry for name, entry in self._came.scenes.items() if self._selection.wants(name, entry.split)}
+
+    @property
+    def _wanted(self) -> set[str]:
+        """The scenes that are to be there at the end, as far as they are known."""
+        return set(self._expected if self._chosen is None else self._chosen)
 
     def begin(self, files: Mapping[str, bytes], came: Manifest | None) -> None:
         """Take the files of an archive that belong to no scene, and what its manifest says.
@@ -253,7 +261,7 @@ class _Target:
         version = self._came.program_version if before.scenes.keys() <= came.keys() else VERSION
         whole = Manifest({**before.scenes, **came}, failures, before.is_complete, version)
         lists.record(self._out_dir, before, whole)
-        lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
+        lists.mark_finished(self._out_dir, self._wanted | self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:
         """Add what the `scannet.lock` of the archive says of the files that came of it, and the scenes that failed."""
@@ -276,7 +284,7 @@ class _Target:
         if has_content(path, data) and not path.is_symlink():  # in this order: of what cannot be looked into, no error
             return "kept"
         if not (self._has_begun or self._is_raw):
-            lists.mark_unfinished(self._out_dir, lists.read_unfinished(self._out_dir))
+            lists.mark_unfinished(self._out_dir, lists.read_unfinished(self._out_dir) | self._wanted)
         self._has_begun = True
         is_there = os.path.lexists(path)
         make_directory(path.parent)
