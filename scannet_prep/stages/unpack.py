@@ -116,6 +116,7 @@ def run(
         for reader in archives.readers:
             target.begin(reader.files, reader.read_manifest())
         for reader in archives.readers:
+            target.write_others(reader.files)
             for group, problem in reader.read(target.write, jobs, progress):
                 if problem:
                     message = f"{group.scene_id}: is damaged: {problem}"
@@ -200,10 +201,9 @@ class _Target:
         return set(self._expected if self._chosen is None else self._chosen)
 
     def begin(self, files: Mapping[str, bytes], came: Manifest | None) -> None:
-        """Take the files of an archive that belong to no scene, and what its manifest says.
+        """Take note of what the manifest of an archive says, or its `scannet.lock`; nothing is written.
 
         Raises:
-            OutputError: They cannot be written.
             ManifestError: The folder has scenes that were made in another way, so that no dataset could read both.
         """
         if came is not None:
@@ -214,6 +214,13 @@ class _Target:
         if self._is_raw and LOCK_NAME in files:
             with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= locks.read_lock(Path(LOCK_NAME), files[LOCK_NAME])
+
+    def write_others(self, files: Mapping[str, bytes]) -> None:
+        """Write the files of an archive that belong to no scene.
+
+        Raises:
+            OutputError: They cannot be written.
+        """
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME}
         for name in [name for name in files if name not in own and not name.startswith(OWN_PREFIX)]:
             path = self._out_dir / name
