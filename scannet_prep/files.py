@@ -181,10 +181,7 @@ def _check_can_be_file(path: Path) -> None:
 def remove_temporaries(*directories: Path, names: str = ".+") -> None:
     """Remove what killed runs left of `write_atomically`; for the run that holds the folder's lock.
 
-    Args:
-        directories: Where to look.
-        names: A pattern for the names of the files that were being written. Where others write too, without the lock,
-            only one's own may be removed.
+    Where others write without it, `names` is a pattern of the files that are the run's own.
     """
     temporary = re.compile(rf"\.(?:{names})\.\d+-[0-9a-f]{{8}}{re.escape(_TEMPORARY_SUFFIX)}")
     for path in chain.from_iterable(directory.glob(f".*{_TEMPORARY_SUFFIX}") for directory in directories):

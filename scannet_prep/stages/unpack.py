@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -110,8 +110,7 @@ def run(
     out_dir = out_dir or _DEFAULT_DIRS[archives.kind]
     make_directory(out_dir)
     with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
-        chosen = [group.scene_id for group in archives.chosen] if archives.has_indexes else None
-        target = _Target(archives.kind, out_dir, selection, chosen)
+        target = _Target(archives, out_dir, selection)
         warnings = target.warnings
         for reader in archives.readers:
             target.begin(reader.files, reader.read_manifest())
@@ -146,10 +145,9 @@ class _Target:
     Nothing is written before something is found to be missing; what killed runs left is removed at once.
 
     Args:
-        kind: What the archives were made from.
+        archives: What is unpacked into it.
         out_dir: The folder.
         selection: Which scenes were asked for.
-        chosen: Which these are; None where nobody knows, but for the manifests of the archives.
 
     Attributes:
         scenes: Of each scene that is there now, by id, its files and what became of them: `written`, which were not
@@ -163,20 +161,20 @@ class _Target:
         LockError: Its `scannet.lock` is damaged.
     """
 
-    def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection, chosen: Collection[str] | None) -> None:
+    def __init__(self, archives: ArchiveSet, out_dir: Path, selection: Selection) -> None:
         self.scenes: dict[str, dict[str, str]] = {}
         self._others: dict[str, str] = {}
         self.failures: dict[str, SceneFailure] = {}
         self.warnings: list[str] = []
-        self._out_dir, self._selection, self._chosen = out_dir, selection, chosen
-        self._is_raw = kind is ArchiveKind.RAW
+        self._out_dir, self._selection, self._is_raw = out_dir, selection, archives.kind is ArchiveKind.RAW
+        self._chosen = {group.scene_id for group in archives.chosen}
         self._has_begun = False
         self._came, self._came_digests = Manifest(), dict[str, LockEntry]()
         if is_export(out_dir):
             raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
         with suppress(FileError):
-            if (found := str(identify_tree(out_dir))) != kind:
-                raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
+            if (found := str(identify_tree(out_dir))) != archives.kind:
+                raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {archives.kind} ones", _ELSEWHERE)
         self._before = (None if self._is_raw else manifests.read_manifest(out_dir)) or Manifest()
         self._digests = locks.read_locks(out_dir) if self._is_raw else {}
         self._shards = (locks if self._is_raw else manifests).shards_of(out_dir)
@@ -198,7 +196,7 @@ class _Target:
     @property
     def _wanted(self) -> set[str]:
         """The scenes that are to be there at the end, as far as they are known."""
-        return set(self._expected if self._chosen is None else self._chosen)
+        return self._chosen or set(self._expected)
 
     def begin(self, files: Mapping[str, bytes], came: Manifest | None) -> None:
         """Take note of what the manifest of an archive says, or its `scannet.lock`; nothing is written.
@@ -216,11 +214,7 @@ class _Target:
                 self._came_digests |= locks.read_lock(Path(LOCK_NAME), files[LOCK_NAME])
 
     def write_others(self, files: Mapping[str, bytes]) -> None:
-        """Write the files of an archive that belong to no scene.
-
-        Raises:
-            OutputError: They cannot be written.
-        """
+        """Write the files of an archive that belong to no scene, or raise an `OutputError`."""
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME}
         for name in [name for name in files if name not in own and not name.startswith(OWN_PREFIX)]:
             path = self._out_dir / name
