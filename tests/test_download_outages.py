@@ -104,6 +104,20 @@ def test_an_incomplete_mirror_gives_what_it_has(server: ReleaseServer, tmp_path:
     assert len(fetched(tmp_path)) == len(digests(server.root)) - 1
 
 
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_a_later_run_on_an_incomplete_mirror_ends_with_what_it_lacks(
+    server: ReleaseServer, tmp_path: Path, jobs: int
+) -> None:
+    """In this run nothing has been served yet: whole files of the earlier one show that the server is up."""
+    server.faults = [at(lambda path: path.endswith((".txt", MESH)), then=Status(404))]
+    failed = {item.file.local_path for item in fetch(server, tmp_path, jobs=jobs).failures}
+    assert len(failed) == 6
+    for _ in range(3):
+        server.forget()
+        assert {item.file.local_path for item in fetch(server, tmp_path, jobs=jobs).failures} == failed
+        assert len(server.requests()) < 40
+
+
 @pytest.mark.parametrize("ability", [RangesIgnored(), NoLength(), Header("Content-Range", None)])
 def test_outages_are_told_from_failing_files_without_ranges(release_dir: Path, tmp_path: Path, ability: Fault) -> None:
     rules = [at(None, then=ability), at(ending(MESH), then=Status(503)), between(8, 20, Status(503))]

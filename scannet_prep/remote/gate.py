@@ -81,6 +81,11 @@ class Gate:
         pause_s = max(0.0, self.next_s - time.monotonic())
         return f"waiting for the server ({self._failures[-1].reason}), next try in {pause_s:.0f} s"
 
+    @property
+    def failure_count(self) -> int:
+        """How many requests have brought nothing, one after another: the one that closed the gate, and trials."""
+        return len(self._failures)
+
     def admits(self) -> bool:
         """Whether a request may be made now.
 

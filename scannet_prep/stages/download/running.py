@@ -169,7 +169,7 @@ class _Run:
         self._active: set[_Job] = set()
         self._done: queue.SimpleQueue[tuple[_Job, BaseException | None]] = queue.SimpleQueue()
         self._told: set[str] = set()
-        self._settled = self._trials = self._received_bytes = 0
+        self._settled = self._received_bytes = 0
         self._moved_s = time.monotonic()
 
     def run(self) -> DownloadReport:
@@ -237,10 +237,12 @@ class _Run:
         return job
 
     def _choose_known(self) -> FileTask | None:
-        """Choose a file that was served before. This server may lack those of earlier runs: every other time, none."""
-        self._trials += 1
+        """Choose a file that was served before. This server may lack those of earlier runs: every other time, none.
+
+        The first trial asks for one: only that shows that the server is up, and the file that has just failed to blame.
+        """
         known = [task for task in self._tasks if task.outcome is FileOutcome.FETCHED]
-        if not known and self._trials % 2:
+        if not known and self._gate.failure_count % 2:
             known = [task for task in self._tasks if task.outcome is FileOutcome.PRESENT]
         return random.choice(known) if known else None  # noqa: S311 - any will do
 
