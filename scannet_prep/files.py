@@ -30,7 +30,6 @@ _MAX_BYTES = 1 << 32
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 _BLOCK_BYTES = 1 << 22
 _TEMPORARY_SUFFIX = ".tmp"
-_TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +178,14 @@ def _check_can_be_file(path: Path) -> None:
             raise FileError(path, "is a device or a pipe, so that no file can be written there", "name a file")
 
 
-def remove_temporaries(*directories: Path) -> None:
-    """Remove what killed runs left of `write_atomically`; for the run that holds the folder's lock."""
+def remove_temporaries(*directories: Path, names: str = ".+") -> None:
+    """Remove what killed runs left of `write_atomically`; for the run that holds the folder's lock.
+
+    Where others write without it, `names` is a pattern of the files that are the run's own.
+    """
+    temporary = re.compile(rf"\.(?:{names})\.\d+-[0-9a-f]{{8}}{re.escape(_TEMPORARY_SUFFIX)}")
     for path in chain.from_iterable(directory.glob(f".*{_TEMPORARY_SUFFIX}") for directory in directories):
-        if _TEMPORARY.fullmatch(path.name):
+        if temporary.fullmatch(path.name):
             with suppress(OSError):  # they are in nobody's way, for example on a read-only file system
                 path.unlink()
 
@@ -291,8 +294,13 @@ def run_lock(folder: Path) -> Iterator[None]:
             pass  # a read-only folder: nothing will be written; or a file system without locks
         else:
             started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-            stack.callback(remove_file, path)
+            stack.callback(_remove_lock, path)
             with suppress(OSError):  # the disk may be full, and nothing to be written
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
         yield
+
+
+def _remove_lock(path: Path) -> None:
+    with suppress(OSError):  # whatever happened to the folder, the run tells, if it matters
+        path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import PurePath
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -18,7 +19,9 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 Crc32: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 """A CRC-32 as eight hexadecimal digits."""
 
-_PREPARED, _PREPARING = set[Any](), threading.Lock()
+_PREPARED, _LOCK = set[Any](), threading.RLock()
+if hasattr(os, "register_at_fork"):  # a fork waits: the lock, or a type that is half done, would stay so in the child
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def parse_json(data: bytes | bytearray | memoryview, kind: type[Value]) -> Value:
@@ -42,7 +45,7 @@ def decode_json(data: bytes | bytearray | memoryview | str, kind: type[Value]) -
     What it finds out of a type when that is first used, another thread must not find half done.
     """
     if kind not in _PREPARED:
-        with _PREPARING:
+        with _LOCK:
             msgspec.json.Decoder(kind, dec_hook=_from_text)
             _PREPARED.add(kind)
     return msgspec.json.decode(data, type=kind, dec_hook=_from_text)

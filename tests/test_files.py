@@ -11,7 +11,14 @@ import pytest
 from commands import limited
 
 from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
-from scannet_prep.files import is_hidden_or_temporary, make_directory, remove_temporaries, run_lock, write_atomically
+from scannet_prep.files import (
+    LOCK_NAME,
+    is_hidden_or_temporary,
+    make_directory,
+    remove_temporaries,
+    run_lock,
+    write_atomically,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -67,6 +74,9 @@ def test_a_lock_ends_no_run_where_the_disk_is_full_or_the_folder_has_gone(tmp_pa
         folder.rename(tmp_path / "moved")
         folder.touch()
     assert names(tmp_path) == ["folder", "moved"]
+    with run_lock(tmp_path / "moved"):  # and where the lock cannot be removed
+        (tmp_path / "moved" / LOCK_NAME).unlink()
+        (tmp_path / "moved" / LOCK_NAME / "x").mkdir(parents=True)
 
 
 def test_places_that_cannot_be_written_to_are_errors_and_stay_what_they_are(tmp_path: Path) -> None:
@@ -111,6 +121,33 @@ for _ in range(100):
     threads = [threading.Thread(target=read) for _ in range(4)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fork_while_another_thread_is_the_first_to_read_a_type_leaves_no_lock_behind() -> None:
+    script = """
+import os, signal, threading
+from dataclasses import make_dataclass
+from scannet_prep.typed_json import parse_json
+is_reading, has_forked = threading.Event(), threading.Event()
+def slow():
+    is_reading.set()
+    has_forked.wait(0.2)
+    return int
+kind = make_dataclass("Kind", [("a", "slow()")])
+kind.__module__ = "__main__"
+thread = threading.Thread(target=parse_json, args=(b'{"a": 1}', kind))
+thread.start()
+is_reading.wait()
+child = os.fork()
+has_forked.set()
+signal.alarm(0 if child else 20)
+assert parse_json(b'{"a": 1}', kind).a == 1
+if child:
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

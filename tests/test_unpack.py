@@ -5,6 +5,7 @@ import shutil
 import stat
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from archives import TREE, call, pack_tree, read_tree, unpack_pipe, write_tree
@@ -124,6 +125,20 @@ def test_scenes_made_in_another_way_or_of_another_kind_are_not_mixed_in(packed_d
             outcome = unpack_it(packed_dir / f"{kind}.tar.zst", "-o", out_dir, "--scenes", VAL)
             assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
             assert digests(out_dir) == before
+
+
+def test_archives_made_in_two_ways_are_refused_before_anything_is_written(out_dir: Path, tmp_path: Path) -> None:
+    def align(manifest: dict[str, Any]) -> None:
+        for entry in manifest["scenes"].values():
+            entry["options"]["align_axis"] = True
+
+    for scene_id in (TRAIN, VAL):
+        assert call("pack", out_dir, "-o", tmp_path / f"{scene_id}.tar.zst", "--scenes", scene_id).status == 0
+        edit_json(out_dir / "manifest.json", align)
+    paths = [tmp_path / f"{scene_id}.tar.zst" for scene_id in (TRAIN, VAL)]
+    outcome = call("unpack", *paths, "-o", tmp_path / "new")
+    assert (outcome.status, "scenes were made with different options" in outcome.stderr) == (1, True), outcome.stderr
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_scenes_of_a_pipe_that_do_not_come_are_failures_and_a_limit_ends_it(packed: Path, tmp_path: Path) -> None:

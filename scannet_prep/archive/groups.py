@@ -246,7 +246,8 @@ class ArchiveSet:
         names: Their paths or addresses.
         kind: What they were made from.
         missing_shards: Names of the shards that belong to a single one.
-        size_bytes: Tar bytes of the scenes that are wanted, as far as they are known before all is read.
+        chosen: The scenes that are wanted, as far as they are known before all is read.
+        size_bytes: Tar bytes of those.
 
     Raises:
         UsageError: They are of two kinds, a scene is in two of them, or they lack shards of a set.
@@ -257,11 +258,11 @@ class ArchiveSet:
         self, places: Sequence[Place], wants: Wants, limit: int | None, certificates: bool | Path = True
     ) -> None:
         self.readers: list[GroupReader] = []
-        chosen: list[StoredGroup] = []
+        self.chosen: list[StoredGroup] = []
         for place in places:
             source = open_source(place, certificates=certificates)
-            self.readers.append(GroupReader(source, wants, limit and limit - len(chosen)))
-            chosen += self.readers[-1].chosen
+            self.readers.append(GroupReader(source, wants, limit and limit - len(self.chosen)))
+            self.chosen += self.readers[-1].chosen
         self.names, self.kind = [reader.name for reader in self.readers], self.readers[0].head.kind
         if any(reader.head.kind is not self.kind for reader in self.readers):
             raise UsageError("the archives hold raw and processed scenes", "name those of one kind")
@@ -272,7 +273,7 @@ class ArchiveSet:
             if len(self.names) > 1:
                 raise UsageError(problem, "name all of them, or one at a time")
             self.readers[0].warnings.append(problem)
-        self.size_bytes = sum(group.size_bytes for group in chosen)
+        self.size_bytes = sum(group.size_bytes for group in self.chosen)
 
     @property
     def has_indexes(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -118,8 +119,10 @@ def run(
             if isinstance(target, Path):
                 make_directory(target.parent)
                 stack.enter_context(run_lock(target.parent))
-                remove_temporaries(target.parent)
-                stack.callback(remove_temporaries, target.parent)
+                # Reports, pictures and other archives may be written there at the same time.
+                names = rf"{re.escape(target.name.removesuffix(SUFFIX))}(-\d+-of-\d+)?{re.escape(SUFFIX)}"
+                remove_temporaries(target.parent, names=names)
+                stack.callback(remove_temporaries, target.parent, names=names)
             if target is not None and shard_bytes is None and not is_forced:
                 same = _find_same(contents, target, jobs, progress)
             archives = same or _write(contents, target, shard_bytes, jobs, progress, pipe)

@@ -110,11 +110,12 @@ def run(
     out_dir = out_dir or _DEFAULT_DIRS[archives.kind]
     make_directory(out_dir)
     with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
-        target = _Target(archives.kind, out_dir, selection)
+        target = _Target(archives, out_dir, selection)
         warnings = target.warnings
         for reader in archives.readers:
             target.begin(reader.files, reader.read_manifest())
         for reader in archives.readers:
+            target.write_others(reader.files)
             for group, problem in reader.read(target.write, jobs, progress):
                 if problem:
                     message = f"{group.scene_id}: is damaged: {problem}"
@@ -144,7 +145,7 @@ class _Target:
     Nothing is written before something is found to be missing; what killed runs left is removed at once.
 
     Args:
-        kind: What the archives were made from.
+        archives: What is unpacked into it.
         out_dir: The folder.
         selection: Which scenes were asked for.
 
@@ -160,19 +161,20 @@ class _Target:
         LockError: Its `scannet.lock` is damaged.
     """
 
-    def __init__(self, kind: ArchiveKind, out_dir: Path, selection: Selection) -> None:
+    def __init__(self, archives: ArchiveSet, out_dir: Path, selection: Selection) -> None:
         self.scenes: dict[str, dict[str, str]] = {}
         self._others: dict[str, str] = {}
         self.failures: dict[str, SceneFailure] = {}
         self.warnings: list[str] = []
-        self._out_dir, self._selection, self._is_raw = out_dir, selection, kind is ArchiveKind.RAW
+        self._out_dir, self._selection, self._is_raw = out_dir, selection, archives.kind is ArchiveKind.RAW
+        self._chosen = {group.scene_id for group in archives.chosen}
         self._has_begun = False
         self._came, self._came_digests = Manifest(), dict[str, LockEntry]()
         if is_export(out_dir):
             raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
         with suppress(FileError):
-            if (found := str(identify_tree(out_dir))) != kind:
-                raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {kind} ones", _ELSEWHERE)
+            if (found := str(identify_tree(out_dir))) != archives.kind:
+                raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {archives.kind} ones", _ELSEWHERE)
         self._before = (None if self._is_raw else manifests.read_manifest(out_dir)) or Manifest()
         self._digests = locks.read_locks(out_dir) if self._is_raw else {}
         self._shards = (locks if self._is_raw else manifests).shards_of(out_dir)
@@ -191,11 +193,15 @@ class _Target:
         """The scenes that the manifests of the archives name, and that were asked for."""
         return {name: entry for name, entry in self._came.scenes.items() if self._selection.wants(name, entry.split)}
 
+    @property
+    def _wanted(self) -> set[str]:
+        """The scenes that are to be there at the end, as far as they are known."""
+        return self._chosen or set(self._expected)
+
     def begin(self, files: Mapping[str, bytes], came: Manifest | None) -> None:
-        """Take the files of an archive that belong to no scene, and what its manifest says.
+        """Take note of what the manifest of an archive says, or its `scannet.lock`; nothing is written.
 
         Raises:
-            OutputError: They cannot be written.
             ManifestError: The folder has scenes that were made in another way, so that no dataset could read both.
         """
         if came is not None:
@@ -206,6 +212,9 @@ class _Target:
         if self._is_raw and LOCK_NAME in files:
             with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= locks.read_lock(Path(LOCK_NAME), files[LOCK_NAME])
+
+    def write_others(self, files: Mapping[str, bytes]) -> None:
+        """Write the files of an archive that belong to no scene, or raise an `OutputError`."""
         own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME}
         for name in [name for name in files if name not in own and not name.startswith(OWN_PREFIX)]:
             path = self._out_dir / name
@@ -253,7 +262,7 @@ class _Target:
         version = self._came.program_version if before.scenes.keys() <= came.keys() else VERSION
         whole = Manifest({**before.scenes, **came}, failures, before.is_complete, version)
         lists.record(self._out_dir, before, whole)
-        lists.mark_finished(self._out_dir, self.scenes.keys() | self.failures.keys())
+        lists.mark_finished(self._out_dir, self._wanted | self.scenes.keys() | self.failures.keys())
 
     def _end_raw(self) -> None:
         """Add what the `scannet.lock` of the archive says of the files that came of it, and the scenes that failed."""
@@ -276,7 +285,7 @@ class _Target:
         if has_content(path, data) and not path.is_symlink():  # in this order: of what cannot be looked into, no error
             return "kept"
         if not (self._has_begun or self._is_raw):
-            lists.mark_unfinished(self._out_dir, lists.read_unfinished(self._out_dir))
+            lists.mark_unfinished(self._out_dir, lists.read_unfinished(self._out_dir) | self._wanted)
         self._has_begun = True
         is_there = os.path.lexists(path)
         make_directory(path.parent)
