@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import PurePath
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -19,6 +20,10 @@ Crc32: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 """A CRC-32 as eight hexadecimal digits."""
 
 _PREPARED, _PREPARING = set[Any](), threading.Lock()
+if hasattr(os, "register_at_fork"):  # else the new process would have the lock, and what it guards, as they were then
+    os.register_at_fork(
+        before=_PREPARING.acquire, after_in_parent=_PREPARING.release, after_in_child=_PREPARING.release
+    )
 
 
 def parse_json(data: bytes | bytearray | memoryview, kind: type[Value]) -> Value:

@@ -95,22 +95,28 @@ def test_places_that_cannot_be_written_to_are_errors_and_stay_what_they_are(tmp_
     assert (tmp_path / "link").is_symlink()
 
 
-def test_threads_that_read_json_of_a_new_type_at_once_do_not_crash() -> None:
+def test_threads_that_read_json_of_a_new_type_at_once_do_not_crash_or_stop_a_process_forked_meanwhile() -> None:
     script = """
-import sys, threading
+import os, signal, sys, threading
 from dataclasses import make_dataclass
 from scannet_prep.typed_json import parse_json
 sys.setswitchinterval(1e-6)
 for _ in range(100):
     inner = make_dataclass("Inner", [("a", "int | None"), ("b", "list[str] | None")])
     outer = make_dataclass("Outer", [("x", list[inner]), ("y", inner)])
-    start = threading.Barrier(4)
+    start = threading.Barrier(5)
     def read():
         start.wait()
         parse_json(b'{"x": [{"a": 1, "b": ["s"]}], "y": {"a": null, "b": null}}', outer)
     threads = [threading.Thread(target=read) for _ in range(4)]
     [thread.start() for thread in threads]
+    start.wait()
+    if not (child := os.fork()):
+        signal.alarm(10)
+        parse_json(b'{"z": 1}', make_dataclass("Other", [("z", int)]))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
     [thread.join() for thread in threads]
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
