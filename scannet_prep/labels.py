@@ -25,6 +25,8 @@ LABEL_MAP_NAME = LABEL_MAP.suffix
 MAX_NYU40_ID = 40
 MAX_SCANNET_ID = 65_535
 
+_HINT = f"put {LABEL_MAP_NAME} of v2 there, or remove it to use the built-in one"
+
 Frequency = Literal["head", "common", "tail"]
 
 
@@ -254,7 +256,7 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
     missing = [name for name in ("raw_category", "id", "nyu40id") if name not in header]
     if missing:
         problem = f"has no column {' or '.join(missing)}; its first line reads {', '.join(header)[:120]!r}"
-        raise LabelMapError(path, problem, f"put {LABEL_MAP_NAME} of v2 there, or remove it to use the built-in one")
+        raise LabelMapError(path, problem, _HINT)
     name_column, id_column, nyu40_column = (header.index(name) for name in ("raw_category", "id", "nyu40id"))
     rows: dict[str, RawIds] = {}
     is_cut = not text.endswith(("\n", "\r"))
@@ -268,7 +270,8 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
             _parse_id(cells[nyu40_column], MAX_NYU40_ID, f"row {number}, column nyu40id", path),
         )
         if rows.setdefault(name, ids) != ids:
-            raise LabelMapError(path, f"row {number}: {name!r:.80} has {ids}, but an earlier row has {rows[name]}")
+            problem = f"row {number}: {name!r:.80} has {ids}, but an earlier row has {rows[name]}"
+            raise LabelMapError(path, problem, _HINT)
     return LabelMap(str(path), rows)
 
 

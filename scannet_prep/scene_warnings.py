@@ -44,6 +44,9 @@ class WarningKind(StrEnum):
     UNKNOWN_CATEGORY = (
         "unknown_category", "raw category {subject} is not in the label map: groups left unlabeled: {count}", "doubt",
     )  # fmt: skip
+    AMBIGUOUS_CATEGORY = (  # of scenes that earlier versions made
+        "ambiguous_category", "raw category {subject} in the label map: the first row counts; groups: {count}", "doubt",
+    )  # fmt: skip
     LABEL_MAP_DIFFERS = "label_map_differs", "raw category {subject}; groups: {count}", "doubt"
     REPEATED_GROUPS = "repeated_groups", "groups dropped that repeat an earlier group exactly: {count}"
     UNKNOWN_SEGMENTS = "unknown_segments", "segment ids of groups that no vertex has, ignored: {count}", "doubt"

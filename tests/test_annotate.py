@@ -18,6 +18,7 @@ from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.synthetic import make_scene, write_scene
+from scannet_prep.typed_json import parse_json
 
 MESH, SEGMENTS, AGGREGATION = "_vh_clean_2.ply", "_vh_clean_2.0.010000.segs.json", ".aggregation.json"
 HIRES, LABELS_MESH, INFO = "_vh_clean.aggregation.json", "_vh_clean_2.labels.ply", ".txt"
@@ -205,6 +206,11 @@ def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_warned_a
     assert [warning.kind for warning in found.warnings] == [WarningKind.LABEL_MAP_DIFFERS]
     assert "'floor' is ScanNet id 9, nyu40 id 9 in" in found.warnings[0].text
     assert "but ScanNet id 3, nyu40 id 2 in the built-in" in found.warnings[0].text
+
+
+def test_what_earlier_versions_warned_of_is_still_read() -> None:
+    stored = b'{"kind": "ambiguous_category", "subject": "\'wall\' is both", "count": 2}'
+    assert "'wall' is both in the label map" in parse_json(stored, SceneWarning).text
 
 
 NAMES = st.sampled_from(["wall", "floor", "chair", "wardrobe cabinet", "rug", "trashcan", "stick", "ceiling"])

@@ -164,7 +164,7 @@ def _parse_document(data: bytes, path: Path, error_type: type[FileError], conten
         return decode_json(str(data, "utf-8"), content)  # msgspec passes over what is not asked for
     except msgspec.ValidationError as error:
         raise error_type(path, f"is damaged: {error}", _HINT) from None
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         found = describe_beginning(data[:LOOK_BYTES])
         problem = f"is {found}, expected JSON" if found else f"is not JSON: {error}; it has {len(data):,} bytes"
         raise error_type(path, problem, _HINT) from None

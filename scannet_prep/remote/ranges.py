@@ -47,9 +47,8 @@ class RangeSource(RemoteSource):
         self.close()  # so that processes that are forked now inherit no connection
 
     def close(self) -> None:
-        """Close the connections of this process; reading opens new ones."""
-        if client := self._clients.pop(os.getpid(), None):
-            client.close()
+        """Close the connections of this process, when all threads that are reading have done so; reading opens new."""
+        self._clients.pop(os.getpid(), None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""

@@ -36,7 +36,7 @@ class CropPoints(Selecting, max_points=(1, np.inf), sample_rate=(1e-6, 1), class
         if draft.count <= count:
             return
         place = generator.integers(draft.count)
-        if self.classes:
+        if np.size(self.classes):
             labels = draft.columns("labels")
             present = np.unique(labels[np.isin(labels, self.classes)])
             candidates = np.flatnonzero(labels == generator.choice(present)) if len(present) else [place]
