@@ -98,6 +98,9 @@ class Shard:
                 index, count = (environ[name] for name in names)
                 words = " and ".join(f"{name}={environ[name]}" for name in names)
                 if names[0].startswith("SLURM_ARRAY"):  # which may begin anywhere and have steps, but no gaps
+                    for name, value in environ.items():
+                        if name.startswith("SLURM_ARRAY_TASK_") and not re.fullmatch(r"[0-9]{1,9}", value):
+                            raise UsageError(f"shard auto: {name} is {value[:40]!r}, which is not a number", _BY_HAND)
                     first, last, step = (int(environ.get(f"SLURM_ARRAY_TASK_{it}", 0)) for it in _RANGE)
                     if last and last - first != (int(count) - 1) * max(1, step):
                         problem = f"shard auto: the {count} tasks of the job array do not follow each other"

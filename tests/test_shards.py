@@ -116,6 +116,8 @@ def test_a_shard_that_cannot_be_is_refused_and_the_hint_says_how_they_are_counte
         ("RANK=-1 WORLD_SIZE=2", "RANK=-1 and WORLD_SIZE=2: there is no shard -1/2"),
         ("RANK=2 WORLD_SIZE=2", "RANK=2 and WORLD_SIZE=2: there is no shard 2/2"),
         ("RANK=0 WORLD_SIZE=0", "there is no shard 0/0"),
+        ("SLURM_ARRAY_TASK_ID=one SLURM_ARRAY_TASK_COUNT=2", "SLURM_ARRAY_TASK_ID is 'one', which is not a number"),
+        ("SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MAX=no", "TASK_MAX is 'no', which is not"),
         ("SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=16 RANK=1 WORLD_SIZE=4", "is shard 3/16; .*is shard 1/4"),
         ("RANK=1 WORLD_SIZE=4 SLURM_PROCID=2 SLURM_NTASKS=4", "contradicts itself"),
     ],
