@@ -219,9 +219,3 @@ def test_closing_leaves_no_connection_and_reading_opens_again(server: ReleaseSer
         del source
         # The server closes its end a moment later.
         assert any(count_descriptors() == before or stop.wait(0.01) for _ in range(1_000))
-
-
-def test_what_a_thread_is_reading_while_another_closes_comes_whole(server: ReleaseServer) -> None:
-    source = open_source(server)
-    server.faults = [at(PATH, then=lambda *_: source.close())]  # the request has been made
-    assert source.read(*HERE) == part(*HERE)

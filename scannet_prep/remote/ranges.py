@@ -47,8 +47,9 @@ class RangeSource(RemoteSource):
         self.close()  # so that processes that are forked now inherit no connection
 
     def close(self) -> None:
-        """Close the connections of this process, when all threads that are reading have done so; reading opens new."""
-        self._clients.pop(os.getpid(), None)
+        """Close the connections of this process, which ends what other threads read; reading opens new ones."""
+        if client := self._clients.pop(os.getpid(), None):
+            client.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
