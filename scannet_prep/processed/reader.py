@@ -63,9 +63,9 @@ class SceneSource(ABC):
         self.lengths = dict(sorted(chosen.items()))
         self.failures = {name: text for name, text in failures.items() if name not in scenes}
         if split is not None and not chosen:
-            others = ", ".join(sorted({its_split for its_split, _ in scenes.values()})) or "no scenes at all"
+            others = ", only " + ", ".join(sorted({its_split for its_split, _ in scenes.values()})) if scenes else ""
             hint = f"make them: scannet-prep process --splits {split}{then}"
-            raise UnknownSplitError(f"{self.name}: holds no {split} scenes, only {others}", hint)
+            raise UnknownSplitError(f"{self.name}: holds no {split} scenes{others}", hint)
         if split is not None and self.failures:
             count, one, first = len(self.failures), min(self.failures), place if isinstance(place, str) else place[0]
             told = f"{self.name}: scenes that failed in processing are missing: {count}, for example {one}"

@@ -90,8 +90,8 @@ class Findings:
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors first, then by scene and file."""
-    return tuple(sorted(findings, key=lambda item: (item.severity, item.scene_id, str(item.path))))
+    """Errors first, then by scene and file; each once, whoever came upon it."""
+    return tuple(sorted(dict.fromkeys(findings), key=lambda item: (item.severity, item.scene_id, str(item.path))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Selection:
             problem = f"has no scene {unknown[0]}{where}{others}"
             raise UnknownSceneError(f"{place}: {problem}", hint)
         if self.splits and not wanted:
-            names = ", ".join(sorted({split or "scenes of no list" for split in held.values()})) or "no scenes at all"
+            names = ", ".join(sorted({split or "scenes of no list" for split in held.values()})) or "none"
             raise UnknownSceneError(f"{place}: has no scenes{where}; it has: {names}", hint)
 
 
