@@ -90,7 +90,7 @@ class Findings:
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors first, then by scene and file; each once, whoever came upon it."""
+    """Errors first, then by scene and file; each once, though several checks may come upon it."""
     return tuple(sorted(dict.fromkeys(findings), key=lambda item: (item.severity, item.scene_id, str(item.path))))
 
 

@@ -281,7 +281,7 @@ def _check_sensor_stream(path: Path) -> None:
         version, rest, imu_count = 0, 0, 0
     is_end = rest == 0 or (rest >= 8 and (rest - 8) % max(1, imu_count) == 0 and (rest > 8) == (imu_count > 0))
     if version != 4 or not count or not is_end:
-        raise FileError(path, f"is truncated, or no sensor stream: {size_bytes:,} bytes, {count:,} frames")
+        raise FileError(path, f"is truncated, or not a sensor stream: {size_bytes:,} bytes, {count:,} frames")
 
 
 # Of files that no scene is made from.
