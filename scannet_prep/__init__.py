@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from scannet_prep.labels import LabelSet as LabelSet
     from scannet_prep.processed.scene import ProcessedScene as ProcessedScene
     from scannet_prep.processed.scene import read_processed as read_processed
+    from scannet_prep.sampling.keys import WithEpoch as WithEpoch
     from scannet_prep.sampling.samplers import EvalSampler as EvalSampler
     from scannet_prep.sampling.samplers import PointBudgetBatchSampler as PointBudgetBatchSampler
-    from scannet_prep.sampling.samplers import WithEpoch as WithEpoch
     from scannet_prep.scene import SceneId as SceneId
     from scannet_prep.scene import Split as Split
     from scannet_prep.splits import official_scenes as official_scenes
@@ -40,7 +40,8 @@ _HOMES = {
     "errors": ("ScanNetPrepError",),
     "labels": ("SCANNET20", "SCANNET200", "LabelClass", "LabelSet"),
     "processed.scene": ("ProcessedScene", "read_processed"),
-    "sampling.samplers": ("EvalSampler", "PointBudgetBatchSampler", "WithEpoch"),
+    "sampling.keys": ("WithEpoch",),
+    "sampling.samplers": ("EvalSampler", "PointBudgetBatchSampler"),
     "scene": ("SceneId", "Split"),
     "splits": ("official_scenes",),
     "view.sample": ("render",),

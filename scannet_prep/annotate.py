@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import AnnotationError
-from scannet_prep.labels import LabelMap, RawIds, builtin_label_map
+from scannet_prep.labels import MAX_NYU40_ID, LabelMap, RawIds, builtin_label_map
 from scannet_prep.raw.segments import Aggregation, Group, Segmentation
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 
@@ -122,6 +122,43 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
     )
 
 
+def find_contradictions(
+    labels: NDArray[np.integer], segmentation: Segmentation, aggregation: Aggregation
+) -> NDArray[np.bool_]:
+    """Find the vertices whose label in `labels.ply` cannot come from the groups.
+
+    The release made both from the same annotation, so that a label is the nyu40 id of a group that claims the segment
+    of the vertex, or 0 where no group does. Where groups overlap, the id of each of them is right. Where a group's
+    category is not in the release's label map, every label is. Labels beyond nyu40 are not compared.
+
+    Args:
+        labels: (V,), non-negative; the labels of a `labels.ply`.
+        segmentation: The segments of the same mesh.
+        aggregation: The groups.
+
+    Returns:
+        bool (V,).
+    """
+    release_rows = builtin_label_map().rows
+    position_of = {raw_id: position for position, raw_id in enumerate(segmentation.raw_ids.tolist())}
+    # Which nyu40 ids (columns) fit each segment (rows); bool (S, 41).
+    fits = np.zeros((len(position_of), MAX_NYU40_ID + 1), np.bool_)
+    for group in aggregation.groups:
+        positions = [position_of[raw_id] for raw_id in group.segment_ids if raw_id in position_of]
+        row = release_rows.get(group.raw_category)
+        if row is None:
+            fits[positions] = True
+        else:
+            fits[positions, row.nyu40_id] = True
+    is_claimed = fits.any(axis=1)
+    fits[~is_claimed, 0] = True
+
+    is_nyu40 = labels <= MAX_NYU40_ID
+    columns = np.where(is_nyu40, labels, 0)
+    is_contradiction: NDArray[np.bool_] = is_nyu40 & ~fits[segmentation.indices, columns]
+    return is_contradiction
+
+
 def measure_groups(
     groups: Sequence[AnnotatedGroup], instances: NDArray[np.int16], points: NDArray[np.float32]
 ) -> tuple[AnnotatedGroup, ...]:
@@ -159,7 +196,8 @@ def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarni
             close = _find_close(name, tuple(label_map.rows), 1) if len(warnings) < _MOST_SUGGESTIONS else []
             subject = f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
-        if found != expected and label_map.digest != builtin.digest:
+        # Rows that the release does not have are no contradiction: they are there on purpose.
+        if expected is not None and found != expected and label_map.digest != builtin.digest:
             theirs, ours = (ids or "missing" for ids in (found, expected))
             subject = f"{name!r} is {theirs} in the label map, but {ours} in the built-in one"
             warnings.append(SceneWarning(WarningKind.LABEL_MAP_DIFFERS, subject, count))

@@ -6,36 +6,75 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep import workers
 from scannet_prep.errors import UsageError
-from scannet_prep.sample import Scenes
 
-# Arrays with a row for each point; all others have ends of their own.
-VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "segments", "grid"})
-# Arrays of numbers of points, which count from the beginning of the batch when they are joined, and along which axis.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ArrayT = TypeVar("ArrayT")
+ArrayKey: TypeAlias = Literal[
+    "points", "normals", "colors", "labels", "instances", "segments", "grid", "annotated", "offset", "batch",
+    "axis_alignment", "faces", "faces_offset", "inverse", "inverse_offset",
+]  # fmt: skip
+# Arrays with one row per point. All others get an offset of their own.
+VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "segments", "grid", "annotated"})
+# Arrays of point indices, which are shifted to count from the beginning of the batch, and the axis
+# along which they are joined.
 _INDEX_AXES = {"inverse": 0, "faces": 0, "edge_index": 1}
 
 
-class Batch(dict[str, Any]):
+class Batch(dict[str, Any], Generic[ArrayT]):
     """A dict of arrays or tensors: like any dict, except on its way between processes.
 
     There, the arrays of one batch share one piece of memory. One that is kept keeps all of it: copy what is to
     outlive the batch (`batch["labels"].clone()`, or `.copy()` of an array).
     """
 
+    if TYPE_CHECKING:
 
-def collate(samples: Sequence[dict[str, Any]]) -> Batch:
+        @overload
+        def __getitem__(self, key: ArrayKey) -> ArrayT: ...
+        @overload
+        def __getitem__(self, key: Literal["scene_ids"]) -> list[str]: ...
+        @overload
+        def __getitem__(self, key: Literal["label_set"]) -> str: ...
+        @overload
+        def __getitem__(self, key: str) -> Any: ...  # noqa: ANN401 - of a transform
+        def __getitem__(self, key: str) -> Any: ...  # noqa: D105
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> Batch[ArrayT]:  # noqa: ANN401 - as PyTorch takes it
+        """Return a batch whose tensors are on a device; everything else is as it was.
+
+        Args:
+            device: As `torch.Tensor.to` takes it, such as `"cuda"`.
+            non_blocking: Whether to return before the copies are done, which takes effect for pinned memory
+                (`DataLoader(pin_memory=True)`).
+
+        Raises:
+            UsageError: The batch holds arrays of NumPy.
+        """
+        moved: Batch[ArrayT] = Batch(self)
+        for key, value in self.items():
+            if isinstance(value, np.ndarray):
+                message = f"{key!r} is an array of NumPy, which cannot be moved to {device}"
+                raise UsageError(message, "make tensors: DataLoader(..., collate_fn=collate_torch)")
+            if _is_tensor(value):
+                moved[key] = value.to(device, non_blocking=non_blocking)
+        return moved
+
+
+def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
     """Join samples, for `DataLoader(..., collate_fn=collate)`.
 
     Args:
         samples: Dicts with `points` and the same keys, as `ScanNet` gives them, with or without transforms. Tensors of
-            PyTorch count as arrays. Those that a `DataLoader` got without a transform may lie in the memory of the
-            batch: what changes it in place changes them, too.
+            PyTorch count as arrays.
 
     Returns:
         A dict, with B scenes and N points in all:
@@ -44,6 +83,7 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         - `offset`: int64 (B,), where each scene ends in them, cumulative; the last is N;
         - `batch`: int64 (N,), the number of the scene in the batch, for each point;
         - `scene_ids`: list of B str;
+        - `label_set`: str, the label set of `labels`, which is the same for all scenes;
         - `axis_alignment`: float64 (B, 4, 4);
         - `faces`: int (F, 3), whose numbers become those of the batch, and `faces_offset`: where each scene ends in it;
         - `inverse`: after `GridSample`, int64, for each vertex from before, its place in the arrays of this batch (-1
@@ -57,47 +97,65 @@ def collate(samples: Sequence[dict[str, Any]]) -> Batch:
         Ids of instances and segments are those of their scenes: they repeat from scene to scene.
 
     Raises:
-        UsageError: Samples do not fit together: keys, types or shapes differ; they are not dicts with `points`; or a
-            tensor is on a GPU, has a gradient, or is of a type that NumPy does not know.
+        UsageError: Samples do not fit together: keys, types, shapes or label sets differ; they are not dicts with
+            `points`; or a tensor is on a GPU, has a gradient, or is of a type that NumPy does not know.
     """
-    joined = samples.take_joined() if isinstance(samples, Scenes) else {}
-    samples = [_take_arrays(sample, number) for number, sample in enumerate(samples)]
-    _check_alike(samples)
-    counts = [len(sample["points"]) for sample in samples]
+    scenes = [_check_sample(sample, number) for number, sample in enumerate(samples)]
+    _check_alike(scenes)
+    counts = [len(scene["points"]) for scene in scenes]
     offset = np.cumsum(counts, dtype=np.int64)
     starts: list[int] = (offset - counts).tolist()
-    batch = Batch()
-    parts: dict[str, list[Any]] = {}  # what is to be joined, into memory for the whole batch
-    for key, first in samples[0].items():
-        values = [sample[key] for sample in samples]
+
+    batch: Batch[NDArray[Any]] = Batch()
+    parts: dict[str, list[NDArray[Any]]] = {}  # the arrays of all scenes that are to be joined
+    for key, first in scenes[0].items():
+        values = [scene[key] for scene in scenes]
         if key == "scene_id":
             batch["scene_ids"] = values
+        elif key == "label_set":
+            batch[key] = first
         elif key == "axis_alignment":
             batch[key] = np.stack(values)
         elif _is_numeric(first) and first.ndim:
-            axis = _INDEX_AXES.get(key, 0)
             if key in _INDEX_AXES:
-                values = [
-                    np.where(value < 0, value, value + start) for value, start in zip(values, starts, strict=True)
-                ]
-            batch[key] = parts[key] = values
+                values = [_shift(value, start) for value, start in zip(values, starts, strict=True)]
+            batch[key] = None  # keeps the order of the keys
+            parts[key] = values
             if key not in VERTEX_KEYS:
-                batch[f"{key}_offset"] = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
+                axis = _INDEX_AXES.get(key, 0)
+                ends = np.cumsum([value.shape[axis] for value in values], dtype=np.int64)
+                batch[f"{key}_offset"] = ends
         else:
-            is_number = all(isinstance(one, int | float | np.number | np.bool_) or _is_numeric(one) for one in values)
-            batch[key] = np.array(values) if is_number else values
+            batch[key] = _collect(values)
     batch["offset"] = offset
-    batch["batch"] = parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
-    parts |= {key: [value] for key, value in batch.items() if _is_numeric(value)}
-    batch.update(_join(parts, joined))
+    batch["batch"] = None
+    parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
+
+    # The small arrays too, so that all arrays of the batch lie in the same memory.
+    for key, value in batch.items():
+        if _is_numeric(value):
+            parts[key] = [value]
+    batch.update(_join(parts))
     return batch
 
 
-def collate_torch(samples: Sequence[dict[str, Any]]) -> Batch:
+def _collect(values: list[Any]) -> Any:  # noqa: ANN401 - of a transform
+    """Make an array of numbers; everything else stays a list."""
+    if all(_is_number(value) for value in values):
+        return np.array(values)
+    return values
+
+
+def _shift(indices: NDArray[Any], start: int) -> NDArray[Any]:
+    """Add the first point of a scene to its point indices; negative ones stay."""
+    return np.where(indices < 0, indices, indices + start)
+
+
+def collate_torch(samples: Sequence[Mapping[str, Any]]) -> Batch[Tensor]:
     """Join samples to tensors, for `DataLoader(..., collate_fn=collate_torch)`.
 
     What `collate` gives, with a tensor of the same type in place of each array, without copying. In the training
-    process, `{key: value.to(device) for ...}` or the loader's `pin_memory=True` go on from there.
+    process, `batch.to(device)` or the loader's `pin_memory=True` go on from there.
 
     Args:
         samples: As for `collate`.
@@ -107,34 +165,41 @@ def collate_torch(samples: Sequence[dict[str, Any]]) -> Batch:
     """
     batch = collate(samples)
     arrays = {key: value for key, value in batch.items() if _is_numeric(value)}
-    return _restore(arrays, batch, set(arrays))
+    return _restore(arrays, others=batch, tensor_keys=set(arrays))
 
 
-def _join(parts: Mapping[str, list[NDArray[Any]]], joined: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-    """Join arrays by key, in the byte order of this machine; those that `joined` is made of already are not copied."""
+def _join(parts: Mapping[str, list[NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Join arrays by key, in the byte order of this machine, in memory for the whole batch."""
     shapes = {}
-    for key, (first, *others) in parts.items():
+    for key, arrays in parts.items():
         axis = _INDEX_AXES.get(key, 0)
-        rows = first.shape[axis] + sum(array.shape[axis] for array in others)
-        shapes[key] = first.dtype.newbyteorder("="), (*first.shape[:axis], rows, *first.shape[axis + 1 :])
-    is_joined = joined.keys() == shapes.keys()
-    arrays = joined if is_joined else workers.allocate(shapes)
-    for key, array in arrays.items():
-        if not is_joined or key not in VERTEX_KEYS:
-            np.concatenate(parts[key], _INDEX_AXES.get(key, 0), out=array)
-    return arrays
+        first = arrays[0]
+        row_count = sum(array.shape[axis] for array in arrays)
+        shape = (*first.shape[:axis], row_count, *first.shape[axis + 1 :])
+        shapes[key] = (first.dtype.newbyteorder("="), shape)
+    joined = workers.allocate(shapes)
+    for key, out in joined.items():
+        np.concatenate(parts[key], axis=_INDEX_AXES.get(key, 0), out=out)
+    return joined
 
 
-def _take_arrays(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned
-    """Check that a sample is one, and turn its tensors into arrays."""
-    arrays = {key: _as_array(value) for key, value in sample.items()} if isinstance(sample, dict) else {}
-    if not isinstance(arrays.get("points"), np.ndarray) or not arrays["points"].ndim:
-        message = f"sample {number} is a {type(sample).__name__} of {list(arrays)}, expected a dict with points"
-        raise UsageError(message, "a transform must return such a dict; or give the loader another collate_fn")
+def _check_sample(sample: Any, number: int) -> dict[str, Any]:  # noqa: ANN401 - whatever a transform returned
+    """Check that a sample is a dict with points, and turn its tensors into arrays."""
+    arrays: dict[str, Any] = {}
+    if isinstance(sample, dict):
+        arrays = {key: _as_array(value) for key, value in sample.items()}
+    points = arrays.get("points")
+    if not isinstance(points, np.ndarray) or points.ndim == 0:
+        raise UsageError(
+            f"sample {number} is a {type(sample).__name__} of {list(arrays)}, expected a dict with points",
+            "a transform must return such a dict; or give the loader another collate_fn",
+        )
     for key, value in arrays.items():
         if _is_tensor(value):
-            hint = "a transform returns arrays, or tensors on the CPU, without a gradient, of a type that NumPy has"
-            raise UsageError(f"{key!r} cannot be joined: tensors of {value.dtype} on {value.device}", hint)
+            raise UsageError(
+                f"{key!r} cannot be joined: tensors of {value.dtype} on {value.device}",
+                "a transform returns arrays, or tensors on the CPU, without a gradient, of a type that NumPy has",
+            )
     return arrays
 
 
@@ -144,19 +209,47 @@ def _check_alike(samples: Sequence[dict[str, Any]]) -> None:
         raise UsageError("there are no samples to join")
     first = samples[0]
     for sample in samples:
+        _check_label_set(sample, first)
         for key in sample | first:
-            if key not in sample or key not in first or _kind(key, sample[key]) != _kind(key, first[key]):
-                found, expected = (f"{_name(one)} has {_describe(one, key)}" for one in (sample, first))
-                hint = "a transform must return the same keys and types for every scene"
-                raise UsageError(f"{key!r} cannot be joined: {found}, {expected}", hint)
-            if key == "edge_index" and _kind(key, sample[key]) and (sample[key].ndim, len(sample[key])) != (2, 2):
-                message = f"{_name(sample)}: {key!r} is {_describe(sample, key)}, expected (2, E)"
-                raise UsageError(message, "as torch_geometric has it: np.stack([sources, targets])")
-            if key in VERTEX_KEYS and _kind(key, sample[key]) and len(sample[key]) != len(sample["points"]):
-                message = f"{key!r} has {len(sample[key])} rows, but there are {len(sample['points'])} points"
-                raise UsageError(f"{_name(sample)}: {message}")
-    if clash := {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in first)} & set(first):
-        raise UsageError(f"{_name(first)} has a key {min(clash)!r}, which the batch needs", "give it another name")
+            _check_key(key, sample, first)
+    added = {"offset", "batch", "scene_ids", *(f"{key}_offset" for key in first)}
+    clash = added & set(first)
+    if clash:
+        problem = f"{_name(first)} has a key {min(clash)!r}, which the batch needs"
+        raise UsageError(problem, "give it another name")
+
+
+def _check_label_set(sample: dict[str, Any], first: dict[str, Any]) -> None:
+    """Check that two samples, if both have a label set, have the same."""
+    label_set = sample.get("label_set")
+    first_label_set = first.get("label_set")
+    if None in (label_set, first_label_set) or label_set == first_label_set:
+        return
+    names = f"{_name(sample)} has labels of {label_set}, {_name(first)} of {first_label_set}"
+    hint = 'make all datasets with the same labels="scannet200"'
+    raise UsageError(f"labels cannot be joined: {names}", hint)
+
+
+def _check_key(key: str, sample: dict[str, Any], first: dict[str, Any]) -> None:
+    """Check that a sample has an array of the same kind as the first one, and of the right shape."""
+    is_in_both = key in sample and key in first
+    if not is_in_both or _kind(key, sample[key]) != _kind(key, first[key]):
+        raise UsageError(
+            f"{key!r} cannot be joined: {_name(sample)} has {_describe(sample, key)}, "
+            f"{_name(first)} has {_describe(first, key)}",
+            "a transform must return the same keys and types for every scene",
+        )
+    value = sample[key]
+    if _kind(key, value) is None:
+        return
+    if key == "edge_index" and (value.ndim != 2 or len(value) != 2):
+        raise UsageError(
+            f"{_name(sample)}: {key!r} is {_describe(sample, key)}, expected (2, E)",
+            "as torch_geometric has it: np.stack([sources, targets])",
+        )
+    point_count = len(sample["points"])
+    if key in VERTEX_KEYS and len(value) != point_count:
+        raise UsageError(f"{_name(sample)}: {key!r} has {len(value)} rows, but there are {point_count} points")
 
 
 def _name(sample: dict[str, Any]) -> str:
@@ -197,30 +290,48 @@ def _is_tensor(value: object) -> bool:
 
 
 def _is_numeric(value: object) -> bool:
-    """Whether it is an array of numbers, which can be a tensor, and sent as bytes."""
+    """Whether it is an array of numbers, which can become a tensor and be sent as bytes."""
     return type(value) is np.ndarray and value.dtype.kind in "biufc"
 
 
-def _send(batch: Batch) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
-    """Tell multiprocessing how to send a batch; called in the worker."""
-    found = {key: _as_array(value) for key, value in batch.items()}
-    arrays = {key: array for key, array in found.items() if _is_numeric(array)}
-    tensors = {key for key in arrays if _is_tensor(batch[key])}
-    others = {key: None if key in arrays else value for key, value in batch.items()}  # keeps the order
+def _is_number(value: object) -> bool:
+    """Whether it is a number, or an array of numbers."""
+    return isinstance(value, int | float | np.number | np.bool_) or _is_numeric(value)
+
+
+def _send(batch: Batch[Any]) -> tuple[Callable[..., Batch[Any]], tuple[Any, ...]]:
+    """Describe to multiprocessing how to send a batch; called in the worker."""
+    arrays: dict[str, NDArray[Any]] = {}
+    tensor_keys = set()
+    others: dict[str, Any] = {}  # None stands for an array, which keeps the order of the keys
+    for key, value in batch.items():
+        array = _as_array(value)
+        if not _is_numeric(array):
+            others[key] = value
+            continue
+        others[key] = None
+        arrays[key] = array
+        if _is_tensor(value):
+            tensor_keys.add(key)
     sent: Any = arrays
-    # Not Linux, or no descriptors or memory left. An error here, in a thread of multiprocessing's, would not reach the
-    # training process: it would wait for ever.
+    # Not Linux, or no descriptors or memory left: multiprocessing sends the arrays themselves. An
+    # error in its thread would not reach the training process, which would wait for ever.
     with suppress(AttributeError, OSError):
         sent = workers.hand_over(arrays)
-    return _restore, (sent, others, tensors)
+    return _restore, (sent, others, tensor_keys)
 
 
-def _restore(sent: Any, others: dict[str, Any], tensors: set[str]) -> Batch:  # noqa: ANN401 - arrays, or handed over
-    """A batch of arrays and of tensors, which are on the memory of arrays, in the order of the others."""
+def _restore(sent: Any, others: dict[str, Any], tensor_keys: set[str]) -> Batch[Any]:  # noqa: ANN401 - arrays, or handed over
+    """Put a batch of arrays and tensors together again, in the order of `others`."""
     arrays = sent if isinstance(sent, dict) else workers.receive(*sent)
-    if tensors:
+    batch: Batch[Any] = Batch(others)
+    batch.update(arrays)
+    if tensor_keys:
         import torch
-    return Batch(others | {key: torch.from_numpy(array) if key in tensors else array for key, array in arrays.items()})
+
+        for key in tensor_keys:
+            batch[key] = torch.from_numpy(arrays[key])
+    return batch
 
 
 ForkingPickler.register(Batch, _send)

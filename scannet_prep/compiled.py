@@ -1,6 +1,7 @@
-"""The two slow loops, compiled by numba where that is installed (the extra `fast`).
+"""The two slow loops, compiled by numba if that is installed (the extra `fast`).
 
 They give the same bytes as their counterparts in `geometry` and `raw.segments`: the first adds in the same order.
+To load numba takes as long as it saves in `MIN_SCENES` scenes of the release, so the run decides whether to use it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+MIN_SCENES = 40
+"""The number of scenes per worker from which loading numba pays."""
+
 
 @cache
 def compile_geometry() -> Callable[..., tuple[NDArray[np.float32], NDArray[np.float64]]] | None:
@@ -23,7 +27,7 @@ def compile_geometry() -> Callable[..., tuple[NDArray[np.float32], NDArray[np.fl
 
 @cache
 def compile_parser() -> Callable[[NDArray[np.uint8], NDArray[np.int64]], int] | None:
-    """Compile the loop over text: fills an array with the numbers and tells how many, 0 where the text is not plain."""
+    """Compile the loop over text. It fills an array with the numbers and returns their count, 0 for unusual text."""
     return compile_loop(_parse_numbers, "int64(Array(uint8, 1, 'C', readonly=True), int64[::1])")
 
 

@@ -23,7 +23,8 @@ def to_ocnn(batch: dict[str, Any], *, scale: float = OCTFORMER_SCALE) -> Any:  #
     """Make the points of ocnn, as OctFormer feeds them to its network.
 
     The points of all scenes, as `ocnn.octree.merge_points` joins them, with labels in OctFormer's convention: 0 stands
-    for unlabeled (ignore id -1), else train id + 1. Next: `Octree(depth, full_depth, batch_size).build_octree(points)`.
+    for unlabeled (ignore index -1), else train id + 1. Next:
+    `Octree(depth, full_depth, batch_size).build_octree(points)`.
 
     Args:
         batch: With `normals`, and points centred by `Normalize`.
@@ -37,7 +38,7 @@ def to_ocnn(batch: dict[str, Any], *, scale: float = OCTFORMER_SCALE) -> Any:  #
     extent = float(batch["points"].abs().max())
     if extent > scale:
         message = f"points reach {extent:.2f} m from the origin, expected at most {scale:g} m (scale)"
-        raise UsageError(message, "put Normalize() behind all transforms that move points, or take a larger scale")
+        raise UsageError(message, "add Normalize() after the last transform that moves points, or pass a larger scale")
     points = Points(
         batch["points"] / scale, batch["normals"], _colors(batch), batch["labels"] + 1,
         batch_id=batch["batch"].unsqueeze(1), batch_size=len(batch["offset"]),
@@ -76,7 +77,7 @@ def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
     import torch
 
     if "grid" not in batch:
-        raise UsageError("the batch has no grid", "put GridSample(0.02) behind all transforms that move points")
+        raise UsageError("the batch has no grid", "add GridSample(0.02) after the last transform that moves points")
     return {
         "coord": batch["points"],
         "grid_coord": batch["grid"].long(),

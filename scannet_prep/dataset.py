@@ -7,7 +7,6 @@ import operator
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -16,46 +15,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.annotate import AnnotatedGroup
-from scannet_prep.errors import ProcessedFileError, TransformError, UnknownSceneError, UsageError
-from scannet_prep.labels import SCANNET20, LabelSet, check_label_set
+from scannet_prep.annotated_points import read_points
+from scannet_prep.concat import ConcatDataset
+from scannet_prep.errors import (
+    ProcessedFileError,
+    ScanNetPrepError,
+    TransformError,
+    UnknownSceneError,
+    UsageError,
+)
+from scannet_prep.labels import LabelSet, parse_label_set
 from scannet_prep.number_lists import check_number
 from scannet_prep.processed.manifest import count_ids
-from scannet_prep.processed.npz import NpzReader
+from scannet_prep.processed.npz import NpzReader, again_hint
 from scannet_prep.processed.reader import FolderReader, SceneCache, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
-from scannet_prep.sample import Dataset, Scenes
+from scannet_prep.sample import Dataset, SampleT_co, refuse_default_collation
 from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
-from scannet_prep.supervision import Formula, check_points, count_classes, limit_annotation, weigh_classes
-from scannet_prep.workers import allocate, find_asked, find_worker
+from scannet_prep.supervision import ClassCounts, check_points, count_classes, limit_annotation
+from scannet_prep.workers import find_worker
 
 SplitName: TypeAlias = Literal["train", "val", "test"]
-# What a sample has of each vertex: type, and shape of a row.
-_ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "points": (np.float32, (3,)), "normals": (np.float32, (3,)), "colors": (np.uint8, (3,)), "labels": (np.int64, ()),
-    "instances": (np.int32, ()), "segments": (np.int32, ()),
-}  # fmt: skip
-_KEYS = (*_ROWS, "axis_alignment", "faces", "scene_id")
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from scannet_prep.archive.source import Place
 
+# Type, and shape of a row, of the arrays of a sample that have one row per vertex.
+_ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "points": (np.float32, (3,)),
+    "normals": (np.float32, (3,)),
+    "colors": (np.uint8, (3,)),
+    "labels": (np.int64, ()),
+    "instances": (np.int32, ()),
+    "segments": (np.int32, ()),
+}
+_KEYS = (*_ROWS, "axis_alignment", "faces", "label_set", "scene_id")
 
-class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]  # where PyTorch is not installed
+
+class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where PyTorch is not installed
     """One split of ScanNet, for `torch.utils.data.DataLoader` or for a plain loop.
 
     A sample is a dict of contiguous, writable arrays; V vertices, in mesh order:
 
-    - `points`: float32 (V, 3), metres, in the frame that was chosen when processing (`--align-axis`);
-    - `normals`: float32 (V, 3), unit vectors in the same frame, (0, 0, 0) where undefined;
+    - `points`: float32 (V, 3), metres; in the axis-aligned frame if `is_aligned`, otherwise in the scan frame;
+    - `normals`: float32 (V, 3), unit vectors in the frame of `points`, (0, 0, 0) where undefined;
     - `colors`: uint8 (V, 3), red, green, blue, 0..255;
-    - `labels`: int64 (V,), train id of the label set, `ignore_id` where unlabeled; all of them in test scenes;
+    - `labels`: int64 (V,), train id of the label set, `ignore_index` where unlabeled; all of them in test scenes;
     - `instances`: int32 (V,), group id, -1 where there is none;
     - `segments`: int32 (V,), contiguous index of the segment (superpoint); -1 in scenes that have none (test);
-    - `axis_alignment`: float64 (4, 4), aligned <- scan, whichever of the two frames `points` is in;
+    - `axis_alignment`: float64 (4, 4), aligned <- scan, in both cases. Apply it only if `is_aligned` is False:
+      `points @ axis_alignment[:3, :3].T + axis_alignment[:3, 3]`. Aligned points would move again, by up to 14 m;
     - `faces`: int32 (F, 3), indices of vertices, where they were kept (`process --faces`);
-    - `scene_id`: str.
+    - `label_set`: str, the name of the label set that `labels` belong to, `ScanNet20` or `ScanNet200`;
+    - `scene_id`: str;
+    - `annotated`: bool (V,), which vertices are annotated, only with limited annotations (`points`).
 
     Both label sets can be read from any processed folder or archive. Picklable, safe under fork, spawn and forkserver,
     and in threads. An archive is opened by each process for itself; nothing is unpacked, and nothing shared.
@@ -72,16 +89,21 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
             its address (`https://...`), or an object that reads its bytes, such as
             `scannet_prep.remote.ranges.RangeSource` with options; or a list of archives, such as all shards of a set,
             in any order.
-        split: `train`, `val` or `test`.
-        labels: SCANNET20 or SCANNET200.
-        ignore_id: Stands for unlabeled in `labels`.
-        transform: Called with each sample and a random generator; what it returns is what `ds[i]` gives.
+        split: `train`, `val` or `test`. Several splits are joined by `+`: `ScanNet(...) + ScanNet(...)`.
+        labels: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`. None for the label set that the scenes
+            were processed with.
+        ignore_index: Stands for unlabeled in `labels`; any whole number that is not a train id.
+        transform: Called with each sample and a random generator. `ds[i]` gives what it returns; a plain dict becomes
+            a `Sample`, which is a dict, too.
         seed: Of the random generator. Runs that are to differ need another one here as well as in the sampler.
         scenes: Only these: scene ids, in any order, such as the index of a table; a single one; or a file of
             them, one a line.
-        points: By scene id, the vertices, in mesh order, whose `labels` and `instances` are not ignored, such as
-            `torch.load("points20")` of the data-efficient benchmark.
+        points: Limited annotations: by scene id, the vertices, in mesh order, whose `labels` and `instances` are not
+            ignored. Or a file of them, such as `points20` of the data-efficient benchmark: what `torch.save` wrote of
+            a dict, or `.npz` or `.json`. Only numbers, lists, dicts and arrays of NumPy are read from it, never code.
+            The transforms of this package that drop or sample vertices keep these; a crop keeps those inside.
         keys: Only these of a sample, or this one, and `scene_id`; what is left out is not read. All by default.
+            `label_set` comes with `labels`.
         loop: How often each scene comes in an epoch, each time with other random numbers.
         cache: True to keep in memory what has been read of the files, for this process and those that it starts, such
             as the workers of a `DataLoader`: one copy for all of them, about 25 bytes a vertex.
@@ -89,19 +111,23 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
     Attributes:
         split: The split.
         label_set: The classes: ids, names, colours, and head, common and tail of ScanNet200.
-        ignore_id, transform, seed: As given.
+        is_aligned: Whether `points` and `normals` are axis-aligned (`process --align-axis`); otherwise they are in the
+            scan frame.
+        ignore_index, transform, seed: As given.
         path: Where the scenes are read from: a path or an address; of several archives, each.
 
     Raises:
         MissingFileError: `path` is not a processed folder, or there is no such archive.
-        ManifestError: Processing has not finished, or the manifest is damaged.
+        FileError: Processing has not finished, the manifest is damaged, or the file `points` is missing, damaged, or
+            holds something else.
         ArchiveError: An archive is damaged, is not made of processed scenes, or does not go together with the others of
             a list; or a shard of a set is missing.
         TransferError: The web server does not give the archive.
-        UnknownSplitError: There is no such split, or there are no scenes of it.
         UnknownSceneError: A scene of `scenes` is not there, or of another split.
-        UsageError: There is no such key, `labels` is not a label set, `seed` is negative, `loop` is not a number from
-            1, `points` does not fit the scenes, or the list is empty.
+        UsageError: There is no such split, there are no scenes of it, there is no such key, `labels` is not a label
+            set, `ignore_index` is a train id or not a whole number, `transform` cannot be called, `seed` is negative,
+            `loop` is not a number from 1, `points` does not fit the scenes, or `scenes` or the list of archives is
+            empty.
     """
 
     def __init__(
@@ -109,35 +135,39 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
         path: Place | Sequence[Place],
         *,
         split: SplitName | Split,
-        labels: LabelSet = SCANNET20,
-        ignore_id: int = -1,
-        transform: Callable[[Any, np.random.Generator], Any] | None = None,
+        labels: LabelSet | str | None = None,
+        ignore_index: int = -1,
+        transform: Callable[[Any, np.random.Generator], SampleT_co] | None = None,
         seed: int = 0,
         scenes: str | Path | Iterable[str] | None = None,
-        points: Mapping[str, Any] | None = None,
+        points: Mapping[str, Any] | str | Path | None = None,
         keys: Iterable[str] | None = None,
         loop: int = 1,
         cache: bool = False,
     ) -> None:
-        check_label_set(labels)
-        self.split = Split.parse(split)
-        self.label_set = labels
-        self.ignore_id = ignore_id
+        self.split = _parse_split(split)
+        _check_transform(transform)
         self.transform = transform
-        self.seed, loop = check_number(seed, "seed", 0), check_number(loop, "loop", 1)
-        self._keys = _KEYS if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
-        if unknown := set(self._keys).difference(_KEYS):
-            raise UsageError(f"{min(unknown)!r} is not a key of a sample", f"there are: {', '.join(_KEYS)}")
-        self._reader = _open_scenes(path, self.split)
+        self.seed = check_number(seed, "seed", 0)
+        self._keys = _parse_keys(keys)
+        chosen_labels = None if labels is None else parse_label_set(labels)
+        self._reader = _open_source(path, self.split)
+        self._options = self._reader.options
+        self.label_set = chosen_labels or self._options.label_set
+        self.ignore_index = _check_ignore_index(ignore_index, self.label_set)
+        self.is_aligned = self._options.align_axis
+        self.path: str | list[str] = self._reader.place
         # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
         self._names = np.array(list(self._reader.lengths), "S12")
         self._lengths = np.array(list(self._reader.lengths.values()), np.int64)
-        self.path: str | list[str] = self._reader.place
         if scenes is not None:
             self._restrict(scenes)
+        if isinstance(points, str | Path):
+            points = read_points(Path(points).expanduser())
         self._points = None if points is None else check_points(points, self.scene_ids, self._lengths)
-        if loop > 1:
-            self._names, self._lengths = self._names.repeat(loop), self._lengths.repeat(loop)
+        loop = check_number(loop, "loop", 1)
+        self._names = self._names.repeat(loop)
+        self._lengths = self._lengths.repeat(loop)
         self._cache = SceneCache(self.scene_ids, self._lengths) if cache else None
         self._plain_reads = np.zeros(len(self), np.int64)  # of each scene, without an epoch
 
@@ -146,9 +176,13 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
         return len(self._names)
 
     def __repr__(self) -> str:
-        """Place, split, number of scenes and label set."""
-        place = f"{self.path!r}, split={str(self.split)!r}"
-        return f"ScanNet({place}, labels={self.label_set.name}): {len(self)} scenes"
+        """Call that makes the dataset, number of scenes, and frame of the points."""
+        call = f"ScanNet({self.path!r}, split={str(self.split)!r}, labels={self.label_set.name.lower()!r})"
+        return f"{call}: {len(self)} scenes, is_aligned={self.is_aligned}"
+
+    def __add__(self, other: Any) -> ConcatDataset:  # noqa: ANN401 - any dataset
+        """Join two datasets, as `ConcatDataset([self, other])` does."""
+        return ConcatDataset([self, other])
 
     @property
     def scene_ids(self) -> list[str]:
@@ -162,21 +196,34 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
 
     @property
     def digest(self) -> str:
-        """Of the scenes and, where there is a manifest, of their bytes: the same on every machine that has the same."""
+        """Digest of what the samples are made of, eight hexadecimal digits, the same on every machine.
+
+        It covers the ids of the scenes, their bytes as the manifest records them, the options that they were processed
+        with, the label set, and limited annotations.
+        """
         entries = self._reader.read_entries()
-        text = " ".join(name + entries[name].crc32 if name in entries else name for name in self.scene_ids)
-        return f"{zlib.crc32(text.encode()):08x}"
+        facts = [self.label_set.name, repr(self._options)]
+        for name in self.scene_ids:
+            facts.append(name)
+            if name in entries:
+                facts.append(entries[name].crc32)
+            if self._points is not None:
+                facts.append(f"{zlib.crc32(self._points[name].astype('<i8').tobytes()):08x}")
+        return f"{zlib.crc32(' '.join(facts).encode()):08x}"
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether there is a scene of that id."""
         return isinstance(scene_id, str) and self._place(scene_id) is not None
 
-    def subset(self, scenes: str | Path | Iterable[int | str]) -> ScanNet:
-        """The same dataset with only some scenes: ids or indices, in any order, or a file of ids; sorted by id.
+    def subset(self, scenes: str | Path | Iterable[int | str]) -> Self:
+        """Return the same dataset with only some scenes: ids or indices, in any order, or a file of ids.
+
+        They are sorted by id. With `loop`, each comes as often as before.
 
         Raises:
             IndexError: An index is out of range.
             UnknownSceneError: This dataset has no scene of such an id.
+            UsageError: There are no ids or indices, or they are a mask of booleans.
         """
         part = copy.copy(self)
         part._restrict(scenes)  # noqa: SLF001 - one of us
@@ -191,7 +238,7 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
         scene_id = self._names[self._find(scene)].decode()
         return parse_meta(self._open(scene_id), self._reader.file_path(scene_id)).groups
 
-    def __getitem__(self, key: int | str | tuple[int | str, int]) -> Any:  # noqa: ANN401 - a transform's result
+    def __getitem__(self, key: int | str | tuple[int | str, int]) -> SampleT_co:
         """Read one scene, by index or by scene id; with an epoch, `ds[index, epoch]`, for the transform.
 
         Raises:
@@ -204,43 +251,26 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
             TransformError: The transform failed.
             UsageError: It is none of these.
         """
-        scene, epoch = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
+        refuse_default_collation()
+        scene = key
+        epoch = None
+        if isinstance(key, tuple) and len(key) == 2:
+            scene, epoch = key
         index = self._find(scene)
-        scene_id = self._names[index].decode()
-        sample = self._read(scene_id, {})
+        sample: Any = self._read(self._names[index].decode())
         if self.transform is None:
-            return sample
-        epoch = self._choose_epoch(index) if epoch is None else check_number(epoch, "epoch", 0)
-        try:
-            return self.transform(sample, np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index))))
-        except Exception as error:
-            where = f"{scene_id} ({self._reader.file_path(scene_id)})"
-            message = f"{where}: the transform failed: {type(error).__name__}: {error}"
-            raise TransformError(message, f"see it again with dataset[{index}, {epoch}]") from error
+            return sample  # type: ignore[no-any-return]
+        if epoch is None:
+            epoch = self._choose_epoch(index)
+        return self._transform(sample, index, check_number(epoch, "epoch", 0))  # type: ignore[no-any-return]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[SampleT_co]:
         """All samples, in order."""
         return (self[index] for index in range(len(self)))
 
-    def __getitems__(self, keys: Iterable[Any]) -> list[Any]:
-        """Read the scenes of a batch, each as `dataset[key]` does; a `DataLoader` calls it.
-
-        Without a transform they are read into the memory of the batch, so that `collate` need not copy them.
-        """
-        source = find_asked(self)
-        if source is not self or self.transform is not None or type(self).__getitem__ is not ScanNet.__getitem__:
-            return [source[key] for key in keys]
-        indices = [self._find(key[0] if isinstance(key, tuple) and len(key) == 2 else key) for key in keys]
-        ends = np.cumsum(self._lengths[indices]).tolist()
-        total, ids = sum(ends[-1:]), np.dtype(np.int64)
-        shapes = {key: (np.dtype(dtype), (total, *row)) for key, (dtype, row) in _ROWS.items() if key in self._keys}
-        others: dict[str, Any] = {"offset": (ids, (len(indices),)), "batch": (ids, (total,))}  # what collate adds
-        if "axis_alignment" in self._keys:
-            others["axis_alignment"] = np.dtype(np.float64), (len(indices), 4, 4)
-        joined = allocate(shapes | others)
-        parts = zip(self._names[indices].tolist(), [0, *ends], ends, strict=False)
-        samples = [self._read(name.decode(), {key: joined[key][a:b] for key in shapes}) for name, a, b in parts]
-        return Scenes(samples, joined)
+    def __enter__(self) -> Self:
+        """Return the dataset, which is closed at the end of the block."""
+        return self
 
     def __exit__(self, *_error: object) -> None:
         """Close it."""
@@ -250,53 +280,40 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
         """Close what is open; reading again opens it again."""
         self._reader.close()
 
-    def class_counts(self) -> NDArray[np.int64]:
-        """Vertices of each class over all scenes of the split, int64 (classes,), in the order of the train ids.
-
-        From the manifest, without opening scenes; where a folder has none, every scene is read once.
+    def class_counts_by_scene(self) -> NDArray[np.int64]:
+        """Vertices of each class in each scene, int64 (scenes, classes); of limited annotations, only those.
 
         Raises:
-            ScanNetPrepError: The manifest, or without one a scene, is damaged.
+            ScanNetPrepError: As `class_counts`.
         """
-        return np.asarray(self._count_classes().sum(axis=0))
-
-    def class_weights(self, formula: Formula = "inverse_sqrt") -> NDArray[np.float32]:
-        """Weights of the classes for a loss, for example `torch.nn.CrossEntropyLoss(weight=...)`.
-
-        With n_c vertices of class c, and p_c = n_c / sum(n), its share of the labeled vertices of the split:
-
-        - `inverse`: 1 / p_c.
-        - `inverse_sqrt`: 1 / sqrt(p_c).
-        - `log`: 1 / ln(1.02 + p_c), as in ENet (Paszke et al. 2016).
-        - `median_frequency`: median(f) / f_c, where f_c is n_c divided by the labeled vertices of the scenes that have
-          class c (Eigen and Fergus 2015); the median is over the classes that occur.
-
-        Then all are scaled so that the mean over the classes that occur is 1. A class without a vertex has weight 0.
-        Vertices without a class, and scenes without annotation, do not count.
-
-        Returns:
-            float32 (classes,), in the order of the train ids.
-
-        Raises:
-            UsageError: There is no such formula, or no vertex has a class (test scenes).
-            ScanNetPrepError: The manifest, or without one a scene, is damaged.
-        """
-        return weigh_classes(self._count_classes(), formula)
-
-    def _count_classes(self) -> NDArray[np.int64]:
-        """Vertices by scene and class, (scenes, classes); of limited annotations, only those that may be used."""
-        if self._points is None and (entries := self._reader.read_entries()).keys() >= set(self.scene_ids):
+        entries = self._reader.read_entries()
+        if self._points is None and entries.keys() >= set(self.scene_ids):
             return count_classes([entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set)
-        key = self.label_set.raw_ids_key
-        chosen: Mapping[str, Any] = self._points or dict.fromkeys(self.scene_ids, slice(None))
-        found = ((name, self._open(name).read(key)) for name in self.scene_ids)
-        return count_classes([count_ids(raw_ids[chosen[name]]) for name, raw_ids in found], self.label_set)
+        counts = []
+        for name in self.scene_ids:
+            raw_ids = self._open(name).read(self.label_set.raw_ids_key)
+            if self._points is not None:
+                raw_ids = raw_ids[self._points[name]]
+            counts.append(count_ids(raw_ids))
+        return count_classes(counts, self.label_set)
 
     def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
+        source = "the list of scenes"
         if isinstance(scenes, str | Path):
-            scenes = [name] if SceneId.is_valid(name := str(scenes)) else read_scene_list(Path(name).expanduser())
-        found = np.array(sorted({self._find(scene) for scene in scenes}), np.int64)
-        self._names, self._lengths = self._names[found], self._lengths[found]
+            source = str(scenes)
+            scenes = [source] if SceneId.is_valid(source) else read_scene_list(Path(source).expanduser())
+        scenes = list(scenes)
+        if np.asarray(scenes).dtype == np.bool_:  # True would be the index 1
+            raise UsageError(
+                f"{source} is a mask of {len(scenes):,} booleans, expected scene ids or indices",
+                "dataset.subset(numpy.flatnonzero(mask))",
+            )
+        chosen = sorted({self._find(scene) for scene in scenes})
+        if not chosen:
+            raise UsageError(f"{source} is empty, expected at least one scene", "for all scenes, leave out scenes=")
+        is_kept = np.isin(self._names, self._names[chosen])  # all that `loop` has made of a scene
+        self._names = self._names[is_kept]
+        self._lengths = self._lengths[is_kept]
         self._plain_reads = np.zeros(len(self), np.int64)
 
     def _choose_epoch(self, index: int) -> int:
@@ -305,7 +322,8 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
             return 0
         self._plain_reads[index] += 1
         count = int(self._plain_reads[index]) - 1
-        if (worker := find_worker()) is None:
+        worker = find_worker()
+        if worker is None:
             return count
         # The worker may be new and have read nothing; its seed is another one in each epoch.
         return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])
@@ -334,7 +352,9 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
         if (index := self._place(scene_id)) is not None:
             return index
         if reason := self._reader.failures.get(scene_id):
-            raise UnknownSceneError(f"{scene_id} failed in processing: {reason}", "mend it, then process again")
+            raise UnknownSceneError(
+                f"{scene_id} failed in processing: {reason}", "fix the raw files, then run scannet-prep process again"
+            )
         official = find_official_split(scene_id)
         hint = self._reader.how_to_add(scene_id) if official is not None else ""
         if official not in {None, self.split}:
@@ -342,45 +362,156 @@ class ScanNet(AbstractContextManager["ScanNet"], Dataset):  # type: ignore[misc]
         raise UnknownSceneError(f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint)
 
     def _open(self, scene_id: str) -> NpzReader:
-        path, read = self._reader.file_path(scene_id), partial(self._reader.read, scene_id)
-        npz = NpzReader(self._cache.read(scene_id, read) if self._cache else read(), path)
-        check_identity(npz, path, scene_id, self._reader.lengths[scene_id])
+        """Read the file of a scene, from memory if it is kept there, and check whose it is."""
+        path = self._reader.file_path(scene_id)
+        read_file = partial(self._reader.read, scene_id)
+        data = read_file() if self._cache is None else self._cache.read(scene_id, read_file)
+        npz = NpzReader(data, path)
+        check_identity(npz, path, scene_id, self._reader.lengths[scene_id], self._reader.options)
         return npz
 
-    def _read(self, scene_id: str, places: Mapping[str, NDArray[Any]]) -> Sample:
-        """Read a scene; arrays that have a place are written there."""
-        npz, count = self._open(scene_id), self._reader.lengths[scene_id]
+    def _read(self, scene_id: str) -> Sample:
+        """Read a sample, without the transform."""
+        npz = self._open(scene_id)
         sample: Any = Sample()  # type: ignore[typeddict-item]  # a dict, while it is being filled
-        sample.label_set_name = self.label_set.name
         for key in self._keys:
-            if key == "scene_id" or (key == "faces" and key not in npz.keys):
-                continue
-            if key == "segments" and key not in npz.keys:
-                array: Any = np.full(count, -1, np.int32)
-            else:
-                array = npz.read(self.label_set.raw_ids_key if key == "labels" else key)
-            dtype, row = _ROWS.get(key, (array.dtype, ()))
-            if key in _ROWS and array.shape != (count, *row):
-                problem = f"array {key!r} has the shape {array.shape}, expected {(count, *row)}"
-                raise ProcessedFileError(self._reader.file_path(scene_id), problem, "process the scene again")
-            place = places.get(key, array if array.dtype == dtype else None)
-            sample[key] = place = np.empty(array.shape, dtype) if place is None else place
-            if key == "labels":
-                self.label_set.train_ids_from_raw_ids(array, self.ignore_id, place)
-            elif key == "normals":
-                widen_normals(array, place)
-            elif place is not array:
-                place[...] = array
+            is_array = key not in {"label_set", "scene_id"}
+            is_optional = key == "faces"
+            if is_array and (key in npz.keys or not is_optional):
+                sample[key] = self._read_array(npz, key, scene_id)
+        if "labels" in sample or "label_set" in self._keys:
+            sample["label_set"] = self.label_set.name
         sample["scene_id"] = scene_id
-        limit_annotation(sample, (self._points or {}).get(scene_id), self.ignore_id)
+        limit_annotation(sample, (self._points or {}).get(scene_id), self.ignore_index)
         return sample  # type: ignore[no-any-return]
 
+    def _read_array(self, npz: NpzReader, key: str, scene_id: str) -> NDArray[Any]:
+        """Read one array of a scene in the type that a sample has.
 
-def _open_scenes(path: Place | Sequence[Place], split: Split) -> SceneSource:
+        Raises:
+            ProcessedFileError: The file is damaged, or the array has another shape.
+        """
+        vertex_count = self._reader.lengths[scene_id]
+        if key == "segments" and key not in npz.keys:
+            return np.full(vertex_count, -1, np.int32)
+        stored = npz.read(self.label_set.raw_ids_key if key == "labels" else key)
+        if key not in _ROWS:
+            return stored
+        dtype, row_shape = _ROWS[key]
+        expected_shape = (vertex_count, *row_shape)
+        if stored.shape != expected_shape:
+            problem = f"array {key!r} has the shape {stored.shape}, expected {expected_shape}"
+            path = self._reader.file_path(scene_id)
+            raise ProcessedFileError(path, problem, again_hint(path))
+        if key == "labels":
+            return self.label_set.train_ids_from_raw_ids(stored, self.ignore_index)
+        if key == "normals":
+            normals = np.empty(expected_shape, np.float32)
+            widen_normals(stored, normals)
+            return normals
+        return stored.astype(dtype, copy=False)
+
+    def _transform(self, sample: Any, index: int, epoch: int) -> Any:  # noqa: ANN401 - whatever it returns
+        """Apply the transform to a sample.
+
+        Raises:
+            TransformError: The transform failed.
+        """
+        generator = np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index)))
+        scene_id = self._names[index].decode()
+        try:
+            transformed = self.transform(sample, generator)  # type: ignore[misc]  # not None here
+        except Exception as error:
+            cause = str(error)
+            hint = f"see it again with dataset[{index}, {epoch}]"
+            if isinstance(error, ScanNetPrepError):
+                cause = error.message
+                hint = "; ".join(filter(None, (error.hint, hint)))
+            raise TransformError(
+                f"{scene_id} ({self._reader.file_path(scene_id)}): the transform failed: "
+                f"{type(error).__name__}: {cause}",
+                hint,
+            ) from error
+        # A plain dict becomes a sample again, which shows its arrays in one line each.
+        if type(transformed) is dict:
+            return Sample(transformed)  # type: ignore[misc]  # not checked
+        return transformed
+
+
+def _open_source(path: Place | Sequence[Place], split: Split) -> SceneSource:
+    """Open a processed folder, an archive or several archives; errors as of `ScanNet`."""
     if isinstance(path, str | Path) and "://" not in str(path):
         path = Path(path).expanduser()
-        if os.path.isdir(path) or (path.suffix != ".zst" and not os.path.exists(path)):  # noqa: PTH110, PTH112 - no errors
+        # The functions of os.path, unlike the methods of Path, return False where access fails.
+        is_folder = os.path.isdir(path)  # noqa: PTH112
+        is_missing_folder = path.suffix != ".zst" and not os.path.exists(path)  # noqa: PTH110
+        if is_folder or is_missing_folder:
             return FolderReader(path, split)
     from scannet_prep.archive.reader import ArchiveReader  # training from a folder needs no zstandard
 
-    return ArchiveReader(path if isinstance(path, Sequence) and not isinstance(path, str) else [path], split)
+    if isinstance(path, Sequence) and not isinstance(path, str):
+        return ArchiveReader(path, split)
+    return ArchiveReader([path], split)
+
+
+def _parse_split(split: object) -> Split:
+    """Find a split by its name.
+
+    Raises:
+        UsageError: There is none of that name, or it is a list of several.
+    """
+    if not isinstance(split, str):
+        raise UsageError(
+            f"split is {split!r:.80}, expected the name of one split",
+            'join several: ConcatDataset([ScanNet(path, split="train"), ScanNet(path, split="val", seed=1)])',
+        )
+    return Split.parse(split)
+
+
+def _check_transform(transform: object) -> None:
+    """Check that a transform can be called, before a worker does.
+
+    Raises:
+        UsageError: It is not callable, or a class, which was probably not called.
+    """
+    if transform is None or (callable(transform) and not isinstance(transform, type)):
+        return
+    raise UsageError(
+        f"transform is {transform!r:.80}, expected what is called as transform(sample, rng)",
+        "transform=Compose(RotateZ(), GridSample(0.02))",
+    )
+
+
+def _check_ignore_index(ignore_index: int, label_set: LabelSet) -> int:
+    """Check the number that stands for unlabeled.
+
+    Raises:
+        UsageError: It is not a whole number of 64 bits, or it is a train id, so that a class would be ignored, too.
+    """
+    hint = "ignore_index=-1, or ignore_index=255"
+    try:
+        number = operator.index(ignore_index)
+    except TypeError:
+        number = None
+    if number is None or not -(2**63) <= number < 2**63:
+        raise UsageError(f"ignore_index is {ignore_index!r:.80}, expected a whole number", hint)
+    if number in label_set:
+        name = label_set.name_of(number)
+        raise UsageError(f"ignore_index is {number}, which is the train id of {name!r} in {label_set.name}", hint)
+    return number
+
+
+def _parse_keys(keys: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the keys of a sample that are wanted, all by default.
+
+    Raises:
+        UsageError: A sample has no such key.
+    """
+    if keys is None:
+        return _KEYS
+    chosen = (keys,) if isinstance(keys, str) else tuple(keys)
+    unknown = set(chosen) - set(_KEYS)
+    if unknown:
+        known = ", ".join(_KEYS)
+        raise UsageError(f"{min(unknown)!r} is not a key of a sample", f"there are: {known}")
+    return chosen

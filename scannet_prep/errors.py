@@ -1,37 +1,29 @@
 """Every error that this package raises on purpose.
 
 ScanNetPrepError
- ├── UsageError              what was asked for makes no sense; nothing was touched
- │    ├── TermsError              the ScanNet Terms of Use have not been accepted
- │    ├── UnknownSceneError       a scene id that is malformed, or that the data does not hold
- │    └── UnknownSplitError       a split that does not exist, or that a scene has none of
- ├── FileError               one file is not what it should be; names it
- │    ├── MissingFileError        it is not there
- │    ├── MeshError               a mesh (.ply)
- │    ├── SegmentsError           an over-segmentation (.segs.json)
- │    ├── AggregationError        annotated groups (.aggregation.json)
- │    ├── ScanInfoError           a scan's metadata (.txt)
- │    ├── LabelMapError           a label map (.tsv)
- │    ├── LockError               the digests of a raw tree (scannet.lock)
- │    ├── ProcessedFileError      a processed scene (.npz)
- │    ├── ManifestError           the manifest of a processed folder
- │    ├── PredictionError         the prediction of a scene
- │    └── ArchiveError            an archive (.tar.zst)
- │         └── ForeignFileError        a file of another kind where an archive is expected
+ ├── UsageError              the request makes no sense, or the terms are not accepted; nothing was touched
+ │    └── UnknownSceneError       a scene id that is malformed, or that the data does not hold
+ ├── FileError               one file is not as expected; names it
+ │    ├── MissingFileError        it does not exist
+ │    ├── RawFileError            a mesh, segments, groups, metadata, a label map or scannet.lock is damaged
+ │    ├── ProcessedFileError      a processed scene (.npz) is damaged
+ │    ├── OldFormatError          a processed folder has the format of another version
+ │    └── ArchiveError            an archive (.tar.zst) is damaged
+ │         └── ForeignFileError        a file of another kind is in the place of an archive
  ├── TransferError           a file cannot be fetched
- │    ├── NotOnServerError        the server says that it has no such file
- │    ├── RefusedError            the server says that it will not give a file
- │    ├── CertificateError        the server cannot prove who it is, so that nothing can be fetched
- │    ├── ProxyError              the proxy that the environment names lets nothing through
+ │    ├── NotOnServerError        the server does not have the file
+ │    ├── CertificateError        the server cannot prove its identity, so nothing can be fetched
+ │    ├── ProxyError              the proxy of the environment lets nothing through
  │    └── ServerDownError         the server does not answer anybody
- ├── ContentError            a value is not what it should be; readers tell it as a FileError
+ ├── ContentError            a value is not as expected; readers turn it into a FileError
  ├── AnnotationError         the files of one scene are whole but do not fit together
- ├── ExportError             a scene cannot be told in the format of another program
  ├── TransformError          a transform of the training source failed on a scene
  ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
  ├── LockedError             another run is working in the same folder
  └── OutputError             the results cannot be written, for example without permission
       └── DiskFullError           disk full, quota used up, or mounted read-only
+
+A class of its own is for an error that a program treats in its own way. All others are of the nearest class above.
 
 All arguments are positional, so that an error survives a process pool. `hint` says what to type or to do; it is empty
 where nothing helpful can be said.
@@ -55,32 +47,22 @@ class ScanNetPrepError(Exception):
         BaseException.__init__(self, message, hint)
         self.message = message
         self.hint = hint
-        if hint and hasattr(self, "add_note"):  # from Python 3.11 on
-            self.add_note(f"hint: {hint}")  # printed below a traceback
 
     def __reduce__(self) -> tuple[type[ScanNetPrepError], tuple[object, ...]]:
         """Pickle by the arguments of the constructor; OSError's own way expects an errno first."""
         return type(self), self.args
 
     def __str__(self) -> str:
-        """The message; and the hint, where Python is too old (3.10) to show it below a traceback."""
-        return f"{self.message}\nhint: {self.hint}" if self.hint and not hasattr(self, "add_note") else self.message
+        """Return the message, and the hint on a line of its own; `message` is the first part alone."""
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
 
 class UsageError(ScanNetPrepError, ValueError):
     """What was asked for makes no sense; nothing was touched."""
 
 
-class TermsError(UsageError):
-    """The ScanNet Terms of Use have not been accepted, so nothing is fetched."""
-
-
 class UnknownSceneError(UsageError, KeyError):
     """A scene id that is malformed, or that the data does not hold."""
-
-
-class UnknownSplitError(UsageError):
-    """A split that does not exist, or that holds no scene."""
 
 
 class FileError(ScanNetPrepError):
@@ -105,40 +87,16 @@ class MissingFileError(FileError, FileNotFoundError):
     """A file that should be there is not."""
 
 
-class MeshError(FileError, ValueError):
-    """A mesh file (.ply) is damaged or of an unexpected kind."""
-
-
-class SegmentsError(FileError, ValueError):
-    """An over-segmentation (.segs.json) is damaged."""
-
-
-class AggregationError(FileError, ValueError):
-    """A list of annotated groups (.aggregation.json) is damaged."""
-
-
-class ScanInfoError(FileError, ValueError):
-    """A scan's metadata (.txt) is damaged."""
-
-
-class LabelMapError(FileError, ValueError):
-    """A label map (.tsv) is damaged, or of another version."""
-
-
-class LockError(FileError, ValueError):
-    """The digests of a raw tree (scannet.lock) are damaged."""
+class RawFileError(FileError, ValueError):
+    """A file of the raw tree is damaged, or of an unexpected kind."""
 
 
 class ProcessedFileError(FileError, ValueError):
     """A processed scene (.npz) is damaged, or was written by something else."""
 
 
-class ManifestError(FileError, ValueError):
-    """The manifest of a processed folder is damaged."""
-
-
-class PredictionError(FileError, ValueError):
-    """The prediction of a scene is damaged, or does not fit the scene."""
+class OldFormatError(FileError, ValueError):
+    """A processed folder has the format of another version of this package."""
 
 
 class TransferError(ScanNetPrepError):
@@ -147,10 +105,6 @@ class TransferError(ScanNetPrepError):
 
 class NotOnServerError(TransferError):
     """The server says that it has no such file."""
-
-
-class RefusedError(TransferError):
-    """The server says that it will not give a file, for example without permission."""
 
 
 class CertificateError(TransferError):
@@ -179,10 +133,6 @@ class ContentError(ScanNetPrepError, ValueError):
 
 class AnnotationError(ScanNetPrepError, ValueError):
     """The files of one scene are whole, each by itself, but do not fit together."""
-
-
-class ExportError(ScanNetPrepError, ValueError):
-    """A scene cannot be told in the format of another program."""
 
 
 class TransformError(ScanNetPrepError, RuntimeError):

@@ -16,7 +16,7 @@ class SceneFailure:
 
     Attributes:
         scene_id: Its name.
-        error: The kind of error, for example `MeshError`.
+        error: The kind of error, for example `RawFileError`.
         message: What was found and expected, with the file's name.
         hint: What to do about it; may be empty.
         trace: For a bug of this program, where it came from; else empty.
@@ -51,10 +51,10 @@ def explain(error: Exception) -> tuple[str, str, str]:
         What is wrong; what to do about it, or an empty text; and for a bug, where it came from.
     """
     if isinstance(error, ScanNetPrepError):
-        hint = "memory may have run out: try again with one worker" if isinstance(error, WorkerDiedError) else ""
+        hint = "memory may have run out: try again with --jobs 1" if isinstance(error, WorkerDiedError) else ""
         return error.message, error.hint or hint, ""
     if isinstance(error, MemoryError):
-        return "memory ran out", "try again with fewer workers", ""
+        return "memory ran out", "try again with fewer workers: --jobs 1", ""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}", "", ""
     trace = "".join(traceback.format_exception(error))

@@ -194,9 +194,11 @@ def output_error(path: Path, error: OSError) -> OutputError:
     """Say why a file cannot be written, and what to do about it."""
     hint = ""
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        hint = "choose an output folder that you may write to"
+        hint = "name a folder that you may write to: -o DIR"
     elif error.errno in SPACE_ERRNOS:
-        hint = "free some space or choose another output folder, then run the same command again: it continues"
+        hint = (
+            "free some space, then run the same command again: it continues; or name a folder on another disk: -o DIR"
+        )
     kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
     return kind(f"{path}: cannot be written: {error.strerror or error}", hint)
 
@@ -209,7 +211,7 @@ def check_is_folder(path: Path) -> None:
     """
     existing = next((item for item in (path, *path.parents) if item.exists()), None)
     if existing is not None and not existing.is_dir():
-        raise OutputError(f"{existing}: is not a folder", "choose another output folder")
+        raise OutputError(f"{existing}: is not a folder", "name another output folder: -o DIR")
 
 
 def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
@@ -253,7 +255,9 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = "a file of that name is in the way" if isinstance(error, FileExistsError) else error.strerror
-        raise OutputError(f"{path}: cannot create this folder: {reason}", "choose another output folder") from error
+        raise OutputError(
+            f"{path}: cannot create this folder: {reason}", "name another output folder: -o DIR"
+        ) from error
 
 
 @contextmanager
@@ -289,7 +293,9 @@ def run_lock(folder: Path) -> Iterator[None]:
             with suppress(OSError):  # it may end at this moment
                 holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
             problem = f"{folder}: {holder or 'another run'} is working in this folder"
-            raise LockedError(problem, "wait until it has ended, or end it; then try again") from None
+            raise LockedError(
+                problem, "wait until that run has ended, or end it; then run the same command again"
+            ) from None
         except OSError:
             pass  # a read-only folder: nothing will be written; or a file system without locks
         else:

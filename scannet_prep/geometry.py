@@ -1,12 +1,11 @@
 """Axis alignment and vertex normals, in double precision.
 
 Coordinates are kept as one array an axis, (3, V): NumPy reads and writes those several times as fast as rows of three.
-A compiled loop takes the place of this where numba is installed; the results are the same, bit for bit.
+A loop compiled by numba can replace this; the results are the same, bit for bit.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,14 @@ from scannet_prep.compiled import compile_geometry
 
 # Faces are gone through in parts whose arrays stay in the processor's cache.
 _FACES_AT_ONCE = 16_384
-# To load numba takes as long as it saves in so many scenes of the release.
-_MESHES_WITHOUT_LOOP = 64
-_meshes = itertools.count()
 
 
 def points_and_normals(
-    positions: NDArray[np.floating[Any]], faces: NDArray[np.int32], aligned_from_scan: NDArray[np.float64] | None
+    positions: NDArray[np.floating[Any]],
+    faces: NDArray[np.int32],
+    aligned_from_scan: NDArray[np.float64] | None,
+    *,
+    uses_numba: bool = False,
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Compute what is saved of a mesh's geometry: points and normals, both in the same frame.
 
@@ -30,23 +30,42 @@ def points_and_normals(
         positions: (V, 3), metres, frame of the scan.
         faces: int32 (F, 3), indices into `positions`, in range.
         aligned_from_scan: float64 (4, 4), the `axisAlignment` of the scan; None to stay in the frame of the scan.
+        uses_numba: Whether to use the compiled loop, if numba is installed.
 
     Returns:
         Points, float32 (V, 3), metres, and normals, float64 (V, 3): weighted by the area of the faces around each
         vertex, of unit length; (0, 0, 0) where a vertex has no face, or only faces without area.
     """
-    matrix = np.empty((0, 4)) if aligned_from_scan is None else np.ascontiguousarray(aligned_from_scan, np.float64)
-    turn = _turn_of(matrix) if len(matrix) else np.empty((0, 3))
-    is_worth_it = compile_geometry.cache_info().currsize or next(_meshes) >= _MESHES_WITHOUT_LOOP
-    loop = compile_geometry() if is_worth_it and positions.dtype == np.float32 else None
-    if loop is not None:
-        return loop(np.ascontiguousarray(positions), np.ascontiguousarray(faces), matrix, turn)
-    columns = np.ascontiguousarray(positions.T, np.float64)
-    points = np.empty(positions.shape, np.float32)
-    for axis, column in enumerate(move_columns(columns, matrix[:3]) if len(matrix) else columns):
-        points[:, axis] = column
-    sums = _sum_products(columns, faces)
-    x, y, z = sums = move_columns(sums, turn) if len(turn) else sums
+    # Without an alignment, both matrices have no rows.
+    matrix = np.empty((0, 4))
+    cofactors = np.empty((0, 3))
+    if aligned_from_scan is not None:
+        matrix = np.ascontiguousarray(aligned_from_scan, np.float64)
+        cofactors = _cofactor_matrix(matrix)
+
+    if uses_numba and positions.dtype == np.float32:
+        loop = compile_geometry()
+        if loop is not None:
+            rows = np.ascontiguousarray(positions)
+            return loop(rows, np.ascontiguousarray(faces), matrix, cofactors)
+    return _points_and_normals(positions, faces, matrix, cofactors)
+
+
+def _points_and_normals(
+    positions: NDArray[np.floating[Any]],
+    faces: NDArray[np.int32],
+    matrix: NDArray[np.float64],
+    cofactors: NDArray[np.float64],
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Compute points and normals with NumPy. The matrices, (4, 4) and (3, 3), may have no rows."""
+    columns = np.ascontiguousarray(positions.T, np.float64)  # (3, V)
+    points = _to_points(move_columns(columns, matrix[:3]) if len(matrix) else columns)
+    sums = _sum_products(columns, faces)  # (3, V)
+    if len(matrix):
+        sums = move_columns(sums, cofactors)
+
+    # A vertex without a face of some area has a sum of length 0, and (0, 0, 0) stays.
+    x, y, z = sums
     length = np.sqrt(x * x + y * y + z * z)
     length[length == 0.0] = 1.0
     normals = np.empty(positions.shape, np.float64)
@@ -55,11 +74,26 @@ def points_and_normals(
     return points, normals
 
 
-def _turn_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What turns the cross product of two vectors into that of the two after a matrix: of a rotation, the rotation."""
+def _to_points(columns: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Round coordinates, (3, V), and turn them into rows, (V, 3)."""
+    points = np.empty(columns.shape[::-1], np.float32)
+    for axis, column in enumerate(columns):
+        points[:, axis] = column
+    return points
+
+
+def _cofactor_matrix(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the cofactor matrix C, (3, 3), of M = `matrix[:3, :3]`: (M a) x (M b) = C (a x b).
+
+    For a rotation, C = M.
+    """
     a, b, c = matrix[:3, :3].tolist()
-    pairs = ((b, c), (c, a), (a, b))
-    return np.array([[p[i - 2] * q[i - 1] - p[i - 1] * q[i - 2] for i in range(3)] for p, q in pairs])
+    return np.array([_cross(b, c), _cross(c, a), _cross(a, b)])
+
+
+def _cross(p: list[float], q: list[float]) -> list[float]:
+    """Return the cross product of two vectors, in Python's own double precision."""
+    return [p[1] * q[2] - p[2] * q[1], p[2] * q[0] - p[0] * q[2], p[0] * q[1] - p[1] * q[0]]
 
 
 def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:

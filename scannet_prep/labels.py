@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from scannet_prep.errors import LabelMapError, UsageError
+from scannet_prep.errors import RawFileError, UsageError
+from scannet_prep.failures import list_some
 from scannet_prep.files import read_file
 from scannet_prep.release import LABEL_MAP
 
@@ -25,7 +27,11 @@ LABEL_MAP_NAME = LABEL_MAP.suffix
 MAX_NYU40_ID = 40
 MAX_SCANNET_ID = 65_535
 
-_HINT = f"put {LABEL_MAP_NAME} of v2 there, or remove it to use the built-in one"
+LABEL_MAP_HINT = f"put {LABEL_MAP_NAME} of v2 there, or remove it to use the built-in one"
+"""The hint of errors about a label map."""
+
+RELEASE_ROWS = 607
+"""Number of rows of the label map of the release."""
 
 Frequency = Literal["head", "common", "tail"]
 
@@ -54,6 +60,9 @@ class LabelClass(NamedTuple):
 class LabelSet:
     """The classes of one benchmark, ordered by raw id; the position is the train id.
 
+    A label set is iterated class by class (`LabelClass`), and indexed by train id or by name: `SCANNET20[0]`,
+    `SCANNET20["wall"]`.
+
     Attributes:
         name: `ScanNet20` or `ScanNet200`.
         raw_ids_key: The array of a processed scene that holds this benchmark's raw ids.
@@ -65,6 +74,43 @@ class LabelSet:
     def __len__(self) -> int:
         """Number of classes."""
         return len(self.classes)
+
+    def __iter__(self) -> Iterator[LabelClass]:
+        """All classes, in the order of their train ids."""
+        return iter(self.classes)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the set has a class of this name or train id, or this class."""
+        if isinstance(key, str):
+            return key in self.names
+        if isinstance(key, LabelClass):
+            return key in self.classes
+        return key in range(len(self))
+
+    def __getitem__(self, key: int | str) -> LabelClass:
+        """Return a class by its train id or by its English name.
+
+        A negative train id does not count from the end: -1 stands for unlabeled.
+
+        Raises:
+            UsageError: The set has no such class.
+        """
+        if isinstance(key, str):
+            if key in self.names:
+                return self.classes[self.names.index(key)]
+            raise UsageError(f"{self.name} has no class {key!r:.80}", f"all names are in {self.name.upper()}.names")
+        train_id = operator.index(key)
+        if not 0 <= train_id < len(self):
+            raise UsageError(
+                f"{train_id} is not a train id of {self.name}, expected 0 to {len(self) - 1}",
+                "the array 'labels' of an .npz file holds train id + 1: subtract 1; raw ids are in label_set.ids",
+            )
+        return self.classes[train_id]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes: 20 or 200."""
+        return len(self)
 
     @cached_property
     def classes(self) -> tuple[LabelClass, ...]:
@@ -113,7 +159,7 @@ class LabelSet:
         return self._train_ids_of("tail")
 
     def labels_from_raw_ids(self, raw_ids: NDArray[np.integer]) -> NDArray[np.uint8]:
-        """Map raw ids to labels.
+        """Map raw ids to labels as an `.npz` file stores them, which are train ids + 1.
 
         Args:
             raw_ids: Any shape, non-negative; nyu40 ids for ScanNet20, ScanNet ids for ScanNet200.
@@ -124,26 +170,27 @@ class LabelSet:
         return _table(self, 1, 0, "uint8").take(raw_ids, mode="clip")
 
     def train_ids_from_raw_ids(
-        self, raw_ids: NDArray[np.integer], ignore_id: int, out: NDArray[np.int64] | None = None
+        self, raw_ids: NDArray[np.integer], ignore_index: int, out: NDArray[np.int64] | None = None
     ) -> NDArray[np.int64]:
         """Map raw ids to train ids.
 
         Args:
             raw_ids: Any shape, non-negative; nyu40 ids for ScanNet20, ScanNet ids for ScanNet200.
-            ignore_id: What stands for unlabeled.
+            ignore_index: What stands for unlabeled.
             out: Where to write the result, int64, same shape; None for a new array.
 
         Returns:
-            int64, same shape: train id, or `ignore_id` where the raw id is none of this set's.
+            int64, same shape: train id, or `ignore_index` where the raw id is none of this set's.
         """
-        return _table(self, 0, ignore_id, "int64").take(raw_ids, out=out, mode="clip")
+        return _table(self, 0, ignore_index, "int64").take(raw_ids, out=out, mode="clip")
 
     def name_of(self, train_id: int) -> str:
-        """English name of a class; `unlabeled` for what is not a train id, such as -1 or 255.
+        """Return the English name of a class; `unlabeled` for -1, which is the default of `ignore_index`.
 
-        `names[-1]` would be the last class.
+        Raises:
+            UsageError: It is neither a train id of this set nor -1.
         """
-        return self.classes[train_id].name if 0 <= train_id < len(self) else "unlabeled"
+        return "unlabeled" if train_id == -1 else self[train_id].name
 
     def colorize(self, train_ids: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Give each vertex the official colour of its class.
@@ -168,10 +215,21 @@ SCANNET20 = LabelSet("ScanNet20", "nyu40_ids")
 SCANNET200 = LabelSet("ScanNet200", "scannet_ids")
 
 
-def check_label_set(value: object) -> None:
-    """Refuse what is not a label set, such as its name, with a `UsageError`."""
-    if not isinstance(value, LabelSet):
-        raise UsageError(f"labels is {value!r}, expected a label set", "labels=SCANNET20, or labels=SCANNET200")
+def parse_label_set(value: LabelSet | str) -> LabelSet:
+    """Return a label set, or the one that has this name: `scannet20` or `scannet200`, in upper or lower case.
+
+    Raises:
+        UsageError: It is neither a label set nor the name of one.
+    """
+    if isinstance(value, LabelSet):
+        return value
+    for label_set in (SCANNET20, SCANNET200):
+        if isinstance(value, str) and value.lower() == label_set.name.lower():
+            return label_set
+    raise UsageError(
+        f"{value!r:.80} is not a label set, expected ScanNet20 or ScanNet200",
+        'labels="scannet20" or labels="scannet200" (on the command line: --labels scannet200)',
+    )
 
 
 class RawIds(NamedTuple):
@@ -206,6 +264,29 @@ class LabelMap:
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
+def describe_differences(label_map: LabelMap) -> str:
+    """Describe the raw categories of the release that a label map lacks or gives other ids.
+
+    Rows that it has beyond those of the release are no difference: people add them for their own annotations.
+
+    Returns:
+        A phrase for messages, without the name of the file; empty where there is no difference.
+    """
+    differing = []
+    for name, expected in builtin_label_map().rows.items():
+        actual = label_map.rows.get(name)
+        if actual != expected:
+            differing.append((name, actual, expected))
+    if not differing:
+        return ""
+    name, actual, expected = differing[0]
+    return (
+        f"differs from the label map of the release in {len(differing):,} raw categories: "
+        f"{list_some([name for name, *_ in differing])} "
+        f"(for example, {name!r} is {actual or 'missing'}, expected {expected})"
+    )
+
+
 @cache
 def builtin_label_map() -> LabelMap:
     """The label map that the ScanNet server hands out (as of 2026), reduced to the three columns that count."""
@@ -221,13 +302,13 @@ def read_label_map(path: Path) -> LabelMap:
 
     Raises:
         MissingFileError: There is no such file.
-        LabelMapError: It is not such a table, or contradicts itself, or it is the one of ScanNet v1.
+        RawFileError: It is not such a table, has no rows, contradicts itself, or is the one of ScanNet v1.
     """
     try:
         text = read_file(path, LABEL_MAP.max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise LabelMapError(path, f"is not UTF-8 text: byte {error.start} is 0x{byte:02x}") from None
+        raise RawFileError(path, f"is not UTF-8 text: byte {error.start} is 0x{byte:02x}", LABEL_MAP_HINT) from None
     return _parse_label_map(text, path)
 
 
@@ -235,7 +316,7 @@ def label_map_for(raw_dir: Path) -> LabelMap:
     """The label map beside the raw scenes, else the built-in one.
 
     Raises:
-        LabelMapError: The one beside them is damaged.
+        RawFileError: The one beside them is damaged.
     """
     path = find_label_map(raw_dir)
     return builtin_label_map() if path is None else read_label_map(path)
@@ -251,19 +332,24 @@ def find_label_map(raw_dir: Path) -> Path | None:
 
 
 def _parse_label_map(text: str, path: Path) -> LabelMap:
+    """Parse the text of a label map; `path` is its name in messages.
+
+    Raises:
+        RawFileError: It is not such a table, has no rows, or contradicts itself.
+    """
     lines = [line.split("\t") for line in re.split(r"[\r\n]+", text) if line] or [[""]]
     header = lines[0]
     missing = [name for name in ("raw_category", "id", "nyu40id") if name not in header]
     if missing:
         problem = f"has no column {' or '.join(missing)}; its first line reads {', '.join(header)[:120]!r}"
-        raise LabelMapError(path, problem, _HINT)
+        raise RawFileError(path, problem, LABEL_MAP_HINT)
     name_column, id_column, nyu40_column = (header.index(name) for name in ("raw_category", "id", "nyu40id"))
     rows: dict[str, RawIds] = {}
     is_cut = not text.endswith(("\n", "\r"))
     for number, cells in enumerate(lines[1:], start=2):
         needed = len(header) if is_cut and number == len(lines) else 1 + max(name_column, id_column, nyu40_column)
         if len(cells) < needed:
-            raise LabelMapError(path, f"row {number} has {len(cells)} columns, expected {len(header)}")
+            raise RawFileError(path, f"row {number} has {len(cells)} columns, expected {len(header)}", LABEL_MAP_HINT)
         name = cells[name_column]
         ids = RawIds(
             _parse_id(cells[id_column], MAX_SCANNET_ID, f"row {number}, column id", path),
@@ -271,13 +357,16 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
         )
         if rows.setdefault(name, ids) != ids:
             problem = f"row {number}: {name!r:.80} has {ids}, but an earlier row has {rows[name]}"
-            raise LabelMapError(path, problem, _HINT)
+            raise RawFileError(path, problem, LABEL_MAP_HINT)
+    if not rows:
+        raise RawFileError(path, f"has a header and 0 rows, expected about {RELEASE_ROWS}", LABEL_MAP_HINT)
     return LabelMap(str(path), rows)
 
 
 def _parse_id(text: str, largest: int, place: str, path: Path) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) > largest:
-        raise LabelMapError(path, f"{place}: found {text[:40]!r}, expected a whole number from 0 to {largest}")
+        problem = f"{place}: found {text[:40]!r}, expected a whole number from 0 to {largest}"
+        raise RawFileError(path, problem, LABEL_MAP_HINT)
     return int(text)
 
 

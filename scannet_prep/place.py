@@ -8,12 +8,13 @@ from pathlib import Path
 
 from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.archive.source import Place as OnePlace
-from scannet_prep.errors import FileError, ManifestError
+from scannet_prep.errors import FileError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer
 from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.reader import FolderReader, SceneSource
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.tree import check_is_no_export, find_folder
 
 
@@ -23,6 +24,7 @@ class ProcessedPlace:
 
     Attributes:
         name: Path or address, for messages.
+        options: The options that all scenes were made with.
         folder: The processed folder; None for archives.
         entries: What the manifest says of each scene, by id, sorted.
         failures: Why scenes are missing that were to be made, by id.
@@ -30,6 +32,7 @@ class ProcessedPlace:
     """
 
     name: str
+    options: ProcessOptions
     folder: Path | None
     entries: Mapping[str, SceneEntry]
     failures: Mapping[str, SceneFailure]
@@ -71,16 +74,28 @@ def open_place(
     if (path := find_folder(places)) is None:
         reader = ArchiveReader(places, None, certificates=certificates)
         if not (entries := reader.read_entries()).keys() >= reader.lengths.keys():
-            raise ManifestError(reader.name, "has no manifest that tells of all its scenes", "pack a processed folder")
+            raise FileError(
+                reader.name,
+                "has no manifest that lists all of its scenes",
+                "pack the processed folder again: scannet-prep pack DIR",
+            )
         failures = {
             name: SceneFailure(name, "", message, reader.how_to_add(name)) for name, message in reader.failures.items()
         }
         chosen = {name: entries[name] for name in reader.lengths}
-        return ProcessedPlace(reader.name, None, chosen, failures, _reader=reader)
+        return ProcessedPlace(reader.name, reader.options, None, chosen, failures, _reader=reader)
     state = find_state(path)
     if must_be_usable and state.faults:
         raise state.faults[0]
     manifest = state.manifest
     failures = {name: item for name, item in manifest.failures.items() if name not in manifest.scenes}
     entries = dict(sorted(manifest.scenes.items()))
-    return ProcessedPlace(str(path), path, entries, failures, state.faults, FolderReader(path, None, state))
+    return ProcessedPlace(
+        name=str(path),
+        options=manifest.options,
+        folder=path,
+        entries=entries,
+        failures=failures,
+        faults=state.faults,
+        _reader=FolderReader(path, None, state),
+    )

@@ -13,6 +13,11 @@ from scannet_prep.scene import Split
 
 BASE_URL = "https://kaldir.vc.cit.tum.de/scannet/"
 TERMS_URL = BASE_URL + "ScanNet_TOS.pdf"
+# Records in a raw tree that one person has accepted the terms; it never leaves the machine.
+ACCEPTANCE_NAME = "terms_accepted.txt"
+
+TASKS_DIR = "tasks"
+"""Folder of the files that belong to no scene, but for the label map."""
 
 SPLIT_DIRS = {Split.TRAIN: "scans", Split.VAL: "scans", Split.TEST: "scans_test"}
 

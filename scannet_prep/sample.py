@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scannet_prep.errors import UsageError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     # What a DataLoader of PyTorch takes, where that is installed; at run time, anything with a length and items.
     from torch.utils.data import Dataset as Dataset  # noqa: PLC0414
-    from typing_extensions import NotRequired, TypedDict
+    from typing_extensions import NotRequired, TypedDict, TypeVar
 
     class Sample(TypedDict):
         """One scene; without what was not asked for; see `ScanNet`."""
@@ -26,19 +29,32 @@ if TYPE_CHECKING:
         segments: NDArray[np.int32]
         axis_alignment: NDArray[np.float64]
         faces: NotRequired[NDArray[np.int32]]
+        annotated: NotRequired[NDArray[np.bool_]]
+        label_set: str
         scene_id: str
 
+    # What `dataset[i]` gives: a sample, or the result of the transform.
+    SampleT_co = TypeVar("SampleT_co", covariant=True, default=Sample)
+
 else:
-    Dataset = object
+    from typing import Generic, TypeVar
+
+    SampleT_co = TypeVar("SampleT_co", covariant=True)
+
+    class Dataset(Generic[SampleT_co]):
+        """Stands for PyTorch's class, which is not imported."""
 
     class Sample(dict):
-        """A dict that shows types and shapes of its arrays, not their content; in a notebook, a picture, too.
+        """A dict that shows types and shapes of its arrays, not their content; in a notebook, a picture, too."""
 
-        Attributes:
-            label_set_name: Of the classes in `labels`; empty where nobody knows.
-        """
+        @property
+        def label_set_name(self) -> str:
+            """Name of the label set of `labels`: the key `label_set`, which copies and plain dicts keep; else empty."""
+            return str(self.get("label_set", ""))
 
-        label_set_name = ""
+        @label_set_name.setter
+        def label_set_name(self, name: str) -> None:
+            self["label_set"] = name
 
         def __repr__(self) -> str:
             """One line a key."""
@@ -61,29 +77,33 @@ else:
             return describe_sample(self)
 
 
-class Scenes(list[Any]):
-    """Samples for a batch. Their arrays may lie one after the other in arrays that `collate` then need not make.
+def refuse_default_collation() -> None:
+    """Let PyTorch's default collate function name `collate_torch` for samples that it cannot stack.
 
-    Copied, or sent to another process, it is a list.
+    Does nothing unless PyTorch is loaded. PyTorch documents with `default_collate` the table to
+    which packages add functions for their own types.
     """
+    torch_collate: Any = sys.modules.get("torch.utils.data._utils.collate")
+    if torch_collate is not None:
+        torch_collate.default_collate_fn_map.setdefault(Sample, _stack)
 
-    def __init__(self, samples: Iterable[Any], joined: Mapping[str, NDArray[Any]] | None = None) -> None:
-        super().__init__(samples)
-        self._joined = joined or {}
-        self._parts = [dict(sample) for sample in self] if joined else []
 
-    def take_joined(self) -> Mapping[str, NDArray[Any]]:
-        """These arrays by key, for one batch only; none where a sample has others than it had.
+def _stack(samples: Sequence[Mapping[str, Any]], **_options: object) -> Any:  # noqa: ANN401 - PyTorch's
+    """Stack samples as PyTorch stacks dicts.
 
-        Those of what does not come from a sample, such as `batch`, are still to be filled.
-        """
-        now, then = (
-            [{key: id(value) for key, value in one.items()} for one in some if isinstance(one, dict)]
-            for some in (self, self._parts)
-        )
-        joined, self._joined = self._joined if now == then else {}, {}
-        return joined
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """The samples, without what is joined."""
-        return list, (), None, iter(self)
+    Raises:
+        UsageError: Two samples have arrays of different shapes.
+    """
+    first_shapes: dict[str, Any] = {}
+    for sample in samples:
+        for key, value in sample.items():
+            shape = getattr(value, "shape", None)
+            first_shape = first_shapes.setdefault(key, shape)
+            if shape != first_shape:
+                raise UsageError(
+                    "PyTorch's default collate function stacks arrays of equal shape, but "
+                    f"{key!r} has the shapes {first_shape} and {shape}",
+                    "from scannet_prep import collate_torch; DataLoader(..., collate_fn=collate_torch)",
+                )
+    torch_data: Any = sys.modules["torch.utils.data"]
+    return torch_data.default_collate([dict(sample) for sample in samples])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from scannet_prep.backports import StrEnum
-from scannet_prep.errors import UnknownSceneError, UnknownSplitError
+from scannet_prep.errors import UnknownSceneError, UsageError
 
 _SCENE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
 
@@ -55,9 +55,9 @@ class Split(StrEnum):
         """Find a split by its name.
 
         Raises:
-            UnknownSplitError: There is none of that name.
+            UsageError: There is none of that name.
         """
         try:
             return cls(text)
         except ValueError:
-            raise UnknownSplitError(f"{text!r} is not a split", f"splits are {', '.join(cls)}") from None
+            raise UsageError(f"{text!r} is not a split", f"splits are {', '.join(cls)}") from None

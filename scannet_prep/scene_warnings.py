@@ -11,61 +11,84 @@ from scannet_prep.typed_json import Count
 
 
 class WarningKind(StrEnum):
-    """The kinds of warnings: how each is stored, told, and taken.
+    """The kinds of warnings: how each is stored, shown, and handled.
 
     Attributes:
-        text: A sentence for people, with places for `subject` and `count`.
+        fault: What was found, for people, with places for `subject` and `count`.
+        effect: How a scene was made in spite of it, in the same form; may be empty. An error leaves it out.
         is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error. The others are known
             irregularities of the release that have one right reading.
         is_damage: Whether every train and val scene of the release has what is missing here, so that a file must be
             damaged.
     """
 
-    text: str
+    fault: str
+    effect: str
     is_doubt: bool
     is_damage: bool
 
-    def __new__(cls, value: str, text: str, grades: str = "") -> WarningKind:
+    def __new__(cls, value: str, fault: str, effect: str = "", grades: str = "") -> WarningKind:
         """Make a member from its line in the table."""
         member = str.__new__(cls, value)
         member._value_ = value
-        member.text, member.is_doubt, member.is_damage = text, "doubt" in grades, "damage" in grades
+        member.fault = fault
+        member.effect = effect
+        member.is_doubt = "doubt" in grades
+        member.is_damage = "damage" in grades
         return member
 
     @property
     def advice(self) -> str:
         """What to do about it."""
         if self.is_damage:
-            return "every train and val scene of the release has it: download the scene again, then process it"
+            return (
+                "every train and val scene of the release has it: "
+                "run scannet-prep download --types seg --verify, then scannet-prep process"
+            )
         if self.is_doubt:
-            return "labels may be wrong: look at these scenes; scannet-prep process --strict makes this an error"
+            return "labels may be wrong: check these scenes; scannet-prep process --strict makes this an error"
         return "a known irregularity of the release, read the right way: nothing to do"
 
     UNKNOWN_CATEGORY = (
-        "unknown_category", "raw category {subject} is not in the label map: groups left unlabeled: {count}", "doubt",
-    )  # fmt: skip
+        "unknown_category",
+        "raw category {subject} is not in the label map",
+        "groups left unlabeled: {count}",
+        "doubt",
+    )
     AMBIGUOUS_CATEGORY = (  # of scenes that earlier versions made
-        "ambiguous_category", "raw category {subject} in the label map: the first row counts; groups: {count}", "doubt",
-    )  # fmt: skip
-    LABEL_MAP_DIFFERS = "label_map_differs", "raw category {subject}; groups: {count}", "doubt"
+        "ambiguous_category",
+        "raw category {subject} in the label map",
+        "the first row counts; groups: {count}",
+        "doubt",
+    )
+    LABEL_MAP_DIFFERS = "label_map_differs", "raw category {subject}; groups: {count}", "", "doubt"
     REPEATED_GROUPS = "repeated_groups", "groups dropped that repeat an earlier group exactly: {count}"
-    UNKNOWN_SEGMENTS = "unknown_segments", "segment ids of groups that no vertex has, ignored: {count}", "doubt"
+    UNKNOWN_SEGMENTS = "unknown_segments", "segment ids of groups that no vertex has: {count}", "ignored", "doubt"
     NULL_SEGMENTS = "null_segments", "segment ids of groups that are null, ignored: {count}"
     RENUMBERED_GROUPS = (
-        "renumbered_groups", "group ids are {subject}: instances are numbered in file order; groups: {count}",
-    )  # fmt: skip
+        "renumbered_groups",
+        "group ids are {subject}: instances are numbered in file order; groups: {count}",
+    )
     HIGH_RESOLUTION_AGGREGATION = (
-        "high_resolution_aggregation", "groups taken from {subject}, as there is no .aggregation.json", "doubt",
-    )  # fmt: skip
-    OTHER_SCENE = "other_scene", "{subject}", "doubt"
+        "high_resolution_aggregation",
+        "there is no .aggregation.json, only {subject}",
+        "groups taken from that",
+        "doubt",
+    )
+    OTHER_SCENE = "other_scene", "{subject}", "", "doubt"
     NO_AGGREGATION = "no_aggregation", "no aggregation on disk: no instances and no ScanNet ids"
-    NO_ALIGNMENT = "no_alignment", "the .txt has no axisAlignment: identity recorded", "doubt damage"
-    NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "doubt"
-    NO_INFO = "no_info", "no .txt on disk: identity recorded as axis alignment"
-    NO_FACES = "no_faces", "the mesh has no faces: all normals are (0, 0, 0)", "damage"
-    NO_GROUPS = "no_groups", "segGroups is empty: no vertex is labeled", "damage"
+    NO_ALIGNMENT = "no_alignment", "the .txt has no axisAlignment", "identity recorded", "doubt damage"
+    NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "", "doubt"
+    NO_INFO = "no_info", "no .txt on disk", "identity recorded as axis alignment"
+    NO_FACES = "no_faces", "the mesh has no faces", "all normals are (0, 0, 0)", "damage"
+    NO_GROUPS = "no_groups", "segGroups is empty", "no vertex is labeled", "damage"
     LABELS_OUTSIDE_NYU40 = (
-        "labels_outside_nyu40", "ids outside nyu40 in labels.ply ({subject}), vertices left unlabeled: {count}",
+        "labels_outside_nyu40",
+        "ids outside nyu40 in labels.ply ({subject})",
+        "vertices left unlabeled: {count}",
+    )
+    LABELS_CONTRADICT_GROUPS = (
+        "labels_contradict_groups", "vertices whose label in labels.ply contradicts the groups: {count}", "", "doubt",
     )  # fmt: skip
 
 
@@ -84,9 +107,16 @@ class SceneWarning:
     count: Count = 1
 
     @property
+    def fault(self) -> str:
+        """What was found, for people."""
+        return self.kind.fault.format(subject=self.subject, count=self.count)
+
+    @property
     def text(self) -> str:
-        """A sentence for people."""
-        return self.kind.text.format(subject=self.subject, count=self.count)
+        """What was found and how the scene was made in spite of it, for people."""
+        if not self.kind.effect:
+            return self.fault
+        return f"{self.fault}: {self.kind.effect.format(subject=self.subject, count=self.count)}"
 
 
 @dataclass(frozen=True, slots=True)

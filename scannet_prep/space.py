@@ -31,7 +31,7 @@ def check_space(folder: Path, needed_bytes: int, needed_files: int = 1) -> None:
         raise DiskFullError(
             f"{folder}: needs {format_bytes(needed_bytes)} and a reserve of {format_bytes(RESERVE_BYTES)}; "
             f"{format_bytes(free_bytes)} is free",
-            "free some space, or choose a folder on another disk",
+            "free some space, or name a folder on another disk: -o DIR",
         )
 
 

@@ -19,7 +19,7 @@ def official_scenes(split: str) -> tuple[SceneId, ...]:
     """The scenes of a split, in the order of the official list (which is not sorted).
 
     Raises:
-        UnknownSplitError: There is no such split.
+        UsageError: There is no such split.
     """
     name = f"assets/scannetv2_{Split.parse(split)}.txt"
     text = resources.files("scannet_prep").joinpath(name).read_text(encoding="ascii")

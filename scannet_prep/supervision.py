@@ -7,6 +7,7 @@ vertices, in mesh order. Pointcept reads the same as `la_file`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -48,6 +49,47 @@ def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.flo
     return result
 
 
+class ClassCounts(ABC):
+    """Base of datasets that count how often each class occurs, for weights of a loss."""
+
+    @abstractmethod
+    def class_counts_by_scene(self) -> NDArray[np.int64]:
+        """Vertices of each class in each scene, int64 (scenes, classes)."""
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """Vertices of each class over all scenes, int64 (classes,), in the order of the train ids.
+
+        From the manifest, without opening scenes; where a folder has none, every scene is read once.
+
+        Raises:
+            ScanNetPrepError: The manifest, or without one a scene, is damaged.
+        """
+        return np.asarray(self.class_counts_by_scene().sum(axis=0))
+
+    def class_weights(self, formula: Formula = "inverse_sqrt") -> NDArray[np.float32]:
+        """Weights of the classes for a loss, for example `torch.nn.CrossEntropyLoss(weight=...)`.
+
+        With n_c vertices of class c, and p_c = n_c / sum(n), its share of the labeled vertices of the split:
+
+        - `inverse`: 1 / p_c.
+        - `inverse_sqrt`: 1 / sqrt(p_c).
+        - `log`: 1 / ln(1.02 + p_c), as in ENet (Paszke et al. 2016).
+        - `median_frequency`: median(f) / f_c, where f_c is n_c divided by the labeled vertices of the scenes that have
+          class c (Eigen and Fergus 2015); the median is over the classes that occur.
+
+        Then all are scaled so that the mean over the classes that occur is 1. A class without a vertex has weight 0.
+        Vertices without a class, and scenes without annotation, do not count.
+
+        Returns:
+            float32 (classes,), in the order of the train ids.
+
+        Raises:
+            UsageError: There is no such formula, or no vertex has a class (test scenes).
+            ScanNetPrepError: The manifest, or without one a scene, is damaged.
+        """
+        return weigh_classes(self.class_counts_by_scene(), formula)
+
+
 def check_points(
     points: Mapping[str, Any], scene_ids: Sequence[str], lengths: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int64]]:
@@ -63,7 +105,7 @@ def check_points(
     """
     if not isinstance(points, Mapping):
         message = f"points: found {type(points).__name__}, expected {{'scene0000_00': [5, 17, ...], ...}}"
-        raise UsageError(message, 'of a file of the data-efficient benchmark: points=torch.load("points20")')
+        raise UsageError(message, 'a file of the data-efficient benchmark is passed by its path: points="points20"')
     if missing := [name for name in scene_ids if name not in points]:
         message = f"there are none of {missing[0]} ({len(missing):,} of {len(scene_ids):,} scenes are not there)"
         hint = "use the list of this split; or with scenes=..., only the scenes that it has"
@@ -83,10 +125,22 @@ def check_points(
     return {name: array.astype(np.int64) for name, array in found.items()}
 
 
-def limit_annotation(sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_id: int) -> None:
-    """Ignore `labels` and `instances` of all vertices of a sample but the chosen ones; None for all. In place."""
-    for key, empty in (("labels", ignore_id), ("instances", -1)):
-        if key in sample and chosen is not None:
-            kept = sample[key][chosen]
-            sample[key][...] = empty
-            sample[key][chosen] = kept
+def limit_annotation(sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_index: int) -> None:
+    """Ignore `labels` and `instances` of all vertices but the chosen ones, in place.
+
+    Adds `annotated`, bool (V,), by which transforms keep the chosen vertices.
+
+    Args:
+        sample: A sample; one without `labels` and `instances` is not changed.
+        chosen: Indices of vertices; None for all, which changes nothing.
+        ignore_index: Stands for unlabeled in `labels`.
+    """
+    empty_values = {"labels": ignore_index, "instances": -1}
+    keys = [key for key in empty_values if key in sample]
+    if chosen is None or not keys:
+        return
+    annotated = np.zeros(len(sample[keys[0]]), np.bool_)
+    annotated[chosen] = True
+    for key in keys:
+        sample[key][~annotated] = empty_values[key]
+    sample["annotated"] = annotated

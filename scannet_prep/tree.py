@@ -14,11 +14,12 @@ from scannet_prep.export import is_export
 from scannet_prep.files import open_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.processed.folder import iter_processed_scenes
-from scannet_prep.processed.manifest import MANIFEST_NAME, shards_of
-from scannet_prep.raw.layout import find_raw_scenes
+from scannet_prep.processed.manifest import MANIFEST_NAME
+from scannet_prep.raw.layout import find_raw_scenes, find_shared_files
+from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.scene import SceneId, Split
 
-_DEMO = "to see the program at work without ScanNet data: scannet-prep demo"
+_DEMO = "to try the program without ScanNet data: scannet-prep demo"
 
 
 def is_archive(place: str | Path | ByteSource) -> bool:
@@ -55,15 +56,20 @@ def identify_tree(path: Path) -> ArchiveKind:
         if not path.is_dir():
             raise _not_a_folder(path)
         check_is_no_export(path)
-        if next(iter_processed_scenes(path), None) or (path / MANIFEST_NAME).is_file() or shards_of(path).exists():
+        if next(iter_processed_scenes(path), None) or (path / MANIFEST_NAME).is_file():
             return ArchiveKind.PROCESSED
-        try:
-            find_raw_scenes(path)
-        except MissingFileError:
-            raise _neither(path) from None
+        if not _is_raw_tree(path):
+            raise _neither(path)
     except PermissionError as error:
         raise FileError(path, f"cannot be read: {error.strerror}") from error
     return ArchiveKind.RAW
+
+
+def _is_raw_tree(path: Path) -> bool:
+    """Whether a folder holds raw scenes, other files of the release, or the record of a download."""
+    if find_raw_scenes(path, may_be_empty=True):
+        return True
+    return bool(find_shared_files(path)) or (path / LOCK_NAME).is_file()
 
 
 def check_is_no_export(place: object) -> None:

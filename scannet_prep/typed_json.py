@@ -1,9 +1,7 @@
-"""JSON with types: what is read is exactly what a dataclass declares, or an error that says where it is not."""
+"""JSON with types: a value that was read is exactly what a dataclass declares."""
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import PurePath
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -19,36 +17,29 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 Crc32: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 """A CRC-32 as eight hexadecimal digits."""
 
-_PREPARED, _LOCK = set[Any](), threading.RLock()
-if hasattr(os, "register_at_fork"):  # a fork waits: the lock, or a type that is half done, would stay so in the child
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
+def make_decoder(kind: type[Value]) -> msgspec.json.Decoder[Value]:
+    """Make a decoder for a declared type, most often a dataclass.
+
+    Types are strict: no bool for a number, no text for a number, no number beyond the range, nothing missing. Classes
+    that derive from `str`, such as `SceneId`, check the text themselves. Unknown keys are ignored.
+
+    Decoders are made when their module is imported: msgspec analyses a type when it first meets it, and two threads
+    that do so at the same time crash.
+    """
+    return msgspec.json.Decoder(kind, dec_hook=_from_text)
 
 
-def parse_json(data: bytes | bytearray | memoryview, kind: type[Value]) -> Value:
-    """Read a value of a declared type, most often a dataclass, from JSON.
-
-    Types are strict: no bool for a number, no text for one, no number beyond the range, nothing missing. Classes that
-    derive from `str`, such as `SceneId`, check the text by themselves. Unknown keys are passed over.
+def parse_json(data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[Value]) -> Value:
+    """Read a value from JSON.
 
     Raises:
-        ContentError: It is not JSON, or a value has another type; the message says which.
+        ContentError: It is not JSON, or a value has another type; the message names it.
     """
     try:
-        return decode_json(data, kind)
+        return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ContentError(str(error)) from None
-
-
-def decode_json(data: bytes | bytearray | memoryview | str, kind: type[Value]) -> Value:
-    """Do what `parse_json` does, with the errors of msgspec; and in threads, which msgspec alone does not survive.
-
-    What it finds out of a type when that is first used, another thread must not find half done.
-    """
-    if kind not in _PREPARED:
-        with _LOCK:
-            msgspec.json.Decoder(kind, dec_hook=_from_text)
-            _PREPARED.add(kind)
-    return msgspec.json.decode(data, type=kind, dec_hook=_from_text)
 
 
 def encode_json(value: object) -> bytes:

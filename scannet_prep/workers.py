@@ -1,12 +1,17 @@
-"""Workers of PyTorch's `DataLoader`: the memory in which they make batches, and hand them to the training process.
+"""Memory in which workers of PyTorch's `DataLoader` make batches and hand them to the training process.
 
-PyTorch sends tensors between processes through files in /dev/shm, one a tensor. Containers have 64 MB there by default,
-which a batch of large scenes exceeds: the job ends with a bus error. NumPy arrays it sends through a pipe, which takes
-four times as long. Here, all arrays of a batch lie in one anonymous file in memory (`memfd_create`), whose descriptor
-is handed over. It has no name, belongs to no file system, and is gone with the processes.
+PyTorch sends tensors between processes through files in /dev/shm, one per tensor. Containers have
+64 MB there by default, which a batch of large scenes exceeds: the job ends with a bus error. NumPy
+arrays go through a pipe, which takes four times as long. Here, all arrays of a batch lie in one
+anonymous file in memory (`memfd_create`), whose descriptor is handed over. The file has no name,
+belongs to no file system, and disappears with the processes.
 
-To get memory from the system, page by page, takes longer than all other work on a batch. So a worker uses what it has
-again, once neither it nor the training process has an array on it: the file begins with two bytes that tell.
+    worker:   allocate -> arrays of a batch in a _Memory -> hand_over -> descriptor, size, layout
+    training: receive  -> the same memory, mapped again -> arrays
+
+Getting memory from the system, page by page, takes longer than all other work on a batch. So a
+worker uses its memory again as soon as neither it nor the training process has an array in it. The
+first two bytes of the file record who holds it.
 """
 
 from __future__ import annotations
@@ -27,60 +32,83 @@ from numpy.typing import NDArray
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 Shape: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
+# Type, shape and first byte of each array in a memory.
 Layout: TypeAlias = dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
 
-_MAKER, _RECEIVER = 0, 1  # who may hold a memory
-_FREE, _HELD, _LOST = 0, 1, 2
-_ALIGNMENT = 64
-_MOST_HELD, _MOST_FREE = 32, 4  # that a worker remembers; by default, two of its batches are under way
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+# Index of the byte of each process that may hold a memory, and the values of these bytes.
+_MAKER = 0
+_RECEIVER = 1
+_FREE = 0
+_HELD = 1
+_LOST = 2
+_ALIGNMENT_BYTES = 64
+# Memories that a worker remembers. By default, two of its batches are under way.
+_MAX_HELD = 32
+_MAX_FREE = 4
+# Parameters of mallopt, from malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+# The largest value that glibc accepts; larger arrays are returned to the system at once.
+_MAX_MMAP_THRESHOLD_BYTES = 1 << 25
+_KEPT_BYTES = 1 << 28
 
 
 class _Memory:
-    """An anonymous file, mapped writable until the last array on it is gone; it does not need the descriptor for that.
+    """An anonymous file that is mapped, writable, until the last array in it is gone.
 
-    `mmap.mmap` keeps a descriptor for as long as it lives (before Python 3.13 it cannot do without). A program that
-    keeps an array of each of a thousand batches, such as the labels for a mean at the end, would run out of them.
+    The mapping does not need the file's descriptor. `mmap.mmap` keeps one for as long as it lives
+    (before Python 3.13 always), and a program that keeps an array of each of a thousand batches,
+    such as the labels for a mean at the end, would run out of them.
     """
 
-    forks = 0  # how often this process was forked, or forked another
+    # Number of times that this process was forked, or forked another.
+    forks = 0
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         system = ctypes.CDLL(None, use_errno=True)
         system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
         system.mmap.restype = ctypes.c_void_p
         system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        self.address = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file.fileno(), 0)
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        self.address = system.mmap(None, size, protection, mmap.MAP_SHARED, file.fileno(), 0)
         if self.address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        weakref.finalize(self, system.munmap, self.address, size).atexit = False  # arrays may outlive it
-        self.file, self.size = file, size
-        self.is_held = (ctypes.c_ubyte * 2).from_address(self.address)
+        # Not at exit: arrays may outlive this object then.
+        weakref.finalize(self, system.munmap, self.address, size).atexit = False
+        self.file = file
+        self.size = size
+        self.holders = (ctypes.c_ubyte * 2).from_address(self.address)
 
-    def place(self, layout: Layout, holder: int) -> Arrays:
-        """Arrays at their places. Until the last of them is gone, the memory is held."""
-        self.is_held[holder] = _HELD
+    @property
+    def is_held(self) -> bool:
+        """Whether a process has arrays in it, or may have."""
+        return any(self.holders)
+
+    def make_arrays(self, layout: Layout, holder: int) -> Arrays:
+        """Make arrays in this memory. It is held until the last of them is gone."""
+        self.holders[holder] = _HELD
         buffer: Any = (ctypes.c_char * self.size).from_address(self.address)
         weakref.finalize(buffer, self._release, holder, self.forks).atexit = False
         return {key: np.ndarray(shape, dtype, buffer, start) for key, (dtype, shape, start) in layout.items()}
 
     def _release(self, holder: int, forks: int) -> None:
-        # After a fork, another process has the arrays, too, and who knows for how long.
-        self.is_held[holder] = _FREE if forks == _Memory.forks else _LOST
+        # After a fork, another process has the arrays too, for an unknown time.
+        self.holders[holder] = _FREE if forks == _Memory.forks else _LOST
 
     def find(self, arrays: Arrays) -> Layout | None:
-        """Where arrays lie in it; None where not all of them do, or it has been handed over."""
+        """Find where arrays lie in it. None if some lie elsewhere, or if it has been handed over."""
         layout: Layout = {}
         for key, array in arrays.items():
             start = array.__array_interface__["data"][0] - self.address
             is_inside = start > 0 and start + array.nbytes <= self.size and array.flags.c_contiguous
-            if not is_inside or self.is_held[_RECEIVER]:
+            if not is_inside or self.holders[_RECEIVER]:
                 return None
-            layout[key] = array.dtype, array.shape, start
+            layout[key] = (array.dtype, array.shape, start)
         return layout
 
 
-_memories: list[_Memory] = []  # of this worker
+# The memories of this worker.
+_memories: list[_Memory] = []
 _lock = threading.Lock()
 
 
@@ -93,89 +121,98 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def find_worker() -> Any:  # noqa: ANN401 - PyTorch's WorkerInfo
-    """What PyTorch tells about the worker that this process is; None in all others. PyTorch is never imported."""
+    """Return PyTorch's WorkerInfo, or None outside a DataLoader worker. Does not import PyTorch."""
     torch_data: Any = sys.modules.get("torch.utils.data")
-    return torch_data and torch_data.get_worker_info()
-
-
-def find_asked(dataset: Any) -> Any:  # noqa: ANN401 - anything with items
-    """The dataset that PyTorch's fetcher has, for the `__getitems__` that it calls.
-
-    It may be one around this one, which passes on all of its attributes, and yet has items of its own.
-    """
-    fetcher = sys._getframe(2).f_locals.get("self")  # noqa: SLF001
-    asked = getattr(fetcher, "dataset", dataset)
-    return asked if getattr(asked, "__getitems__", None) == dataset.__getitems__ else dataset
+    if torch_data is None:
+        return None
+    return torch_data.get_worker_info()
 
 
 @cache
 def keep_freed_memory(most_bytes: int = 1 << 30) -> None:
-    """Use memory again that was freed, up to a size, instead of giving it back to the system, which has to clear it.
+    """Keep freed memory for the next arrays, up to a size, instead of returning it to the system.
 
-    For arrays of some megabytes, that takes longer than to compute them. Only glibc needs to be told.
+    The system would have to clear it again, which for arrays of some megabytes takes longer than to
+    compute them. Other C libraries than glibc need no such advice.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, most_bytes)
-        mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # the largest that it takes: larger arrays are given back at once
+        mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD_BYTES)
 
 
 def allocate(shapes: Mapping[str, Shape]) -> Arrays:
-    """Arrays of some types and shapes, to be filled: in a worker on memory that `hand_over` does not need to copy."""
+    """Allocate arrays of given types and shapes; in a worker, in memory that `hand_over` need not copy."""
     if find_worker() is not None:
-        keep_freed_memory(1 << 28)
+        keep_freed_memory(_KEPT_BYTES)
         try:
-            memory, layout = _take(shapes)
-            return memory.place(layout, _MAKER)
+            memory, layout = _reserve(shapes)
+            return memory.make_arrays(layout, _MAKER)
         except (AttributeError, OSError):  # not Linux, or no descriptors or memory left
             pass
     return {key: np.empty(shape, dtype) for key, (dtype, shape) in shapes.items()}
 
 
 def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
-    """Make ready what another process needs for `receive`, to be pickled once.
+    """Return the arguments of `receive` in another process, to be pickled once.
 
     Raises:
         AttributeError, OSError: This is not Linux, or there are no descriptors or memory left.
     """
-    for memory in _memories.copy():  # another thread makes batches meanwhile
-        if layout := memory.find(arrays):
-            break
+    location = _find_memory(arrays)
+    if location is not None:
+        memory, layout = location
     else:
-        memory, layout = _take({key: (array.dtype, array.shape) for key, array in arrays.items()})
-        copies = memory.place(layout, _MAKER)  # they hold it until the receiver does
-        for key, array in copies.items():
-            array[...] = arrays[key]
+        memory, layout = _reserve({key: (array.dtype, array.shape) for key, array in arrays.items()})
+        # The copies live until this function ends: they hold the memory until the receiver does.
+        copies = memory.make_arrays(layout, _MAKER)
+        for key, copied in copies.items():
+            copied[...] = arrays[key]
     shared = reduction.DupFd(memory.file.fileno())  # which Windows lacks
-    memory.is_held[_RECEIVER] = _HELD
+    memory.holders[_RECEIVER] = _HELD
     return shared, memory.size, layout
 
 
 def receive(shared: Any, size: int, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_over`
-    """The arrays of another process, writable."""
+    """Return the arrays of another process, writable."""
     with os.fdopen(shared.detach(), "rb") as file:
-        return _Memory(file, size).place(layout, _RECEIVER)
+        return _Memory(file, size).make_arrays(layout, _RECEIVER)
 
 
-def _take(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
-    """Memory that nobody holds, and places in it."""
+def _find_memory(arrays: Arrays) -> tuple[_Memory, Layout] | None:
+    """Find the memory of this worker in which all arrays lie."""
+    for memory in _memories.copy():  # another thread makes batches meanwhile
+        layout = memory.find(arrays)
+        if layout:
+            return memory, layout
+    return None
+
+
+def _reserve(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
+    """Find or make a memory that nobody holds, and lay out arrays in it."""
     layout: Layout = {}
-    size = _ALIGNMENT
+    size = _ALIGNMENT_BYTES
     for key, (dtype, shape) in shapes.items():
-        layout[key] = dtype, shape, size
-        size += -(-dtype.itemsize * int(np.prod(shape, dtype=np.int64)) // _ALIGNMENT) * _ALIGNMENT
+        layout[key] = (dtype, shape, size)
+        array_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        size += -(-array_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     if find_worker() is None:
-        return _make(size), layout
+        return _make_memory(size), layout
     with _lock:
-        free = [memory for memory in _memories if memory.size >= size and not any(memory.is_held)]
-        free = free or [_make(1 << size.bit_length())]  # what is not written takes no memory
-        held = [memory for memory in _memories if any(memory.is_held) and _LOST not in memory.is_held]
-        _memories[:] = held[-_MOST_HELD:] + free[:_MOST_FREE]
-        free[0].is_held[_MAKER] = _HELD
-    return free[0], layout
+        free = [memory for memory in _memories if memory.size >= size and not memory.is_held]
+        if not free:
+            # A power of two, so that later batches fit. Pages that are not written take no memory.
+            free = [_make_memory(1 << size.bit_length())]
+        held = [memory for memory in _memories if memory.is_held and _LOST not in memory.holders]
+        _memories[:] = held[-_MAX_HELD:] + free[:_MAX_FREE]
+        reserved = free[0]
+        reserved.holders[_MAKER] = _HELD
+    return reserved, layout
 
 
-def _make(size: int) -> _Memory:
+def _make_memory(size: int) -> _Memory:
     file = os.fdopen(os.memfd_create("batch", os.MFD_CLOEXEC), "wb")
     file.truncate(size)
     memory = _Memory(file, size)

@@ -76,7 +76,7 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-HEAD = layout.Head(layout.ArchiveKind.RAW, "a notice", {}, "a test", 1)
+HEAD = layout.Head(layout.ArchiveKind.RAW, notice="a notice", program="a test")
 Files = Sequence[tuple[str, bytes]]
 
 
@@ -103,15 +103,16 @@ def forge(
     scenes: Sequence[tuple[str, Files]],
     *,
     head: layout.Head = HEAD,
+    others: Files = (),
     contents: Mapping[str, bytes] = MappingProxyType({}),
     edit: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> Forgery:
     """Write an archive of scene ids with their files; `contents` are tar bytes to store in place of those of a scene.
 
-    `edit` changes the index.
+    `others` are further files that belong to no scene; `edit` changes the index.
     """
     groups, frames = list[layout.StoredGroup](), list[bytes]()
-    for scene_id, files in [("", [(layout.FORMAT_NAME, encode_json(head) + b"\n")]), *scenes]:
+    for scene_id, files in [("", [(layout.FORMAT_NAME, encode_json(head) + b"\n"), *others]), *scenes]:
         content, members = b"", list[layout.Member]()
         for name, data in files:
             members.append(layout.Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest()))

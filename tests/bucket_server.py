@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import socket
 import struct
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-BUCKET = "scannet"  # moto does not know how Google writes other characters, such as %2D
+BUCKET = "scannet"
 ACCESS_KEY, SECRET_KEY, TOKEN = "AKIDT0PS3CRET", "s3cretkey", "s3ssiontoken"
 SECRETS = (ACCESS_KEY, SECRET_KEY, TOKEN, "pa55word", "s1gnature")
 # What stores say of signatures that they do not accept: it holds all that must not be shown.
@@ -45,7 +46,10 @@ class BucketServer:
 
     def environment(self) -> dict[str, str]:
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_SESSION_TOKEN": TOKEN}
-        return {"AWS_ENDPOINT_URL": self.origin, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1", **keys}
+        # No other credentials: neither those in the files of this user nor those of a cloud machine.
+        others = {"AWS_EC2_METADATA_DISABLED": "true"}
+        others |= dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+        return {"AWS_ENDPOINT_URL": self.origin, "AWS_DEFAULT_REGION": "us-east-1", **keys, **others}
 
     def boto(self) -> Any:
         import boto3
@@ -88,7 +92,7 @@ class BucketServer:
             status, code = fault if isinstance(fault, tuple) else (fault, "SlowDown")
             body = TELLTALE.format(code=code).encode()
             start(f"{status} Fault", [("Content-Length", str(len(body)))])
-            return [body]
+            return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
         body = b"".join(self.store(environ, start))
         if fault == "reset":  # when what has been sent is closed
             environ["werkzeug.socket"].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -15,15 +15,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scannet_prep import SceneId, Split, official_scenes, read_processed
 from scannet_prep.cli.main import main
+from scannet_prep.processed.scene import encode_processed
 from scannet_prep.stages import pool
 from scannet_prep.stages.finding import CheckTask, Findings
+from scannet_prep.synthetic import write_release
 
 TRAIN, VAL, TEST = "scene0000_00", "scene0011_00", "scene0707_00"
 SCENES = (TRAIN, VAL, TEST)
@@ -80,6 +83,18 @@ def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[s
     finally:
         os.chdir(before)
     return Outcome(status, out.getvalue(), err.getvalue())
+
+
+def process_all_test_scenes(root: Path, vertices: int, *options: str) -> Path:
+    """Make a processed folder of all test scenes, which are copies of the one in the folder `one` beside it."""
+    write_release(root / "raw", [TEST], vertices=vertices)
+    assert run_main("process", root / "raw", "-o", root / "one", *options).status == 0
+    scene = read_processed(root / f"one/test/{TEST}.npz")
+    (root / "processed/test").mkdir(parents=True)
+    for name in official_scenes(Split.TEST):
+        meta = replace(scene.meta, scene_id=SceneId(name))
+        (root / f"processed/test/{name}.npz").write_bytes(b"".join(encode_processed(replace(scene, meta=meta))))
+    return root / "processed"
 
 
 # For disks that are full: half of a module must not stay in Python's cache.

@@ -64,7 +64,6 @@ class Answer:
     stall_at: int | None = None  # from here on nothing comes, until the client leaves
     trickle: tuple[int, float] | None = None  # from here on a byte each so many seconds: no timeout of a socket strikes
     is_chunked: bool = False
-    trailer: bytes = b""  # comes after the last chunk
     before: bytes = b""  # comes before the status line
     is_down: bool = False  # the server stops
 
@@ -359,7 +358,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.is_chunked else piece)
             self.pause(byte_pause_s if position >= slow_from else 0)
         if answer.is_chunked and request.method != "HEAD":
-            self.wfile.write(b"0\r\n" + answer.trailer + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
 
     def interrupt(self, answer: Answer, position: int) -> None:
         self.pause(3600 if answer.stall_at == position else 0)

@@ -5,6 +5,7 @@ import copy
 import inspect
 import pickle
 import re
+import traceback
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,8 @@ from scannet_prep.errors import FileError, ScanNetPrepError
 REPOSITORY_DIR = Path(__file__).resolve().parents[1]
 PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
 TREES = {path: ast.parse(path.read_text()) for path in PACKAGE_DIR.rglob("*.py")}
-MAX_MODULE_LINES = 400
 # What reading scenes in a training job must not cost, and what printing a help text must not.
 HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
-COMMAND_TO_TYPE = r"(scannet-prep|srun|docker run|torchrun|tar|pip) .*"
 CLASSES = [item for _, item in inspect.getmembers(errors, inspect.isclass) if issubclass(item, ScanNetPrepError)]
 HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy", "numba"}
 
@@ -68,12 +67,6 @@ def test_map_for_contributors_names_every_room() -> None:
     assert [path.name for path in paths if f"`{path.name}{'/' * path.is_dir()}`" not in page] == []
 
 
-def test_no_module_is_too_long_to_read_in_one_go() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE_DIR.rglob("*.py")}
-    assert lengths
-    assert {path: length for path, length in lengths.items() if length > MAX_MODULE_LINES} == {}
-
-
 def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(whole_dir: Path, tmp_path: Path) -> None:
     """What Python lacks there is hidden."""
     outcome = run_words(
@@ -101,20 +94,11 @@ def test_no_two_types_have_the_same_name() -> None:
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-def test_the_library_names_options_only_within_a_command_to_type() -> None:
-    """Who calls it from Python has none; the command line knows its own."""
-    found = dict[str, str]()
-    for path, tree in TREES.items():
-        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
-        for node in ast.walk(tree):
-            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-            if path.parent.name == "cli" or id(node) in told or not isinstance(node, ast.JoinedStr | ast.Constant):
-                continue
-            told.update(map(id, parts))
-            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
-            if " " in text and re.search(r"(^|\s)--[a-z]", re.sub(COMMAND_TO_TYPE, "", text)):
-                found[f"{path.relative_to(PACKAGE_DIR)}:{node.lineno}"] = text
-    assert found == {}
+def test_text_of_an_error_has_its_hint_and_a_traceback_shows_it_once() -> None:
+    error = errors.UsageError("3 is not a split", "splits are train, val, test")
+    assert str(error) == "3 is not a split\nhint: splits are train, val, test"
+    assert str(errors.UsageError("3 is not a split")) == "3 is not a split"
+    assert "".join(traceback.format_exception(error)).count("hint:") == 1
 
 
 @pytest.mark.parametrize("error_type", CLASSES)

@@ -187,7 +187,7 @@ def test_a_truncated_archive_says_what_is_whole_and_names_the_rest(verify: Verif
     assert verify.value["whole_scenes"] == [TRAIN]
     outcome = call("info", archive_path)
     assert (outcome.status, "does not end in a seek table: it is truncated" in outcome.stderr) == (1, True)
-    assert "scannet-prep unpack gets out all that is whole" in outcome.stderr
+    assert "to recover everything that is whole: scannet-prep unpack" in outcome.stderr
 
 
 def test_the_scenes_that_were_asked_for_are_checked_and_no_others(verify: Verify, archive_path: Path) -> None:
@@ -229,4 +229,4 @@ def test_an_archive_is_described_by_its_index_alone(archive_path: Path, whole_di
     assert all(value[key] == folder[key] for key in ("options", "scene_ids", "program"))
     assert (value["size_bytes"], value["failures"], value["missing_shards"]) == (len(data), {}, [])
     value = call("info", packed_dir / "raw.tar.zst", "--json").json
-    assert (value["head"]["kind"], value["scene_ids"], value["options"]) == ("raw", [*SCENES], [])
+    assert (value["head"]["kind"], value["scene_ids"], value["options"]) == ("raw", [*SCENES], None)

@@ -21,6 +21,7 @@ from scannet_prep import ScanNet
 from scannet_prep.archive.layout import ArchiveKind, Head
 from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.errors import ArchiveError, FileError, MissingFileError, UsageError
+from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
 from scannet_prep.scene import Split
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import run as run_verify
@@ -169,6 +170,16 @@ def test_authorities_can_be_named(archive_path: Path, tmp_path: Path, authority:
             assert run(*words, url, *remedy)[0] == 0
 
 
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_authority_in_ssl_cert_file_is_trusted_for_archives(
+    archive_path: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
+    with ReleaseServer(archive_path.parent, certificate=authority[1]) as server:
+        server.files[f"{ROOT}a.tar.zst"] = archive_path
+        assert run(command, f"{server.origin}{ROOT}a.tar.zst")[0] == 0
+
+
 @pytest.fixture
 def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
     """Of the processed folder: a scene each."""
@@ -260,17 +271,28 @@ def test_archives_that_do_not_go_together_are_refused(
         ScanNet([], split="val")
 
 
-@pytest.mark.parametrize(("key", "value"), [("align_axis", True), ("labels_from", "ply")])
-def test_archives_with_scenes_that_were_made_otherwise_are_refused(tmp_path: Path, key: str, value: object) -> None:
+@pytest.mark.parametrize("other", [{"align_axis": True}, {"labels_from": "ply"}, {"faces": True}, {"scannet200": True}])
+def test_archives_of_different_options_are_refused_together(tmp_path: Path, other: dict[str, Any]) -> None:
     paths = []
-    for number, options in enumerate(({}, {key: value}, {"faces": True})):
+    for number, options in enumerate((ProcessOptions(), ProcessOptions(**other))):
         paths.append(tmp_path / f"{number}.tar.zst")
         scene_id = f"scene0000_0{number}"
-        head = Head(ArchiveKind.PROCESSED, options=options)
+        head = Head(ArchiveKind.PROCESSED, options=options, scene_format=FORMAT_VERSION)
         forge(paths[-1], [(scene_id, [(f"train/{scene_id}.npz", b"x")])], head=head)
-    with pytest.raises(ArchiveError, match=rf"1\.tar\.zst: holds .*{key}={value}, .*0\.tar\.zst with {key}="):
-        ScanNet(paths[:2], split="train")
-    assert len(ScanNet(paths[::2], split="train")) == 2
+
+    with pytest.raises(ArchiveError, match=r"1\.tar\.zst: holds scenes that were made with .* but .*0\.tar\.zst with "):
+        ScanNet(paths, split="train")
+
+
+def test_archive_of_an_older_scene_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.tar.zst"
+    head = Head(ArchiveKind.PROCESSED, options=ProcessOptions(), scene_format=1)
+    forge(path, [("scene0000_00", [("train/scene0000_00.npz", b"x")])], head=head)
+
+    with pytest.raises(ArchiveError, match="has format 1, expected 2") as caught:
+        ScanNet(path, split="train")
+
+    assert "scannet-prep process --force" in caught.value.hint
 
 
 def test_a_scene_of_an_archive_is_the_file_that_was_packed(whole_dir: Path, archive_path: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Augmentations as other programs have them: compared with plain loops, and presets with the numbers they state."""
 
+import colorsys
 import itertools
 import math
 import pickle
@@ -92,6 +93,76 @@ def test_colours_are_stretched_shifted_and_normalized_as_loops_do() -> None:
     found = aug.NormalizeColor(mean, std)(sample, rng())["colors"][3].tolist()
     expected = [(c / 255 - m) / d for c, m, d in zip(sample["colors"][3].tolist(), mean, std, strict=True)]
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_hues_and_saturations_change_as_colorsys_computes_them(seed: int) -> None:
+    sample = make_sample(400, seed)
+    sample["colors"][:9] = [
+        [0, 0, 0], [255, 255, 255], [7, 7, 7], [255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 0],
+        [0, 255, 255], [200, 200, 9],
+    ]  # fmt: skip
+    found = aug.HueSaturationTranslation(0.5, 0.9)(sample, rng(seed))["colors"]
+    generator = rng(seed)
+    shift, factor = generator.uniform(-0.5, 0.5), 1 + generator.uniform(-0.9, 0.9)
+    for before, after in zip(sample["colors"].tolist(), found.tolist(), strict=True):
+        hue, saturation, value = colorsys.rgb_to_hsv(*before)
+        expected = colorsys.hsv_to_rgb((hue + shift) % 1, min(saturation * factor, 1), value)
+        assert after == pytest.approx(expected, abs=0.51)
+
+
+def test_hues_and_saturations_stay_without_a_range() -> None:
+    sample = make_sample(400)
+    found = aug.HueSaturationTranslation(0, 0)(sample, rng())
+    assert np.array_equal(found["colors"], sample["colors"])
+    assert found["colors"].dtype == np.uint8
+
+
+def test_grayscale_weighs_channels_as_its_formula_says() -> None:
+    sample = make_sample(200)
+    found = aug.RandomColorGrayScale()(sample, rng())["colors"]
+    assert found.dtype == np.uint8
+    for (red, green, blue), after in zip(sample["colors"].tolist(), found.tolist(), strict=True):
+        assert after == [pytest.approx(0.2989 * red + 0.587 * green + 0.114 * blue, abs=0.501)] * 3
+
+
+@pytest.mark.parametrize(("kind", "key"), [(aug.RandomDropColor, "colors"), (aug.RandomDropNormal, "normals")])
+@pytest.mark.parametrize("ratio", [0, 0.2, 0.999, 1])
+def test_dropped_features_are_zero_at_a_share_of_the_vertices(kind: Any, key: str, ratio: float) -> None:
+    sample = make_sample(99)
+    sample["colors"] = np.maximum(sample["colors"], 1)
+    found = kind(ratio)(sample, rng())[key]
+    is_zero = (found == 0).all(axis=1)
+    assert np.count_nonzero(is_zero) == int(99 * ratio)
+    assert np.array_equal(found[~is_zero], sample[key][~is_zero])
+    assert found.dtype == sample[key].dtype
+
+
+@pytest.mark.parametrize(("kind", "key"), [(aug.RandomDropColor, "colors"), (aug.RandomDropNormal, "normals")])
+def test_every_vertex_may_lose_its_feature(kind: Any, key: str) -> None:
+    sample = make_sample(10)
+    sample["colors"] = np.maximum(sample["colors"], 1)
+    times = sum((kind(0.3)(sample, rng(seed))[key] == 0).all(axis=1) for seed in range(300))
+    assert times / 300 == pytest.approx(0.3, abs=0.1)
+
+
+def test_share_of_dropped_colors_is_of_the_vertices_that_are_left() -> None:
+    sample = make_sample(200)
+    sample["colors"] = np.maximum(sample["colors"], 1)
+    found = aug.Compose(aug.RandomDropColor(0.5), aug.Drop(0.5))(sample, rng())
+    assert np.count_nonzero((found["colors"] == 0).all(axis=1)) == 50
+
+
+def test_clipped_jitter_is_the_normal_noise_of_its_formula() -> None:
+    sample = make_sample(40_000)
+    change = aug.ClipGaussianJitter(0.02)(sample, rng())["points"] - sample["points"]
+    expected = 0.02 * np.clip(rng(1).standard_normal(change.shape) / 1.96, -1, 1)
+    assert np.abs(change).max() <= 0.02 + 1e-6
+    assert np.isclose(np.abs(change), 0.02, atol=1e-6).mean() == pytest.approx(0.05, abs=0.005)
+    for share in (0.1, 0.25, 0.5, 0.75, 0.9):
+        assert np.quantile(change, share) == pytest.approx(np.quantile(expected, share), abs=2e-4)
+    same = aug.Jitter(0.02 / 1.96, 0.02)(sample, rng())["points"]
+    assert np.array_equal(same, sample["points"] + change)
 
 
 def test_anisotropic_scale_keeps_normals_at_right_angles_to_surfaces() -> None:

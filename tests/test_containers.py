@@ -139,13 +139,12 @@ def test_commands_in_comments_and_on_the_page_of_containers_are_understood() -> 
 
 def write_group(root: Path, files: dict[str, str]) -> Path:
     groups = {f"{GROUPS}/{name}": text.encode() for name, text in files.items()}
-    return write_tree(root, groups | {MEMBERSHIP: b"4:memory:/box\n3:cpu,cpuacct:/box\n0::/job/step\n"})
+    return write_tree(root, groups | {MEMBERSHIP: b"3:cpu,cpuacct:/box\n0::/job/step\n"})
 
 
 def test_granted_cores_and_memory_are_the_least_of_machine_container_and_slurm(tmp_path: Path) -> None:
-    first = {"cpu,cpuacct/cpu.cfs_quota_us": "150000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}
-    first["memory/memory.limit_in_bytes"] = f"{3 << 30}\n"
-    group = write_group(tmp_path / "first", first | {"memory/box/memory.limit_in_bytes": f"{(1 << 63) - 4096}"})
+    first = {"cpu.max": "150000 100000", "memory.max": f"{3 << 30}\n"}
+    group = write_group(tmp_path / "first", first)
     assert find_granted_cores({}, group)["container"] == 2
     assert find_granted_memory({}, group)["container"] == 3 << 30
     second = {"job/cpu.max": "100000 100000", "job/step/cpu.max": "max 100000", "job/step/memory.max": "max"}

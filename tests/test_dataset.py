@@ -28,10 +28,21 @@ from scannet_prep.errors import (
     MissingFileError,
     ProcessedFileError,
     UnknownSceneError,
-    UnknownSplitError,
     UsageError,
 )
 from scannet_prep.synthetic import write_release
+
+
+def test_read_processed_gives_the_train_ids_of_the_dataset_and_the_file_keeps_train_id_plus_one(
+    training_folder: Path,
+) -> None:
+    dataset = ScanNet(training_folder, split="train", labels=SCANNET200)  # the folder's label set
+    for sample in dataset:
+        path = training_folder / "train" / f"{sample['scene_id']}.npz"
+        scene = read_processed(path)
+        assert (scene.labels.dtype, scene.labels.tolist()) == (np.int64, sample["labels"].tolist())
+        with np.load(path) as stored:
+            assert stored["labels"].tolist() == scene.stored_labels.tolist() == (sample["labels"] + 1).tolist()
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
@@ -39,7 +50,7 @@ def test_a_sample_is_what_the_file_holds_in_training_types_and_its_own(
     stored: Stored, training_folder: Path, split: str
 ) -> None:
     paths = sorted((training_folder / split).glob("*.npz"))
-    datasets = [ScanNet(stored.place, split=split, labels=one, ignore_id=-100) for one in (SCANNET20, SCANNET200)]
+    datasets = [ScanNet(stored.place, split=split, labels=one, ignore_index=-100) for one in (SCANNET20, SCANNET200)]
     for dataset, path in product(datasets, paths):
         assert dataset.scene_ids == [path.stem for path in paths]
         label_set, scene = dataset.label_set, read_processed(path)
@@ -53,13 +64,14 @@ def test_a_sample_is_what_the_file_holds_in_training_types_and_its_own(
             "segments": np.full(len(raw_ids), -1, np.int32) if split == "test" else scene.segments.astype(np.int32),
             "axis_alignment": scene.axis_alignment,
             "faces": scene.faces,
+            "label_set": label_set.name,
             "scene_id": path.stem,
         }
         expected["labels"][expected["labels"] == len(label_set.ids)] = -100
         for _ in range(2):
             sample = dataset[path.stem]
             check_same(sample, expected)
-            for key in expected.keys() - {"scene_id"}:
+            for key in expected.keys() - {"label_set", "scene_id"}:
                 assert sample[key].flags.c_contiguous, key
                 sample[key][:] = 77  # is seen by nobody else
         assert (expected["labels"] == -100).all() == (split == "test")
@@ -117,9 +129,9 @@ def test_it_pickles_small_and_without_what_is_open_and_its_repr_makes_it_again(s
     expected = dataset[2]
     data = pickle.dumps(dataset)
     assert len(data) < 20_000 + 400 * len(TRAIN)  # the label set makes the most of it
-    text, _, count = repr(dataset).rpartition(": ")
-    assert count == "8 scenes"
-    for copy in (pickle.loads(data), eval(text, {"ScanNet": ScanNet, "ScanNet200": SCANNET200})):
+    text, _, facts = repr(dataset).rpartition(": ")
+    assert facts == "8 scenes, is_aligned=False"
+    for copy in (pickle.loads(data), eval(text, {"ScanNet": ScanNet})):
         assert (copy.scene_ids, repr(copy)) == (TRAIN, repr(dataset))
         check_same(copy[2], expected)
 
@@ -153,7 +165,10 @@ def test_a_sample_holds_what_was_asked_for_and_shows_it_in_short(source: Path) -
     sample = ScanNet(source, split="train")[0]
     assert repr(sample).startswith("{'points': float32 (900, 3),\n 'normals': float32")
     assert repr(sample).endswith("'scene_id': 'scene0000_00'}")
-    for keys, expected in ((["labels", "points"], ["labels", "points"]), ("labels", ["labels"])):
+    for keys, expected in (
+        (["labels", "points"], ["labels", "points", "label_set"]),
+        ("labels", ["labels", "label_set"]),
+    ):
         part = ScanNet(source, split="train", keys=keys)[0]
         assert list(part) == [*expected, "scene_id"]
         assert np.array_equal(part["labels"], sample["labels"])
@@ -276,8 +291,8 @@ def test_class_weights_follow_their_formulas(source: Path, folder: Path, label_s
 
 
 def test_class_weights_of_nothing_and_label_sets_that_are_none_are_errors(source: Path) -> None:
-    with pytest.raises(UsageError, match="expected a label set"):
-        ScanNet(source, split="train", labels="20")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="expected ScanNet20 or ScanNet200"):
+        ScanNet(source, split="train", labels="20")
     with pytest.raises(UsageError, match="no vertex has a class"):
         ScanNet(source, split="test").class_weights()
     assert ScanNet(source, split="test").class_counts().sum() == 0
@@ -317,7 +332,7 @@ def test_a_file_that_is_not_the_scene_is_named_and_never_given(folder: Path) -> 
     dataset = ScanNet(folder, split="train")
     for content, message in (
         (data[:-1], "is truncated"),
-        (path.with_name("scene0000_00.npz").read_bytes(), "holds 'scene0000_00', expected scene0001_00"),
+        (path.with_name("scene0000_00.npz").read_bytes(), "holds 'scene0000_00' of train, expected scene0001_00"),
         ((folder.parent / f"other/processed/train/{path.name}").read_bytes(), r"points of shape \(950, 3\), expected"),
         (renamed, "regments|directory"),
     ):
@@ -337,7 +352,7 @@ def test_scenes_that_failed_are_warned_about_and_a_split_without_scenes_is_an_er
     folder: Path, training_folder: Path, tmp_path: Path
 ) -> None:
     raw_dir = Path(shutil.copytree(training_folder.parent / "ScanNet", tmp_path / "ScanNet"))
-    (raw_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.ply").unlink()
+    (raw_dir / "scans/scene0001_00/scene0001_00_vh_clean_2.ply").write_bytes(b"")
     assert len(process_into(raw_dir, folder).failures) == 1
     shutil.rmtree(folder / "val")
     edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0011_00"))
@@ -348,13 +363,13 @@ def test_scenes_that_failed_are_warned_about_and_a_split_without_scenes_is_an_er
                 dataset = ScanNet(stored.place, split="train")
             assert [item.filename for item in told] == [__file__]
             assert len(dataset) == len(TRAIN) - 1
-            reason = r"failed in processing: .*scene0001_00_vh_clean_2\.ply: no such file"
+            reason = r"failed in processing: .*scene0001_00_vh_clean_2\.ply: is empty"
             with pytest.raises(UnknownSceneError, match=reason):
                 dataset["scene0001_00"]
-            with pytest.raises(UnknownSplitError, match="holds no val scenes, only test, train") as caught:
+            with pytest.raises(UsageError, match="holds no val scenes, only test, train") as caught:
                 ScanNet(stored.place, split="val")
             assert "--splits val" in caught.value.hint
-            with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+            with pytest.raises(UsageError, match="'training' is not a split"):
                 ScanNet(stored.place, split="training")
 
 

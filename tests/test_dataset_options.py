@@ -13,10 +13,10 @@ from commands import count_descriptors, edit_json
 from test_loader import check_batches, epochs_of, make_loader
 from training_sources import SIZES, TRAIN, check_same, draw, draw_in_sample
 
-from scannet_prep import SCANNET200, ConcatDataset, EvalSampler, PointBudgetBatchSampler, ScanNet, collate
-from scannet_prep.errors import MissingFileError, UsageError
+from scannet_prep import SCANNET20, SCANNET200, ConcatDataset, EvalSampler, PointBudgetBatchSampler, ScanNet, collate
+from scannet_prep.errors import MissingFileError, TransformError, UsageError
 from scannet_prep.processed.reader import SceneCache
-from scannet_prep.transforms import RotateZ
+from scannet_prep.transforms import Compose, Drop, GridSample, InstanceTargets, RotateZ
 
 torch_data = pytest.importorskip("torch.utils.data")
 pytestmark = pytest.mark.torch
@@ -66,6 +66,8 @@ def test_the_digest_differs_where_a_scene_of_the_same_length_has_other_bytes(sou
     train = ScanNet(folder, split="train")
     digest = train.digest
     assert ConcatDataset([train, train]).digest == f"{digest} {digest}"
+    assert digest != ScanNet(folder, split="train", labels="scannet20").digest
+    assert digest != ScanNet(folder, split="train", points=POINTS).digest
     assert digest == ScanNet(source, split="train").digest != train.subset(TRAIN[1:]).digest
     edit_json(folder / "manifest.json", lambda value: value["scenes"]["scene0000_00"].update(crc32="00000000"))
     assert ScanNet(folder, split="train").digest != digest
@@ -94,22 +96,22 @@ def test_what_a_worker_has_read_is_kept_for_all_of_them(folder: Path, start_meth
 def test_a_cache_gives_the_same_batches_and_leaves_out_files_without_room(source: Path) -> None:
     expected, found = (epochs_of(make_loader(source, 2 * cache, cache=bool(cache)), range(2)) for cache in (0, 1))
     check_batches(list(found), list(expected))
-    assert not list(ScanNet(source, split="train", scenes=[], cache=True))
     cache, large = SceneCache(["scene0000_00"], np.array([0])), bytes(2 << 20)
     assert all(cache.read("scene0000_00", lambda data=data: data) == data for data in (large, b"1", b"1"))
     assert cache.read("scene0000_00", lambda: b"2") == b"1", "what has no room is not kept, and what has is"
 
 
-def expect(whole: dict[str, Any], ignore_id: int) -> dict[str, Any]:
+def expect(whole: dict[str, Any], ignore_index: int) -> dict[str, Any]:
     """A scene with labels and instances at its listed points only."""
     is_chosen = np.isin(np.arange(len(whole["points"])), POINTS[whole["scene_id"]])
-    labels, instances = np.where(is_chosen, [whole["labels"], whole["instances"]], [[ignore_id], [-1]])
-    return whole | {"labels": labels, "instances": instances.astype(np.int32)}
+    labels, instances = np.where(is_chosen, [whole["labels"], whole["instances"]], [[ignore_index], [-1]])
+    arrays = {"labels": labels, "instances": instances.astype(np.int32), "annotated": is_chosen}
+    return whole | arrays
 
 
-@pytest.mark.parametrize(("ignore_id", "is_zip"), [(-1, True), (255, False)])
+@pytest.mark.parametrize(("ignore_index", "is_zip"), [(-1, True), (255, False)])
 def test_only_points_of_lists_of_torch_save_keep_label_and_instance_and_all_else_is_as_before(
-    source: Path, tmp_path: Path, ignore_id: int, is_zip: bool
+    source: Path, tmp_path: Path, ignore_index: int, is_zip: bool
 ) -> None:
     import torch
 
@@ -117,13 +119,13 @@ def test_only_points_of_lists_of_torch_save_keep_label_and_instance_and_all_else
     made = {name: make(some) for make, (name, some) in zip(makers, POINTS.items(), strict=False)}
     torch.save(made | {"scene9999_00": [1]}, tmp_path / "points20", _use_new_zipfile_serialization=is_zip)
     points = torch.load(tmp_path / "points20", weights_only=False)
-    options: dict[str, Any] = {"split": "train", "labels": SCANNET200, "ignore_id": ignore_id}
+    options: dict[str, Any] = {"split": "train", "labels": SCANNET200, "ignore_index": ignore_index}
     limited = ScanNet(source, **options, points=points)
     for whole, found in zip(ScanNet(source, **options), limited, strict=True):
-        check_same(found, expect(whole, ignore_id))
+        check_same(found, expect(whole, ignore_index))
         assert found["labels"].flags.writeable
     labels = np.concatenate([sample["labels"] for sample in limited])
-    assert limited.class_counts().tolist() == np.bincount(labels[labels != ignore_id], minlength=200).tolist()
+    assert limited.class_counts().tolist() == np.bincount(labels[labels != ignore_index], minlength=200).tolist()
     assert 0 < limited.class_counts().sum() <= 3 * len(TRAIN)
 
 
@@ -136,15 +138,43 @@ def test_points_go_with_chosen_scenes_subsets_loops_keys_workers_and_transforms(
             assert set(np.flatnonzero(sample[key] != -1)) <= set(few[sample["scene_id"]])
     batch = collate([dataset[0], dataset[3]])
     assert np.count_nonzero(batch["labels"] != -1) <= 6
-    assert "labels" not in ScanNet(training_folder, split="train", points=POINTS, keys="points")[0]
+    positions_only = ScanNet(training_folder, split="train", points=POINTS, keys="points")[0]
+    assert list(positions_only) == ["points", "scene_id"]
     dataset = ScanNet(training_folder, split="train", points=POINTS | {TRAIN[0]: []})
     assert (dataset[TRAIN[0]]["labels"] == -1).all()
+
+
+def test_sampling_transforms_keep_all_points_of_a_list(source: Path) -> None:
+    generator = np.random.default_rng(0)
+    points = {name: generator.choice(SIZES[name], 100, replace=False) for name in TRAIN}
+    transform = Compose(RotateZ(), Drop(0.9), GridSample(0.5))
+    options: dict[str, Any] = {"split": "train", "labels": SCANNET200, "points": points}
+    every = ScanNet(source, **options)
+    for whole, sampled in zip(every, ScanNet(source, **options, transform=transform), strict=True):
+        assert len(sampled["points"]) < len(whole["points"])
+        for key, empty in (("labels", -1), ("instances", -1), ("annotated", 0)):
+            before = np.count_nonzero(whole[key] != empty)
+            assert np.count_nonzero(sampled[key] != empty) == before > 0, key
+    batch = collate(list(every))
+    assert len(batch["annotated"]) == len(batch["points"])
+    assert np.count_nonzero(batch["annotated"]) == 100 * len(TRAIN)
+
+
+@pytest.mark.parametrize(("labels", "other"), [(SCANNET20, SCANNET200), (SCANNET200, SCANNET20)])
+def test_class_aware_transforms_refuse_a_dataset_of_the_other_label_set(
+    training_folder: Path, labels: Any, other: Any
+) -> None:
+    transform = Compose(RotateZ(), GridSample(0.1), InstanceTargets(other))
+    dataset = ScanNet(training_folder, split="train", labels=labels, transform=transform)
+    message = f"the classes are of {other.name}, but the labels of the sample are of {labels.name}"
+    with pytest.raises(TransformError, match=message):
+        dataset[0]
 
 
 @pytest.mark.parametrize(
     ("points", "problem"),
     [
-        ("points20", "points: found str, expected"),
+        (["scene0000_00"], "points: found list, expected"),
         ({name: POINTS[name] for name in TRAIN[1:]}, rf"points: there are none of {TRAIN[0]} \(1 of 8 scenes are not"),
         (
             POINTS | {TRAIN[1]: [SIZES[TRAIN[1]]]},

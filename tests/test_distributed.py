@@ -128,6 +128,26 @@ def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps_also_when_they_
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+def test_training_script_keeps_a_finite_loss_in_batches_without_a_label(training_folder: Path, tmp_path: Path) -> None:
+    points = {scene_id: range(500) if scene_id == TRAIN[0] else [] for scene_id in TRAIN}
+    script = TRAIN_PY
+    for old, new in (
+        ('"data/processed"', repr(str(training_folder))),
+        ("max_points=600_000", "max_points=1_600"),
+        ("step % 100 == 0", "True"),
+        ("transform=AUGMENT", f"transform=AUGMENT, points={points}"),
+    ):
+        assert script.count(old) == 1
+        script = script.replace(old, new)
+    (tmp_path / "train.py").write_text(script)
+    assert run_ranks(run_script, tmp_path, "train.py") == [0, 0], read_output(tmp_path)
+    losses = re.findall(r"loss (\S+)", read_output(tmp_path))
+    assert {"0.000", "-0.000"} & set(losses), "rank 0 had no batch without a label"
+    assert "nan" not in losses
+    weights = torch.load(tmp_path / "checkpoint.pt")["model"].values()
+    assert all(one.isfinite().all() for one in weights)
+
+
 def complain(out_dir: Path) -> None:
     """Print the complaints of samplers that were made too early, or that differ between ranks."""
     rank = int(os.environ.pop("RANK"))
@@ -145,7 +165,7 @@ def complain(out_dir: Path) -> None:
         try:
             list(sampler)
         except ScanNetPrepError as error:
-            print(error, "/", error.hint)
+            print(error.message, "/", error.hint)
     late = PointBudgetBatchSampler([10] * 8, **options)
     print(late.rank, late.world_size, len(list(late)), *EvalSampler([10] * 8))
     distributed.barrier()

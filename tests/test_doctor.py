@@ -158,6 +158,33 @@ def test_what_is_wrong_with_a_folder_is_what_every_command_says(
     assert (nothing.severity, "no such folder" in nothing.message, bool(nothing.hint)) == ("problem", True, True)
 
 
+def test_missing_and_truncated_scenes_of_a_folder_are_a_problem(out_dir: Path) -> None:
+    train, val = out_dir / "train/scene0000_00.npz", out_dir / "val/scene0011_00.npz"
+    size_bytes = train.stat().st_size
+    os.truncate(train, 5000)
+    found = look("scenes", out_dir)
+    assert found.severity == "problem"
+    assert (
+        f"another size than in the manifest: 1, such as {train} (5,000 bytes, expected {size_bytes:,})" in found.message
+    )
+    val.unlink()
+    found = look("scenes", out_dir)
+    assert f"missing: 1, such as {val}" in found.message
+    assert f"scannet-prep verify {out_dir} names all of them" in found.hint
+
+
+@pytest.mark.parametrize("cut", [-1, -5000, 3000])
+def test_truncated_archive_is_a_problem(cut: int, archive_path: Path) -> None:
+    archive_path.write_bytes(archive_path.read_bytes()[:cut])
+    assert look("scenes", archive_path).severity == "problem"
+
+
+def test_archive_that_lacks_bytes_in_the_middle_is_a_problem(archive_path: Path) -> None:
+    data = archive_path.read_bytes()
+    archive_path.write_bytes(data[:5000] + data[5100:])
+    assert look("scenes", archive_path).severity == "problem"
+
+
 def test_without_a_place_the_default_folder_counts_if_it_is_there(
     whole_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +200,7 @@ def test_locks_that_keep_nobody_out_are_a_problem(tmp_path: Path, monkeypatch: p
     assert "locks work" in look("folder", tmp_path).message
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # as file systems with `nolock` do
     found = look("folder", tmp_path)
-    assert (found.severity, "keep no other process out" in found.message) == ("problem", True)
+    assert (found.severity, "was not kept out" in found.message) == ("problem", True)
     assert list(tmp_path.iterdir()) == []
 
 

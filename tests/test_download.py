@@ -23,21 +23,9 @@ def test_it_brings_the_release_and_records_it(server: ReleaseServer, tmp_path: P
     assert (again.status, server.requests()) == (0, [])
 
 
-def test_terms_come_before_any_fetching(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data_dir = tmp_path / "ScanNet"
-    command = ["download", "--types", "seg", "-o", data_dir, "--base-url", server.base_url, "--limit", "1"]
-    outcome = run_main(*command, "--json")
-    assert (outcome.status, outcome.json["error"]) == (2, "TermsError")
-    assert "--accept-terms" in outcome.json["hint"]
-    assert (server.requests(), data_dir.exists()) == ([], False)
-    monkeypatch.setenv("SCANNET_PREP_ACCEPT_TERMS", "1")
-    assert run_main(*command).status == 0
-    assert "ScanNet_TOS.pdf" in (data_dir / "terms_accepted.txt").read_text()
-
-
 def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(tmp_path: Path) -> None:
     outcome = run_main("download", "--types", "seg", "-o", tmp_path / "x", "--dry-run", "--json")
-    assert outcome.json["files"] == 7_765 + 1
+    assert outcome.json["files"] == 7_766
     kinds = {(item["type"], item["split"]): item["files"] for item in outcome.json["kinds"]}
     assert kinds["_vh_clean_2.ply", "test"] == kinds[".txt", "test"] == 100
     assert ("_vh_clean_2.labels.ply", "test") not in kinds
@@ -57,14 +45,17 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         (["--jobs", "9"], "expected 1 to 8"),
         (["--insecure", "--ca-bundle", "x"], "not allowed with"),
         (["--ca-bundle", "nowhere.pem"], "nowhere.pem: No such file"),
-        (["--ca-bundle", __file__], "holds no certificate (PEM)"),
+        (["--ca-bundle", __file__], "contains no certificate (PEM)"),
+        (["--ca-bundle", str(Path(__file__).parent)], "contains no certificate under its hash"),
         (["--base-url", "kaldir"], "is not a base URL"),
         (["--base-url", "http://host:99999/"], "is not a base URL"),
+        (["--base-url", "http://a..b/"], "'http://a..b/' is not a base URL"),
+        (["--base-url", f"http://{'a' * 64}.de/"], "is not a base URL"),
         (["--base-url", "http://host/?token=1"], "'http://host/?...' is not a base URL"),
         (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], "no file of these types exists"),
         (
             [],
-            "/environment.pem: No such file or directory\nhint: a file of certificates (PEM) is expected; REQUESTS_CA",
+            "/environment.pem: No such file or directory\nhint: --ca-bundle PATH takes a file of certificates (PEM)",
         ),
     ],
 )
@@ -77,7 +68,7 @@ def test_bad_usage_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_password_is_ever_shown(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_password_is_ever_shown(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults = [at(ending(".txt"), then=Status(404))]
     base_url = server.base_url.replace("//", "//user:secret@")
     for more in (["--dry-run"], ["--dry-run", "--json"], ["--json"], []):
@@ -85,7 +76,6 @@ def test_no_password_is_ever_shown(server: ReleaseServer, tmp_path: Path, monkey
         assert "secret" not in outcome.stdout + outcome.stderr
     assert outcome.status == 3
     server.faults = [at(None, then=Status(404))]
-    monkeypatch.setattr("scannet_prep.remote.gate._FEW_ANSWERS", 1)  # else it waits for some seconds
     nothing = run_main(*words(base_url, tmp_path / "x"))
     assert (nothing.status, "secret" in nothing.stderr) == (1, False)
     assert "gives none of the first files" in nothing.stderr
@@ -95,8 +85,14 @@ def test_no_password_is_ever_shown(server: ReleaseServer, tmp_path: Path, monkey
 def test_a_damaged_lock_is_told_before_anything_is_touched(tmp_path: Path) -> None:
     (tmp_path / "scannet.lock").write_text("<<<<<<< ours\n")
     outcome = run_main(*words(BASE_URL, tmp_path, "--json"))
-    assert (outcome.status, outcome.json["error"]) == (1, "LockError")
+    assert (outcome.status, outcome.json["error"]) == (1, "RawFileError")
     assert [path.name for path in tmp_path.iterdir()] == ["scannet.lock"]
+
+
+def test_lock_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "scannet.lock"
+    path.write_text(f"{'0' * 64}  3  scans/scene0000_00/scene0000_00.txt\n", encoding="utf-8-sig")
+    assert read_lock(path)["scans/scene0000_00/scene0000_00.txt"].size_bytes == 3
 
 
 def test_addresses_are_printed_for_other_programs(tmp_path: Path) -> None:
@@ -117,5 +113,5 @@ def test_addresses_are_printed_for_other_programs(tmp_path: Path) -> None:
     assert run_main(*command, "plain", "--json").json["files"] == [{"url": url, "path": path} for url, path in expected]
     for _, path in expected:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).touch()
+        (tmp_path / path).write_bytes(b"content")
     assert run_main(*command, "plain").stdout == ""

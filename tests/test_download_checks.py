@@ -2,19 +2,22 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
-import struct
 import zipfile
 from pathlib import Path
 
 import pytest
 from commands import digests, run_main
 from downloads import MESH, SCENES, Bar, fetch, fetched, words
+from large_files import DEPTH, make_stream, make_zip
 from release_server import ReleaseServer, Status
 
+from scannet_prep.cli.main import make_parser
 from scannet_prep.errors import FileError
 from scannet_prep.raw.lock import digest_file, encode_lock, read_lock
-from scannet_prep.release import KINDS
+from scannet_prep.release import KINDS, LABEL_MAP
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.download import FileOutcome, tasks
 from scannet_prep.stages.download.planning import list_files
@@ -57,6 +60,10 @@ DAMAGES = {
         LABELS_MESH,
         lambda path, _: shutil.copyfile(path.with_name(f"{SCENE}{MESH}"), path),
     ),
+    "the labels mesh in place of the mesh": (
+        MESH,
+        lambda path, _: shutil.copyfile(path.with_name(f"{SCENE}{LABELS_MESH}"), path),
+    ),
     "the segments of another scene": (SEGMENTS, of_another_scene),
     "the aggregation of another scene": (AGGREGATION, of_another_scene),
     "an aggregation of segments that are not there": (AGGREGATION, of_other_segments),
@@ -82,12 +89,76 @@ def test_damaged_files_are_neither_adopted_nor_accepted(release_dir: Path, tmp_p
         assert is_seen_alone or len(asked) == 1  # what is whole is adopted: a tree of the official script
         assert [note for note in bar.notes if f"{suffix}: " in note and note.endswith("; fetching it again")]
         assert {item.file.scene_id for item in report.failures} == ({SCENE} if is_seen_alone else set())
-        assert all("is not what it should be" in item.message for item in report.failures)
+        reasons = "is not what it should be|contradict each other"
+        assert all(re.search(reasons, failure.message) for failure in report.failures)
         shutil.copyfile(place(release_dir, suffix), place(upstream, suffix))
         assert not fetch(server, data_dir).failures
     expected = digests(release_dir)
     assert {name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()} == expected
     assert fetched(data_dir) == expected
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_label_map_that_is_not_the_release_s_is_warned_of(
+    server: ReleaseServer, tmp_path: Path, is_there: bool
+) -> None:
+    def change(_request: object, content: bytes) -> bytes:
+        return content.replace(b"3\tfloor\t2", b"3\tfloor\t0")
+
+    if is_there:  # as fetched by another program
+        path = tmp_path / LABEL_MAP.suffix
+        path.write_bytes(change(None, (server.root / path.name).read_bytes()))
+    else:
+        server.change = change
+    bar = Bar()
+    assert not fetch(server, tmp_path, bar=bar).failures
+    (note,) = bar.notes
+    assert "1 raw categories: floor (for example, 'floor' is ScanNet id 3, nyu40 id 0" in note
+
+
+@pytest.mark.parametrize("suffix", [MESH, LABELS_MESH])
+def test_files_of_a_scene_that_contradict_each_other_are_all_named_and_none_is_recorded(
+    release_dir: Path, tmp_path: Path, suffix: str
+) -> None:
+    upstream = Path(shutil.copytree(release_dir, tmp_path / "upstream"))
+    of_another_scene(place(upstream, suffix), release_dir)
+    data_dir = tmp_path / "data"
+    suffixes = {MESH, LABELS_MESH, SEGMENTS, AGGREGATION}
+    with ReleaseServer(upstream) as server:
+        failures = fetch(server, data_dir, jobs=1).failures
+        assert {failure.file.kind.suffix for failure in failures} == suffixes
+        lock = read_lock(data_dir / "scannet.lock")
+        assert not [name for name in lock if name.startswith(f"scans/{SCENE}/") and name.endswith(tuple(suffixes))]
+        shutil.copyfile(place(release_dir, suffix), place(upstream, suffix))
+        assert not fetch(server, data_dir).failures
+    assert fetched(data_dir) == digests(release_dir)
+
+
+def test_contradiction_names_its_files_and_a_command(release_dir: Path, tmp_path: Path) -> None:
+    upstream = Path(shutil.copytree(release_dir, tmp_path / "upstream"))
+    of_another_scene(place(upstream, MESH), release_dir)
+    with ReleaseServer(upstream) as server:
+        failure = fetch(server, tmp_path / "data", jobs=1).failures[0]
+    names = f"{MESH}, {LABELS_MESH}, {SEGMENTS}, {AGGREGATION}"
+    assert f"the files of {SCENE} contradict each other ({names}): the numbers of vertices differ" in failure.message
+    command = shlex.split(failure.hint.partition(": ")[2])
+    assert command[:2] == ["scannet-prep", "download"]
+    assert make_parser().parse_args(command[1:]).scenes == [SCENE]
+
+
+def test_recorded_file_with_other_content_of_equal_size_shows_both_hashes(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    fetch(server, tmp_path)
+    path = place(tmp_path, INFO)
+    before = digest_file(path)
+    path.write_bytes(path.read_bytes().swapcase())
+    bar = Bar()
+    assert not fetch(server, tmp_path, bar=bar).failures
+    (note,) = bar.notes
+    assert f"sha256 {digest_file(path).sha256[:12]}" not in note  # it is whole again
+    assert f", expected {before.size_bytes:,}, {before.sha256[:12]}; fetching it again" in note
+    assert re.search(r"sha256 [0-9a-f]{12}, expected", note)
 
 
 @pytest.mark.parametrize("tells_sizes", [True, False])
@@ -142,26 +213,41 @@ def test_interrupted_it_keeps_records(server: ReleaseServer, tmp_path: Path, mon
     assert read_lock(tmp_path / "scannet.lock") == before
 
 
-def sensor_stream(frames: int, imu_frames: int = 0) -> bytes:
-    frame = bytes(64) + struct.pack("<4Q", 1, 2, 5, 7) + b"color" + b"depth.."
-    head = struct.pack("<IQ9s", 4, 9, b"StructSen") + bytes(256) + struct.pack("<2i4IfQ", 2, 1, 8, 6, 8, 6, 1e3, frames)
-    return head + frame * frames + struct.pack("<Q", imu_frames) + bytes(128 * imu_frames)
+CHANGES = {".sens": (make_stream(), DEPTH), "_2d-label.zip": (make_zip(zipfile.ZIP_STORED), b"second")}
 
 
-@pytest.mark.parametrize("suffix", [".sens", "_2d-label.zip"])
-def test_streams_and_zips_are_checked_to_their_end(tmp_path: Path, suffix: str) -> None:
-    (file,) = list_files([(SceneId(SCENE), Split.TRAIN)], [KINDS[suffix]])
-    path = tmp_path / "file"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("1.png", bytes(range(256)) * 10)
-    data = sensor_stream(3, 2) if suffix == ".sens" else path.read_bytes()
-    path.write_bytes(data)
-    check_file(file, path)
-    half = data[: len(data) // 2]
-    for damaged in (data[:-1], half, half.ljust(len(data), b"\0"), data[:3], b""):
-        path.write_bytes(damaged)
-        with pytest.raises(FileError):
-            check_file(file, path)
+@pytest.mark.parametrize("suffix", CHANGES)
+def test_damaged_content_of_large_files_is_neither_adopted_nor_accepted(
+    release_dir: Path, tmp_path: Path, suffix: str
+) -> None:
+    whole, part = CHANGES[suffix]
+    damaged = whole.replace(part, part[:-1] + bytes([part[-1] ^ 1]), 1)
+    upstream, data_dir = tmp_path / "upstream", tmp_path / "data"
+    for folder in (upstream, data_dir):
+        place(folder, suffix).parent.mkdir(parents=True)
+        place(folder, suffix).write_bytes(damaged)
+        shutil.copyfile(place(release_dir, INFO), place(folder, INFO))
+    with ReleaseServer(upstream) as server:
+        (failure,) = fetch(server, data_dir, [SCENE], types=[suffix, INFO]).failures
+        assert "is not what it should be" in failure.message
+        assert place(data_dir, suffix).name not in (data_dir / "scannet.lock").read_text()
+        place(upstream, suffix).write_bytes(whole)
+        assert not fetch(server, data_dir, [SCENE], types=[suffix]).failures
+    assert place(data_dir, suffix).read_bytes() == whole
+
+
+@pytest.mark.parametrize("suffix", CHANGES)
+def test_verify_replaces_large_files_that_were_recorded_damaged(tmp_path: Path, suffix: str) -> None:
+    whole, part = CHANGES[suffix]
+    upstream, data_dir = tmp_path / "upstream", tmp_path / "data"
+    for folder, data in ((upstream, whole), (data_dir, whole.replace(part, part[:-1] + b"?", 1))):
+        place(folder, suffix).parent.mkdir(parents=True)
+        place(folder, suffix).write_bytes(data)
+    path = place(data_dir, suffix)
+    (data_dir / "scannet.lock").write_bytes(encode_lock({str(path.relative_to(data_dir)): digest_file(path)}))
+    with ReleaseServer(upstream) as server:
+        assert not fetch(server, data_dir, [SCENE], types=[suffix], is_strict=True).failures
+    assert path.read_bytes() == whole
 
 
 def test_metadata_has_an_alignment_in_train(release_dir: Path) -> None:

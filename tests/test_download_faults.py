@@ -1,5 +1,6 @@
 """Downloads from a server that misbehaves: the folder ends up equal to the release, or the run says what failed."""
 
+import gc
 import os
 import random
 import shutil
@@ -19,8 +20,8 @@ from release_server import (
     Page,
     Redirect,
     ReleaseServer,
-    Set,
     ShiftedRange,
+    Stall,
     Status,
     answer_part,
     at,
@@ -32,8 +33,8 @@ from release_server import (
 from scannet_prep.errors import TransferError
 from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.raw.lock import read_lock
+from scannet_prep.remote.trouble import FEW_TRIES, MANY_TRIES
 from scannet_prep.splits import read_scene_list
-from scannet_prep.stages.download import running
 
 MESH_PATH = scene_url_path(SCENES[0], MESH)
 SEGMENTS = "_vh_clean_2.0.010000.segs.json"
@@ -51,12 +52,15 @@ def _no_threads_stay() -> Iterator[None]:
     ("names", "etag"),
     [(NAMES[n : n + 3], "strong") for n in range(0, len(NAMES), 3)] + [(DATED[n::2], None) for n in (0, 1)],
 )
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_faults_that_pass_leave_no_trace(release_dir: Path, tmp_path: Path, names: Sequence[str], etag: Any) -> None:
     places = [scene_url_path(scene_id, MESH) for scene_id in SCENES]
     rules = [at(place, *PASSING[name]) for place, name in zip(places, names, strict=False)]
     with ReleaseServer(release_dir, faults=rules, etag=etag) as server:
         assert not fetch(server, tmp_path).failures
     assert fetched(tmp_path) == digests(release_dir)
+    # urllib3 does not close an answer with two lengths, `Content-Length: 1, 2`. No later test should meet its socket.
+    gc.collect()
 
 
 @pytest.mark.parametrize(
@@ -106,9 +110,16 @@ def test_what_has_arrived_is_kept_for_the_next_run(server: ReleaseServer, tmp_pa
 
 @pytest.mark.parametrize(
     ("fault", "jobs", "suffix", "tries"),
-    [(Status(404), 1, ".txt", 1), (Status(403), 4, ".aggregation.json", 1)]
-    + [(Status(503), 1, LABEL_MAP_NAME, PATIENCE.tries + 2)]  # the first file: that is no outage
-    + [(fault, jobs, MESH, PATIENCE.tries + 2) for fault, jobs in [(Status(503), 4), (Cut(0), 1), (Page(), 4)]],
+    [
+        (Status(404), 1, ".txt", 1),
+        (Status(403), 4, ".aggregation.json", 1),
+        (Status(503), 1, LABEL_MAP_NAME, MANY_TRIES),  # the first file: that is no outage
+        (Status(503), 4, MESH, MANY_TRIES),
+        (Cut(), 4, MESH, MANY_TRIES),
+        (Cut(0), 1, MESH, PATIENCE.tries),
+        (Page(), 4, MESH, FEW_TRIES),
+        (Stall(), 4, MESH, FEW_TRIES),
+    ],
 )
 def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
     server: ReleaseServer, tmp_path: Path, fault: Any, jobs: int, suffix: str, tries: int
@@ -134,8 +145,7 @@ def test_a_scene_stays_in_the_list_of_failures_until_a_run_completes_it(server: 
     assert not (tmp_path / "failed.txt").exists()
 
 
-def test_failures_stop_no_other_scene(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_MOST_UNTRIED", 1)
+def test_failures_stop_no_other_scene(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults = [at(ending(".txt"), then=Status(503))]
     assert [item.file.kind.suffix for item in fetch(server, tmp_path, jobs=1).failures] == [".txt"] * len(SCENES)
 
@@ -189,17 +199,9 @@ def test_redirections_are_followed_unless_they_lead_nowhere(release_dir: Path, t
             report = fetch(server, tmp_path)
             assert len(server.requests(MESH_PATH)) <= 3
     reasons = {item.file.kind.suffix: item.reason for item in report.failures}
-    nowhere = "is redirected in a circle, or the address cannot be used"
+    nowhere = "is redirected to an address that cannot be used"
     assert reasons.pop("_vh_clean_2.labels.ply").endswith("127.0.0.1 refuses the connection")
-    assert reasons == {".aggregation.json": nowhere, MESH: nowhere, SEGMENTS: nowhere}
-
-
-def test_a_trailer_without_end_is_not_waited_for(server: ReleaseServer, tmp_path: Path) -> None:
-    server.faults = [at(MESH_PATH, then=NoLength()), at(MESH_PATH, Set(trailer=b"X-Trailer: a\r\n" * 1_000_000))]
-    assert not fetch(server, tmp_path).failures
-    first, *others = server.requests(MESH_PATH)
-    assert (first.range, bool(others)) == (None, True)  # broken off, and found to be whole
-    assert fetched(tmp_path) == digests(server.root)
+    assert reasons == {".aggregation.json": "is redirected in a circle", MESH: nowhere, SEGMENTS: nowhere}
 
 
 def test_a_body_larger_than_any_file_of_its_kind_is_broken_off(server: ReleaseServer, tmp_path: Path) -> None:

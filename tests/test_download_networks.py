@@ -10,7 +10,7 @@ from commands import digests, run_main
 from downloads import MESH, PATIENCE, Bar, fetch, fetched, make_private_authority, words
 from release_server import Cut, Redirect, ReleaseServer, Reset, Set, Status, at, ending
 
-from scannet_prep.errors import CertificateError, OutputError, ProxyError
+from scannet_prep.errors import CertificateError, OutputError, ProxyError, TransferError
 from scannet_prep.remote.client import find_source_address
 from scannet_prep.version import CONTACT_URL
 
@@ -37,6 +37,42 @@ def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(
         assert all(CONTACT_URL in request.headers["user-agent"] for request in server.requests())
 
 
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_authorities_in_the_environment_are_trusted(
+    release_dir: Path,
+    tmp_path: Path,
+    authority: tuple[Path, Path],
+    authority_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+) -> None:
+    ca_path, certificate_path = authority
+    monkeypatch.setenv(variable, str(authority_dir if variable == "SSL_CERT_DIR" else ca_path))
+    with ReleaseServer(release_dir, certificate=certificate_path) as server:
+        assert run_main(*words(server.base_url, tmp_path, "--limit", "1")).status == 0
+
+
+def test_ca_bundle_takes_a_folder_of_hashed_certificates(
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path], authority_dir: Path
+) -> None:
+    with ReleaseServer(release_dir, certificate=authority[1]) as server:
+        assert run_main(*words(server.base_url, tmp_path, "--limit", "1", "--ca-bundle", authority_dir)).status == 0
+
+
+@pytest.mark.parametrize("is_option", [True, False])
+def test_hint_after_a_given_authority_does_not_suggest_to_give_one(
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, is_option: bool
+) -> None:
+    other_path, _ = make_private_authority(tmp_path / "other")
+    more = ["--ca-bundle", other_path] if is_option else []
+    if not is_option:
+        monkeypatch.setenv("SSL_CERT_FILE", str(other_path))
+    with ReleaseServer(release_dir, certificate=authority[1]) as server:
+        outcome = run_main(*words(server.base_url, tmp_path / "data", *more, "--json"))
+    assert (outcome.status, outcome.json["error"]) == (1, "CertificateError")
+    assert outcome.json["hint"] == f"none of the authorities in {other_path} signed it: add the right one to them"
+
+
 def test_encryption_is_never_given_up(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]) -> None:
     ca_path, certificate_path = authority
     with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate_path) as secure:
@@ -44,9 +80,21 @@ def test_encryption_is_never_given_up(release_dir: Path, tmp_path: Path, authori
         plain.faults = [at(ending(MESH), then=Redirect(origin=secure.origin))]
         report = fetch(secure, tmp_path / "a", certificates=ca_path)
         assert {item.file.kind.suffix for item in report.failures} == {".txt"}
-        assert "no redirection to http is followed" in report.failures[0].hint
+        assert report.failures[0].reason == "is redirected from https to http, which is not followed"
         assert plain.connection_count == 0
         assert not fetch(plain, tmp_path / "b", certificates=ca_path).failures
+
+
+def test_server_that_redirects_to_http_is_refused_at_once(
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
+    ca_path, certificate_path = authority
+    with ReleaseServer(release_dir) as plain, ReleaseServer(release_dir, certificate=certificate_path) as secure:
+        secure.faults = [at(None, then=Redirect(origin=plain.origin))]
+        with pytest.raises(TransferError, match="is redirected from https to http, which is not followed") as caught:
+            fetch(secure, tmp_path, certificates=ca_path)
+        assert "login page" in caught.value.hint
+        assert (len(secure.requests()) < 12, plain.connection_count) == (True, 0)
 
 
 @pytest.mark.parametrize(

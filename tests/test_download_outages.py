@@ -1,5 +1,6 @@
 """The server is down, or asks for fewer requests: all wait, no file is given up for it, and it is said why."""
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -57,9 +58,9 @@ def test_no_file_is_given_up_while_all_are_refused(server: ReleaseServer, tmp_pa
     server.faults = [between(4, 4 + count, OUTAGES[name])]
     report = fetch(server, tmp_path)
     assert not report.failures, report.failures
-    # Once it is known that the server is down, one at a time asks for what was served before.
+    # Five failures and what else is under way; then one request at a time asks for what was served before.
     refused = [request for request in server.requests() if request.faults]
-    assert name == "circle" or sum(request.range is None for request in refused) <= 4
+    assert name == "circle" or sum(request.range is None for request in refused) <= 5 + 3
     assert len(server.requests()) <= 13 + 2 * count
     assert fetched(tmp_path) == digests(server.root)
 
@@ -86,10 +87,9 @@ def test_while_the_server_cannot_be_reached_all_wait_for_it(server: ReleaseServe
     patience = replace(PATIENCE, outage_patience_s=86_400, first_answer_patience_s=86_400)
     assert not fetch(server, tmp_path, bar=bar, policy=patience).failures
     assert fetched(tmp_path) == digests(server.root)
-    assert [note.partition(" (")[0] for note in bar.notes] == ["the server serves nothing"]
-    assert bar.notes[0].endswith("the download pauses and retries at intervals, for up to 1,440 minutes")
+    assert bar.notes == ["server down (127.0.0.1 refuses the connection); waiting up to 1 d for it"]
     assert bar.left == 0
-    assert bar.statuses[-1].startswith("13/13 files, ")
+    assert bar.statuses[-1] == "13/13 files"
 
 
 @pytest.mark.parametrize(("status", "jobs"), [(403, 1), (404, 4)])
@@ -139,7 +139,7 @@ def test_a_server_that_stays_down_ends_it_and_is_told_once(server: ReleaseServer
 
 @pytest.mark.parametrize(
     ("fault", "hint"),
-    [(Status(403), "the terms"), (Status(404), "in a browser"), (Page(), "login page of your network")],
+    [(Status(403), "signed terms"), (Status(404), "in a browser"), (Page(), "login page of your network")],
 )
 def test_refused_from_the_start_it_soon_stops(server: ReleaseServer, tmp_path: Path, fault: Fault, hint: str) -> None:
     scene_ids = [f"scene{number:04d}_00" for number in range(30)]
@@ -165,25 +165,25 @@ def test_a_busy_server_is_asked_more_slowly(tmp_path: Path) -> None:
 
     def refuse_soon(_request: Request) -> list[Fault]:
         """Refuse a request that comes too soon after one that was served."""
-        is_soon = time.monotonic() - served_s[-1] < 0.02
+        is_soon = time.monotonic() - served_s[-1] < 0.05
         served_s.extend([] if is_soon else [time.monotonic()])
         return [Status(429)] if is_soon else []
 
     with ReleaseServer(tmp_path / "release", faults=[refuse_soon], request_latency_s=0.002) as server:
-        patience = replace(PATIENCE, longest_delay_s=0.2)
+        patience = replace(PATIENCE, longest_delay_s=0.2, longest_interval_s=2.0)
         assert not fetch(server, tmp_path / "data", scene_ids, jobs=8, policy=patience).failures
         refused = sum(bool(request.faults) for request in server.requests())
-    assert refused < 30
+    assert refused < 82  # two for each file; without a pace, a thousand
 
 
 def test_files_that_hang_come_last(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, bar = scene_url_path(SCENES[0], MESH), Bar()
-    monkeypatch.setattr(running, "_STILL_S", 0.1)
+    monkeypatch.setattr(running, "_STALL_AFTER_S", 0.1)
     server.faults = [at(path, Stall())]
     assert not fetch(server, tmp_path, jobs=1, bar=bar).failures
     assert [request.path for request in server.requests() if request.range is None][-1] == path
-    assert "only 0 bytes of an answer came within 0 s; it is tried again after the others" in bar.notes[0]
-    assert any(f"nothing has come for 0 s, waiting for scans/{SCENES[0]}" in status for status in bar.statuses)
+    assert "127.0.0.1 does not answer; it is tried again after the others" in bar.notes[0]
+    assert any(re.fullmatch(rf"no data for 0\.\d s: {SCENES[0]}{MESH}", status) for status in bar.statuses)
 
 
 def test_a_rate_limit_holds_for_all_threads_together() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import run_main
+from commands import process_all_test_scenes, run_main
 
-from scannet_prep import SCANNET20, SCANNET200, LabelSet, ScanNet, SceneId, Split, official_scenes, read_processed
+from scannet_prep import SCANNET20, SCANNET200, LabelSet, ScanNet, Split, official_scenes, read_processed
 from scannet_prep.evaluation import InstancePrediction, InstanceScores, InstanceTruth, SemanticScores
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.stages import pack
@@ -104,7 +104,7 @@ def test_every_form_of_semantic_predictions_gives_the_scores_of_the_arrays(
     for sample in ScanNet(place, split="val", labels=label_set):
         scores.add(predicted[sample["scene_id"]], sample["labels"])
         write_semantic(tmp_path, form, sample["scene_id"], predicted[sample["scene_id"]], label_set)
-    found = run_main("evaluate", tmp_path, "--gt", place, "--labels", labels, "--json").json
+    found = run_main("evaluate", tmp_path, "--gt", place, "--labels", labels, "--force", "--json").json
     table = scores.result()
     assert found["scores"] == {"totals": table.totals, "means": table.means, "classes": table.classes}
     assert 0.3 < found["scores"]["totals"]["accuracy"] < 0.9
@@ -119,10 +119,10 @@ def test_both_forms_of_instances_give_the_scores_of_the_arrays_from_a_folder_and
     scores = InstanceScores(SCANNET20)
     for name, prediction in predict_instances(place).items():
         sample = ScanNet(place, split="val")[name]
-        scores.add(prediction, InstanceTruth(sample["labels"], sample["instances"]))
+        scores.add(prediction, InstanceTruth(labels=sample["labels"], instances=sample["instances"]))
         np.savez(tmp_path / f"{name}.npz", **prediction._asdict())
     outcomes = [
-        run_main("evaluate", folder, "--task", "instance", "--gt", gt, "--json").json
+        run_main("evaluate", folder, "--task", "instance", "--gt", gt, "--force", "--json").json
         for folder, gt in ((lists, place), (tmp_path, place.with_name("all.tar.zst")))
     ]
     table = scores.result()
@@ -137,7 +137,7 @@ def test_class_of_an_instance_is_that_of_its_group_where_labels_are_from_the_mes
     scene = read_processed(place / f"val/{SCENE}.npz")
     path.write_bytes(b"".join(encode_processed(replace(scene, nyu40_ids=np.full_like(scene.nyu40_ids, 1)))))
     np.savez(tmp_path / f"{SCENE}.npz", **predict_instances(place)[SCENE]._asdict())
-    words = ("evaluate", tmp_path, "--task", "instance", "--json", "--gt")
+    words = ("evaluate", tmp_path, "--task", "instance", "--force", "--json", "--gt")
     mesh = run_main(*words, tmp_path / "processed").json["scores"]
     assert mesh["totals"]["instances"] > 0
     assert mesh == run_main(*words, place, "--allow-missing").json["scores"]
@@ -145,13 +145,13 @@ def test_class_of_an_instance_is_that_of_its_group_where_labels_are_from_the_mes
 
 def test_tables_of_scenes_and_of_the_confusion_tell_the_same_as_the_report(place: Path, folder: Path) -> None:
     paths = [folder / name for name in ("new/scores.csv", "confusion.csv", "new/one/confusion.svg")]
-    words = ("evaluate", folder, "--gt", place, "--confusion")
+    words = ("evaluate", folder, "--gt", place, "--force", "--confusion")
     outcome = run_main(*words, paths[1], "-o", paths[0])
     assert outcome.status == 0
     assert f"written: {paths[0]}, {paths[1]}\n" in outcome.stdout
     assert run_main(*words, paths[2], "-q").stdout == ""
     rows, confusion = ([*csv.DictReader(path.read_text().splitlines())] for path in paths[:2])
-    assert [row["scene"] for row in rows] == [*VAL]
+    assert sorted(row["scene"] for row in rows) == [*VAL]
     assert list(confusion[0]) == ["ground truth", *SCANNET20.names, "(none)"]
     counts = np.array([[int(row[name]) for name in list(row)[1:]] for row in confusion])
     assert counts.sum() == sum(int(row["vertices"]) for row in rows)
@@ -169,6 +169,41 @@ def test_tables_of_scenes_and_of_the_confusion_tell_the_same_as_the_report(place
     assert texts == ["prediction", "ground truth", *SCANNET20.names, *SCANNET20.names, "(none)"]
 
 
+def read_scene_scores(path: Path) -> list[dict[str, str]]:
+    return [*csv.DictReader(path.read_text().splitlines())]
+
+
+def test_scenes_without_an_error_score_1_in_every_mean_of_the_table(place: Path, tmp_path: Path) -> None:
+    for sample in ScanNet(place, split="val"):
+        np.save(tmp_path / f"{sample['scene_id']}.npy", sample["labels"])
+    assert run_main("evaluate", tmp_path, "--gt", place, "-o", tmp_path / "scores.csv").status == 0
+    for row in read_scene_scores(tmp_path / "scores.csv"):
+        means = {name: value for name, value in row.items() if name.startswith("over_")}
+        assert means == {"over_union": "1.0", "over_ground_truth": "1.0"}
+
+
+@pytest.mark.parametrize("task", ["semantic", "instance"])
+def test_table_of_scenes_begins_with_the_worst(place: Path, tmp_path: Path, task: str) -> None:
+    shares = dict(zip(VAL, (0.1, 0.6, 0.3), strict=True))  # of the vertices that are predicted wrongly
+    for sample in ScanNet(place, split="val"):
+        name = sample["scene_id"]
+        if task == "semantic":
+            labels = sample["labels"]
+            labels[: int(shares[name] * len(labels))] = 19
+            np.save(tmp_path / f"{name}.npy", labels)
+        else:
+            prediction = predict_instances(place)[name]
+            is_kept = np.arange(len(prediction.labels)) >= shares[name] * len(prediction.labels)
+            labels = [sample["labels"][mask & (sample["labels"] >= 0)][0] for mask in prediction.masks[is_kept]]
+            np.savez(tmp_path / f"{name}.npz", masks=prediction.masks[is_kept], labels=labels, scores=labels)
+    words = ("evaluate", tmp_path, "--gt", place, "--task", task, "-o", tmp_path / "scores.csv")
+    assert run_main(*words).status == 0
+    rows = read_scene_scores(tmp_path / "scores.csv")
+    assert [row["scene"] for row in rows] == [VAL[1], VAL[2], VAL[0]]
+    scores = [float(row["over_ground_truth" if task == "semantic" else "ap"]) for row in rows]
+    assert scores == sorted(scores)
+
+
 def test_missing_scenes_are_an_error_unless_allowed_and_strangers_are_told(place: Path, folder: Path) -> None:
     (folder / f"{SCENE}.npy").rename(folder / "scene0025_00.npy")
     outcome = run_main("evaluate", folder, "--gt", place)
@@ -176,7 +211,7 @@ def test_missing_scenes_are_an_error_unless_allowed_and_strangers_are_told(place
     assert (
         f"{folder}: has no predictions of 1 of 3 scenes: {SCENE}\nhint: make them, or add --allow-m" in outcome.stderr
     )
-    words = ("evaluate", folder, "--gt", place, "--allow-missing")
+    words = ("evaluate", folder, "--gt", place, "--force", "--allow-missing")
     outcome = run_main(*words)
     assert outcome.status == 0
     assert f"warning: not evaluated, because there is no prediction: 1 scene ({SCENE})" in outcome.stderr
@@ -257,21 +292,12 @@ def test_what_makes_no_sense_is_wrong_usage(place: Path, folder: Path) -> None:
         assert (outcome.status, problem in outcome.stderr) == (2, True), outcome.stderr
     shutil.copy(folder / f"{SCENE}.npy", folder / f"{SCENE}_pred.npy")
     outcome = run_main("evaluate", folder, "--gt", place)
-    assert (outcome.status, f"holds {SCENE}.npy and {SCENE}_pred.npy" in outcome.stderr) == (2, True)
+    assert (outcome.status, f"holds {SCENE}.npy and {SCENE}_pred.npy, expected one" in outcome.stderr) == (2, True)
 
 
 @pytest.fixture(scope="module")
 def test_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All processed test scenes: copies of one."""
-    root = tmp_path_factory.mktemp("submission")
-    write_release(root / "raw", ["scene0707_00"], vertices=500)
-    assert run_main("process", root / "raw", "-o", root / "one").status == 0
-    scene = read_processed(root / "one/test/scene0707_00.npz")
-    (root / "processed/test").mkdir(parents=True)
-    for name in official_scenes(Split.TEST):
-        meta = replace(scene.meta, scene_id=SceneId(name))
-        (root / f"processed/test/{name}.npz").write_bytes(b"".join(encode_processed(replace(scene, meta=meta))))
-    return root / "processed"
+    return process_all_test_scenes(tmp_path_factory.mktemp("submission"), 500)
 
 
 def test_submission_has_the_raw_ids_of_all_test_scenes_at_its_root_and_the_same_bytes_again(
@@ -280,7 +306,7 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_its_root_and_the_same_
     ids = np.arange(500) % 23 - 1
     for name in official_scenes(Split.TEST):
         np.save(tmp_path / f"{name}_pred.npy", ids)
-    words = ("submit", tmp_path, "--gt", test_place, "--labels", "scannet200", "-o")
+    words = ("submit", tmp_path, "--gt", test_place, "--labels", "scannet200", "--force", "-o")
     found = run_main(*words, tmp_path / "a.zip", "--json").json
     outcome = run_main(*words, tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -290,7 +316,10 @@ def test_submission_has_the_raw_ids_of_all_test_scenes_at_its_root_and_the_same_
         assert {archive.read(name).decode() for name in archive.namelist()} == {text}
     assert (found["scenes"], found["unpacked_bytes"]) == (100, 100 * len(text))
     assert f"{100 * len(text) / 1000:.1f} kB unpacked" in outcome.stdout
-    assert "ids that are none of the classes of ScanNet200: -1" in outcome.stderr
+    assert (
+        "warning: 2,200 of 50,000 vertices (4.4%) have ids that are none of the classes of ScanNet200: -1\n"
+        in outcome.stderr
+    )
     np.save(tmp_path / "scene0707_00_pred.npy", ids[1:])
     outcome = run_main(*words, tmp_path / "c.zip")
     assert "scene0707_00_pred.npy: prediction: found 499 vertices, expected 500" in outcome.stderr
@@ -314,7 +343,7 @@ def test_submission_of_instances_has_the_lists_at_its_root_and_leaves_out_what_d
 ) -> None:
     masks = np.zeros((5, 500), int)
     for row, size in zip(masks, (100, 99, 300, 300, 300), strict=True):
-        row[:size] = 7
+        row[:size] = 1
     arrays = {"masks": masks, "labels": [2, 2, 3, 1, 19], "scores": [0.5, 0.9, 0.001, 0.9, 0.25]}
     for name in official_scenes(Split.TEST):
         np.savez(tmp_path / f"{name}.npz", **arrays)

@@ -6,27 +6,28 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import PYTHON, Outcome, digests, is_running, run_words
+from commands import PYTHON, Outcome, digests, is_running, run_command, run_words
 from worker_functions import DiesWhileStarting, fail, kill_self_if_negative, multiply, sleep_and_tell
 
 from scannet_prep import official_scenes
-from scannet_prep.errors import WorkerDiedError
+from scannet_prep.errors import UsageError, WorkerDiedError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
-from scannet_prep.stages import export, process
+from scannet_prep.stages import dask_engine, export, process
 from scannet_prep.stages.pool import WorkerPool, run_tasks
 from scannet_prep.stages.process import ProcessReport
-from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessTask, make_scene_file
+from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessContext, make_scene_file
 from scannet_prep.synthetic import write_release
+from scannet_prep.version import VERSION
 
 SCENES = official_scenes("train")[:6]
-EXPORTS = ("octformer", "hdf5")
+EXPORTS = ("octformer", "mask3d")
 PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
 
 
@@ -63,6 +64,20 @@ class At(Progress):
             self._action()
 
 
+class Recorder(Executor):
+    """Records the contexts of its tasks, and loses each task."""
+
+    def __init__(self) -> None:
+        self.contexts: list[ProcessContext] = []
+
+    def submit(self, function, task, call):  # noqa: ARG002 - as in Executor
+        _, context = call
+        self.contexts.append(context)
+        future: Future[object] = Future()
+        future.set_result(None)
+        return future
+
+
 class Forgetful(Executor):
     """Loses the tasks that it is told to, each so many times: cancels them at first, then gives back nothing."""
 
@@ -71,13 +86,26 @@ class Forgetful(Executor):
 
     def submit(self, function, task, context):
         future: Future[object] = Future()
-        name = task.scene.scene_id if isinstance(task, ProcessTask) else task
+        name = getattr(task, "scene_id", task)
         if self.losses.get(name, 0) > 0:
             self.losses[name] -= 1
             future.cancel() if self.losses[name] else future.set_result(None)
         else:
             future.set_result(function(task, context))
         return future
+
+
+@pytest.mark.parametrize(
+    ("scenes", "jobs", "uses_numba"), [(39, 1, False), (40, 1, True), (79, 2, False), (80, 2, True)]
+)
+def test_run_uses_numba_from_40_scenes_per_worker(scenes: int, jobs: int, uses_numba: bool, tmp_path: Path) -> None:
+    write_release(tmp_path / "raw", official_scenes("train")[:scenes], vertices=500)
+    recorder = Recorder()
+
+    plan = process.plan(tmp_path / "raw", tmp_path / "out", ProcessOptions())
+    process.run(plan, jobs=jobs, executor=recorder)
+
+    assert {context.uses_numba for context in recorder.contexts} == {uses_numba}
 
 
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
@@ -119,6 +147,27 @@ def test_a_lost_task_is_tried_again_and_lost_twice_it_has_failed(raw: Path, expe
     assert digests(tmp_path) == digests(expected)
 
 
+def test_export_lists_a_scene_whose_task_is_lost_twice_as_failed(expected: Path, tmp_path: Path) -> None:
+    plan = export.plan([expected], tmp_path / "out", "octformer")
+
+    report = export.run(plan, executor=Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
+
+    (failure,) = report.failures
+    assert (failure.scene_id, failure.error) == (SCENES[2], "WorkerDiedError")
+    assert failure.message.startswith(f"{expected / 'train' / SCENES[2]}.npz: lost twice")
+    assert set(report.made) == set(SCENES) - {SCENES[2]}
+
+
+def test_run_after_a_lost_scene_completes_the_export(raw: Path, expected: Path, tmp_path: Path) -> None:
+    plan = export.plan([expected], tmp_path / "out", "octformer")
+    export.run(plan, executor=Forgetful({SCENES[2]: 2}))
+
+    report = export.run(plan)
+
+    assert report.made == (SCENES[2],)
+    assert digests(tmp_path / "out") == digests(raw.parent / "octformer")
+
+
 def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_path: Path) -> None:
     results = dict(run_tasks(kill_self_if_negative, [1, 2, -7, 3, 4, 5, 6], tmp_path, jobs=2))
     assert {task: result for task, result in results.items() if task > 0} == {task: task for task in range(1, 7)}
@@ -132,6 +181,43 @@ def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever
     assert len(list(tmp_path.iterdir())) >= 8  # all four at once, and others after them
     with pytest.raises(WorkerDiedError, match="end as soon as they are started"):
         list(run_tasks(multiply, range(9), DiesWhileStarting(tmp_path, 99), jobs=2))
+
+
+LIMITED_RUN = """
+import os, resource, sys
+from worker_functions import multiply
+from scannet_prep.errors import WorkerDiedError
+from scannet_prep.stages.pool import run_tasks
+kind, count = sys.argv[1], int(sys.argv[2])
+if kind == "RLIMIT_NPROC" and os.getuid() == 0:  # the limit does not hold for root
+    os.setuid(61_234)
+resource.setrlimit(getattr(resource, kind), (count, count))
+try:
+    print(list(run_tasks(multiply, [1, 2], 3, jobs=2)))
+except WorkerDiedError as error:
+    print(error.message, error.hint, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "problem", "command"),
+    [
+        ("RLIMIT_NOFILE", 5, "worker processes cannot be started: Too many open files", "ulimit -n 4096"),
+        ("RLIMIT_NPROC", 1, "threads cannot be started: can't start new thread", "--jobs 1"),
+        pytest.param(
+            "RLIMIT_NPROC", 2, "worker processes cannot be started: Resource temporarily unavailable", "--jobs 1",
+            marks=pytest.mark.skipif(os.getuid() != 0, reason="needs a user without other processes"),
+        ),
+    ],
+)  # fmt: skip
+def test_limit_that_keeps_workers_from_starting_is_named_with_a_remedy(
+    kind: str, count: int, problem: str, command: str
+) -> None:
+    environ = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # its threads count, too
+    outcome = run_words(PYTHON, "-c", LIMITED_RUN, kind, str(count), cwd=Path(__file__).parent, env=environ)
+    message, hint = outcome.stdout.splitlines()
+    assert message == problem
+    assert command in hint
 
 
 @pytest.mark.parametrize("way", ["script.py", "< script.py"])
@@ -223,7 +309,7 @@ def test_a_worker_that_outlives_its_run_changes_nothing(raw: Path, expected: Pat
 def test_dask_loses_a_worker_in_the_middle_and_no_scene(raw: Path, expected: Path, tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
         distributed.Client(cluster) as client,
     ):
         pids = list(client.run(os.getpid).values())
@@ -234,18 +320,82 @@ def test_dask_loses_a_worker_in_the_middle_and_no_scene(raw: Path, expected: Pat
     assert digests(tmp_path) == digests(expected)
 
 
-@pytest.mark.parametrize("package", ["distributed", "submitit"])
-def test_the_programs_of_the_page_run(raw: Path, tmp_path: Path, package: str) -> None:
-    pytest.importorskip(package)
-    programs = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    program = next(text for text in programs if package in text)
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """The address of a dask cluster of two workers."""
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_process_on_dask_makes_the_same_bytes(raw: Path, expected: Path, tmp_path: Path, scheduler: str) -> None:
+    outcome = run_command("process", raw, "-o", tmp_path / "out", "--dask", scheduler)
+
+    assert outcome.status == 0, outcome.stderr
+    assert digests(tmp_path / "out") == digests(expected)
+
+
+def test_export_on_dask_makes_the_same_files(raw: Path, expected: Path, tmp_path: Path, scheduler: str) -> None:
+    words = ("--format", "octformer", "-o", tmp_path / "octformer", "--dask", scheduler)
+    outcome = run_command("export", expected, *words)
+
+    assert outcome.status == 0, outcome.stderr
+    made = digests(tmp_path / "octformer")
+    wanted = digests(raw.parent / "octformer")
+    del made["export.json"], wanted["export.json"]  # it names the processed folder
+    assert made == wanted
+
+
+def test_relative_paths_reach_dask_workers_with_another_folder(raw: Path, tmp_path: Path, scheduler: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/ScanNet").symlink_to(raw)
-    less = {", 16\n": ", 2\n", "jobs=8": "jobs=1", "n_workers=2": "n_workers=1", "cpus_per_task=8, mem_gb=16": ""}
-    for old, new in less.items():
+
+    outcome = run_command("process", "--dask", scheduler, cwd=tmp_path)
+
+    assert outcome.status == 0, outcome.stderr
+
+
+def test_dask_address_without_scheduler_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(dask_engine, "_CONNECT_TIMEOUT_S", 1)
+
+    with pytest.raises(UsageError, match=r"--dask tcp://127\.0\.0\.1:9: no scheduler answers"):
+        dask_engine.dask_executor("tcp://127.0.0.1:9").__enter__()
+
+
+def test_dask_and_jobs_together_are_refused(raw: Path, tmp_path: Path) -> None:
+    outcome = run_command("process", raw, "-o", tmp_path / "out", "--dask", "tcp://127.0.0.1:9", "--jobs", "2")
+
+    assert outcome.status == 2
+    assert "--jobs and --dask" in outcome.stderr
+
+
+def test_workers_of_another_version_are_refused() -> None:
+    answers = {"tcp://a:1": VERSION, "tcp://b:2": "0.0.1", "tcp://c:3": ModuleNotFoundError("scannet_prep")}
+
+    with pytest.raises(UsageError, match=r"tcp://b:2 has scannet_prep 0\.0\.1, expected"):
+        dask_engine._check_versions(answers)
+
+
+@pytest.mark.parametrize("name", ["Client", "SLURMCluster"])
+def test_the_programs_of_the_page_run(raw: Path, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("distributed")
+    programs = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    program = next(text for text in programs if name in text)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/ScanNet").symlink_to(raw)
+    replacements = {
+        "from dask_jobqueue import SLURMCluster": "from dask.distributed import LocalCluster",
+        'SLURMCluster(cores=8, processes=8, memory="16GB", walltime="01:00:00")': "LocalCluster(n_workers=1)",
+        "    cluster.scale(jobs=2)\n": "    cluster.scale(1)\n",
+        "n_workers=2": "n_workers=1",
+    }
+    for old, new in replacements.items():
         program = program.replace(old, new)
     (tmp_path / "program.py").write_text(program)
-    environ = os.environ | {"PATH": str(Path(PYTHON).parent)}  # a Slurm that is here is of no use to submitit
+    environ = os.environ | {"PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}
     done = run_words(PYTHON, "program.py", cwd=tmp_path, env=environ)
     assert done.status == 0, done.stderr
-    assert re.search(r"\b6 (made|kept),.* 0 failed\n$", done.stdout)
+    assert re.search(r"\b6 made,.* 0 failed", done.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from plyfile import PlyData
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed
-from scannet_prep.errors import ExportError, UsageError
+from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, encode_lines, encode_npy
 from scannet_prep.processed.scene import ProcessedScene
@@ -65,13 +66,13 @@ def numbers_in(path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("place", ["scan", "aligned"])
-@pytest.mark.parametrize("words", [(), ("--labels", "scannet200")])
+@pytest.mark.parametrize("words", [("--labels", "scannet20"), ("--labels", "scannet200")])
 def test_octformer_trains_and_tests_from_the_export(
     root: Path, tmp_path: Path, place: str, words: tuple[str, ...]
 ) -> None:
     """As `configs/seg_scannet.yaml` and `datasets/scannet.py` read it; the 200 classes are axis-aligned."""
     out_dir = export(root / place, tmp_path / "out", "octformer", *words)
-    is_200 = bool(words)
+    is_200 = "scannet200" in words
     wanted, stored = scenes_of(root / ("aligned" if is_200 else "scan")), scenes_of(root / place)
     train = [name for name in (TRAIN, ALSO_TRAIN) if name in stored]  # the official order, not the sorted one
     lines = {"train": train, "val": [VAL], "test": [TEST]}
@@ -102,6 +103,27 @@ def test_octformer_trains_and_tests_from_the_export(
         assert is_linked == (is_200 == (place == "aligned"))
     inside = {str(path.relative_to(out_dir)) for folder in ("train", "test") for path in out_dir.glob(f"{folder}/*")}
     assert inside == expected_names
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "name"),
+    [
+        ("scan", ["octformer"], "ScanNet20"),
+        ("aligned", ["octformer"], "ScanNet200"),
+        ("aligned", ["octformer", "--labels", "scannet20"], "ScanNet20"),
+        ("aligned", ["mmdet3d"], "ScanNet20"),
+        ("aligned", ["mmdet3d", "--for", "oneformer3d"], "ScanNet200"),
+        ("aligned", ["pointcept"], "both label sets"),
+    ],
+)
+def test_label_set_is_that_of_the_folder_by_default_and_in_the_first_line(
+    root: Path, tmp_path: Path, place: str, words: list[str], name: str
+) -> None:
+    outcome = run_main("export", root / place, "-o", tmp_path / "out", "--format", *words)
+    assert outcome.status == 0, outcome.stderr
+    assert re.match(rf"export: .*: {words[0]}, \d+ scenes?, {name}(,|$)", outcome.stderr.splitlines()[0])
+    settings = json.loads((tmp_path / "out/export.json").read_text())["settings"]
+    assert settings["label_set"] == ("" if words[0] == "pointcept" else name)
 
 
 @pytest.mark.parametrize("place", ["scan", "aligned"])
@@ -136,7 +158,7 @@ def test_alignment_is_exact_and_its_inverse_within_one_unit_of_the_last_place(ro
         check_frame(parts[2], np.load(back / scene.meta.split / name / "normal.npy"), scenes_of(root / "scan")[name])
 
 
-@pytest.mark.parametrize("words", [(), ("--labels", "scannet200")])
+@pytest.mark.parametrize("words", [("--labels", "scannet20"), ("--labels", "scannet200")])
 def test_official_evaluators_get_raw_ids_and_instances_numbered_from_1(
     root: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
@@ -145,7 +167,7 @@ def test_official_evaluators_get_raw_ids_and_instances_numbered_from_1(
     for kind in ("semantic", "instance"):
         assert {path.name for path in (out_dir / kind).iterdir()} == {f"{name}.txt" for name in stored}
     for name, scene in stored.items():
-        raw_ids = scene.scannet_ids if words else scene.nyu40_ids
+        raw_ids = scene.scannet_ids if "scannet200" in words else scene.nyu40_ids
         assert numbers_in(out_dir / "semantic" / f"{name}.txt") == raw_ids.tolist()
         found = np.array(numbers_in(out_dir / "instance" / f"{name}.txt"))
         is_instance = (scene.instances >= 0) & (raw_ids > 0)
@@ -172,7 +194,7 @@ def test_more_instances_than_the_benchmark_can_tell_apart_are_refused(tmp_path: 
     segments = tiny.segments_file((0, 0, 2, 2, 4, 5))
     files = {".aggregation.json": tiny.aggregation_file(groups), "_vh_clean_2.0.010000.segs.json": segments}
     scene = tiny.process_tiny(tmp_path, files)
-    with pytest.raises(ExportError, match=r"1,000 labeled instances, and the format can tell 999 apart"):
+    with pytest.raises(ScanNetPrepError, match=r"1,000 labeled instances, and the format can tell 999 apart"):
         make_format("benchmark-gt", ExportOptions()).encode_scene(scene)
 
 
@@ -189,7 +211,9 @@ def test_ply_opens_as_a_coloured_mesh_with_the_raw_id_as_label(root: Path, tmp_p
         assert (vertices["label"] == scene.scannet_ids).all()
         assert scene.faces is not None
         assert (mesh["face"]["vertex_indices"] == scene.faces).all()
-        keys: Any = {"rgb": None, "label": scene.labels, "instance": scene.instances, "segment": scene.segments}[color]
+        keys: Any = {"rgb": None, "label": scene.stored_labels, "instance": scene.instances, "segment": scene.segments}[
+            color
+        ]
         if color == "rgb":
             assert (colors == scene.colors).all()
         elif color == "label":
@@ -202,7 +226,7 @@ def test_ply_opens_as_a_coloured_mesh_with_the_raw_id_as_label(root: Path, tmp_p
 
 def test_segments_as_colours_need_segments(tmp_path: Path) -> None:
     scene = tiny.process_tiny(tmp_path, {"_vh_clean_2.0.010000.segs.json": None}, split=Split.TEST)
-    with pytest.raises(ExportError, match="has no segments to give it colours"):
+    with pytest.raises(ScanNetPrepError, match="has no segments to give it colours"):
         make_format("ply", ExportOptions(variant="segment")).encode_scene(scene)
 
 

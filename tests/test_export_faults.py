@@ -95,14 +95,14 @@ def test_killed_at_random_moments_it_shows_whole_scenes_and_the_next_run_complet
     assert digests(out_dir) == expected  # hidden work folders would show up here
 
 
-def test_file_of_many_scenes_holds_all_of_them_also_after_an_interrupted_forced_run(
-    many_dir: Path, tmp_path: Path
-) -> None:
-    out_dir, words = tmp_path / "out", ("export", many_dir, "--format", "webdataset")
+def test_killed_forced_run_loses_no_scene_of_the_earlier_export(many_dir: Path, tmp_path: Path) -> None:
+    out_dir = tmp_path / "out"
+    words = ("export", many_dir, "--format", "octformer")
     assert run_main(*words, "-o", out_dir).status == 0
     expected = digests(out_dir)
+
     process = start_command(*words, "-o", out_dir, "--force", "--jobs", "1")
-    while ".scannet-prep-parts" not in (out_dir / "export.json").read_text() and process.poll() is None:
+    while '"unfinished": []' in (out_dir / "export.json").read_text() and process.poll() is None:
         time.sleep(0.001)
     process.kill()
     process.communicate()
@@ -143,6 +143,19 @@ def test_lists_name_all_scenes_that_are_there_whichever_run_made_them(out_dir: P
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
 
 
+def test_folder_in_the_way_of_a_file_is_a_failure_of_its_scene_alone(out_dir: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "made/train" / f"{VAL}.npz"
+    assert run_export(out_dir, tmp_path / "made", "--format", "octformer", "--scenes", TRAIN).status == 0
+    (blocked / "mine").mkdir(parents=True)
+
+    outcome = run_export(out_dir, tmp_path / "made", "--format", "octformer")
+
+    assert outcome.status == 3
+    assert (outcome.json["made"], outcome.json["kept"]) == ([TEST], [TRAIN])
+    assert outcome.json["failures"][0]["message"].endswith(f": {blocked}: is in the way")
+    assert outcome.json["failures"][0]["hint"] == "remove or rename it"
+
+
 def test_bad_scene_does_not_stop_the_others_and_leaves_nothing_of_its_older_version(
     raw_dir: Path, out_dir: Path, made: Path
 ) -> None:
@@ -179,7 +192,7 @@ def test_verify_names_what_is_damaged_or_missing_and_force_mends_it(out_dir: Pat
         ],
     )
     assert "CRC-32" in findings[2][3]
-    assert "again, by force" in verify.value["findings"][2]["hint"]
+    assert "again with --force" in verify.value["findings"][2]["hint"]
     assert run_export(out_dir, made, *words).json["made"] == [TRAIN]  # sizes tell
     assert run_export(out_dir, made, *words, "--force").json["made"] == [TRAIN, VAL, TEST]
     assert verify(made) == (0, [])
@@ -193,7 +206,7 @@ def test_verify_names_what_is_damaged_or_missing_and_force_mends_it(out_dir: Pat
 def test_linked_scene_outlives_the_processed_folder(raw_dir: Path, out_dir: Path, tmp_path: Path) -> None:
     assert run_export(out_dir, tmp_path / "made", "--format", "octformer").status == 0
     assert (tmp_path / "made/train" / f"{TRAIN}.npz").samefile(out_dir / "train" / f"{TRAIN}.npz")
-    assert run_main("process", raw_dir, "-o", out_dir, "--faces").status == 0  # makes new files, and changes none
+    assert run_main("process", raw_dir, "-o", out_dir, "--faces", "--force").status == 0  # replaces files
     assert Verify()(tmp_path / "made") == (0, [])
 
 
@@ -307,7 +320,7 @@ def test_scenes_without_aggregation_are_named_as_they_have_no_instances_and_no_s
     assert (outcome.status, told in outcome.stderr) == (0, True), outcome.stderr
     predictions.mkdir()
     with np.load(place / f"val/{VAL}.npz") as scene:
-        np.save(predictions / f"{VAL}.npy", scene["labels"])
+        np.save(predictions / f"{VAL}.npy", scene["labels"].astype(int) - 1)
     words = ("evaluate", predictions, "--gt", place, "--allow-missing", "--labels")
     for labels, is_warned in (("scannet200", True), ("scannet20", False)):
         outcome = run_main(*words, labels)

@@ -1,13 +1,10 @@
-"""What Mask3D, mmdetection3d, OneFormer3D, h5py and tar find in an export, compared with loops over the raw scenes."""
+"""What Mask3D, mmdetection3d and OneFormer3D find in an export, compared with loops over the raw scenes."""
 
 import functools
-import io
 import json
 import math
 import pickle
 import pickletools
-import sys
-import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,9 @@ import pytest
 import tiny
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
-from scannet_prep.errors import ExportError, FileError, UsageError
-from scannet_prep.export import make_format, webdataset
-from scannet_prep.export.format import ExportOptions, JoinedFormat, ProcessedFile
+from scannet_prep.errors import FileError, ScanNetPrepError, UsageError
+from scannet_prep.export import make_format
+from scannet_prep.export.format import ExportOptions, ProcessedFile
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.scene import ProcessedScene, encode_processed
 from scannet_prep.raw.layout import RawScene
@@ -56,22 +53,16 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Process:
 def write_export(name: str, scenes: Iterable[ProcessedScene], folder: Path, **options: Any) -> Path:
     """Write what a format makes of the scenes, as the stage does; records have been JSON in between."""
     made = make_format(name, ExportOptions(**options))
-    records, parts = {}, {}
+    records = {}
     for scene in scenes:
-        if not made.why_left_out(scene.meta.split):
+        if not made.exclusion_reason(scene.meta.split):
             exported = made.encode_scene(scene)
             records[scene.meta.scene_id] = scene.meta.split, json.loads(json.dumps(dict(exported.record)))
             for file_name, content in exported.files.items():
                 content = encode_processed(scene) if isinstance(content, ProcessedFile) else content
-                parts[scene.meta.scene_id] = write_bytes(folder / file_name, b"".join(content))
+                write_bytes(folder / file_name, b"".join(content))
     for file_name, data in made.encode_shared(records).items():
         write_bytes(folder / file_name, data)
-    if isinstance(made, JoinedFormat):
-        sizes = {scene_id: (records[scene_id][0], path.stat().st_size) for scene_id, path in parts.items()}
-        for file_name, scene_ids in made.plan_files(sizes).items():
-            made.join(folder / file_name, {scene_id: parts[scene_id] for scene_id in scene_ids})
-        for path in parts.values():
-            path.unlink()
     return folder
 
 
@@ -157,19 +148,28 @@ def test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes(
     assert labels[28]["name"] == ("shower_curtain" if label_set is SCANNET20 else "lamp")
 
 
-def test_mask3d_statistics_are_numbers_in_yaml_and_left_to_its_loader_without_train_scenes() -> None:
+def test_mask3d_statistics_are_numbers_in_yaml() -> None:
     yaml = pytest.importorskip("yaml")
     record = {"file_len": 6, "scene_type": None, "color_mean": [1e-05], "color_std": [1e-05]}
-    for split in (Split.TRAIN, Split.VAL):
-        files = make_format("mask3d", ExportOptions()).encode_shared({"scene0000_00": (split, record)})
-        assert yaml.safe_load(files["train_validation_database.yaml"])[0].items() >= record.items()
-        assert ("color_mean_std.yaml" in files) == (split is Split.TRAIN)
-        assert split is Split.VAL or yaml.safe_load(files["color_mean_std.yaml"])["mean"] == [1e-05]
+    files = make_format("mask3d", ExportOptions()).encode_shared({TRAIN: (Split.TRAIN, record)})
+    assert yaml.safe_load(files["train_validation_database.yaml"])[0].items() >= record.items()
+    assert yaml.safe_load(files["color_mean_std.yaml"])["mean"] == [1e-05]
+
+
+@pytest.mark.parametrize("split", [Split.VAL, Split.TEST])
+def test_mask3d_statistics_are_the_defaults_of_its_loader_without_train_scenes(split: Split) -> None:
+    yaml = pytest.importorskip("yaml")
+    record = {"file_len": 6, "scene_type": None, "color_mean": [0.5] * 3, "color_std": [0.5] * 3}
+    files = make_format("mask3d", ExportOptions()).encode_shared({VAL: (split, record)})
+    assert yaml.safe_load(files["color_mean_std.yaml"]) == {
+        "mean": [0.47793125906962, 0.4303257521323044, 0.3749598901421883],
+        "std": [0.2834475483823543, 0.27566157565723015, 0.27018971370874995],
+    }
 
 
 def test_scenes_that_a_format_cannot_hold_are_refused_by_name(process: Process, tmp_path: Path) -> None:
     for made in (make_format("mask3d", ExportOptions()), make_format("mmdet3d", ExportOptions(variant="oneformer3d"))):
-        assert "as test segments" in made.why_left_out(Split.TEST)
+        assert "as test segments" in made.exclusion_reason(Split.TEST)
     assert not [name for name in files_in(write_export("mask3d", process(), tmp_path)) if name.startswith("test")]
     segs, test = "/scene0707_00_vh_clean_2.0.010000.segs.json", process()[-1]
     groups = tiny.aggregation_file([tiny.group(999, [0], "floor")])
@@ -184,7 +184,7 @@ def test_scenes_that_a_format_cannot_hold_are_refused_by_name(process: Process, 
         ("mask3d", bare, {}, "scene0000_00 has no segments"),
         ("mmdet3d", bare, {"variant": "oneformer3d"}, "scene0000_00 has no segments"),
     ):
-        with pytest.raises((ExportError, FileError), match=problem):
+        with pytest.raises((ScanNetPrepError, FileError), match=problem):
             write_export(name, [scene], tmp_path, **options)
 
 
@@ -272,6 +272,25 @@ def test_mmdet3d_instances_are_object_ids_or_ids_where_these_are_missing_or_not_
     assert [item["bbox_label_3d"] for item in info["instances"]] == ([1, 2] if bed < chair else [2, 1])
 
 
+@pytest.mark.parametrize(
+    ("format_name", "file", "expected"),
+    [
+        ("pointcept", "train/scene0000_00/instance.npy", [0, 0, 1, 1, 1, -1]),
+        ("mmdet3d", "instance_mask/scene0000_00.bin", [1, 1, 2, 2, 2, 0]),
+        ("benchmark-gt", "instance/scene0000_00.txt", [2001, 2001, 1002, 1002, 1002, 0]),
+    ],
+)
+def test_instances_of_groups_listed_twice_are_those_of_the_first(
+    tmp_path: Path, format_name: str, file: str, expected: list[int]
+) -> None:
+    categories = [("floor", [0, 2]), ("wall", [2, 4])] * 2  # as scene0217_00 has it
+    groups = [tiny.group(number, segments, name) for number, (name, segments) in enumerate(categories)]
+    scene = tiny.process_tiny(tmp_path / "raw", {".aggregation.json": tiny.aggregation_file(groups)})
+    path = write_export(format_name, [scene], tmp_path) / file
+    readers = {".npy": np.load, ".bin": lambda path: np.fromfile(path, np.int64), ".txt": np.loadtxt}
+    assert readers[path.suffix](path).tolist() == expected
+
+
 def test_instances_have_one_label_each_where_labels_come_from_ply(tmp_path: Path) -> None:
     labels = tiny.Ply(labels=(5, 2, 1, 1, 50, 7)).encode()
     scene = tiny.process_tiny(tmp_path / "raw", {"_vh_clean_2.labels.ply": labels}, labels_from="ply")
@@ -285,7 +304,7 @@ def test_instances_have_one_label_each_where_labels_come_from_ply(tmp_path: Path
 def test_mmdet3d_refuses_what_only_oneformer3d_reads(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="mmdetection3d") as raised:
         make_format("mmdet3d", ExportOptions(**options))
-    assert raised.value.hint == "choose the variant oneformer3d"
+    assert raised.value.hint == "--for oneformer3d"
 
 
 def test_aligned_scenes_are_exported_in_the_frame_of_the_scan_and_the_other_way_round(
@@ -306,54 +325,6 @@ def test_aligned_scenes_are_exported_in_the_frame_of_the_scan_and_the_other_way_
     assert max(np.abs(first - second).max(), np.abs(first - third).max()) < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("options", "shard_bytes"), [({}, 50_000), ({"label_set": SCANNET200, "is_aligned": True}, 20_000)]
-)
-def test_hdf5_and_webdataset_hold_the_arrays_as_processing_with_these_options_makes_them(
-    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], shard_bytes: int
-) -> None:
-    h5py = pytest.importorskip("h5py")
-    monkeypatch.setattr(webdataset, "SHARD_BYTES", shard_bytes)  # for two scenes at most, or too little for one
-    first, folder = (
-        write_export("hdf5", process(), write_export("webdataset", process(), tmp_path / name, **options), **options)
-        for name in ("first", "second")
-    )
-    shards = [name for name in files_in(folder) if name != "scannet.h5"]
-    assert shards == [f"{name}.tar" for name in ("test-000000", "train-000000", "train-000001", "val-000000")]
-    assert all((first / name).read_bytes() == (folder / name).read_bytes() for name in files_in(folder))
-    found: dict[str, list[dict[str, Any]]] = {scene_id: [{}, {}] for scene_id in SPLITS}
-    with h5py.File(folder / "scannet.h5") as file:
-        assert "ScanNet" in file.attrs["terms"]
-        for scene_id, split in SPLITS.items():
-            group = file[f"{split}/{scene_id}"]
-            found[scene_id][0] = {key: array[()] for key, array in group.items()} | {"meta": group.attrs["meta"]}
-    for name in shards:
-        assert ((folder / name).stat().st_size % 10_240, (folder / name).stat().st_size <= 50_000) == (0, True)
-        with tarfile.open(folder / name) as shard:
-            for member in shard:
-                assert (member.mtime, member.uid, member.uname, member.mode) == (0, 0, "", 0o644)
-                (scene_id, key, kind), data = member.name.split("."), shard.extractfile(member).read()
-                assert SPLITS[scene_id] == name.split("-")[0]
-                found[scene_id][1][key] = np.load(io.BytesIO(data)) if kind == "npy" else data.decode()
-    for scene in process(scannet200=True, align_axis=True) if options else process():
-        expected = scene.arrays()
-        meta = json.loads(str(expected.pop("meta")))
-        for arrays in found[scene.meta.scene_id]:
-            assert json.loads(arrays.pop("meta")) == meta
-            kinds = [{key: (a.dtype, a.shape) for key, a in item.items()} for item in (arrays, expected)]
-            assert kinds[0] == kinds[1]
-            differing = {key for key, array in arrays.items() if array.tobytes() != expected[key].tobytes()}
-            assert differing <= ({"normals"} if options else set())
-            assert np.abs(arrays["normals"].astype(np.float64) - expected["normals"]).max() < 1e-3
-
-
-def test_hdf5_without_h5py_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(UsageError, match="h5py is not installed") as raised:
-        make_format("hdf5", ExportOptions())
-    assert raised.value.hint == "pip install 'scannet-prep[hdf5]'"
-
-
 @pytest.mark.realdata
 @pytest.mark.skipif(not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA has no scans/scene0000_00")
 def test_real_scene_goes_through_the_formats_of_frameworks(tmp_path: Path) -> None:
@@ -371,6 +342,3 @@ def test_real_scene_goes_through_the_formats_of_frameworks(tmp_path: Path) -> No
     boxes = [np.concatenate([(a.max(axis=0) + a.min(axis=0)) / 2, np.ptp(a, axis=0)]) for a in parts]
     (info,) = read_infos(folder / "scannet_oneformer3d_infos_train.pkl")
     np.testing.assert_allclose([item["bbox_3d"] for item in info["instances"]], boxes, rtol=0, atol=1e-12)
-    assert files_in(write_export("webdataset", [scene], tmp_path / "shards")) == ["train-000000.tar"]
-    pytest.importorskip("h5py")
-    assert files_in(write_export("hdf5", [scene], tmp_path / "own")) == ["scannet.h5"]

@@ -3,8 +3,8 @@
 import errno
 import os
 import resource
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from scannet_prep.files import (
     run_lock,
     write_atomically,
 )
+from scannet_prep.typed_json import make_decoder, parse_json
 
 
 def names(folder: Path) -> list[str]:
@@ -105,28 +106,18 @@ def test_places_that_cannot_be_written_to_are_errors_and_stay_what_they_are(tmp_
     assert (tmp_path / "link").is_symlink()
 
 
-def test_threads_that_read_json_of_a_new_type_at_once_do_not_crash_or_stop_a_process_forked_meanwhile() -> None:
-    script = """
-import os, signal, sys, threading
-from dataclasses import make_dataclass
-from scannet_prep.typed_json import parse_json
-sys.setswitchinterval(1e-6)
-for _ in range(100):
-    inner = make_dataclass("Inner", [("a", "int | None"), ("b", "list[str] | None")])
-    outer = make_dataclass("Outer", [("x", list[inner]), ("y", inner)])
-    start = threading.Barrier(5)
-    def read():
-        start.wait()
-        parse_json(b'{"x": [{"a": 1, "b": ["s"]}], "y": {"a": null, "b": null}}', outer)
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    [thread.start() for thread in threads]
-    start.wait()
-    if not (child := os.fork()):
-        signal.alarm(10)
-        parse_json(b'{"z": 1}', make_dataclass("Other", [("z", int)]))
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    [thread.join() for thread in threads]
-"""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+@dataclass
+class Pair:
+    a: int | None
+    b: list[str] | None
+
+
+def test_threads_that_share_a_decoder_read_the_same_value() -> None:
+    lines = b",".join(b'{"a": %d, "b": ["s"]}' % number for number in range(100))
+    decoder = make_decoder(list[Pair])
+    expected = parse_json(b"[%b]" % lines, decoder)
+
+    with ThreadPoolExecutor(4) as threads:
+        values = list(threads.map(lambda _: parse_json(b"[%b]" % lines, decoder), range(100)))
+
+    assert values == [expected] * 100

@@ -193,10 +193,15 @@ def test_the_scripts_of_the_training_page_run(training_folder: Path, tmp_path: P
 
 
 TYPED = """\
-import numpy as np
-from torch.utils.data import DataLoader, RandomSampler
+from typing import Any
 
-from scannet_prep import ScanNet, WithEpoch
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler
+from typing_extensions import assert_type
+
+from scannet_prep import ScanNet, WithEpoch, collate, collate_torch
 from scannet_prep.dataset import Sample
 from scannet_prep.transforms import Compose, Flip
 
@@ -206,10 +211,28 @@ def brighter(sample: Sample, generator: np.random.Generator) -> Sample:
     return sample
 
 
+def count(sample: Sample, generator: np.random.Generator) -> int:
+    return len(sample["points"])
+
+
 train = ScanNet("data/processed", split="train", transform=Compose([Flip(), brighter]))
 loader = DataLoader(train, sampler=WithEpoch(RandomSampler(train)), batch_size=None)
 first: Sample = train[0]
 print(first["scene_id"], first["points"].mean(axis=0))
+
+plain = ScanNet("data/processed", split="train", labels="scannet200")
+assert_type(plain[0]["points"], NDArray[np.float32])
+assert_type((plain + plain)[0], Any)
+assert_type(plain.subset([0])["scene0191_00", 3]["label_set"], str)
+assert_type(ScanNet("data/processed", split="train", transform=count)[0], int)
+with plain as opened:
+    assert_type(opened[0]["scene_id"], str)
+batch = collate_torch([plain[0], plain[1]])
+assert_type(batch["points"], Tensor)
+assert_type(batch.to("cuda", non_blocking=True)["offset"], Tensor)
+assert_type(batch["scene_ids"], list[str])
+assert_type(collate([plain[0]])["labels"], NDArray[Any])
+print([one.name for one in plain.label_set], plain.label_set["wall"].color)
 """
 
 

@@ -13,7 +13,7 @@ from archives import pack_tree
 from commands import digests, run_main, start_command, wait_until_gone
 
 from scannet_prep import ScanNet, official_scenes
-from scannet_prep.errors import ManifestError, MissingFileError
+from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.scene import Split
 from scannet_prep.synthetic import write_release
 
@@ -60,7 +60,7 @@ def test_ended_at_any_moment_by_any_signal_it_leaves_whole_scenes_says_so_and_th
         found = {name: digest for name, digest in digests(tmp_path).items() if Path(name).match("scene*.npz")}
         assert found.items() <= expected.items()
         if len(found) < len(SCENES):
-            with pytest.raises((ManifestError, MissingFileError)):
+            with pytest.raises((FileError, MissingFileError)):
                 ScanNet(tmp_path, split="train")
             has_refused = True
         else:  # it came to its end before
@@ -78,7 +78,8 @@ def test_a_folder_that_is_being_remade_is_no_dataset(raw_dir: Path, expected_dir
     path = raw_dir / "scannetv2-labels.combined.tsv"
     path.write_bytes(path.read_bytes().replace(b"\twall\t", b"\tvall\t"))
     process = start_command("process", raw_dir, "-o", out_dir, "--jobs", "2")
-    while not (out_dir / "unfinished.txt").exists():
+    before = (out_dir / "manifest.json").read_bytes()
+    while (out_dir / "manifest.json").read_bytes() == before:  # the new label map is recorded after the mark
         assert process.poll() is None, "the run ended without a mark"
         time.sleep(0.0005)
     process.send_signal(signal.SIGKILL)
@@ -87,7 +88,7 @@ def test_a_folder_that_is_being_remade_is_no_dataset(raw_dir: Path, expected_dir
     last = max(path.name for path in (raw_dir / "scans").iterdir())
     ended = run_main("process", raw_dir, "-o", out_dir, "--scenes", last)
     assert (ended.status, "not finished: an earlier run had still to make" in ended.stdout) == (0, True)
-    with pytest.raises(ManifestError, match="has not finished"):
+    with pytest.raises(FileError, match="has not finished"):
         ScanNet(out_dir, split="train")
     assert run_main("process", raw_dir, "-o", out_dir).status == 0
     assert len(ScanNet(out_dir, split="train")) == 20

@@ -10,14 +10,17 @@ import oracles
 import pytest
 from archives import write_tree
 
-from scannet_prep.errors import LabelMapError, MissingFileError, UnknownSceneError, UnknownSplitError
+from scannet_prep.errors import MissingFileError, RawFileError, UnknownSceneError, UsageError
 from scannet_prep.labels import (
     SCANNET20,
     SCANNET200,
+    LabelMap,
     LabelSet,
     RawIds,
     builtin_label_map,
+    describe_differences,
     find_label_map,
+    parse_label_set,
     read_label_map,
 )
 from scannet_prep.scene import SceneId, Split
@@ -60,7 +63,7 @@ def test_classes_are_those_of_the_tables_by_raw_id_and_every_raw_id_maps_as_the_
     assert tuple(map(len, parts)) == ((0, 0, 0) if label_set is SCANNET20 else (66, 68, 66))
     assert all(label_set.classes[number].frequency == "tail" for number in label_set.tail)
     assert pickle.loads(pickle.dumps(label_set)).ids == label_set.ids == tuple(sorted(label_set.ids))
-    assert [label_set.name_of(train_id) for train_id in (0, -1, 255)] == ["wall", "unlabeled", "unlabeled"]
+    assert [label_set.name_of(train_id) for train_id in (0, -1)] == ["wall", "unlabeled"]
     assert label_set.colorize(np.array([[3, -1], [19, 255]])).tolist() == [
         [[*label_set.colors[3]], [0, 0, 0]],
         [[*label_set.colors[19]], [0, 0, 0]],
@@ -72,6 +75,33 @@ def test_classes_are_those_of_the_tables_by_raw_id_and_every_raw_id_maps_as_the_
     train_ids = label_set.train_ids_from_raw_ids(raw_ids, -100)
     assert train_ids.tolist() == [label - 1 if label else -100 for label in expected]
     assert train_ids.dtype == np.int64
+
+
+@pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
+def test_label_set_is_iterated_and_indexed_by_train_id_and_by_name(label_set: LabelSet) -> None:
+    assert [*label_set] == [*label_set.classes]
+    assert [label_set[train_id] for train_id in range(label_set.num_classes)] == [*label_set]
+    assert [label_set[name] for name in label_set.names] == [*label_set]
+    assert label_set[np.int64(3)].train_id == 3
+    assert label_set.num_classes == len(label_set) == len(label_set.names)
+
+
+def test_label_set_contains_names_train_ids_and_classes() -> None:
+    assert all(key in SCANNET20 for key in ("wall", 0, 19, SCANNET20[5]))
+    assert not any(key in SCANNET20 for key in ("walls", -1, 20, SCANNET200[5], None))
+
+
+@pytest.mark.parametrize("train_id", [20, 40, 255, -2])
+def test_name_of_an_id_outside_the_set_is_an_error_that_names_train_id_plus_one(train_id: int) -> None:
+    with pytest.raises(UsageError, match=rf"{train_id} is not a train id of ScanNet20, expected 0 to 19") as caught:
+        SCANNET20.name_of(train_id)
+    assert "train id + 1" in caught.value.hint
+
+
+@pytest.mark.parametrize("key", [-1, 20, "walls"])
+def test_label_set_refuses_an_index_that_is_not_a_class(key: int | str) -> None:
+    with pytest.raises(UsageError, match="ScanNet20"):
+        SCANNET20[key]
 
 
 def test_the_built_in_label_map_has_the_rows_of_the_release() -> None:
@@ -98,6 +128,7 @@ def test_a_label_map_that_is_damaged_or_cut_is_refused_with_the_number_of_the_ro
     whole = write_map(tmp_path, *ROWS, "5\tshelf\tshelf\t1\t39\t6").read_bytes()
     for data, problem in (
         (b"", "has no column raw_category or id or nyu40id"),
+        (whole.splitlines(keepends=True)[0], "has a header and 0 rows, expected about 607"),
         (b"id\xff\n", "is not UTF-8 text: byte 2"),
         (whole[:-4], "row 5"),
         (whole[:-6], "row 5"),
@@ -110,11 +141,36 @@ def test_a_label_map_that_is_damaged_or_cut_is_refused_with_the_number_of_the_ro
         (whole + b"3\tfloor\tfloor\t1\t" + b"9" * 5000 + b"\t11", "column nyu40id"),
     ):
         (tmp_path / "map.tsv").write_bytes(data)
-        with pytest.raises(LabelMapError, match=problem) as caught:
+        with pytest.raises(RawFileError, match=problem) as caught:
             read_label_map(tmp_path / "map.tsv")
-        assert ("earlier row" in problem) <= ("built-in" in caught.value.hint)
+        assert "built-in" in caught.value.hint
     (tmp_path / "map.tsv").write_bytes(whole[:-3])  # the last column may be empty
     assert read_label_map(tmp_path / "map.tsv").rows["shelf"] == RawIds(5, 39)
+
+
+@pytest.mark.parametrize("name", ["scannet200", "ScanNet200", "SCANNET200", SCANNET200])
+def test_label_set_is_parsed_from_itself_or_its_name_in_any_case(name: LabelSet | str) -> None:
+    assert parse_label_set(name) is SCANNET200
+
+
+@pytest.mark.parametrize("value", ["scannet", "200", "", 200, None, ["scannet20"]])
+def test_other_values_than_names_of_label_sets_are_refused(value: object) -> None:
+    with pytest.raises(UsageError, match="is not a label set, expected ScanNet20 or ScanNet200"):
+        parse_label_set(value)  # type: ignore[arg-type]
+
+
+def test_label_map_of_the_release_with_more_rows_has_no_differences() -> None:
+    rows = {**builtin_label_map().rows, "fish tank": RawIds(9000, 40)}
+    assert describe_differences(LabelMap("map.tsv", rows)) == ""
+
+
+def test_changed_and_missing_rows_of_a_label_map_are_differences() -> None:
+    rows = {**builtin_label_map().rows, "floor": RawIds(3, 4)}
+    del rows["stick"]
+    assert describe_differences(LabelMap("map.tsv", rows)) == (
+        "differs from the label map of the release in 2 raw categories: floor, stick "
+        "(for example, 'floor' is ScanNet id 3, nyu40 id 4, expected ScanNet id 3, nyu40 id 2)"
+    )
 
 
 def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_path: Path) -> None:
@@ -135,7 +191,7 @@ def test_the_official_lists_have_1201_312_and_100_scenes_each_in_one_split() -> 
         assert {find_official_split(scene) for scene in scenes} == {split}
     assert [scenes[0] for scenes in lists] == ["scene0191_00", "scene0568_00", "scene0707_00"], "they are not sorted"
     assert official_scenes("val") == official_scenes(Split.VAL)
-    with pytest.raises(UnknownSplitError, match="'training' is not a split"):
+    with pytest.raises(UsageError, match="'training' is not a split"):
         official_scenes("training")
 
 

@@ -20,7 +20,6 @@ import tiny
 from commands import limited_memory
 from tiny import Ply
 
-from scannet_prep.compiled import compile_geometry
 from scannet_prep.errors import AnnotationError, FileError
 from scannet_prep.labels import builtin_label_map, read_label_map
 from scannet_prep.processed.npz import NpzReader, encode_npz
@@ -60,7 +59,6 @@ WRONG_WORDS = [
 @pytest.fixture
 def bounds() -> Iterator[None]:
     """512 MB more than are used already, and an interrupt for what takes longer than `signal.alarm` allows it."""
-    compile_geometry()
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     with limited_memory(2**29):
         yield

@@ -12,8 +12,7 @@ import pytest
 from archives import flip
 from commands import SCENES, TEST, TRAIN, VAL, Outcome, digests, edit_json, header_size, limited, run_command, run_main
 
-from scannet_prep import ScanNet, read_processed
-from scannet_prep.errors import ManifestError
+from scannet_prep import read_processed
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 
@@ -45,7 +44,7 @@ def test_a_run_writes_scenes_manifest_and_terms_with_any_number_of_jobs_and_a_se
         assert is_untouched == (key == "kept")
     assert "Terms of Use" in (new_dir / "TERMS.txt").read_text()
     manifest = manifest_of(new_dir)
-    assert (manifest["complete"], {entry["vertices"] for entry in manifest["scenes"].values()}) == (True, {600})
+    assert {entry["vertices"] for entry in manifest["scenes"].values()} == {600}
 
 
 DAMAGES = [
@@ -66,12 +65,14 @@ def test_every_damaged_or_foreign_file_under_a_final_name_is_made_again(
     raw_dir: Path, out_dir: Path, has_manifest: bool
 ) -> None:
     whole = digests(out_dir)
+    # Without a manifest and a whole scene, nothing shows the options of the folder.
+    words = () if has_manifest else ("--no-scannet200",)
     for damages in (DAMAGES[:3], DAMAGES[3:6], DAMAGES[6:]):
         for path, damage in zip(sorted(out_dir.glob("*/*.npz")), damages, strict=True):
             damage(path)
         if not has_manifest:
             (out_dir / "manifest.json").unlink()
-        outcome = process(raw_dir, out_dir)
+        outcome = process(raw_dir, out_dir, *words)
         assert (outcome.status, outcome.json["made"]) == (0, [*SCENES])
         assert digests(out_dir) == whole
 
@@ -111,19 +112,58 @@ def test_the_label_map_is_found_beside_the_scenes_and_one_that_says_something_el
     assert f"raw category 'floor' {difference}" in outcome.stderr
 
 
-def test_other_options_are_announced_and_a_mixture_is_no_dataset(raw_dir: Path, out_dir: Path) -> None:
-    change = "with other options (align_axis: False -> True)"
-    outcome = run_main("process", raw_dir, "-o", out_dir, "--align-axis", "--dry-run")
-    assert (outcome.status, f"{change} are made again; scenes: 3" in outcome.stdout) == (0, True)
-    outcome = process(raw_dir, out_dir, "--align-axis", "--scenes", TRAIN)
-    assert f"{change} were not asked for" in outcome.stderr
-    with pytest.raises(ManifestError, match="different options") as caught:
-        ScanNet(out_dir, split="train")
-    assert "same options" in caught.value.hint
-    outcome = process(raw_dir, out_dir, "--align-axis")
-    assert f"{change} are made again; scenes: 2" in outcome.stderr
-    assert read_processed(out_dir / f"val/{VAL}.npz").meta.options.align_axis
-    assert len(ScanNet(out_dir, split="train")) == 1
+@pytest.mark.parametrize(("words", "status"), [((), 0), (("--strict",), 1)])
+def test_label_map_with_a_changed_id_is_a_warning_and_an_error_if_strict(
+    raw_dir: Path, tmp_path: Path, words: tuple[str, ...], status: int
+) -> None:
+    path = raw_dir / LABEL_MAP
+    path.write_bytes(path.read_bytes().replace(b"3\tfloor\t2", b"3\tfloor\t0"))
+    outcome = run_main("process", raw_dir, "-o", tmp_path / "new", *words)
+    assert outcome.status == status
+    difference = "in 1 raw categories: floor (for example, 'floor' is ScanNet id 3, nyu40 id 0, expected ScanNet id 3, "
+    assert f"{'error' if status else 'warning'}: {path}: differs from the label map of the release" in outcome.stderr
+    assert difference in outcome.stderr
+
+
+def test_label_map_without_rows_is_refused(raw_dir: Path, tmp_path: Path) -> None:
+    path = raw_dir / LABEL_MAP
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    outcome = run_main("process", raw_dir, "-o", tmp_path / "new")
+    assert outcome.status == 1
+    assert f"error: {path}: has a header and 0 rows, expected about 607" in outcome.stderr
+
+
+def test_label_map_with_rows_of_its_own_labels_their_groups_also_if_strict(raw_dir: Path, tmp_path: Path) -> None:
+    path = raw_dir / LABEL_MAP
+    path.write_bytes(path.read_bytes() + b"5\tthrone\t5\n")
+    edit_json(raw_dir / f"scans/{TRAIN}/{TRAIN}.aggregation.json", rename_first_group)
+    outcome = run_main("process", raw_dir, "-o", tmp_path / "new", "--strict")
+    assert (outcome.status, "warning" in outcome.stderr) == (0, False)
+    scene = read_processed(tmp_path / f"new/train/{TRAIN}.npz")
+    assert set(scene.nyu40_ids[scene.instances == scene.meta.groups[0].id].tolist()) == {5}
+
+
+def rename_first_group(aggregation: Any) -> None:
+    aggregation["segGroups"][0]["label"] = "throne"
+
+
+@pytest.mark.parametrize(("words", "option"), [((), "--lenient"), (("--strict",), "--lenient")])
+def test_scene_that_fails_for_want_of_an_alignment_has_no_identity_recorded(
+    raw_dir: Path, tmp_path: Path, words: tuple[str, ...], option: str
+) -> None:
+    path = raw_dir / f"scans/{TRAIN}/{TRAIN}.txt"
+    path.write_text("sceneType = Office\n")
+    outcome = run_main("process", raw_dir, "-o", tmp_path / "new", *words)
+    assert outcome.status == 3
+    assert f"failed: {TRAIN}: {path}: the .txt has no axisAlignment\n" in outcome.stderr
+    assert option in next(line for line in outcome.stderr.splitlines() if line.startswith("hint: "))
+
+
+def test_damaged_mesh_comes_with_the_command_that_downloads_it_again(raw_dir: Path, tmp_path: Path) -> None:
+    (raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply").write_bytes(b"")
+    outcome = run_main("process", raw_dir, "-o", tmp_path / "new")
+    command = f"scannet-prep download --types _vh_clean_2.ply -o {raw_dir} --scenes {TRAIN} --verify"
+    assert f"hint: download it again: {command}\n" in outcome.stderr
 
 
 def test_a_bad_scene_stops_no_other_leaves_the_lists_and_can_be_tried_again(raw_dir: Path, out_dir: Path) -> None:
@@ -135,19 +175,19 @@ def test_a_bad_scene_stops_no_other_leaves_the_lists_and_can_be_tried_again(raw_
     (failure,) = outcome.json["failures"]
     assert failure["scene_id"] == VAL
     assert failure["message"].startswith(f"{path}: is damaged or truncated ({len(whole) - 500:,} bytes): ")
-    assert digests(out_dir)[f"val/{VAL}.npz"] == before[f"val/{VAL}.npz"]  # the result of the good input
+    assert f"val/{VAL}.npz" not in digests(out_dir)  # the result of the good input no longer holds
     assert list(manifest_of(out_dir)["scenes"]) == [TRAIN, TEST]
     assert list(manifest_of(out_dir)["failures"]) == [VAL]
-    (out_dir / f"val/{VAL}.npz").unlink()
     path.write_bytes(whole)
     outcome = process(raw_dir, out_dir, "--scenes", f"@{out_dir / 'failed.txt'}")
     assert (outcome.status, outcome.json["made"]) == (0, [VAL])
     assert digests(out_dir) == before  # without failed.txt
     for path in raw_dir.glob("scans/*/*.segs.json"):
         path.unlink()
-    outcome = run_main("process", raw_dir, "-o", out_dir)
+    new_dir = out_dir.with_name("new")
+    outcome = run_main("process", raw_dir, "-o", new_dir)
     assert (outcome.status, outcome.stderr.count("no such file")) == (3, 2)
-    command = f"scannet-prep download --types seg -o {raw_dir} --scenes @{out_dir}/failed.txt"
+    command = f"scannet-prep download --types seg -o {raw_dir} --scenes @{new_dir}/failed.txt"
     assert outcome.stdout.count(command) == 1, "once for all that is missing"
 
 
@@ -160,11 +200,11 @@ def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir:
     (raw_dir / "scans/extra").symlink_to("extra")
     outcome = process(raw_dir, out_dir)
     assert outcome.json["kept"] == [*SCENES]
-    assert "left out: folders whose names are not scene ids: 2 (extra, my_room)" in outcome.stderr
+    assert "ignored folders whose names are not scene ids: 2 (extra, my_room)" in outcome.stderr
     outcome = process(raw_dir / "scans_test", out_dir)
     assert (outcome.status, outcome.json["kept"]) == (0, [TEST])
     outcome = process(raw_dir / "scans_test", out_dir, "--splits", "val")
-    assert (outcome.json["error"], "has 1 scenes, but none of val" in outcome.stderr) == ("UnknownSplitError", True)
+    assert (outcome.json["error"], "has 1 scenes, but none of val" in outcome.stderr) == ("UsageError", True)
 
 
 def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: Path, tmp_path: Path) -> None:

@@ -14,7 +14,20 @@ from typing import Any
 import downloads
 import pytest
 from commands import count_descriptors
-from release_server import ROOT, Cut, NoLength, RangesIgnored, Redirect, ReleaseServer, Set, Status, at, other_version
+from release_server import (
+    ROOT,
+    Cut,
+    Header,
+    NoLength,
+    Page,
+    RangesIgnored,
+    Redirect,
+    ReleaseServer,
+    Set,
+    Status,
+    at,
+    other_version,
+)
 
 from scannet_prep import errors
 from scannet_prep.remote.ranges import RangeSource
@@ -56,7 +69,7 @@ def test_it_opens_by_one_request_and_reads_each_range_by_one(server: ReleaseServ
         assert (source.size_bytes, source.read(0, size + 5)) == (size, CONTENT[:size])
 
 
-PASSING = ["cut in the middle", "silence within the body", "trickle of headers", "early hints"]
+PASSING = ["cut in the middle", "silence within the body", "trickle of content", "busy"]
 
 
 @pytest.mark.parametrize(("name", "etag"), [*zip(PASSING, [None, "weak", "strong", "weak"], strict=True)])
@@ -84,7 +97,7 @@ def test_whatever_goes_wrong_twice_the_bytes_are_right(server: ReleaseServer, se
 def test_what_is_more_than_was_asked_for_is_neither_waited_for_nor_taken_into_memory(server: ReleaseServer) -> None:
     server.files[PATH] = bytes(64 << 20)
     server.faults = [at(PATH, then=RangesIgnored())]
-    with pytest.raises(errors.TransferError, match="sends the whole file where a part was asked for") as caught:
+    with pytest.raises(errors.TransferError, match="does not support ranges") as caught:
         open_source(server)
     assert "nginx" in caught.value.hint
     # Four answers, each up to what sockets hold.
@@ -121,8 +134,8 @@ def test_a_changed_file_is_an_error(server: ReleaseServer, etag: Any, has_last_m
     ("status", "error", "hint"),
     [
         (404, errors.NotOnServerError, "case-sensitive"),
-        (401, errors.RefusedError, "USER:PASSWORD"),
-        (403, errors.RefusedError, ".netrc"),
+        (401, errors.TransferError, "USER:PASSWORD"),
+        (403, errors.TransferError, ".netrc"),
     ],
 )
 def test_refusals_say_what_to_do_at_once(server: ReleaseServer, status: int, error: type, hint: str) -> None:
@@ -133,7 +146,28 @@ def test_refusals_say_what_to_do_at_once(server: ReleaseServer, status: int, err
         with pytest.raises(error, match=str(status)) as caught:
             ask()
         assert hint in caught.value.hint
+        assert "terms" not in caught.value.hint  # of ScanNet: this is the user's own server
     assert len(server.requests(PATH)) == 2
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        Page(),
+        lambda answer, request: [
+            Page(b"Please log in.")(answer, request),
+            Header("Content-Type", "text/html")(answer, request),
+        ],
+    ],
+)
+def test_login_page_instead_of_the_archive_is_named_as_one(server: ReleaseServer, page: Any) -> None:
+    source = open_source(server)
+    server.faults = [at(PATH, then=page)]
+    for ask in (lambda: open_source(server), lambda: source.read(*HERE)):
+        with pytest.raises(errors.TransferError, match="sends a web page instead of the archive") as caught:
+            ask()
+        assert "ranges" not in str(caught.value)
+        assert "open the address in a browser" in caught.value.hint
 
 
 def test_a_server_that_is_gone_is_waited_for_a_while(server: ReleaseServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -149,7 +183,7 @@ def test_a_server_that_is_gone_is_waited_for_a_while(server: ReleaseServer, capl
     assert source.read(1, 9) == part(1, 9)
     assert source.read(*HERE) == part(*HERE)
     messages = [record.getMessage() for record in caplog.records if record.name.startswith("scannet_prep")]
-    assert [message.partition(": ")[2].partition(" (")[0] for message in messages] == ["the server serves nothing"]
+    assert [message.partition(": ")[2].partition(" (")[0] for message in messages] == ["server down"]
     assert "s3cret" not in "".join(messages)
     server.stop()
     with pytest.raises(errors.ServerDownError, match="has served nothing for"):
@@ -157,7 +191,8 @@ def test_a_server_that_is_gone_is_waited_for_a_while(server: ReleaseServer, capl
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h/a", "https:///a", "https://[::1", "https://h:port/a", "https://a:s3cret@[/?s3cret"]
+    "url",
+    ["ftp://h/a", "https:///a", "https://[::1", "https://h:port/a", "https://a:s3cret@[/?s3cret", "https://a..b/c"],
 )
 def test_what_is_not_an_address_is_refused(url: str) -> None:
     with pytest.raises(errors.UsageError, match="is not an address") as caught:

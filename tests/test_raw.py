@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import Ply
 
-from scannet_prep.errors import AggregationError, MeshError, MissingFileError, ScanInfoError, SegmentsError
+from scannet_prep.errors import MissingFileError, RawFileError
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, read_mesh
+from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, count_elements, read_labels_mesh, read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release import MESH
 
@@ -110,7 +110,6 @@ def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_none_at_all_is
         {"vertex_list": "neighbours"},
         {"last_element": "camera"},
         {"position_type": "double"},
-        *({"labels": (0, 1, 40, 50, 100, 39), "label_type": kind} for kind in ("ushort", "uchar", "int", "short")),
     ],
     ids=str,
 )
@@ -122,10 +121,28 @@ def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(format_name: str, k
     assert mesh.faces.tolist() == [list(face) for face in ply.faces or ()]
     assert (mesh.colors.dtype, mesh.faces.dtype, mesh.faces.shape[1]) == (np.uint8, np.int32, 3)
     assert all(array.flags.c_contiguous for array in (mesh.positions, mesh.colors, mesh.faces))
-    assert (mesh.labels is None) == ("labels" not in knobs)
-    if mesh.labels is not None:
-        assert (mesh.labels.dtype, tuple(mesh.labels)) == (np.uint16, knobs["labels"])
     assert mesh.positions.dtype == (np.float64 if "position_type" in knobs else np.float32)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("label_type", ["ushort", "uchar", "int", "short"])
+def test_labels_mesh_is_read_with_labels_of_any_integer_type(format_name: str, label_type: str) -> None:
+    ply = Ply(format=format_name, labels=(0, 1, 40, 50, 100, 39), label_type=label_type)
+    mesh = tiny.read_bytes(read_labels_mesh, ply.encode())
+    assert mesh.positions.tolist() == [list(position) for position in ply.positions]
+    assert (mesh.labels.dtype, mesh.labels.tolist()) == (np.uint16, [0, 1, 40, 50, 100, 39])
+
+
+@pytest.mark.parametrize("read", [read_mesh, count_elements])
+def test_labels_mesh_under_the_name_of_the_mesh_is_refused(read) -> None:
+    with pytest.raises(RawFileError, match=r"is a labels\.ply under the name of the mesh") as caught:
+        tiny.read_bytes(read, Ply(labels=(0,) * 6).encode())
+    assert "scannet-prep download" in caught.value.hint
+
+
+def test_mesh_without_labels_is_refused_as_a_labels_mesh() -> None:
+    with pytest.raises(RawFileError, match="have no property label; they have x, y, z"):
+        tiny.read_bytes(read_labels_mesh, Ply().encode())
 
 
 NO_SEGMENT_IDS = [
@@ -159,7 +176,7 @@ NO_METADATA = [
     (b"a = \xff", "is not text: byte 4 is 0xff"),
     *((newline.join([b"a = 1", b"b = 2", b"nonsense", b""]), "line 3 reads 'nonsense'") for newline in NEWLINES),
     (tiny.info_file().decode().encode("utf-16-le"), "is not text"),
-    (b"axisAlignment = 1 0\naxisAlignment = 2 0\n", "axisAlignment stands there twice"),
+    (b"axisAlignment = 1 0\naxisAlignment = 2 0\n", "has two different values for axisAlignment"),
     (b"axisAlignment = " + b"1 " * 15, "axisAlignment has 15 values"),
     (b"axisAlignment = " + b"1 " * 15 + b"x", "axisAlignment has 'x' among them"),
     (b"axisAlignment = " + b"1 " * 15 + b"1e999", "axisAlignment has '1e999' among them"),
@@ -178,10 +195,12 @@ WRONG_MESHES = [
     ),
     ({"position_type": "int"}, "x, y, z have type .*expected float"),
     ({"color_type": "ushort"}, "red, green, blue have type .*expected uchar"),
-    ({"labels": (0, 0, -1, 0, 0, 0), "label_type": "short"}, "label has type .* from -1 to 0"),
-    ({"labels": (0,) * 6, "label_type": "float"}, "label has type"),
     ({"extra_before": (("float", "x"),)}, "two properties with same name"),
     ({"positions": (), "colors": (), "faces": ()}, "has no vertices"),
+]
+WRONG_LABELS = [
+    ({"labels": (0, 0, -1, 0, 0, 0), "label_type": "short"}, "label has type .* from -1 to 0"),
+    ({"labels": (0,) * 6, "label_type": "float"}, "label has type"),
 ]
 DAMAGED_MESHES = [
     (b"", "is empty"),
@@ -210,10 +229,11 @@ DAMAGED_MESHES = [
     ),
 ]
 ERRORS = {
-    read_segments: SegmentsError,
-    read_aggregation: AggregationError,
-    read_scan_info: ScanInfoError,
-    read_mesh: MeshError,
+    read_segments: RawFileError,
+    read_aggregation: RawFileError,
+    read_scan_info: RawFileError,
+    read_mesh: RawFileError,
+    read_labels_mesh: RawFileError,
 }
 
 
@@ -226,9 +246,10 @@ ERRORS = {
         *((read_scan_info, *case) for case in NO_METADATA),
         *((read_mesh, *case) for case in DAMAGED_MESHES),
         *(
-            (read_mesh, Ply(format=name, **knobs).encode(), f"scene0000_00.*: .*({problem})")
+            (read, Ply(format=name, **knobs).encode(), f"scene0000_00.*: .*({problem})")
             for name in FORMATS
-            for knobs, problem in WRONG_MESHES
+            for read, cases in ((read_mesh, WRONG_MESHES), (read_labels_mesh, WRONG_LABELS))
+            for knobs, problem in cases
         ),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)[:30]),

@@ -5,6 +5,7 @@ Nothing of the scene stands here but counts.
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,15 @@ import oracles
 import pytest
 
 from scannet_prep import read_processed
+from scannet_prep.annotate import annotate
+from scannet_prep.export.ply import encode_ply
 from scannet_prep.geometry import points_and_normals
+from scannet_prep.labels import builtin_label_map
 from scannet_prep.processed.scene import ProcessOptions, find_problems
-from scannet_prep.raw.layout import find_raw_scenes
+from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import read_mesh
-from scannet_prep.release import AGGREGATION, MESH, SEGMENTS
+from scannet_prep.raw.segments import read_aggregation, read_segments
+from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.scene import SceneId
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process import plan, run
@@ -29,6 +34,20 @@ pytestmark = [
     pytest.mark.realdata,
     pytest.mark.skipif(not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA holds no scans/scene0000_00"),
 ]
+
+
+def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path: Path) -> None:
+    raw = RawScene(SceneId(SCENE_ID), tmp_path / "raw/scans")
+    shutil.copytree(REAL_DIR / "scans" / SCENE_ID, raw.directory)
+    mesh = read_mesh(raw.path(MESH))
+    groups = annotate(read_segments(raw.path(SEGMENTS)), read_aggregation(raw.path(AGGREGATION)), builtin_label_map())
+    v1_labels = np.where(groups.scannet_ids > 40, 0, groups.scannet_ids)  # the ids that could be nyu40 ids
+    ply = b"".join(encode_ply("v1", mesh.positions, mesh.colors, mesh.faces, v1_labels))
+    raw.path(LABELS_MESH).write_bytes(ply)
+    report = run(plan(tmp_path / "raw", tmp_path / "out", ProcessOptions(labels_from="ply")))
+    (failure,) = report.failures
+    assert "the groups contradict 44,010 of 81,369 labels" in failure.message
+    assert "ScanNet v1" in failure.message
 
 
 @pytest.mark.parametrize("is_200", [False, True])
@@ -52,7 +71,7 @@ def test_the_processed_scene_agrees_with_the_oracles(is_200: bool, tmp_path: Pat
     assert (scene.scannet_ids == np.array(scannet_ids)[place]).all()
     assert (scene.instances == np.array(instances)[place]).all()
     labels = oracles.labels200(scannet_ids) if is_200 else oracles.labels20(nyu40_ids)
-    assert (scene.labels == np.array(labels)[place]).all()
+    assert (scene.stored_labels == np.array(labels)[place]).all()
     mesh = read_mesh(raw.path(MESH))
     assert (scene.colors == mesh.colors).all()
     exact = np.array(oracles.aligned_points(mesh.positions.tolist(), scene.axis_alignment if is_200 else np.eye(4)))

@@ -94,8 +94,8 @@ def test_distribution_counts_vertices_by_split_and_leaves_test_out(whole_dir: Pa
         split: read_processed(next((whole_dir / "processed" / split).glob("*.npz"))) for split in ("train", "val")
     }
     for split, scene in scenes.items():
-        assert found[split].tolist() == [np.count_nonzero(scene.labels == number) for number in range(1, 21)]
-    assert found.share.sum() == pytest.approx(sum(np.count_nonzero(it.labels) for it in scenes.values()) / 1200)
+        assert found[split].tolist() == [np.count_nonzero(scene.labels == train_id) for train_id in range(20)]
+    assert found.share.sum() == pytest.approx(sum(np.count_nonzero(it.labels >= 0) for it in scenes.values()) / 1200)
 
 
 def test_folder_archive_and_raw_tree_of_the_same_scenes_have_the_same_figures(
@@ -265,7 +265,8 @@ def test_raw_trees_are_compared_file_by_file_also_with_a_lock_alone(
     ("content", "words"),
     [
         ("# nothing\n", "names no scene: there is nothing to compare"),
-        ('{"format": "scannet_prep processed folder", "format_version": 1}', "names no scene"),
+        ('{"format": "scannet_prep processed folder", "format_version": 2, "options": {}}', "names no scene"),
+        ('{"format": "scannet_prep processed folder", "format_version": 1}', "has format 1, expected 2"),
         (
             '{"format": "other", "format_version": 1}',
             "not the manifest of a processed folder: Invalid enum value 'other'",
@@ -317,6 +318,7 @@ def test_folder_that_is_not_finished_is_shown_with_the_error(other: Path) -> Non
 def test_summary_and_json_are_plain_text_on_standard_output(whole_dir: Path) -> None:
     outcome = run_main("report", whole_dir / "processed", "--no-progress")
     assert (outcome.status, outcome.stderr) == (0, "")
+    assert outcome.stdout.startswith(f"{whole_dir / 'processed'}: processed scenes, ScanNet20, frame of the scan\n")
     assert "train       1     1,201" in outcome.stdout
     (line,) = report(whole_dir / "processed", "--json").stdout.splitlines()
     assert set(json.loads(line)) == {"exit_status", "command", "report", "comparison", "output"}

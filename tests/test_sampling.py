@@ -1,9 +1,11 @@
 """Batches by a budget of points: plans that agree, cover every scene once, keep their limits, and can be resumed."""
 
 import json
+import pickle
 from collections import Counter
 from functools import partial
 from itertools import chain, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,25 @@ from scannet_prep.errors import UsageError
 
 def make_sampler(lengths: Any, rank: int = 0, world_size: int = 1, **options: Any) -> PointBudgetBatchSampler:
     return PointBudgetBatchSampler(lengths, rank=rank, world_size=world_size, **options)
+
+
+class Numbers:
+    """Gives back what it is asked for."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, key: Any) -> Any:
+        return key
+
+
+def keep(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def make_loader(sampler: Any, **options: Any) -> Any:
+    torch_data = pytest.importorskip("torch.utils.data")
+    return torch_data.DataLoader(Numbers(), batch_sampler=sampler, collate_fn=keep, **options)
 
 
 def all_samplers(lengths: Any, world_size: int, **options: Any) -> list[PointBudgetBatchSampler]:
@@ -213,22 +234,180 @@ def test_evaluation_gives_every_scene_to_one_rank_once_and_deals_by_size(lengths
         assert found == order[step * world_size : (step + 1) * world_size]
 
 
-def test_an_epoch_is_not_given_out_twice_by_mistake_and_one_under_way_keeps_its_number() -> None:
+def test_list_of_a_sampler_is_the_same_each_time_and_changes_no_state() -> None:
     sampler = make_sampler([10] * 8, max_points=20)
-    under_way = iter(sampler)
-    next(under_way)  # reading only the first batch does not use up the epoch
+    sampler.set_epoch(1)
+    before = sampler.state_dict()
+
     first = list(sampler)
-    with pytest.raises(UsageError, match="epoch 0 has been given out already") as caught:
-        list(sampler)
-    assert "set_epoch" in caught.value.hint
+    with pytest.warns(UserWarning, match="epoch 1 has been given out already"):
+        second = list(sampler)
+
+    assert second == first
+    assert sampler.state_dict() == before
+
+
+REPEATED = "epoch 0 has been given out already: .* are repeated; call set_epoch"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+def test_second_epoch_without_set_epoch_is_a_warning(options: dict[str, Any]) -> None:
+    sampler = make_sampler([10] * 80, max_points=20)
+    loader = make_loader(sampler, **options)
+    first = list(loader)
+
+    with pytest.warns(UserWarning, match=REPEATED):
+        second = list(loader)
+
+    assert second == first
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}])
+def test_loader_gets_the_next_epoch_after_set_epoch(options: dict[str, Any]) -> None:
+    sampler = make_sampler([10] * 80, max_points=20)
+    loader = make_loader(sampler, **options)
+    epochs = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        epochs.append(list(loader))
+        assert epochs[epoch] == [sampler.batch(epoch, step) for step in range(len(sampler))]
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.torch
+def test_reading_the_first_batch_does_not_use_up_the_epoch() -> None:
+    loader = make_loader(make_sampler([10] * 80, max_points=20))
+    first = next(iter(loader))
+    whole = list(loader)
+    assert whole[0] == first
+    assert len(whole) == len(loader)
+
+
+def test_set_epoch_of_the_same_epoch_allows_to_repeat_it() -> None:
+    sampler = make_sampler([10] * 8, max_points=20)
+    first = list(sampler)
     sampler.set_epoch(0)
     assert list(sampler) == first
+
+
+def test_samplers_without_shuffling_are_repeated_without_a_warning() -> None:
+    sampler = make_sampler([10] * 8, max_points=20, shuffle=False)
+    assert list(sampler) == list(sampler)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_repeating_the_rest_of_a_resumed_epoch_is_a_warning(shuffle: bool) -> None:
+    sampler = make_sampler([10] * 8, max_points=20, shuffle=shuffle)
+    whole = list(sampler)
+    sampler.load_state_dict(sampler.state_dict(steps_done=3))
+    assert list(sampler) == whole[3:]
+
+    with pytest.warns(UserWarning, match=REPEATED):
+        assert list(sampler) == whole[3:]
+
+
+def test_state_of_an_iterator_counts_its_own_batches() -> None:
+    sampler = make_sampler([10] * 8, max_points=20)
+    sampler.set_epoch(2)
+    batches = iter(sampler)
+    next(batches)
+    next(batches)
+    sampler.set_epoch(3)
+    list(sampler)
+
+    state = batches.state_dict()
+
+    assert state["epoch"] == 2
+    assert state["steps_done"] == 2
+
+
+def test_iterator_that_loads_a_state_continues_there_and_moves_its_sampler() -> None:
+    sampler = make_sampler([10] * 8, max_points=20)
+    whole = list(sampler)
+    batches = iter(make_sampler([10] * 8, max_points=20))
+    next(batches)
+    resumed = make_sampler([10] * 8, max_points=20)
+    continued = iter(resumed)
+
+    continued.load_state_dict(json.loads(json.dumps(batches.state_dict())))
+
+    assert resumed.steps_before == 1
+    assert list(continued) == whole[1:]
+
+
+def test_iterator_that_loads_a_finished_epoch_begins_the_next_one() -> None:
+    finished = iter(make_sampler([10] * 8, max_points=20))
+    list(finished)
+    resumed = make_sampler([10] * 8, max_points=20)
+    continued = iter(resumed)
+
+    continued.load_state_dict(finished.state_dict())
+
+    assert resumed.epoch == 1
+    assert list(continued) == list(resumed)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_batch_of_an_epoch_and_step_is_the_one_that_was_given_out(world_size: int) -> None:
+    for sampler in all_samplers([*range(10, 30)], world_size, max_points=50):
+        for epoch in (3, 0):
+            sampler.set_epoch(epoch)
+            expected = list(sampler)
+            assert [sampler.batch(epoch, step) for step in range(len(sampler))] == expected
+        assert (sampler.epoch, sampler.state_dict()["steps_done"]) == (0, 0)
+
+
+def test_batch_of_a_step_that_an_epoch_does_not_have_is_an_error() -> None:
+    sampler = make_sampler([10] * 8, max_points=20)
+    for epoch, step in ((0, len(sampler)), (0, -1), (-1, 0), (0, 0.5)):
+        with pytest.raises(UsageError, match=r"step is|epoch is"):
+            sampler.batch(epoch, step)  # type: ignore[arg-type]
+
+
+def test_state_of_another_dataset_is_refused_with_both_digests() -> None:
+    first, second = (SimpleNamespace(lengths=[10] * 8, digest=digest) for digest in ("0000aaaa", "0000bbbb"))
+    state = make_sampler(first, max_points=20).state_dict(steps_done=1)
+    make_sampler(first, max_points=20).load_state_dict(state)
+    with pytest.raises(UsageError, match="digest 0000aaaa, this one has digest 0000bbbb"):
+        make_sampler(second, max_points=20).load_state_dict(state)
+    second.lengths = [10] * 9
+    with pytest.raises(UsageError, match="digest 0000aaaa, this one has digest 0000bbbb"):
+        make_sampler(second, max_points=20).load_state_dict(state)
+    make_sampler([10] * 8, max_points=20).load_state_dict(state)  # made of lengths alone: nothing to compare
+
+
+def test_epoch_of_an_iteration_is_the_one_at_its_beginning() -> None:
+    sampler = make_sampler([10] * 8, max_points=20)
+    batches = iter(sampler)
     sampler.set_epoch(1)
-    assert {epoch for batch in under_way for _, epoch in batch} == {0}
-    assert {epoch for batch in sampler for _, epoch in batch} == {1}
+    assert {epoch for batch in batches for _, epoch in batch} == {0}
 
 
-def test_the_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None:
+@pytest.mark.torch
+def test_wrappers_of_pytorch_are_refused_with_what_to_use_instead() -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    halves = torch_data.random_split(Numbers(), [4, 4])
+    joined = torch_data.ConcatDataset(halves)
+    sampler = make_sampler([10] * 8, max_points=20)
+    for wrapper, remedy in ((halves[0], "dataset.subset(indices)"), (joined, "scannet_prep.ConcatDataset")):
+        with pytest.raises(UsageError, match="of PyTorch has no lengths") as caught:
+            make_sampler(wrapper, max_points=20)
+        assert remedy in caught.value.hint
+        with pytest.raises(UsageError, match="is the index of a scene and an epoch") as caught:
+            next(iter(torch_data.DataLoader(wrapper, batch_sampler=sampler)))
+        assert remedy in caught.value.hint
+
+
+def test_keys_of_a_batch_are_tuples_that_sort_pickle_and_unpack() -> None:
+    batch = make_sampler([10] * 8, max_points=80).batch(2, 0)
+    assert sorted(batch) == [(index, 2) for index in range(8)]
+    assert pickle.loads(pickle.dumps(batch)) == batch
+    assert np.array(batch).shape == (8, 2)
+
+
+def test_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None:
     whole = list(make_sampler([10] * 20, max_points=20))
     sampler = make_sampler([10] * 20, max_points=20)
     for done, left in ((3, whole[3:]), (2, whole[5:]), (0, whole[5:])):
@@ -236,15 +415,19 @@ def test_the_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None
         assert sampler.steps_left == len(left)
         assert list(sampler) == left
     assert len(sampler) == len(whole)
-    with pytest.raises(UsageError, match=f"steps_done is {len(left) + 1}, but what is left of epoch 0 has"):
-        sampler.state_dict(steps_done=len(left) + 1)
+
+    with pytest.raises(UsageError, match="steps_done is 6, but what is left of epoch 0 has 5 steps"):
+        sampler.state_dict(steps_done=6)
     sampler.set_epoch(1)
     assert sampler.steps_left == len(whole)
-    sampler = make_sampler([10] * 8, max_points=20, shuffle=False)
-    whole = list(sampler)
+
+
+def test_state_without_steps_done_is_that_of_the_beginning_of_the_iteration() -> None:
+    sampler = make_sampler([10] * 20, max_points=20)
     sampler.load_state_dict(sampler.state_dict(steps_done=3))
-    assert list(sampler) == whole[3:], "and after the rest of the epoch all of it"
-    assert list(sampler) == whole == list(sampler)
+    next(iter(sampler))
+    assert sampler.state_dict() == sampler.state_dict(steps_done=0)
+    assert sampler.state_dict()["steps_done"] == 3
 
 
 def test_a_state_that_is_damaged_or_of_other_scenes_is_refused_and_that_of_other_ranks_begins_the_epoch_again() -> None:

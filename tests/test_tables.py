@@ -44,7 +44,7 @@ def test_every_row_of_a_table_is_what_the_scene_says(root: Path) -> None:
             scene.meta.split, int(name[5:9]), len(scene.points), True,
         )  # fmt: skip
         assert row.labeled == pytest.approx(np.count_nonzero(scene.nyu40_ids) / len(scene.points))
-        labels = [int(np.count_nonzero(scene.labels == train_id + 1)) for train_id in range(20)]
+        labels = [int(np.count_nonzero(scene.labels == train_id)) for train_id in range(20)]
         assert counts.loc[name].tolist() == labels
         groups = instances[instances.scene == name]
         assert groups.group.tolist() == [group.id for group in scene.meta.groups]
@@ -84,8 +84,8 @@ def test_raw_archive_and_folder_without_scenes_are_refused(root: Path) -> None:
     pack.run(root / "raw", root / "raw.tar.zst")
     with pytest.raises(ArchiveError, match="holds raw scenes, not processed ones"):
         tables.scenes(root / "raw.tar.zst")
-    with pytest.raises(UsageError, match="expected a label set"):
-        tables.class_counts(root / "processed", "scannet20")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="'scannet' is not a label set"):
+        tables.class_counts(root / "processed", "scannet")
     with pytest.raises(UsageError, match="'walls' is not a table"):
         tables.write_table("walls", root / "processed", None)
 
@@ -111,3 +111,40 @@ def test_tables_refuse_the_file_of_another_scene_several_folders_and_a_part_of_t
     shard = Path(shutil.copy(root / "all.tar.zst", tmp_path / "all-00000-of-00002.tar.zst"))
     with pytest.raises(ArchiveError, match="belongs to a set of shards"):
         tables.scenes(shard)
+
+
+def test_cross_counts_the_nyu40_ids_of_each_class_of_scannet200(root: Path) -> None:
+    expected: dict[tuple[int, str], int] = {}
+    names = dict(zip(SCANNET200.ids, SCANNET200.names, strict=True))
+    for path in (root / f"processed/train/{IDS[0]}.npz", root / f"processed/val/{IDS[1]}.npz"):
+        scene = read_processed(path)
+        for nyu40_id, scannet_id in zip(scene.nyu40_ids.tolist(), scene.scannet_ids.tolist(), strict=True):
+            pair = nyu40_id, names.get(scannet_id, "unlabeled")
+            expected[pair] = expected.get(pair, 0) + 1
+    counts = tables.cross(root / "processed")
+    assert (counts.shape, counts.index.name, counts.columns.name) == ((41, 201), "nyu40", "ScanNet200")
+    rows, columns = np.nonzero(counts.to_numpy())
+    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
+    assert {(row, counts.columns[column]): counts.iat[row, column] for row, column in pairs} == expected
+    assert len(expected) > 10
+
+
+def test_cross_of_a_split_an_archive_and_a_dataset_count_the_same_vertices(root: Path) -> None:
+    counts = tables.cross(root / "processed", split="val")
+    assert counts.to_numpy().sum() == 600
+    pd.testing.assert_frame_equal(counts, tables.cross(root / "all.tar.zst", split="val"))
+    pd.testing.assert_frame_equal(counts, tables.cross(ScanNet(root / "processed", split="val")))
+
+
+def test_rows_of_cross_are_named_as_scannet20_names_its_classes(root: Path) -> None:
+    names = tables.cross(root / "processed", split="test").index
+    for nyu40_id, name in zip(SCANNET20.ids, SCANNET20.names, strict=True):
+        assert names[nyu40_id] == name
+
+
+def test_label_set_of_a_table_is_that_of_the_folder_or_of_the_dataset_by_default(root: Path) -> None:
+    scannet20 = tables.class_counts(root / "processed", "ScanNet20")
+    pd.testing.assert_frame_equal(tables.class_counts(root / "processed"), scannet20)
+    dataset = ScanNet(root / "processed", split="val", labels=SCANNET200)
+    assert list(tables.class_counts(dataset).columns) == list(SCANNET200.names)
+    assert len(tables.classes(dataset)) == len(tables.distribution(dataset)) == 200

@@ -1,9 +1,12 @@
-"""The scripts in tools/: command lines of ScanNet's script and OctFormer's tool, and the environment of the others."""
+"""The scripts in tools/: ScanNet's script, OctFormer's tool, the benchmark, and the environment of the others."""
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import json
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -13,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Outcome, digests, run_main, run_words
+from commands import PYTHON, Outcome, digests, run_main, run_words
 from downloads import SCENES, fetched
 from release_server import ROOT, ReleaseServer
 
@@ -22,6 +25,25 @@ from scannet_prep.processed.scene import read_processed
 
 TOOLS_DIR = Path(__file__).resolve().parent.parent / "tools"
 TRAIN, VAL, TEST = SCENES
+# Smaller figures for each part of the benchmark, by the names of its constants.
+PARTS: dict[str, dict[str, int]] = {
+    "process": {"_LARGEST_VERTEX_COUNT": 1_000},
+    "export": {},
+    "download": {"_SMALL_SCENE_COUNT": 2, "_REJECTED_SCENE_COUNT": 1},
+    "pack": {"_TOTAL_BYTES": 200_000, "_READS": 2, "_REPEAT": 1},
+    "loader": {"_EPOCHS": 1, "_MANY_SCENES": 100},
+}
+RUN_PART = """
+import importlib, json, pathlib, sys
+from benchmark.settings import Settings
+part = importlib.import_module(f"benchmark.{sys.argv[1]}")
+for name, value in json.loads(sys.argv[2]).items():
+    assert hasattr(part, name), name
+    setattr(part, name, value)
+folder = pathlib.Path("scenes").absolute()
+settings = Settings(folder, scene_count=2, vertex_count=1000, repeat=1, reference_count=1, seed=0)
+print(part.describe(part.measure(settings)))
+"""
 
 
 def run_tool(name: str, *words: str | Path, cwd: Path, base_url: str = "") -> Outcome:
@@ -31,7 +53,6 @@ def run_tool(name: str, *words: str | Path, cwd: Path, base_url: str = "") -> Ou
         return 0
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scannet_prep.__main__._HAS_TIMER", False)  # as on Windows: signals stay as they are
         patch.setattr("scannet_prep.__main__._SIGNALS", ())
         patch.setenv("SCANNET_PREP_ACCEPT_TERMS", "1")
         patch.setenv("SCANNET_PREP_BASE_URL", base_url)
@@ -112,6 +133,25 @@ def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone_
     assert digests(root) == before
 
 
+def test_target_that_is_not_an_export_is_refused_before_scenes_are_processed(workspace: Path, tmp_path: Path) -> None:
+    target = tmp_path / "scannet.npz"
+    (target / "train").mkdir(parents=True)
+    words = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out", target)
+    done = run_tool("seg_scannet.py", *words, cwd=workspace)
+    assert done.status == 2
+    assert f"error: {target}: holds train, and was not made by scannet-prep export" in done.stderr
+    assert "hint: choose a new folder with --path_out" in done.stderr
+    assert [path.name for path in target.iterdir()] == ["train"]
+
+
+@pytest.mark.parametrize("words", [("-o", "other"), ("-oother",), ("--output=other",)])
+def test_output_option_of_scannet_prep_is_refused_by_octformers_tool(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, cwd=tmp_path)
+    assert done.status == 2
+    assert f"{words[0]}: the folder for the output is --path_out here" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(workspace: Path) -> None:
     words = ("--path_in", "data/ScanNet", "--path_out", "data/scannet200.npz", "--align_axis", "--scannet200")
     done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, "--scenes", VAL, cwd=workspace)
@@ -169,6 +209,29 @@ def test_wrong_use_and_damaged_input_of_octformers_tool_are_told_by_name(tmp_pat
     ):
         done = run_tool("seg_scannet.py", *words, cwd=tmp_path)
         assert (done.status, found in done.stderr) == (status, True), done.stderr
+
+
+def test_page_cites_every_part_of_the_benchmark() -> None:
+    page = (TOOLS_DIR.parent / "docs/performance.md").read_text()
+    cited = set(re.findall(r"`tools/bench (\w+)", page))
+    done = run_words(PYTHON, "-m", "benchmark", "--help", cwd=TOOLS_DIR)
+
+    assert cited == set(PARTS)
+    assert f"PART {', '.join(PARTS)}; all by default" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_part_of_the_benchmark_measures_and_prints_a_table(tmp_path: Path, name: str) -> None:
+    if name == "loader" and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    if name == "pack" and shutil.which("zstd") is None:
+        pytest.skip("zstd is not installed")
+
+    environment = os.environ | {"PYTHONPATH": str(TOOLS_DIR)}
+    outcome = run_words(PYTHON, "-c", RUN_PART, name, json.dumps(PARTS[name]), cwd=tmp_path, env=environment)
+
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stdout.startswith(f"{name}: ")
 
 
 def run_bash(script: str, **environment: str | Path) -> Outcome:

@@ -1,23 +1,22 @@
 """Nothing on disk is believed: damage is an error of its scene, never a wrong result, a hang or the end of a run."""
 
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
-from commands import digests, run_main
+from commands import digests, edit_json, run_main
 from tiny import Ply, aggregation_file, info_file, process_tiny, write_tiny
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import FileError, LockedError, ManifestError
+from scannet_prep.errors import FileError, LockedError
 from scannet_prep.files import run_lock
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.scene import ProcessOptions, encode_processed
-from scannet_prep.scene import SceneId
 from scannet_prep.stages.process import ProcessReport, plan, run
-from scannet_prep.stages.selection import Selection
 
 TRAIN, OTHER = tiny.SCENE_ID, "scene0001_00"
 MESH, AGGREGATION, INFO = "_vh_clean_2.ply", ".aggregation.json", ".txt"
@@ -125,23 +124,20 @@ def test_what_is_no_regular_file_or_too_large_is_refused(tmp_path: Path, suffix:
         tiny.process_written(scene)
 
 
-def test_what_the_files_say_of_their_options_and_scenes_counts(two_dir: Path) -> None:
-    # An interrupted run left other options, and the next one was about the other scene.
+def test_folder_without_manifest_refuses_a_scene_of_other_options(two_dir: Path) -> None:
     path = two_dir / f"out/train/{OTHER}.npz"
-    whole = path.read_bytes()
     path.write_bytes(b"".join(encode_processed(process_tiny(two_dir / "other options", scene_id=OTHER))))
-    (two_dir / "out/unfinished.txt").touch()
-    process(two_dir, selection=Selection(scene_ids=(SceneId(TRAIN),)))
-    with pytest.raises(ManifestError, match="made with different options"):
-        ScanNet(two_dir / "out", split="train")
-    path.write_bytes(whole)
     (two_dir / "out/manifest.json").unlink()
-    assert len(ScanNet(two_dir / "out", split="train")) == 2
-    path = two_dir / f"out/train/{TRAIN}.npz"
-    path.write_bytes(b"".join(encode_processed(process_tiny(two_dir / "other"))))
-    with pytest.raises(FileError, match="made with different options"):
+
+    with pytest.raises(FileError, match="was made with --no-scannet200"):
         ScanNet(two_dir / "out", split="train")
-    path.rename(two_dir / f"out/train/{OTHER}.npz")
+
+
+def test_folder_without_manifest_refuses_a_scene_under_another_name(two_dir: Path) -> None:
+    folder = two_dir / "out/train"
+    (folder / f"{TRAIN}.npz").rename(folder / f"{OTHER}.npz")
+    (two_dir / "out/manifest.json").unlink()
+
     with pytest.raises(FileError, match="holds 'scene0000_00' of train, expected scene0001_00"):
         ScanNet(two_dir / "out", split="train")
 
@@ -154,6 +150,7 @@ def test_what_the_files_say_of_their_options_and_scenes_counts(two_dir: Path) ->
         ('"vertices": 600', '"vertices": Infinity'),
         ('"split": "train"', '"split": ["train"]'),
         ('"options": {', '"options": [], "more": {'),
+        ('"faces": false', '"faces": "no"'),
         ('"nyu40_counts": {"', '"nyu40_counts": {"x'),
         ('"crc32": "', '"crc32": "-'),
         ('"scene0000_00": ', '"../scene0000_00": '),
@@ -164,7 +161,21 @@ def test_a_manifest_with_values_of_other_kinds_is_damaged(whole_dir: Path, tmp_p
     text = (whole_dir / "processed/manifest.json").read_text()
     assert old in text
     (tmp_path / "manifest.json").write_text(text.replace(old, new, 1))
-    with pytest.raises(ManifestError, match="is damaged"):
+    with pytest.raises(FileError, match="is damaged"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["nyu40_counts", "scannet_counts"])
+def test_manifest_whose_counts_do_not_add_up_to_the_vertices_is_damaged(
+    key: str, whole_dir: Path, tmp_path: Path
+) -> None:
+    def add_one(manifest: dict[str, Any]) -> None:
+        counts = manifest["scenes"]["scene0011_00"][key]
+        counts[min(counts)] += 1
+
+    shutil.copy(whole_dir / "processed/manifest.json", tmp_path)
+    edit_json(tmp_path / "manifest.json", add_one)
+    with pytest.raises(FileError, match=rf"scene0011_00: {key} add up to 601, expected 600 vertices"):
         read_manifest(tmp_path)
 
 

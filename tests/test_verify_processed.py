@@ -58,7 +58,7 @@ SCENE_DAMAGES: dict[str, tuple[Damage, str]] = {
     "NaN among the points": (rewrite("points", lambda points: points[5].fill(np.nan)), "points are not all finite"),
     "normal that is too short": (rewrite("normals", lambda normals: normals[5].fill(0.5)), "normals of 1 vertices"),
     "label of another class": (
-        rewrite("labels", lambda labels: labels.put(5, labels[5] ^ 1)),
+        rewrite("stored_labels", lambda labels: labels.put(5, labels[5] ^ 1)),
         "labels disagree with the raw ids at 1 vertices",
     ),
     "instance without a group": (
@@ -87,7 +87,9 @@ SCENE_DAMAGES: dict[str, tuple[Damage, str]] = {
     "scene that is gone": (
         lambda out_dir, scene: npz(out_dir, scene).unlink(), "no such file, though the manifest names it",
     ),
-    "record of another vertex count": (edit_entry(vertices=601), "600.*601"),
+    "record of another vertex count": (
+        edit_entry(vertices=601, nyu40_counts={"0": 601}, scannet_counts={"0": 601}), "600.*601",
+    ),
     "record of other nyu40 ids": (edit_entry(nyu40_counts={"0": 600}), "nyu40 counts"),
     "record of another file": (edit_entry(size_bytes=1), "size bytes"),
 }  # fmt: skip
@@ -163,3 +165,20 @@ def test_number_of_workers_changes_nothing_in_the_report(raw_dir: Path) -> None:
     raw_file(raw_dir, SEGMENTS.suffix, VAL).unlink()
     one, two = (run_main("verify", raw_dir, "--json", "--jobs", jobs) for jobs in ("1", "2"))
     assert (one.status, one.json | {"seconds": 0}) == (3, two.json | {"seconds": 0})
+
+
+def test_scene_that_no_manifest_lists_is_to_be_removed(out_dir: Path, verify: Verify) -> None:
+    path = out_dir / "train/scene0002_00.npz"
+    path.write_bytes((out_dir / f"train/{TRAIN}.npz").read_bytes())
+    status, findings = verify(out_dir)
+    assert (status, [finding[1] for finding in findings if finding[0] == "error"]) == (3, ["scene0002_00"])
+    (finding,) = [item for item in verify.value["findings"] if item["severity"] == "error"]
+    assert finding["hint"] == f"remove it: rm {path}"
+
+
+def test_damaged_scene_comes_with_the_command_that_makes_it_again(out_dir: Path, verify: Verify) -> None:
+    os.truncate(out_dir / f"train/{TRAIN}.npz", 5000)
+    verify(out_dir)
+    (finding,) = [item for item in verify.value["findings"] if item["severity"] == "error"]
+    assert "scannet-prep process" in finding["hint"]
+    assert "--checksum" in finding["hint"]

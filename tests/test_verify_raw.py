@@ -60,6 +60,10 @@ DAMAGES: dict[str, tuple[FileKind | None, Damage, str, bool, str]] = {
     "pipe for a folder": (
         None, lambda path: (shutil.rmtree(path), os.mkfifo(path)), "error", False, "is a named pipe, expected a folder",
     ),
+    "link to labels.ply under the name of the mesh": (
+        MESH, lambda path: (path.unlink(), path.symlink_to(f"{path.name[:12]}{LABELS_MESH.suffix}")), "error", True,
+        r"labels\.ply under the name of the mesh",
+    ),
     "segments for another mesh": (
         SEGMENTS, edit_value(lambda value: value["segIndices"].pop()), "error", False,
         rf"\d{SEGMENTS.suffix}: is for 599 vertices.* has 600",
@@ -138,7 +142,15 @@ def test_damage_to_the_label_map_is_one_finding(raw_dir: Path, verify: Verify) -
     path = raw_dir / LABEL_MAP_NAME
     whole = path.read_text()
     copies = whole.replace("\tcrate\t", "\tcreate\t").replace("\tstick\t", "\tobject\t")  # as people have them
-    for text, words in ((copies, "2 raw categories: crate, stick"), (whole + "5\twall\t7\n", "row 609: 'wall' has")):
+    for text, words in (
+        (copies, "2 raw categories: crate, stick"),
+        (
+            whole.replace("3\tfloor\t2", "3\tfloor\t0"),
+            "'floor' is ScanNet id 3, nyu40 id 0, expected ScanNet id 3, nyu40 id 2",
+        ),
+        (whole.splitlines()[0] + "\n", "a header and 0 rows, expected about 607"),
+        (whole + "5\twall\t7\n", "row 609: 'wall' has"),
+    ):
         path.write_text(text)
         check_one(verify(raw_dir), "error", "", LABEL_MAP_NAME, words)
     path.unlink()
@@ -146,7 +158,7 @@ def test_damage_to_the_label_map_is_one_finding(raw_dir: Path, verify: Verify) -
 
 
 def test_whole_raw_tree_has_no_findings_and_its_scans_folder_neither(raw_dir: Path, verify: Verify) -> None:
-    for name in (f"._{TRAIN}.txt", ".DS_Store", f"{TRAIN}.sens", f"{TRAIN}_2d-label.zip", f"{TRAIN}_vh_clean.ply"):
+    for name in (f"._{TRAIN}.txt", ".DS_Store", f"{TRAIN}_notes.txt"):
         (raw_dir / FOLDER / name).touch()
     assert verify(raw_dir) == (0, [])
     assert verify.value["kind"] == "raw"
@@ -207,7 +219,7 @@ def test_a_missing_or_changed_file_is_one_error_with_a_hint_for_its_scene_alone(
     assert (status, [item[2] for item in findings]) == (3, names)
     words = ["though scannet.lock records it", "named pipe", "not the file that scannet.lock records", "no such file"]
     assert all(word in item[3] for word, item in zip(words, findings, strict=True))
-    assert f"--types seg --verify -o {raw_dir} --scenes {TRAIN}\n" in run_main("verify", raw_dir).stdout
+    assert f"--types seg .sens --verify -o {raw_dir} --scenes {TRAIN}\n" in run_main("verify", raw_dir).stdout
     (raw_dir / "scannet.lock").write_text("x")
     assert f"--types seg --verify -o {raw_dir}\n" in run_main("verify", raw_dir).stdout
 

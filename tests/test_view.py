@@ -222,12 +222,22 @@ def test_samples_that_cannot_be_drawn_say_why(root: Path, changes: Any, color: s
         render({key: value for key, value in sample.items() if value is not None}, color, labels=SCANNET20)
 
 
-def test_a_dict_does_not_know_its_label_set(root: Path) -> None:
+def test_a_sample_without_its_label_set_is_drawn_only_with_labels_given(root: Path) -> None:
+    sample = dict(ScanNet(root / "data/processed", split="val")[0])
+    assert render(sample).any()
+    del sample["label_set"]
     with pytest.raises(UsageError, match="not known which label set") as caught:
-        render(dict(ScanNet(root / "data/processed", split="val")[0]))
+        render(sample)
     assert caught.value.hint == "render(..., labels=SCANNET20)"
-    with pytest.raises(UsageError, match="expected a label set"):
-        render({}, labels="ScanNet20")  # type: ignore[arg-type]
+    assert np.array_equal(render(sample, labels="scannet20"), render(sample, labels=SCANNET20))
+    with pytest.raises(UsageError, match="'20' is not a label set"):
+        render({}, labels="20")
+
+
+def test_render_refuses_another_label_set_than_that_of_the_sample(root: Path) -> None:
+    sample = ScanNet(root / "data/processed", split="val", labels=SCANNET20)[0]
+    with pytest.raises(UsageError, match="labels is ScanNet200, but the labels of the sample are of ScanNet20"):
+        render(sample, labels=SCANNET200)
 
 
 def test_importing_the_dataset_loads_nothing_that_draws() -> None:
@@ -280,6 +290,17 @@ def test_colours_that_are_shown_by_default(folder: Path) -> None:
     ):
         outcome = run_main("view", *words, "--export", "ply", "--json", cwd=folder)
         assert list(outcome.json["colors"].values()) == [color], outcome.stderr
+
+
+@pytest.mark.parametrize(("words", "name"), [((), "ScanNet200"), (("--labels", "scannet20"), "ScanNet20")])
+def test_label_set_is_that_of_the_folder_by_default_and_in_the_first_line(
+    tmp_path: Path, words: tuple[str, ...], name: str
+) -> None:
+    write_release(tmp_path / "raw", [VAL], vertices=600)
+    assert run_main("process", "raw", "-o", "data/processed", "--scannet200", cwd=tmp_path).status == 0
+    outcome = run_main("view", *words, "--png", cwd=tmp_path)
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stdout.splitlines()[0] == f"data/processed: 1 scene, {name}, coloured by {name.lower()}"
 
 
 def test_ply_has_the_colours_and_the_mesh_that_are_seen(root: Path, folder: Path) -> None:
@@ -369,6 +390,38 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_written(
     assert message in outcome.json["message"]
     assert "Traceback" not in outcome.stderr
     assert written(folder) == [f"pred/{TRAIN}.npy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "command"),
+    [
+        ([f"data/processed/val/{VAL}.npz"], "is the file of a scene", f"scannet-prep view {VAL}"),
+        ([f"other/val/{VAL}.npz"], "is the file of a scene", f"scannet-prep view {VAL} --source other"),
+        (["--source", f"other/val/{VAL}.npz"], "is the file of a scene", f"scannet-prep view {VAL} --source other"),
+        (["data/processed"], "data/processed is not a scene id, but a place", "scannet-prep view SCENE"),
+        (["other"], "other is not a scene id, but a place", "scannet-prep view SCENE --source other"),
+        ([], "which of them?", f"scannet-prep view {TRAIN};"),
+        (["scene0001_00"], "has no scene scene0001_00", f"scannet-prep view {TRAIN}; to list the scenes: scannet-prep"),
+    ],
+)
+def test_refused_scene_comes_with_the_command_to_type(
+    folder: Path, words: list[str], message: str, command: str
+) -> None:
+    shutil.copytree(folder / "data/processed", folder / "other")
+    outcome = run_main("view", *words, cwd=folder)
+    error, hint = outcome.stderr.splitlines()
+    assert (outcome.status, message in error) == (2, True), error
+    assert f": {command}" in hint + ";"
+
+
+def test_scene_that_failed_in_processing_is_refused_with_the_reason(folder: Path) -> None:
+    failure = {"scene_id": "scene0001_00", "error": "RawFileError", "message": "a.ply: is empty", "hint": "download it"}
+    manifest = folder / "data/processed/manifest.json"
+    edit_json(manifest, lambda value: value["failures"].update(scene0001_00=failure))
+    outcome = run_main("view", "scene0001_00", cwd=folder)
+    assert outcome.status == 2
+    assert "scene0001_00 failed in processing: a.ply: is empty" in outcome.stderr
+    assert "hint: download it" in outcome.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["--png"], ["--serve", "0"]])

@@ -32,7 +32,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from scannet_prep.processed.scene import ProcessOptions, read_processed
     from scannet_prep.raw.info import read_scan_info
     from scannet_prep.raw.lock import read_lock
-    from scannet_prep.raw.mesh import read_mesh
+    from scannet_prep.raw.mesh import read_labels_mesh, read_mesh
     from scannet_prep.raw.segments import read_aggregation, read_segments
     from scannet_prep.stages import export, pack, process
     from scannet_prep.synthetic import make_scene, write_label_map, write_scene
@@ -57,7 +57,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
     return {
         "mesh": (Path(f"{start}_vh_clean_2.ply"), read_mesh),
-        "labels-mesh": (Path(f"{start}_vh_clean_2.labels.ply"), read_mesh),
+        "labels-mesh": (Path(f"{start}_vh_clean_2.labels.ply"), read_labels_mesh),
         "segments": (Path(f"{start}_vh_clean_2.0.010000.segs.json"), read_segments),
         "aggregation": (Path(f"{start}.aggregation.json"), read_aggregation),
         "info": (Path(f"{start}.txt"), read_scan_info),

@@ -30,14 +30,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scannet_prep.cli.main import main as run_command
 from scannet_prep.errors import ContentError, FileError, MissingFileError, ScanNetPrepError, UsageError
 from scannet_prep.evaluation import SemanticScores
-from scannet_prep.export import is_export
+from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, encode_lines
 from scannet_prep.files import make_directory, read_file, write_atomically
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.export import plan
-from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays, parse_lines
+from scannet_prep.stages.export.planning import check_target
+from scannet_prep.stages.foreign_arrays import load_arrays, load_scores, parse_lines
 
 _CHUNK_END = len(".chunk_x")
 
@@ -57,6 +57,9 @@ def main(words: list[str]) -> int:
     if arguments.run == "process_scannet":
         if arguments.suffix_out != ".npz":
             parser.error(f"--suffix_out {arguments.suffix_out}: only .npz; for .ply: scannet-prep export --format ply")
+        for word in others:
+            if word.startswith(("-o", "--output")):
+                parser.error(f"{word}: the folder for the output is --path_out here")
         return process(arguments, others)
     if others:
         parser.error(f"unknown: {' '.join(others)}")
@@ -79,24 +82,27 @@ def main(words: list[str]) -> int:
 
 def process(arguments: argparse.Namespace, others: list[str]) -> int:
     """Process the raw scenes, then export them for OctFormer."""
-    out_dir, processed_dir = str(arguments.path_out), str(arguments.path_out / "processed")
+    label_set = SCANNET200 if arguments.scannet200 else SCANNET20
+    out_dir = str(arguments.path_out)
+    processed_dir = str(arguments.path_out / "processed")
     if arguments.path_out.name == "scanet200.npz":
         print("OctFormer's configuration reads data/scannet200.npz, with two n: rename the folder", file=sys.stderr)
+    # Checked before the scenes are processed, which takes much longer than the export.
+    try:
+        format_ = make_format("octformer", ExportOptions(label_set, arguments.align_axis))
+        check_target(arguments.path_out, Path(processed_dir), format_.settings)
+    except ScanNetPrepError as error:
+        hint = error.hint.replace("-o", "--path_out")
+        print(f"error: {error.message}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
     labels = ["--scannet200"] if arguments.scannet200 else ["--labels-from", "ply"]
     frame = ["--align-axis"] if arguments.align_axis else []
-    export = ["export", processed_dir, "--format", "octformer", "-o", out_dir]
-    export += ["--labels", "scannet200" if arguments.scannet200 else "scannet20"]
-    export.append("--aligned" if arguments.align_axis else "--unaligned")
-    if is_export(arguments.path_out):
-        options = ExportOptions(SCANNET200 if arguments.scannet200 else SCANNET20, bool(frame))
-        try:
-            plan([Path(processed_dir)], arguments.path_out, "octformer", options)
-        except UsageError as error:  # of other options: told before its processed scenes are made anew
-            print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
-            return 2
     status = _call("process", str(arguments.path_in), "-o", processed_dir, *labels, *frame, *others)
     if status not in (0, 3) or "--dry-run" in others:  # 3: some scenes failed; the others can be used
         return status
+    export = ["export", processed_dir, "--format", "octformer", "-o", out_dir, "--labels", label_set.name.lower()]
+    export.append("--aligned" if arguments.align_axis else "--unaligned")
     return _call(*export) or status
 
 
@@ -110,7 +116,7 @@ def generate_output_seg(arguments: argparse.Namespace, label_set: LabelSet) -> N
         raise FileError(arguments.filelist, "names no scene")
     make_directory(arguments.path_out)
     for name in names:
-        scores = np.concatenate([*iter_scores(arguments.path_pred / f"{name}.eval.npz", len(label_set))])
+        scores = load_scores(arguments.path_pred / f"{name}.eval.npz", len(label_set))
         if "chunk" in name:  # a part of a scene: the scores of all parts are added up
             mask_path = arguments.path_in / f"{name}.mask.npy"
             mask = load_arrays(mask_path)[""].astype(bool)

@@ -20,13 +20,15 @@ from scannet_prep.errors import ArchiveError, ContentError, UsageError
 from scannet_prep.failures import list_some
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from scannet_prep.progress import Progress
-from scannet_prep.typed_json import parse_json
+from scannet_prep.typed_json import make_decoder, parse_json
 
 Wants = Callable[[str, str], bool]
-Work = Callable[[str, dict[str, memoryview]], None]
+# Called with a group whose content has been checked, and with its tar bytes.
+Work = Callable[[StoredGroup, memoryview], None]
 # What is known of a group, without its files where no index names them; and the frame, where it has been read.
 _Frame: TypeAlias = tuple[StoredGroup, bytes | None]
 
+_HEAD = make_decoder(Head)
 _REFUSED_HINT = f"scannet-prep pack did not make it so: do not trust it; or it {layout.NEWER}"
 
 
@@ -79,7 +81,7 @@ class GroupReader:
         self.head: Head = self._head
 
     def read_manifest(self) -> Manifest | None:
-        """Read its manifest, which may raise a `ManifestError`; None where it has none, or raw scenes."""
+        """Read its manifest, which may raise a `FileError`; None where it has none, or raw scenes."""
         data = self.files.get(MANIFEST_NAME) if self.head.kind is ArchiveKind.PROCESSED else None
         return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}") if data is not None else None
 
@@ -87,7 +89,7 @@ class GroupReader:
         """Read and check all scenes that are wanted, and what follows them.
 
         Args:
-            work: Called with each whole scene's id and its files, by name and in order, in threads.
+            work: Called in threads with each whole scene and its tar bytes; `Member.of` finds a file in them.
             jobs: How many threads.
             progress: Told of tar bytes.
 
@@ -129,12 +131,15 @@ class GroupReader:
     def _read_files(self) -> None:
         """Read the files that belong to no scene: who works on scenes needs to know what they say."""
         for first in islice(self._frames, 1):
-            keep: Work = lambda _, found: self.files.update({name: bytes(data) for name, data in found.items()})  # noqa: E731
-            group, problem = self._check(*first, keep)
+            group, problem = self._check(*first, self._keep_files)
             if problem:
                 self.problems.append(f"{group.name}: damaged: {problem}")
         if self._head is None:  # lost: the name of the first scene tells what the archive is made from
             self._frames = chain(tuple(islice(self._frames, 1)), self._frames)
+
+    def _keep_files(self, group: StoredGroup, content: memoryview) -> None:
+        for member in group.members:
+            self.files[member.name] = bytes(member.of(content))
 
     def _walk(self) -> Iterator[_Frame]:
         """Find the frames from the beginning on; ends with the index, or where no frame can be found any more."""
@@ -150,11 +155,13 @@ class GroupReader:
                 return
             with suppress(ContentError):
                 name = layout.parse_header(frames.decompress_start(stored, layout.BLOCK_BYTES))[0]
-            if name == layout.INDEX_NAME:
+            found = layout.identify_scene(name) if offset else None
+            # The name of the index may be damaged; then the frame after it shows what it is.
+            if name == layout.INDEX_NAME or (offset and found is None and _is_end_next(stream)):
                 break
             frame_count += 1
             group = StoredGroup("", "", 0, offset, len(stored), frames.read_size(stored), ())
-            if offset and (found := layout.identify_scene(name)) is not None:
+            if found is not None:
                 kind, scene_id, split = found
                 self._head = self._head or Head(kind)  # of an archive whose first frame is lost
                 if scene_id <= (last := next(reversed(self.held), "")):
@@ -170,7 +177,7 @@ class GroupReader:
         try:
             self._take_index(reader.decode_index(stored, frame_count, offset), frames.seek_row(stored), stream)
         except ContentError as error:
-            self.problems.append(error.message)
+            self.problems.append(f"index: {error.message}")
 
     def _check(self, group: StoredGroup, stored: bytes | None, work: Work) -> tuple[StoredGroup, str]:
         """Read a frame, check it, and hand its files on; gives as much as is known of it, and what is damaged."""
@@ -185,13 +192,13 @@ class GroupReader:
                 group = self._name(group, content)
             else:
                 return group, "the checksum of its frame does not hold"
-            work(group.scene_id, {member.name: member.of(content) for member in group.members})
+            work(group, content)
         except ContentError as error:
             return group, error.message
         except ArchiveError as error:
             if not group.members:
                 raise  # refused
-            return group, str(error)
+            return group, error.message
         self._rows[group.offset] = row
         return group, ""
 
@@ -209,7 +216,7 @@ class GroupReader:
         try:
             members = layout.read_members(content)
             if not group.offset:
-                self._head = parse_json(members[0].of(content), Head)
+                self._head = parse_json(members[0].of(content), _HEAD)
             if self._head is None or (not group.scene_id and group.offset):
                 raise ContentError(f"{members[0].name[:100]!a} is not a name of a raw or a processed tree")  # noqa: TRY301
             layout.check_names(self._head.kind, group.scene_id, [member.name for member in members])
@@ -230,6 +237,13 @@ class GroupReader:
         if not is_whole or self._end.peek(0, 1):
             what = "the end of the tar stream or the seek table is damaged, or something follows it"
             self.warnings.append(f"{what}; other programs need it, the files are whole")
+
+
+def _is_end_next(stream: Stream) -> bool:
+    """Whether the next frame is the end of the tar stream, which follows the index."""
+    size_bytes = len(layout.END_OF_ARCHIVE)
+    start = stream.peek(0, 2 * size_bytes)  # also of a frame that stores them
+    return frames.decompress_start(start, size_bytes) == layout.END_OF_ARCHIVE
 
 
 class ArchiveSet:
@@ -265,13 +279,13 @@ class ArchiveSet:
             self.chosen += self.readers[-1].chosen
         self.names, self.kind = [reader.name for reader in self.readers], self.readers[0].head.kind
         if any(reader.head.kind is not self.kind for reader in self.readers):
-            raise UsageError("the archives hold raw and processed scenes", "name those of one kind")
+            raise UsageError("the archives hold raw and processed scenes", "name archives of one kind only")
         layout.check_held_once((reader.name, reader.held) for reader in self.readers)
         self.missing_shards = find_missing_shards(self.names)
         if self.missing_shards:
             problem = f"shards of the set are not among the archives: {list_some(self.missing_shards)}"
             if len(self.names) > 1:
-                raise UsageError(problem, "name all of them, or one at a time")
+                raise UsageError(problem, "name all shards of the set (NAME-*-of-*.tar.zst), or a single one")
             self.readers[0].warnings.append(problem)
         self.size_bytes = sum(group.size_bytes for group in self.chosen)
 

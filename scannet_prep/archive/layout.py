@@ -18,9 +18,10 @@ import msgspec
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import ContentError, UsageError
 from scannet_prep.files import Buffer
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split
-from scannet_prep.typed_json import Count, encode_json, parse_json
+from scannet_prep.typed_json import Count, encode_json, make_decoder, parse_json
 
 OWN_PREFIX = ".scannet-prep/"
 FORMAT_NAME = f"{OWN_PREFIX}format.json"
@@ -121,7 +122,8 @@ class Head:
     Attributes:
         kind: What it was made from.
         notice: Under which terms the content is.
-        options: How processed scenes were made; empty for raw ones.
+        options: The options of processed scenes; None for raw ones.
+        scene_format: Format version of processed scenes; 0 for raw ones.
         program: Name and version of the program that wrote it.
         level: Compression level of zstd, 1..22; 0 where it stores.
         is_complete: Whether processing had come to its end when it was packed.
@@ -129,7 +131,8 @@ class Head:
 
     kind: ArchiveKind
     notice: str = ""
-    options: Mapping[str, bool | str] = field(default_factory=dict, hash=False)
+    options: ProcessOptions | None = None
+    scene_format: Count = 1  # archives of format 1 do not record it
     program: str = ""
     level: int = DEFAULT_LEVEL
     is_complete: bool = True
@@ -242,6 +245,9 @@ def read_members(content: memoryview) -> tuple[Member, ...]:
     return tuple(members)
 
 
+_INDEX = make_decoder(Index)
+
+
 def encode_index(index: Index) -> bytes:
     """Encode the index, one line for each group."""
     failures = encode_json(dict(sorted(index.failures.items())))
@@ -252,7 +258,7 @@ def encode_index(index: Index) -> bytes:
 def parse_index(data: bytes) -> Index:
     """Read the index; one that is damaged, of another version, or contradicts itself is a `ContentError`."""
     try:
-        index = parse_json(data, Index)
+        index = parse_json(data, _INDEX)
         _check_groups(index)
     except ContentError as error:
         raise ContentError(f"the index is damaged, or {NEWER}: {error}") from None

@@ -14,14 +14,19 @@ from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError, Us
 from scannet_prep.files import Buffer
 from scannet_prep.foreign import describe_beginning
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
+from scannet_prep.processed.npz import FORCE_HINT
 from scannet_prep.processed.reader import SceneSource
+from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions, describe_other_format
 from scannet_prep.scene import Split
 
 LOOK_BYTES = 1 << 18
 
-DAMAGED_HINT = "copy or fetch the archive again, or pack it again; scannet-prep unpack gets out all that is whole"
+DAMAGED_HINT = (
+    "copy the archive again, or pack it again: scannet-prep pack --force; "
+    "to recover everything that is whole: scannet-prep unpack"
+)
 _HINTS = {
-    "empty": "write it again with scannet-prep pack, or copy it again",
+    "empty": "copy it again, or pack it again: scannet-prep pack",
     "a web page": "open it in a browser: it may ask for a login; then fetch the archive again",
     "a zip file": "unzip {}",
     "a 7z file": "7z x {}",
@@ -126,6 +131,25 @@ def check_beginning(start: bytes, name: str) -> None:
     raise kind(name, problem, hint.format(quote(name)))
 
 
+def _read_shared_options(archives: Sequence[Archive]) -> ProcessOptions:
+    """Read the options of the scenes of archives, which must all be the same.
+
+    Raises:
+        ArchiveError: They differ, or an archive does not record them.
+    """
+    first = archives[0]
+    options = first.index.head.options
+    if options is None:
+        raise ArchiveError(first.name, "does not record the options of its scenes", "pack the folder again")
+    for archive in archives[1:]:
+        others = archive.index.head.options
+        if others != options:
+            flags = others.flags if others is not None else "unknown options"
+            problem = f"holds scenes that were made with {flags}, but {first.name} with {options.flags}"
+            raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
+    return options
+
+
 class ArchiveReader(SceneSource):
     """The scenes of one split of an archive, or of several together.
 
@@ -139,7 +163,7 @@ class ArchiveReader(SceneSource):
     Raises:
         ArchiveError: An archive is damaged, holds no processed scenes, or does not go together with the others; or a
             shard of a set is missing.
-        UnknownSplitError: There are no scenes of that split.
+        UsageError: There are no scenes of that split.
         ScanNetPrepError: What `open_archives` raises.
     """
 
@@ -151,13 +175,10 @@ class ArchiveReader(SceneSource):
             if archive.index.head.kind is not ArchiveKind.PROCESSED:
                 hint = f"scannet-prep unpack {quote(archive.name)}, then scannet-prep process, and pack again"
                 raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
-            for key in ("align_axis", "labels_from"):  # a sample shows them: they do not go together in one dataset
-                mine, theirs = (item.index.head.options.get(key) for item in (opened[0], archive))
-                if mine != theirs:
-                    problem = f"holds scenes that were made with {key}={theirs}, {opened[0].name} with {key}={mine}"
-                    raise ArchiveError(
-                        archive.name, problem, "name archives whose scenes were made with the same options"
-                    )
+            if archive.index.head.scene_format != FORMAT_VERSION:
+                problem = describe_other_format(archive.index.head.scene_format)
+                raise ArchiveError(archive.name, problem, f"{FORCE_HINT}, and pack it again")
+        options = _read_shared_options(opened)
         names = [archive.name for archive in opened]
         if missing := find_missing_shards(names):
             hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
@@ -166,7 +187,7 @@ class ArchiveReader(SceneSource):
         failures = {name: text for archive in opened for name, text in archive.index.failures.items()}
         scenes = {name: (scene.split, scene.vertex_count) for name, (_, scene) in held.items()}
         place = names if len(names) > 1 else names[0]
-        super().__init__(place, scenes, failures, split, ", then scannet-prep pack again")
+        super().__init__(place, options, scenes, failures, split, ", then scannet-prep pack again")
         self._scenes, self._archives = {name: held[name] for name in self.lengths}, opened
         for archive in opened:  # of the groups, only those of the split stay
             archive.index = replace(archive.index, groups=archive.index.groups[:1])

@@ -13,6 +13,7 @@ from scannet_prep.archive import frames, layout
 from scannet_prep.archive.layout import Head, Index, StoredGroup
 from scannet_prep.errors import FileError
 from scannet_prep.files import Fingerprint, open_file
+from scannet_prep.processed.npz import again_hint
 from scannet_prep.progress import Progress
 
 # In the index and the seek table, and of the frame's own framing; more than there is.
@@ -68,7 +69,7 @@ class SourceFile:
             raise FileError(self.path, "changed while it was packed", "pack again when nothing writes there any more")
         if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
             problem = f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}"
-            raise FileError(self.path, problem, "process the scene again, then pack again")
+            raise FileError(self.path, problem, f"{again_hint(self.path)}; then pack again")
 
 
 @dataclass(frozen=True, slots=True)

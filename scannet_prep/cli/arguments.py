@@ -8,22 +8,23 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from scannet_prep.cli.console import print_out
 from scannet_prep.errors import UsageError
 from scannet_prep.scene import Split
+from scannet_prep.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from scannet_prep.cli.console import Console
-    from scannet_prep.shards import Shard, Share
     from scannet_prep.stages.selection import Selection
 
+Parsed = TypeVar("Parsed")
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(?:([kKMGT])(i?B)?|B)?")
-_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -55,11 +56,25 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloaded in argparse
         """Refuse unknown arguments here, where the command and its options are known."""
-        found, unknown = super().parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        try:
+            parsed, unknown = super().parse_known_args(words, namespace)
+        except UsageError:
+            # A misspelled option may be the reason, such as --type for the required --types.
+            unknown = self._find_unknown_options(words)
+            if not unknown:
+                raise
         if unknown:
             problem = f"unknown argument: {unknown[0]}"
-            raise UsageError(problem, self._did_you_mean(unknown[0], self._option_string_actions))
-        return found, unknown
+            raise UsageError(problem, self._did_you_mean(unknown[0], self._option_string_actions)) from None
+        return parsed, unknown
+
+    def _find_unknown_options(self, words: Sequence[str]) -> list[str]:
+        """List the words that look like long options of this command and are not."""
+        if self._subparsers is not None:
+            return []  # the words after a command are its own
+        names = [word.partition("=")[0] for word in words if word.startswith("--") and word != "--"]
+        return [name for name in names if name not in self._option_string_actions]
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
@@ -103,36 +118,34 @@ def add_selection_arguments(parser: CommandParser) -> None:
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
 
 
+def add_dask_argument(parser: Container) -> None:
+    """Add the choice of a dask cluster."""
+    parser.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="scheduler of a dask cluster that does the work instead, such as tcp://node01:8786",
+    )
+
+
+def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Executor | None]:
+    """Return the dask cluster that was chosen, as an executor; None in it if there is none.
+
+    Raises:
+        UsageError: The cluster cannot be used, or a number of worker processes was given as well.
+    """
+    if arguments.dask is None:
+        return nullcontext()
+    if arguments.jobs is not None:
+        raise UsageError("--jobs and --dask contradict each other", "leave out --jobs: dask has its own workers")
+    from scannet_prep.stages.dask_engine import dask_executor
+
+    return dask_executor(arguments.dask)
+
+
 def add_jobs_argument(parser: Container, workers: str = "worker processes") -> None:
     """Add the number of worker processes or threads."""
     what = f"{workers} (default: the processors that affinity, container and Slurm grant)"
     parser.add_argument("--jobs", type=positive_number, metavar="N", help=what)
-
-
-def add_shard_argument(parser: Container) -> None:
-    """Add the choice of a shard."""
-    what = "do one of N parts, counted from 0, with other runs beside this one; auto asks Slurm, MPI or torchrun"
-    parser.add_argument("--shard", metavar="I/N|auto", help=what)
-
-
-def shard_from(arguments: argparse.Namespace) -> Shard | None:
-    """The shard that was chosen, if any.
-
-    Raises:
-        UsageError: There is no such shard, or the environment does not say which one this is.
-    """
-    import os
-
-    from scannet_prep.shards import Shard
-
-    if arguments.shard is None:
-        return None
-    return Shard.from_environment(os.environ) if arguments.shard == "auto" else Shard.parse(arguments.shard)
-
-
-def describe_share(share: Share | None) -> str:
-    """What to say at the start of a shard; nothing for a run that does all."""
-    return "" if share is None else f"; shard {share.shard}, of {len(share.job_names):,} in all"
 
 
 def selection_from(arguments: argparse.Namespace) -> Selection:
@@ -154,19 +167,24 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
 def add_trust_arguments(parser: Container) -> None:
     """Add the choice of authorities."""
     trust = parser.add_mutually_exclusive_group()
-    trust.add_argument("--ca-bundle", type=path_argument, metavar="FILE", help="certificate authorities to trust")
+    authorities = "file or folder of certificate authorities to trust (default: those of the package certifi)"
+    trust.add_argument("--ca-bundle", type=path_argument, metavar="PATH", help=authorities)
     trust.add_argument(
         "--insecure", action="store_true", help="accept any certificate, so that anybody can pose as the server"
     )
 
 
 def certificates_from(arguments: argparse.Namespace, console: Console) -> bool | Path:
-    """The choice that was made: the system's authorities (True), those in a file, or anybody (False).
+    """Return the authorities to trust: a file or folder, True for those of certifi, False for any certificate.
 
-    The last is warned about: once and loudly, what urllib3 would say of every request.
+    Without an option, the environment decides. False is warned about once, instead of by urllib3 at every request.
     """
+    import os
+
+    from scannet_prep.remote.authorities import find_authorities
+
     if not arguments.insecure:
-        return arguments.ca_bundle or True
+        return arguments.ca_bundle or find_authorities(os.environ)
     from urllib3.exceptions import InsecureRequestWarning
 
     console.warn("warning: --insecure: certificates are not verified; anybody can pose as the server")
@@ -195,16 +213,20 @@ def positive_number(text: str) -> int:
     return int(text)
 
 
-def size_argument(text: str) -> int:
-    """Parse a size: `4GB` is 4 * 1000**3 bytes, `4G` and `4GiB` are 4 * 1024**3, as for split and other tools.
+def _argument_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """Make the type of an argument of a function that raises ValueError: argparse would not show its message."""
 
-    Raises:
-        argparse.ArgumentTypeError: It is something else.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or not float(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; sizes are, for example, 4GB, 500MiB or 2G")
-    return int(float(match[1]) * (1000 if match[3] == "B" else 1024) ** _POWERS.get(match[2], 0))
+    def parse_argument(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_argument
+
+
+size_argument = _argument_type(parse_size)
+duration_argument = _argument_type(parse_duration)
 
 
 def place_argument(text: str) -> str | Path:

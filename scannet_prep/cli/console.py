@@ -20,9 +20,9 @@ from scannet_prep.errors import OutputError
 from scannet_prep.failures import list_some
 from scannet_prep.progress import Progress
 from scannet_prep.space import format_bytes
+from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
-    from scannet_prep.shards import Share
     from scannet_prep.stages.export import ExportReport
     from scannet_prep.stages.finding import Finding
     from scannet_prep.stages.process import ProcessReport
@@ -70,6 +70,26 @@ class Console(Progress):
     def warn(self, text: str, hint: str = "") -> None:
         """Tell what went wrong, on standard error; also when quiet."""
         _print(f"{text}\nhint: {hint}" if hint else text, sys.stderr)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person is there to answer: at a terminal, without `--json`."""
+        has_input = sys.stdin is not None and sys.stdin.isatty()
+        return has_input and sys.stderr.isatty() and not self.is_json
+
+    def explain(self, text: str) -> None:
+        """Write a paragraph on standard error, broken into lines of the terminal's width."""
+        columns = shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH
+        width = min(_MAX_WIDTH, columns)
+        self.warn(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
+
+    def ask(self, question: str) -> bool:
+        """Ask a question on standard error; any answer but `y` or `yes` means no, and so does the end of the input."""
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+        if not answer:  # at the end of the input, the terminal has begun no new line
+            self.warn("")
+        return answer.strip().lower() in {"y", "yes"}
 
     def tell_errors(self, findings: Iterable[Finding]) -> None:
         """Tell findings on standard error; also when quiet."""
@@ -134,8 +154,11 @@ class Console(Progress):
         self._bar.update(count)
 
     def status(self, text: str) -> None:
-        """Put a text beside the count."""
+        """Put a text beside the count, and draw it even if nothing is counted meanwhile."""
         self._bar.set_postfix_str(text, refresh=False)
+        if not self._bar.disable and time.time() - self._bar.last_print_t >= self._bar.mininterval:
+            self._bar.refresh()
+            self._bar.last_print_t = time.time()
 
     def note(self, message: str) -> None:
         """Write a line above the bar."""
@@ -204,14 +227,6 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}" if number else f"no {noun}s"
 
 
-def format_duration(seconds: float) -> str:
-    """A time span: `12 s`, `3:20 min`, `1:05 h`."""
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
-
-
 def describe_list(title: str, items: Sequence[str], *, has_all: bool) -> Iterator[str]:
     """Lines with a title and items, the first ten of them or all; nothing where there are none."""
     if not items:
@@ -234,8 +249,8 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
     yield from dict.fromkeys(f"hint: {finding.hint}" for finding in shown if finding.hint)
 
 
-def describe_made(report: ProcessReport | ExportReport, share: Share | None, size: str, seconds: float) -> list[str]:
-    """Lines that say what came of a run that makes scenes, and what to type where something is left to do."""
+def describe_made(report: ProcessReport | ExportReport, size: str, seconds: float) -> list[str]:
+    """Summarize a run that makes scenes, with the command to type if something is left to do."""
     counts = f"{len(report.made):,} made, {len(report.kept):,} already there, {len(report.failures):,} failed"
     lines = [f"{counts}, in {format_duration(seconds)}: {size} in {report.out_dir}"]
     if report.failures:
@@ -243,15 +258,7 @@ def describe_made(report: ProcessReport | ExportReport, share: Share | None, siz
     if report.unfinished:
         scenes = f"{format_count(len(report.unfinished), 'scene')} ({list_some(report.unfinished)})"
         lines.append(f"not finished: an earlier run had still to make {scenes}: run the command for these, too")
-    return [*lines, *describe_merge(share)]
-
-
-def describe_merge(share: Share | None) -> list[str]:
-    """What to do when a shard has come to its end."""
-    if share is None or not share.folder.exists():
-        return []
-    shard = share.shard
-    return [f"shard {shard} has ended; when all {shard.count} have, the same command without --shard merges"]
+    return lines
 
 
 def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:

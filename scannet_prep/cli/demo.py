@@ -18,8 +18,9 @@ import sys
 from pathlib import Path
 
 from scannet_prep.cli.arguments import CommandParser, add_jobs_argument, jobs_from, path_argument
-from scannet_prep.cli.console import Console, format_duration
+from scannet_prep.cli.console import Console
 from scannet_prep.release import TERMS_URL
+from scannet_prep.units import format_duration
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -49,8 +50,8 @@ All of it took {format_duration(seconds)}. The same with the real data, once you
    scannet-prep process --scannet200 --align-axis
    scannet-prep pack
 and in Python:
-   from scannet_prep import SCANNET200, ScanNet
-   dataset = ScanNet("data/processed", split="train", labels=SCANNET200)"""
+   from scannet_prep import ScanNet
+   dataset = ScanNet("data/processed", split="train")"""
 
 
 def _activation() -> str:

@@ -1,8 +1,8 @@
 """Look at the machine, the folders, the server and the GPUs.
 
 Tells what a maintainer would ask first: versions, what is granted of processors, memory and files, file systems and
-their locks, free space, proxies, the server, whether PLACE is whole, and GPUs. It takes less than 10 s whatever hangs,
-and leaves nothing behind.
+their locks, free space, proxies, the server, whether PLACE is whole, and GPUs. It takes less than 10 s even if a file
+system, the server or a GPU driver hangs, and leaves nothing behind.
 
 Each line is ok, note (worth knowing), or problem (it is going to hurt), with what to do about it. The exit status is 0,
 or 3 if there are problems. A server that cannot be reached is a note: only download needs it.
@@ -26,7 +26,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_count, format_duration
+from scannet_prep.cli.console import Console, format_count
+from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
     from scannet_prep.stages.doctor import DoctorReport

@@ -1,11 +1,14 @@
-"""Fetch the raw files that are needed.
+"""Download the raw ScanNet files.
 
-With --types seg these are the 7,765 files (about 21 GB) of all scenes that segmentation needs. Every file is checked
-before it gets its final name, and recorded with its SHA-256 in scannet.lock.
+--types seg selects the files that segmentation needs: 7,766 files, about 21 GB, for all scenes. Each file is checked
+before it gets its final name, and its SHA-256 is recorded in scannet.lock.
 
-Running it again checks what is there, mends what is damaged, and fetches what is missing; a file that was broken off
-continues where it stopped. Scenes that lack a file in the end are listed in failed.txt. While the server is down, the
-download pauses and retries at intervals, for up to four hours.
+Run the command again to check existing files, replace damaged ones and download missing ones. Interrupted files continue
+where they stopped. Scenes that still lack a file at the end are listed in failed.txt. If the server goes down, the
+download pauses and retries at intervals for up to four hours.
+
+The first time, the command asks whether you have signed the ScanNet Terms of Use. Without a terminal it does not ask,
+and needs --accept-terms.
 
 examples:
   scannet-prep download --types seg-min --dry-run
@@ -13,43 +16,46 @@ examples:
   scannet-prep download --types seg --scenes @data/ScanNet/failed.txt
   scannet-prep download --types seg --print-urls aria2 > urls.txt
 
-types: seg (mesh, labels, segments, aggregation and .txt of each scene, and the label map), seg-min (the same without
-_vh_clean_2.labels.ply, nearly half of the bytes, which process reads only with --labels-from ply), or any of the
-official suffixes, for example _vh_clean.aggregation.json or .sens, or files of no scene, such as
-scannet_frames_25k.zip; several may be given
+types (several may be given):
+  seg           mesh, labels, segments, aggregation and .txt of each scene, and the label map
+  seg-min       seg without _vh_clean_2.labels.ply, which is nearly half of the bytes; process reads it only with --labels-from ply
+  suffix        any official suffix, for example _vh_clean.aggregation.json or .sens
+  file name     a file that belongs to no scene, for example scannet_frames_25k.zip
 
-environment: SCANNET_PREP_ACCEPT_TERMS=1 and SCANNET_PREP_BASE_URL stand for the options of these names;
-HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE count too
-"""
+environment variables:
+  SCANNET_PREP_ACCEPT_TERMS=1  same as --accept-terms
+  SCANNET_PREP_BASE_URL        same as --base-url
+
+HTTPS_PROXY and NO_PROXY are also respected, and, without --ca-bundle, the first of REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE,
+SSL_CERT_FILE and SSL_CERT_DIR that is set.
+"""  # noqa: E501 - a row of a table is one line
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
+import shlex
 from collections import Counter
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli.arguments import (
     CommandParser,
     add_selection_arguments,
-    add_shard_argument,
     add_trust_arguments,
     certificates_from,
-    describe_share,
+    duration_argument,
     path_argument,
     positive_number,
     selection_from,
-    shard_from,
     size_argument,
 )
-from scannet_prep.cli.console import Console, describe_merge, format_count, format_duration, format_table
+from scannet_prep.cli.console import Console, format_count, format_table
+from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
+from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
-    from scannet_prep.shards import Share
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
 
 
@@ -60,25 +66,38 @@ def add_arguments(parser: CommandParser) -> None:
         help="folder for the raw files (default: data/ScanNet)",
     )  # fmt: skip
     parser.add_argument(
-        "--types", nargs="+", required=True, metavar="TYPE", help="which files: seg, seg-min, or suffixes"
-    )
-    parser.add_argument("--accept-terms", action="store_true", help="I have read, signed and accept the terms of use")
-    parser.add_argument("--verify", action="store_true", help="look into files too that scannet.lock knows")
-    add_selection_arguments(parser)
-    add_shard_argument(parser)
-    server = parser.add_argument_group("server")
-    jobs = "connections, 1 to 8, of all shards together (default: 4, or what shards leave)"
-    server.add_argument("--jobs", type=positive_number, metavar="N", help=jobs)
-    server.add_argument("--limit-rate", type=size_argument, metavar="SIZE", help="bytes a second at most: 500kB, 2MB")
-    server.add_argument(
-        "--wait", type=_parse_time, default=180.0, metavar="TIME",
-        help="for a server that is down from the start: 12h (default: 3m)",
+        "--types", nargs="+", required=True, metavar="TYPE",
+        help="files to download: seg, seg-min, or file suffixes such as .sens (see types below)",
     )  # fmt: skip
-    server.add_argument("--base-url", metavar="URL", help="a mirror (default: the ScanNet server)")
+    parser.add_argument(
+        "--accept-terms", action="store_true",
+        help="confirm that you have read, signed and accept the terms of use",
+    )  # fmt: skip
+    parser.add_argument(
+        "--verify", action="store_true", help="also check the content of files whose SHA-256 matches scannet.lock"
+    )
+    add_selection_arguments(parser)
+    server = parser.add_argument_group("server")
+    server.add_argument(
+        "--jobs", type=positive_number, default=4, metavar="N", help="parallel connections, at most 8 (default: 4)"
+    )
+    server.add_argument(
+        "--limit-rate", type=size_argument, metavar="SIZE",
+        help="maximum bytes per second, for example 500kB or 2MB",
+    )  # fmt: skip
+    server.add_argument(
+        "--wait", type=duration_argument, default=180.0, metavar="TIME",
+        help="how long to wait if the server is down at the start, for example 12h30m (default: 3m)",
+    )  # fmt: skip
+    server.add_argument("--base-url", metavar="URL", help="download from this mirror (default: the ScanNet server)")
     add_trust_arguments(server)
-    instead = parser.add_argument_group("instead of fetching").add_mutually_exclusive_group()
-    instead.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    instead.add_argument("--print-urls", choices=("plain", "aria2"), metavar="FORMAT", help="plain, aria2; with --json")
+    instead = parser.add_argument_group("without downloading").add_mutually_exclusive_group()
+    instead.add_argument("--dry-run", action="store_true", help="show what would be downloaded, then exit")
+    instead.add_argument(
+        "--print-urls", choices=("plain", "aria2"), metavar="FORMAT",
+        help="print the URLs of missing and incomplete files, then exit; FORMAT is plain or aria2 "
+        "(add --json for JSON)",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -88,91 +107,130 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-    selection, shard = selection_from(arguments), shard_from(arguments)
-    plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url, shard=shard)
-    jobs = arguments.jobs or max(1, min(4, 8 // shard.count if shard else 4))
+    selection = selection_from(arguments)
+    plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url)
     if arguments.print_urls:
         return _print_urls(plan, arguments.print_urls, console)
     if arguments.dry_run:
         return _show_plan(plan, "seg" in arguments.types, console)
+
     certificates = certificates_from(arguments, console)
-    there = f"{len(plan.present):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
-    start = f"download: {plan.shown_base_url} -> {plan.data_dir}: {there}, to fetch: {_describe_needed(plan)}"
-    console.say(start + describe_share(plan.share))
-    policy = TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait)
+    accepts_terms = _accepts_terms(arguments, plan, console)
+    present = f"{len(plan.complete):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
+    console.say(f"download: {plan.shown_base_url} -> {plan.data_dir}: {present}, to fetch: {_describe_needed(plan)}")
     report = download.run(
-        plan, jobs=jobs, policy=policy, certificates=certificates, progress=console,
-        accepts_terms=arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1",
+        plan,
+        jobs=arguments.jobs,
+        policy=TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait),
+        certificates=certificates,
+        progress=console,
+        accepts_terms=accepts_terms,
         is_strict=arguments.verify,
-    )  # fmt: skip
+    )
     for text, hint in report.describe_failures():
         console.warn(text, hint)
-    text = _describe_report(report, console.seconds, plan.share)
+    text = _describe_report(report, console.seconds)
     status = 3 if report.failures else 0
-    return console.result(text, report.to_json(), status, shard=str(shard or ""), seconds=console.seconds)
+    return console.result(text, report.to_json(), status, seconds=console.seconds)
+
+
+def _accepts_terms(arguments: argparse.Namespace, plan: DownloadPlan, console: Console) -> bool:
+    """Whether the terms of use are accepted: by option, in the environment, before, or now at the terminal.
+
+    Raises:
+        UsageError: They are not.
+    """
+    from scannet_prep.stages.download import HOW_TO_SIGN, has_accepted_terms
+
+    if arguments.accept_terms or os.environ.get("SCANNET_PREP_ACCEPT_TERMS") == "1":
+        return True
+    if has_accepted_terms(plan.data_dir):
+        return True
+    if console.can_ask:
+        console.explain(f"ScanNet is for those who have signed its Terms of Use. {HOW_TO_SIGN}")
+        if console.ask("Have you signed the terms, and do you accept them?"):
+            return True
+    # The command as it was typed, but for a password in the address of the mirror.
+    words = [*arguments.words, "--accept-terms"]
+    if arguments.base_url:
+        words = [word.replace(arguments.base_url, plan.shown_base_url) for word in words]
+    command = shlex.join(["scannet-prep", *words])
+    problem = "the ScanNet Terms of Use have not been accepted"
+    if not console.can_ask:
+        problem += f". {HOW_TO_SIGN}"
+    raise UsageError(problem, f"once you have signed them: {command}")
 
 
 def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
-    """Print the addresses of what is missing, for other download programs."""
-    folder, files = plan.data_dir.absolute(), plan.missing
-    form = "{0}\n  dir={1}\n  out={2}" if style == "aria2" else "{0}"
-    text = "\n".join(form.format(file.url, folder, file.local_path) for file in files)
-    value = {"dir": str(folder), "files": [{"url": file.url, "path": file.local_path} for file in files]}
-    return console.result(text, value, 0) if files or console.is_json else 0
+    """Print the addresses of missing and incomplete files, for other download programs."""
+    folder = plan.data_dir.absolute()
+    lines = []
+    for file in plan.missing:
+        lines.append(file.url)
+        if style == "aria2":
+            lines += [f"  dir={folder}", f"  out={file.local_path}"]
+            if file.local_path in plan.incomplete:
+                # aria2 continues a file that has its .aria2 file, and would write others under a new name.
+                lines.append("  allow-overwrite=true")
+    if not lines and not console.is_json:
+        return 0
+    value = {"dir": str(folder), "files": [{"url": file.url, "path": file.local_path} for file in plan.missing]}
+    return console.result("\n".join(lines), value, 0)
 
 
 def _describe_needed(plan: DownloadPlan) -> str:
-    """How much is to be fetched, as far as that is known."""
-    unknown = ", ".join(dict.fromkeys(file.kind.suffix for file in plan.missing if file.kind.typical_bytes is None))
-    return f"about {format_bytes(plan.needed_bytes)}" + (f", and {unknown} of unknown size" if unknown else "")
+    """Describe how much is to be fetched, as far as it is known."""
+    size = f"about {format_bytes(plan.needed_bytes)}"
+    unknown = dict.fromkeys(file.kind.suffix for file in plan.missing if file.kind.typical_bytes is None)
+    if unknown:
+        return f"{size}, and {', '.join(unknown)} of unknown size"
+    return size
 
 
 def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
+    """Show how many files of each type and split are there, and how much is to be fetched."""
     from scannet_prep.release import LABELS_MESH
 
-    present = Counter((file.kind, file.split) for file in plan.files if file.local_path in plan.present)
-    cells, kinds = [], []
-    for (kind, split), count in Counter((file.kind, file.split) for file in plan.files).items():
-        there, each = present[kind, split], kind.typical_bytes
-        size = "unknown" if each is None else format_bytes(each * (count - there))
-        cells.append([kind.suffix, split or "-", f"{count:,}", f"{there:,}", size])
-        kinds.append({"type": kind.suffix, "split": str(split or ""), "files": count, "present": there})
-    lines = [
-        format_table(["type", "split", "files", "already there", "about"], cells, right=frozenset({2, 3, 4})),
-        "",
-        f"{format_count(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}",
-    ]
+    counts = Counter((file.kind, file.split) for file in plan.files)
+    complete = Counter((file.kind, file.split) for file in plan.files if file.local_path in plan.complete)
+    rows = []
+    kinds = []
+    for (kind, split), count in counts.items():
+        present = complete[kind, split]
+        size = "unknown"
+        if kind.typical_bytes is not None:
+            size = format_bytes(kind.typical_bytes * (count - present))
+        rows.append([kind.suffix, split or "-", f"{count:,}", f"{present:,}", size])
+        kinds.append({"type": kind.suffix, "split": str(split or ""), "files": count, "present": present})
+
+    lines = [format_table(["type", "split", "files", "already there", "about"], rows, right=frozenset({2, 3, 4})), ""]
+    lines.append(f"{format_count(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}")
+    if plan.incomplete:
+        lines.append(f"existing but incomplete files among these: {len(plan.incomplete):,}")
     saved_bytes = sum(file.kind.typical_bytes or 0 for file in plan.missing if file.kind is LABELS_MESH)
     if is_seg and saved_bytes:
-        what = f"{LABELS_MESH.suffix}, which process reads only with --labels-from ply"
-        lines.append(f"--types seg-min would save about {format_bytes(saved_bytes)}: it leaves out {what}")
-    lines.append("(dry run: nothing was fetched; whether files already there are whole is checked by a run)")
+        left_out = f"{LABELS_MESH.suffix}, which process reads only with --labels-from ply"
+        lines.append(f"--types seg-min would save about {format_bytes(saved_bytes)}: it leaves out {left_out}")
+    lines.append("(dry run: nothing was fetched; the content of files already there was not checked)")
     value = {
         "dry_run": True,
         "data_dir": str(plan.data_dir),
         "base_url": plan.shown_base_url,
-        "shard": str(plan.share.shard) if plan.share else "",
         "files": len(plan.files),
-        "present": len(plan.present),
+        "present": len(plan.complete),
+        "incomplete": len(plan.incomplete),
         "missing_bytes": plan.needed_bytes,
         "kinds": kinds,
     }
     return console.result("\n".join(lines), value, 0)
 
 
-def _describe_report(report: DownloadReport, seconds: float, share: Share | None) -> str:
+def _describe_report(report: DownloadReport, seconds: float) -> str:
+    """Describe what became of the files, and how to fetch those that failed."""
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in report.counts().items())
     rate = format_bytes(int(report.received_bytes / max(seconds, 1e-3)))
     lines = [f"{counts}; {format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)"]
-    lines += describe_merge(share)
     if report.failures:
-        these = f"; --scenes {quote(f'@{report.plan.data_dir}/failed.txt')} for these only"
-        lines.append(f"to try again, run the same command{these if share is None else ''}")
+        failed_list = shlex.quote(f"@{report.plan.data_dir}/failed.txt")
+        lines.append(f"to try again, run the same command; --scenes {failed_list} for these only")
     return "\n".join(lines)
-
-
-def _parse_time(text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,9})([smhd]?)", text.strip().lower())
-    if match is None or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time, such as 30m or 12h")
-    return int(match[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}[match[2]]

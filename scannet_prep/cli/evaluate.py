@@ -3,10 +3,13 @@
 Of semantic predictions it gives the IoU of each class and three means, of instances average precision.
 
 Semantic predictions: <scene>.txt (raw ids, one a line), <scene>.npy or <scene>_pred.npy (train ids), or OctFormer's
-<scene>.eval.npz. Instances: <scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels, scores).
+<scene>.eval.npz. Instances: <scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels, scores). The
+scores are of the label set of PLACE. Predicted ids that look wrong are an error: more than 1 % are none of the classes,
+or another label set or numbering agrees better with the ground truth.
 
 examples:
-  scannet-prep evaluate predictions --gt data/processed --labels scannet200
+  scannet-prep evaluate predictions --gt data/processed
+  scannet-prep evaluate predictions --labels scannet20
   scannet-prep evaluate predictions -o scores.csv --confusion confusion.svg
   scannet-prep evaluate instances --task instance --gt data/scannet.tar.zst
 """
@@ -18,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.benchmark_arguments import add_prediction_arguments, label_set_from
+from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
 from scannet_prep.cli.console import Console, describe_list, format_count, format_table
 from scannet_prep.errors import UsageError
 from scannet_prep.failures import list_some
@@ -36,7 +39,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument("--splits", nargs="+", choices=("train", "val"), default=["val"], metavar="SPLIT", help=what)
     what = "evaluate the scenes that have a prediction; without it, a missing one is an error"
     parser.add_argument("--allow-missing", action="store_true", help=what)
-    what = "write the scores of each scene to a .csv file"
+    what = "write the scores of each scene to a .csv file, the worst scene first"
     parser.add_argument("-o", "--output", type=shared.file_argument(".csv"), metavar="FILE", help=what)
     what = "write the confusion matrix to a .csv file, or as a picture to an .svg file"
     parser.add_argument("--confusion", type=shared.file_argument(".csv", ".svg"), metavar="FILE", help=what)
@@ -48,19 +51,27 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages.predictions import find_predictions
 
     if arguments.confusion and arguments.task == "instance":
-        raise UsageError("instances have no confusion matrix", "leave out --confusion")
+        raise UsageError("instances have no confusion matrix", "leave out --confusion, or pass --task semantic")
     plan = find_predictions(
         arguments.predictions,
         arguments.gt,
         task=arguments.task,
-        label_set=label_set_from(arguments),
+        label_set=arguments.labels,
         splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
         hint="" if arguments.allow_missing else "make them, or add --allow-missing to evaluate the others only",
     )
     if plan.missing:
         missing = f"{format_count(len(plan.missing), 'scene')} ({list_some(plan.missing)})"
         console.warn(f"warning: not evaluated, because there is no prediction: {missing}")
-    report = evaluate.run(plan, scores_path=arguments.output, confusion_path=arguments.confusion, progress=console)
+    report = evaluate.run(
+        plan,
+        scores_path=arguments.output,
+        confusion_path=arguments.confusion,
+        is_forced=arguments.force,
+        progress=console,
+    )
+    if report.warning:
+        console.warn(f"warning: {report.warning}")
     noun, count = next(iter(report.scores.totals.items()))
     if not count:
         why = "without an aggregation, there are no instances and no ScanNet ids; instances need 100 vertices"

@@ -16,12 +16,13 @@ examples:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.benchmark_arguments import label_set_from
+from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, describe_made, format_count
 from scannet_prep.export import FORMATS
 from scannet_prep.failures import list_some
@@ -41,9 +42,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument("--format", required=True, choices=tuple(FORMATS), metavar="FORMAT", help="one of those above")
     where = "where it goes (default: data/export/FORMAT)"
     parser.add_argument("-o", "--output", type=shared.path_argument, metavar="DIR", help=where)
-    options, names = parser.add_argument_group("what to make"), ("scannet20", "scannet200")
-    labels = "label set, where the format holds one (default: scannet20)"
-    options.add_argument("--labels", choices=names, default=names[0], help=labels)
+    options = parser.add_argument_group("what to make")
+    add_labels_argument(options, "label set, where the format holds one (default: that of PLACE)")
     frame = options.add_mutually_exclusive_group()
     aligned, unaligned = "points in the axis-aligned frame", "points in the frame of the scan"
     frame.add_argument("--aligned", action="store_true", default=None, help=f"{aligned} (default: as the program does)")
@@ -55,7 +55,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options)
-    shared.add_shard_argument(run_options)
+    shared.add_dask_argument(run_options)
     run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
     run_options.add_argument("--dry-run", action="store_true", help="say what would be exported, and do nothing")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
@@ -66,42 +66,61 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.export.format import ExportOptions
     from scannet_prep.stages import export
 
+    places = arguments.places
+    out_dir = arguments.output or Path("data/export") / arguments.format
+    if arguments.dask is not None:  # workers have another current folder
+        places = [place.absolute() if isinstance(place, Path) else place for place in places]
+        out_dir = out_dir.absolute()
     plan = export.plan(
-        arguments.places,
-        arguments.output or Path("data/export") / arguments.format,
+        places,
+        out_dir,
         arguments.format,
-        ExportOptions(label_set_from(arguments), arguments.aligned, arguments.variant, arguments.test_segments),
+        ExportOptions(
+            label_set=arguments.labels,
+            is_aligned=arguments.aligned,
+            variant=arguments.variant,
+            test_segments=arguments.test_segments,
+        ),
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
         certificates=certificates_from(arguments, console),
-        shard=shared.shard_from(arguments),
     )
     if arguments.dry_run:
         value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.format.settings, "scenes": plan.scene_ids}
         return console.result(f"{_describe_start(plan)}\ndry run: nothing was done", value, 0)
     console.say(_describe_start(plan))
-    report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console)
+    with shared.executor_from(arguments) as executor:
+        report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor)
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
         console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
     size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)}"
-    text = "\n".join(describe_made(report, plan.share, size, console.seconds))
-    shard = str(plan.share.shard) if plan.share else ""
-    return console.result(text, report, 3 if report.failures else 0, shard=shard, seconds=console.seconds)
+    text = "\n".join(describe_made(report, size, console.seconds))
+    return console.result(text, report, 3 if report.failures else 0, seconds=console.seconds)
 
 
 def _describe_start(plan: ExportPlan) -> str:
-    labels = plan.format.settings["label_set"] or "both label sets"
-    what = f"{plan.format.name}, {format_count(len(plan.scene_ids), 'scene')}, {labels}"
+    """Describe what is exported, what is left out, and what is missing, one line each."""
+    settings = plan.format.settings
+    parts = [
+        plan.format.name,
+        format_count(len(plan.scene_ids), "scene"),
+        str(settings["label_set"] or "both label sets"),
+    ]
     if plan.format.uses_frame:
-        what += ", axis-aligned" if plan.format.settings["aligned"] else ", frame of the scan"
-    what += shared.describe_share(plan.share)
-    lines = [f"export: {plan.place.name} -> {plan.out_dir}: {what}"]
-    lines += [f"left out: {split} ({reason})" for split, reason in plan.left_out.items()]
+        parts.append("axis-aligned" if settings["aligned"] else "frame of the scan")
+    lines = [f"export: {plan.place.name} -> {plan.out_dir}: {', '.join(parts)}"]
+    for split, reason in plan.left_out.items():
+        lines.append(f"left out: {split} ({reason})")
     if plan.place.failures:
-        missing = f"{format_count(len(plan.place.failures), 'scene')} ({list_some(sorted(plan.place.failures))})"
-        lines.append(f"warning: not there, because they failed in processing: {missing}")
-    if bare := plan.without_groups:
-        scenes = f"{format_count(len(bare), 'scene')} ({list_some(bare)})"
+        scenes = _list_scenes(sorted(plan.place.failures))
+        lines.append(f"warning: not there, because they failed in processing: {scenes}")
+    if plan.without_groups:
+        scenes = _list_scenes(plan.without_groups)
         lines.append(f"warning: no instances and no ScanNet ids, because processing found no aggregation: {scenes}")
     return "\n".join(lines)
+
+
+def _list_scenes(scene_ids: Sequence[str]) -> str:
+    """Count scenes and name the first ones: `5 scenes (a, b, c and 2 more)`."""
+    return f"{format_count(len(scene_ids), 'scene')} ({list_some(scene_ids)})"

@@ -65,13 +65,14 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
     yield f"{list_some(found.paths, 1)}: {f'archive of {found.head.kind}' if found.head else found.kind} scenes{source}"
     if found.kind == "processed" and not found.program:
         yield "no usable manifest.json: the files say so"
-    for item in found.options:
-        pairs = ", ".join(f"{name} {value}" for name, value in item["options"].items())
-        yield f"options: {pairs}; scenes: {item['scenes']:,}"
+    if found.options is not None:
+        frame = "axis-aligned" if found.options.align_axis else "frame of the scan"
+        yield f"options: {found.options.flags} ({found.options.label_set.name}, {frame})"
     if found.head:
         yield f"{format_bytes(found.size_bytes)}, zstd level {found.head.level}"
     yield from ("", format_splits(found.splits))
     for title, items in (
+        ("files of no scene", [f"{name}: {format_bytes(size)}" for name, size in found.shared_files.items()]),
         ("folders left out, whose names are not scene ids", found.left_out),
         ("missing shards of the set", found.missing_shards),
         ("scenes failed", [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]),

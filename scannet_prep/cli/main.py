@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -28,7 +27,7 @@ from pathlib import Path
 
 from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console
-from scannet_prep.errors import CertificateError, MissingFileError, OutputError, UsageError
+from scannet_prep.errors import MissingFileError, OutputError, UsageError
 from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
@@ -54,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = make_parser()
         if not words:
             parser.print_help(sys.stderr)
+            return 2
         arguments = parser.parse_args(words)
+        arguments.words = words
         has_progress = not (arguments.no_progress or arguments.quiet)
         console = Console(arguments.command, arguments.json, arguments.quiet, arguments.verbose, has_progress)
         status: int = arguments.run(arguments, console)
@@ -71,17 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         volume = os.environ.get("SCANNET_PREP_VOLUME", "")  # which the Dockerfile sets
         if isinstance(error, MissingFileError | OutputError) and volume and not os.path.ismount(volume):
             hint = f'this container has no folder at {volume}: docker run -v "$PWD/data:{volume}" ...'
-        if isinstance(error, CertificateError):  # the library names the variable, and this the option
-            hint = re.sub(r"\w+=FILE", r"--ca-bundle FILE, or \g<0>", hint)
         status = console.fail(type(error).__name__, problem, hint, 2 if isinstance(error, UsageError) else 1)
         if trace:
             raise
     return status
 
 
-def _has_interrupt(error: BaseException | None) -> bool:
-    """Whether an error came of an interrupt, as one of Python's locks may."""
-    return error is not None and (isinstance(error, KeyboardInterrupt) or _has_interrupt(error.__context__))
+def _has_interrupt(error: BaseException) -> bool:
+    """Whether an error was raised while an interrupt was being handled, for example by one of Python's locks."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        cause = cause.__context__
+    return False
 
 
 def make_parser() -> CommandParser:

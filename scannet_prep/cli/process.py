@@ -1,18 +1,19 @@
-"""Make one .npz of each raw scene.
+"""Make one .npz of each raw scene, with points, normals, colors, labels, instances and segments.
 
-Each holds points, normals, colors, labels, instances, segments.
+A processed folder has one set of options. They are stored in its manifest, so a later command need not repeat them, and
+a command with different options is refused. To change them, process the whole folder again with --force.
 
-Whole scenes that are up to date are kept, so running it again does only what is missing. Scenes whose raw files or
-options have changed are made again. One bad scene never stops the others: it is listed, and written to failed.txt.
-
-With --shard, several machines share the work (docs/cluster.md); afterwards, the same command without it merges.
+Running a command again processes only what is missing: scenes that are whole and up to date are kept. If raw files or
+the label map have changed, the scenes that depend on them are processed again. A scene that fails does not stop the
+others. It is listed, and written to failed.txt.
 
 examples:
   scannet-prep process --scannet200 --align-axis
   scannet-prep process /datasets/ScanNet -o /fast/scannet --splits train val --jobs 16
-  scannet-prep process --scannet200 --align-axis --scenes @data/processed/failed.txt
-  scannet-prep process --align-axis --shard auto
+  scannet-prep process --scenes @data/processed/failed.txt
   scannet-prep process --dry-run
+  scannet-prep process --scannet200 --align-axis --faces --force
+  scannet-prep process --dask tcp://node01:8786
 """
 
 from __future__ import annotations
@@ -41,71 +42,101 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "-o", "--output", type=shared.path_argument, default=Path("data/processed"), metavar="DIR",
         help="folder for the processed scenes (default: data/processed)",
     )  # fmt: skip
-    options = parser.add_argument_group("what to make")
-    options.add_argument("--scannet200", action="store_true", help="labels of ScanNet200 (default: ScanNet20)")
-    options.add_argument("--align-axis", action="store_true", help="points in the axis-aligned frame")
-    options.add_argument("--faces", action="store_true", help="keep the triangles")
+    options = parser.add_argument_group("what to make (default: the options of the folder)")
+    _add_switch(options, "--scannet200", "labels of ScanNet200; without it, of ScanNet20")
+    _add_switch(options, "--align-axis", "points in the axis-aligned frame; without it, in the frame of the scan")
+    _add_switch(options, "--faces", "keep the triangles")
     options.add_argument(
-        "--labels-from", choices=("aggregation", "ply"), default="aggregation",
-        help="source of the nyu40 ids (default: aggregation; ply is labels.ply)",
+        "--labels-from", choices=("aggregation", "ply"),
+        help="source of the nyu40 ids: aggregation (the default), or ply for labels.ply",
     )  # fmt: skip
-    options.add_argument("--strict", action="store_true", help="an unknown raw category and other doubts are errors")
-    options.add_argument(
+    strictness = parser.add_argument_group("what is an error").add_mutually_exclusive_group()
+    strictness.add_argument("--strict", action="store_true", help="an unknown raw category and other doubts are errors")
+    strictness.add_argument(
         "--lenient", action="store_true",
         help="a train or val scene without alignment, groups or faces is a warning, not an error",
     )  # fmt: skip
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options)
-    shared.add_shard_argument(run_options)
-    run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
+    shared.add_dask_argument(run_options)
+    run_options.add_argument(
+        "--force", action="store_true",
+        help="process scenes again even if they are up to date; the whole folder, if its options change",
+    )  # fmt: skip
     checksum = "read all files again, whatever their sizes and times are"
     run_options.add_argument("--checksum", action="store_true", help=checksum)
-    run_options.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    run_options.add_argument(
+        "--dry-run", action="store_true", help="show which scenes would be processed and why, and write nothing"
+    )
+
+
+def _add_switch(group: shared.Container, name: str, text: str) -> None:
+    """Add an option of the folder that is on, off, or not named."""
+    group.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=text)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    from scannet_prep.processed.scene import ProcessOptions
     from scannet_prep.stages import process
 
+    raw_dir = arguments.raw
+    out_dir = arguments.output
+    if arguments.dask is not None:  # workers have another current folder
+        raw_dir = raw_dir.absolute()
+        out_dir = out_dir.absolute()
+    options = {name: getattr(arguments, name) for name in ("scannet200", "align_axis", "faces", "labels_from")}
     plan = process.plan(
-        arguments.raw,
-        arguments.output,
-        ProcessOptions(arguments.scannet200, arguments.align_axis, arguments.faces, arguments.labels_from),
+        raw_dir,
+        out_dir,
+        {name: value for name, value in options.items() if value is not None},
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
         is_strict=arguments.strict,
         is_lenient=arguments.lenient,
         compares_bytes=arguments.checksum,
-        shard=shared.shard_from(arguments),
     )
     if arguments.dry_run:
-        value = {"dry_run": True, "raw_dir": plan.raw_dir, "out_dir": plan.out_dir}
-        value |= {"options": plan.context.options, "failures": plan.failures}
-        value["scenes"] = {task.scene.scene_id: task.split for task in plan.tasks}
+        value = {
+            "dry_run": True,
+            "raw_dir": plan.raw_dir,
+            "out_dir": plan.out_dir,
+            "options": plan.context.options,
+            "options_source": plan.options_source,
+            "scenes": {task.scene.scene_id: task.split for task in plan.tasks},
+            "to_process": plan.to_process,
+            "reasons": {str(reason): scene_ids for reason, scene_ids in plan.scenes_by_reason.items()},
+            "failures": plan.failures,
+        }
         return console.result(_describe_plan(plan), value, 3 if plan.failures else 0)
     console.say(_describe_start(plan))
-    report = process.run(plan, jobs=shared.jobs_from(arguments), progress=console)
+    with shared.executor_from(arguments) as executor:
+        report = process.run(plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor)
     _tell_oddities(report, console)
-    more = {"options": plan.context.options, "shard": str(plan.share.shard) if plan.share else ""}
-    text, status = _describe_report(plan, report, console.seconds), 3 if report.failures else 0
+    text = _describe_report(plan, report, console.seconds)
+    status = 3 if report.failures else 0
+    more = {"options": plan.context.options, "options_source": plan.options_source}
     return console.result(text, report, status, **more, seconds=console.seconds)
 
 
 def _describe_start(plan: ProcessPlan) -> str:
-    frame = "axis-aligned" if plan.context.options.align_axis else "frame of the scan"
+    options = plan.context.options
+    frame = "axis-aligned" if options.align_axis else "frame of the scan"
     scenes = format_count(len(plan.tasks), "scene")
-    what = f"{scenes}, {plan.context.options.label_set.name}, {frame}, label map: {plan.context.label_map.source}"
-    what += shared.describe_share(plan.share)
-    return "\n".join([f"process: {plan.raw_dir} -> {plan.out_dir}: {what}", *plan.notes])
+    lines = [
+        f"process: {options.flags} (from {plan.options_source}): {options.label_set.name}, {frame}",
+        f"{plan.raw_dir} -> {plan.out_dir}: {scenes}, label map: {plan.context.label_map.source}",
+    ]
+    return "\n".join([*lines, *plan.notes])
 
 
 def _describe_plan(plan: ProcessPlan) -> str:
-    failed = [f"failed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
-    there = sum(task.path.exists() for task in plan.tasks)
-    note = f"dry run: nothing was done; {there:,} scenes are there already: those that are up to date would be kept"
-    return "\n".join([_describe_start(plan), *failed, note])
+    lines = [_describe_start(plan)]
+    lines += [f"failed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
+    lines.append(f"dry run: {format_count(len(plan.to_process), 'scene')} would be processed; nothing was written")
+    for reason, scene_ids in plan.scenes_by_reason.items():
+        lines.append(f"  {len(scene_ids):,}: {reason} ({list_some(scene_ids)})")
+    return "\n".join(lines)
 
 
 def _tell_oddities(report: ProcessReport, console: Console) -> None:
@@ -121,12 +152,13 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
     from scannet_prep.processed.folder import FAILED_NAME
 
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}"
-    lines = describe_made(report, plan.share, size, seconds)
+    lines = describe_made(report, size, seconds)
+    if report.raw_gone:
+        scenes = f"{format_count(len(report.raw_gone), 'scene')} ({list_some(report.raw_gone)})"
+        lines.append(f"kept, although their raw files are gone: {scenes}")
     if any(failure.error == "MissingFileError" for failure in report.failures):
-        failed_path = report.out_dir / FAILED_NAME if plan.share is None else plan.share.path(f".{FAILED_NAME}")
-        words = f"-o {quote(str(plan.raw_dir))} --scenes {quote(f'@{failed_path}')}"
+        words = f"-o {quote(str(plan.raw_dir))} --scenes {quote(f'@{report.out_dir / FAILED_NAME}')}"
         lines.append(f"to fetch what is missing: scannet-prep download --types seg {words}")
-    if plan.tasks and not (report.failures or report.unfinished or plan.notes or plan.share):
-        label_set = plan.context.options.label_set.name.upper()
-        lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}", labels={label_set})')
+    if plan.tasks and not (report.failures or report.unfinished or plan.notes):
+        lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}")')
     return "\n".join(lines)

@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     places, lines = arguments.places, list[str]()
     tables: list[Table] = []
     errors: list[Finding] = []
+    heading = list[str]()
     comparison = found = None
     if arguments.against:
         comparison = stage.compare(places, arguments.against, reading)
@@ -59,13 +60,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if comparison is None or arguments.output is not None:
         found = stage.run(places, reading, arguments.output, comparison)
         tables, errors = [*found.tables(), *tables], [*errors, *found.errors]
+        heading = [f"{found.place}: {found.contents}"]
     console.tell_errors(error for error in dict.fromkeys(errors) if console.is_quiet or error.trace)
     if arguments.output is not None:
         lines.append(f"{arguments.output}: written; open it in a browser")
     shown = [line for table in tables if table.rows for line in _show(table, has_all=console.is_verbose)]
     value = {"report": found, "comparison": comparison, "output": arguments.output}
     is_same = comparison is None or comparison.is_same
-    text = "\n".join([*shown, "", *lines]).strip()
+    text = "\n".join([*heading, *shown, "", *lines]).strip()
     return console.result(text, value, 3 if errors or not is_same else 0)
 
 

@@ -4,8 +4,9 @@ Nothing is changed. What is damaged is named, scene by scene; several archives c
 something wrong; a note is worth knowing, and right all the same.
 
 Raw: structure of every file, counts that must agree across files, segment ids of groups, labels.ply against the groups,
-the label map. Processed: checksums, shapes and values of every file, the manifest. Both: the official splits.
-Archive: every byte. Export: every file that its manifest names.
+the label map; every frame of .sens and every member of .zip files; and, unless scenes are chosen, the files in tasks/.
+A tree may also hold only such files. Processed: checksums, shapes and values of every file, the manifest. Both: the
+official splits. Archive: every byte. Export: every file that its manifest names.
 
 Whether two folders, archives or raw trees hold the same data: scannet-prep report PLACE --against PLACE.
 
@@ -24,9 +25,12 @@ from shlex import quote
 
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import Console, describe_findings, format_count, format_duration
+from scannet_prep.cli.console import Console, describe_findings, format_count
 from scannet_prep.failures import list_some
 from scannet_prep.space import format_bytes
+from scannet_prep.units import format_duration
+
+_MAX_SHOWN_SCENES = 5
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -58,14 +62,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
     lines = [*describe_findings(report.findings, report.paths[0], has_all=console.is_verbose)]
     if report.errors and report.kind == "raw":
-        # Only the damaged scenes, if they are few: a tree of a few scenes need not become whole.
-        scenes = dict.fromkeys(error.scene_id for error in report.errors)
-        choice = f" --scenes {' '.join(scenes)}" if "" not in scenes and len(scenes) < 6 else ""
-        command = f"scannet-prep download --types seg --verify -o {quote(report.paths[0])}{choice}"
+        types, scenes = report.to_download
+        command = f"scannet-prep download --types {' '.join(types)} --verify -o {quote(report.paths[0])}"
+        # Only the damaged scenes, if they are few: a tree of a few scenes need not become complete.
+        if 0 < len(scenes) <= _MAX_SHOWN_SCENES:
+            command += f" --scenes {' '.join(scenes)}"
         lines.append(f"to download again what is missing or damaged: {command}")
     vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
     splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
+    shared_files = f"files in tasks/: {report.shared_files:,}, " if report.shared_files else ""
     counts = f"{report.kind} scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,} ({splits}), {vertices}"
+    counts += shared_files
     size, duration = format_bytes(report.size_bytes), format_duration(console.seconds)
     lines.append(f"{list_some(report.paths, 1)}: {counts}{size}, in {duration}")
     errors, notes = len(report.errors), len(report.findings) - len(report.errors)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.benchmark_arguments import label_set_from
+from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, format_count
 from scannet_prep.errors import UsageError
 from scannet_prep.space import format_bytes
@@ -42,7 +42,7 @@ _VIEWS = "orbit, top, or azimuth and elevation in degrees: --view=-60,40 (defaul
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    what = "scene id, or @FILE with one id a line; may be left out if there is one scene"
+    what = "scene id, or @FILE with one id per line; optional if PLACE holds a single scene"
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help=what)
     what, default = "processed folder, or an archive: path or address (default: data/processed)", Path("data/processed")
     parser.add_argument("--source", type=shared.place_argument, default=default, metavar="PLACE", help=what)
@@ -57,11 +57,10 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shown = parser.add_argument_group("what is shown")
     what = f"{', '.join(_COLORS)} (default: the prediction, the labels, or rgb: the first that there is)"
     shown.add_argument("--color", choices=_COLORS, default="", metavar="COLOR", help=what)
-    label_sets, tasks = ("scannet20", "scannet200"), ("semantic", "instance")
-    what = f"label set of the labels, and of the prediction (default: {label_sets[0]})"
-    shown.add_argument("--labels", choices=label_sets, default=label_sets[0], help=what)
+    add_labels_argument(shown, "label set of the labels, and of the prediction (default: that of PLACE)")
     what = "folder with one prediction a scene, in the forms that evaluate takes"
     shown.add_argument("--pred", type=shared.path_argument, metavar="DIR", help=what)
+    tasks = ("semantic", "instance")
     shown.add_argument("--task", choices=tasks, default=tasks[0], help=f"what is predicted (default: {tasks[0]})")
     pictures = parser.add_argument_group("pictures")
     pictures.add_argument("--view", metavar="VIEW", help=_VIEWS)
@@ -86,15 +85,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         pred_dir=arguments.pred,
         task=arguments.task,
         color=arguments.color,
-        label_set=label_set_from(arguments),
+        label_set=arguments.labels,
         certificates=shared.certificates_from(arguments, console),
     )
     if arguments.serve is not None:
         if options or arguments.output:
-            raise UsageError("--serve writes no file, but -o, --view and --size are for files", "leave them out")
+            raise UsageError(
+                "--serve writes no file, but -o, --view and --size are for files",
+                "leave out --serve, or -o, --view and --size",
+            )
         return _serve(viewing, arguments.serve, console)
     report = view.run(viewing, arguments.output, arguments.export, options, progress=console)
-    return console.result(_describe(report), report, 0)
+    return console.result(_describe(viewing, report), report, 0, label_set=viewing.label_set.name)
 
 
 def _serve(viewing: Viewing, port: int, console: Console) -> int:
@@ -106,7 +108,7 @@ def _serve(viewing: Viewing, port: int, console: Console) -> int:
     server = SceneServer(viewing, port)
     ssh = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} {socket.gethostname()}"
     text = f"""\
-{format_count(len(viewing.scene_ids), "scene")} of {viewing.place.name}; Ctrl-C ends it
+{format_count(len(viewing.scene_ids), "scene")} of {viewing.place.name}, {viewing.label_set.name}; Ctrl-C ends it
 open in a browser: {server.url}
 if that is on another machine, first type there:
   {ssh}"""
@@ -117,10 +119,12 @@ if that is on another machine, first type there:
     return 0
 
 
-def _describe(report: ViewReport) -> str:
-    names = list(dict.fromkeys(report.colors.values()))
-    scenes = f"{format_count(len(report.colors), 'scene')}, coloured by {', '.join(names)}"
-    return "\n".join([*(f"{path}: {format_bytes(size)}" for path, size in report.files.items()), scenes])
+def _describe(viewing: Viewing, report: ViewReport) -> str:
+    colors = ", ".join(dict.fromkeys(report.colors.values()))
+    scenes = format_count(len(report.colors), "scene")
+    lines = [f"{viewing.place.name}: {scenes}, {viewing.label_set.name}, coloured by {colors}"]
+    lines += [f"{path}: {format_bytes(size)}" for path, size in report.files.items()]
+    return "\n".join(lines)
 
 
 def _size_argument(text: str) -> tuple[int, int]:

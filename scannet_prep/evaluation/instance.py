@@ -6,13 +6,14 @@ The rules, those of `evaluate_semantic_instance.py` in the ScanNet repository, a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import ContentError
-from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers
+from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers, check_truth
 from scannet_prep.labels import LabelSet
 
 MIN_VERTICES = 100
@@ -30,7 +31,8 @@ class InstancePrediction(NamedTuple):
     """The predicted instances of one scene, in an order that counts: for AP25, the first match is taken.
 
     Attributes:
-        masks: (M, V), bool, or numbers of which all but 0 are inside; masks may overlap.
+        masks: (M, V), bool, or numbers that are all 0 or 1 (inside); masks may overlap. Scores such as those of a
+            sigmoid are refused: compare them with a threshold first.
         labels: Integers (M,), train ids.
         scores: Numbers (M,), the confidence of each.
     """
@@ -40,8 +42,11 @@ class InstancePrediction(NamedTuple):
     scores: ArrayLike
 
 
-class InstanceTruth(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class InstanceTruth:
     """The annotated instances of one scene, as the samples of `ScanNet` have them.
+
+    The arguments have to be named: both are integers of every vertex, and swapped they would score 0.
 
     Attributes:
         labels: Integers (V,), train ids, and anything else where there is no class.
@@ -68,21 +73,23 @@ class InstanceScores(Scores):
         label_set: As given.
     """
 
-    def __init__(self, label_set: LabelSet) -> None:
+    def __init__(self, label_set: LabelSet | str) -> None:
         super().__init__(label_set)
         self._verdicts = [np.empty(0, _VERDICT)]
-        self._missed = np.zeros((len(label_set), len(THRESHOLDS)), np.int64)  # instances without a match
-        self._instances = np.zeros(len(label_set), np.int64)
-        self._predictions = np.zeros(len(label_set), np.int64)
+        self._missed = np.zeros((len(self.label_set), len(THRESHOLDS)), np.int64)  # instances without a match
+        self._instances = np.zeros(len(self.label_set), np.int64)
+        self._predictions = np.zeros(len(self.label_set), np.int64)
         self._left_out = np.zeros(2, np.int64)  # small, other
 
     def add(self, prediction: InstancePrediction, ground_truth: InstanceTruth) -> None:
         """Add one scene, whole.
 
         Raises:
-            ContentError: Lengths or types do not fit, or a confidence is not a number.
+            ContentError: Lengths or types do not fit, or a confidence is not a number; or the ground truth has several
+                numbers beyond the train ids, as that of another label set has.
         """
         truth_labels = check_integers(ground_truth.labels, "labels of the ground truth")
+        check_truth(truth_labels, self.label_set)
         numbers = check_integers(ground_truth.instances, "instances of the ground truth", len(truth_labels))
         masks, labels, scores = check_prediction(prediction, len(truth_labels))
         columns, classes, sizes = self._number_instances(truth_labels, numbers)
@@ -179,10 +186,13 @@ class InstanceScores(Scores):
 def check_prediction(
     prediction: InstancePrediction, vertex_count: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
-    """Check shapes and types; gives masks, bool (M, V), labels, int64 (M,), and scores, float64 (M,).
+    """Check shapes, types and values.
+
+    Returns:
+        Masks, bool (M, V); labels, int64 (M,); and scores, float64 (M,).
 
     Raises:
-        ContentError: They do not fit, or a confidence is not a number.
+        ContentError: Shapes do not fit; masks hold other values than 0 and 1; or a confidence is not a number.
     """
     labels = check_integers(prediction.labels, "labels")
     masks: NDArray[Any] = np.asarray(prediction.masks)
@@ -194,7 +204,22 @@ def check_prediction(
         raise ContentError(f"masks: found {masks.dtype} {masks.shape}, expected {expected}")
     if scores.shape != labels.shape or scores.dtype.kind not in "iuf" or not np.isfinite(scores).all():
         raise ContentError(f"scores: found {scores.dtype} {scores.shape}, expected {len(labels)} finite numbers")
-    return masks.astype(np.bool_, copy=False), labels, scores.astype(np.float64)
+    return _check_masks(masks), labels, scores.astype(np.float64)
+
+
+def _check_masks(masks: NDArray[Any]) -> NDArray[np.bool_]:
+    """Check that masks hold nothing but 0 and 1.
+
+    Raises:
+        ContentError: They hold other values.
+    """
+    is_inside = masks.astype(np.bool_, copy=False)
+    if masks.dtype != np.bool_ and not np.array_equal(masks, is_inside):
+        raise ContentError(
+            f"masks: found {masks.dtype} from {masks.min():g} to {masks.max():g}, expected bool, or only 0 and 1",
+            "compare with a threshold first: masks > 0.5 for probabilities, masks > 0 for logits",
+        )
+    return is_inside
 
 
 def _match(is_above: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[list[int], list[int], NDArray[np.bool_]]:

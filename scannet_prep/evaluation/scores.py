@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import ContentError, UsageError
-from scannet_prep.labels import LabelSet
+from scannet_prep.failures import list_some
+from scannet_prep.labels import LabelSet, parse_label_set
 
 Numbers: TypeAlias = Mapping[str, float | None]
 """Numbers by name; None where there is nothing to take one of."""
@@ -38,11 +39,14 @@ class Scores(ABC):
     All attributes but the label set are arrays or lists, which merging adds.
 
     Args:
-        label_set: SCANNET20 or SCANNET200.
+        label_set: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`.
+
+    Raises:
+        UsageError: `label_set` is not a label set.
     """
 
-    def __init__(self, label_set: LabelSet) -> None:
-        self.label_set = label_set
+    def __init__(self, label_set: LabelSet | str) -> None:
+        self.label_set: LabelSet = parse_label_set(label_set)
 
     def merge(self, other: Scores) -> None:
         """Add all that another one, for example of another rank, has collected.
@@ -51,10 +55,9 @@ class Scores(ABC):
             UsageError: It is of another task or label set.
         """
         if type(other) is not type(self) or other.label_set != self.label_set:
-            problem = f"{type(other).__name__} of {other.label_set.name} cannot be merged"
-            raise UsageError(
-                f"{problem} into {type(self).__name__} of {self.label_set.name}", "use the same everywhere"
-            )
+            mine = f"{type(self).__name__} of {self.label_set.name}"
+            problem = f"{type(other).__name__} of {other.label_set.name} cannot be merged into {mine}"
+            raise UsageError(problem, f"make both by {type(self).__name__}({self.label_set.name.upper()})")
         for name, value in vars(other).items():
             if name != "label_set":
                 setattr(self, name, getattr(self, name) + value)
@@ -67,6 +70,30 @@ class Scores(ABC):
         """Train ids of the classes that means are taken over."""
         groups = {name: list(getattr(self.label_set, name)) for name in ("head", "common", "tail")}
         return {"all": list(range(len(self.label_set)))} | {name: ids for name, ids in groups.items() if ids}
+
+
+def check_truth(labels: NDArray[np.int64], label_set: LabelSet) -> None:
+    """Refuse ground truth of another label set or numbering.
+
+    One number beyond the train ids may stand for unlabeled, such as 255. Several are classes of another label set, or
+    raw ids, whose vertices would silently not count.
+
+    Args:
+        labels: Train ids, int64 (V,), and anything negative or one other number where there is no class.
+        label_set: The label set that the labels should belong to.
+
+    Raises:
+        ContentError: Several numbers are too large to be train ids.
+    """
+    too_large = labels[labels >= len(label_set)]
+    if not len(too_large) or (too_large == too_large[0]).all():
+        return
+    numbers = [str(number) for number in np.unique(too_large).tolist()]
+    raise ContentError(
+        f"ground truth: found {list_some(numbers)}, which are not train ids of {label_set.name} "
+        f"(0 to {len(label_set) - 1})",
+        "read the labels with ScanNet(..., labels=scores.label_set)",
+    )
 
 
 def average(values: Iterable[float]) -> float | None:

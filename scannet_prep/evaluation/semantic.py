@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers
+from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers, check_truth
 from scannet_prep.labels import LabelSet
 
 _EPSILON = 1e-10
@@ -33,21 +33,25 @@ class SemanticScores(Scores):
             for predictions that are none of the K classes.
     """
 
-    def __init__(self, label_set: LabelSet) -> None:
+    def __init__(self, label_set: LabelSet | str) -> None:
         super().__init__(label_set)
-        self.confusion: NDArray[np.int64] = np.zeros((len(label_set), len(label_set) + 1), np.int64)
+        class_count = len(self.label_set)
+        self.confusion: NDArray[np.int64] = np.zeros((class_count, class_count + 1), np.int64)
 
     def add(self, prediction: ArrayLike, ground_truth: ArrayLike) -> None:
         """Add one scene, or any other set of vertices.
 
         Args:
             prediction: Integers (V,), train ids. What is not a train id, such as -1 or 255, is a miss.
-            ground_truth: Integers (V,), train ids. Vertices with anything else do not count.
+            ground_truth: Integers (V,), train ids. Vertices with a negative number, or with one other number such as
+                255, do not count.
 
         Raises:
-            ContentError: They are not integers, or not of the same length.
+            ContentError: They are not integers, or not of the same length; or the ground truth has several numbers
+                beyond the train ids, as that of another label set has.
         """
         truth = check_integers(ground_truth, "ground truth")
+        check_truth(truth, self.label_set)
         found = check_integers(prediction, "prediction", len(truth))
         class_count = len(self.label_set)
         counts = truth.view(np.uint64) < class_count  # negative numbers are large ones then

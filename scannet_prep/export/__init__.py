@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from scannet_prep.export.format import ExportFormat, ExportOptions
 
 EXPORT_NAME = "export.json"
-PARTS_NAME = "export.d"
 
 # Name, as in `--format`, to module, class, and one line for people. Here, so that a help text needs no NumPy.
 FORMATS = {
@@ -22,8 +21,6 @@ FORMATS = {
     "mmdet3d": ("mmdet3d", "MMDet3D", "mmdetection3d; for oneformer3d, also super_points/"),
     "benchmark-gt": ("benchmark_gt", "BenchmarkGt", "ground truth for the official evaluators: semantic/, instance/"),
     "ply": ("ply", "Ply", "for MeshLab; colour is rgb, label, instance or segment"),
-    "hdf5": ("hdf5", "Hdf5", "one HDF5 file with our array names (needs h5py)"),
-    "webdataset": ("webdataset", "WebDataset", "tar shards with our array names, for streaming"),
 }
 
 
@@ -31,7 +28,7 @@ def make_format(name: str, options: ExportOptions) -> ExportFormat:
     """Make a format by its name.
 
     Raises:
-        UsageError: There is none of that name, it cannot do what the options say, or it needs a package.
+        UsageError: There is no format of that name, or it does not support the options.
     """
     if name not in FORMATS:
         raise UsageError(f"{name!r} is not a format", f"there are: {', '.join(FORMATS)}")
@@ -42,4 +39,4 @@ def make_format(name: str, options: ExportOptions) -> ExportFormat:
 
 def is_export(path: Path) -> bool:
     """Whether `scannet-prep export` made a folder; it may look like a processed one."""
-    return (path / EXPORT_NAME).is_file() or (path / PARTS_NAME).is_dir()
+    return (path / EXPORT_NAME).is_file()

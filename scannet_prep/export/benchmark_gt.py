@@ -9,7 +9,7 @@ of the group: with `--labels-from ply`, the vertices of one group may have sever
 
 from __future__ import annotations
 
-from scannet_prep.errors import ExportError
+from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.export.format import ExportedScene, ExportFormat, encode_lines
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
@@ -24,7 +24,7 @@ class BenchmarkGt(ExportFormat):
     name = "benchmark-gt"
     uses_frame = False
 
-    def why_left_out(self, split: Split) -> str:
+    def exclusion_reason(self, split: Split) -> str:
         """Test scenes have no ground truth that anybody may have."""
         return "test scenes have no annotation" if split is Split.TEST else ""
 
@@ -32,17 +32,17 @@ class BenchmarkGt(ExportFormat):
         """Make both files.
 
         Raises:
-            ExportError: There are too many instances for the format.
+            ScanNetPrepError: There are too many instances for the format.
         """
-        raw_ids = raw_ids_of_groups(scene.meta.groups, self.options.label_set)
+        raw_ids = raw_ids_of_groups(scene.meta.groups, self.label_set)
         labeled = sorted(number for number, raw_id in raw_ids.items() if raw_id)
         if len(labeled) > _MAX_INSTANCES:
             problem = f"has {len(labeled):,} labeled instances, and the format can tell {_MAX_INSTANCES} apart"
-            raise ExportError(f"{scene.meta.scene_id}: {problem}", "leave the scene out")
+            raise ScanNetPrepError(f"{scene.meta.scene_id}: {problem}")
         numbers = {group_id: number for number, group_id in enumerate(labeled, start=1)}
         values = {item: raw_id * 1000 + numbers[item] if raw_id else 0 for item, raw_id in raw_ids.items()}
         name = f"{scene.meta.scene_id}.txt"
-        semantic = getattr(scene, self.options.label_set.raw_ids_key)
+        semantic = getattr(scene, self.label_set.raw_ids_key)
         return ExportedScene(
             {
                 f"semantic/{name}": [encode_lines(semantic)],

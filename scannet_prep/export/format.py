@@ -1,10 +1,9 @@
-"""What every export format offers, and what formats share: the frame of the scan, and rows of text."""
+"""The interface of export formats, and the conversions that several of them need."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
@@ -12,7 +11,6 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import measure_groups
 from scannet_prep.errors import FileError, UsageError
 from scannet_prep.files import Buffer, Fingerprint
 from scannet_prep.geometry import move_columns
@@ -27,23 +25,26 @@ _MAX_LINES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What a user chooses; each format says what it can do with it.
+    """The choices of a user. A format refuses those that it does not support.
 
     Attributes:
-        label_set: Classes of the labels, where a format holds those of one set only.
-        is_aligned: Whether points are in the axis-aligned frame; None for what the program itself does.
-        variant: A program that reads a dialect of the format, such as `oneformer3d`; empty for the format itself.
-        test_segments: Folder with segments of test scenes, which the release lacks.
+        label_set: The classes of the labels, for formats that hold a single label set; None for the
+            label set that the scenes were processed with.
+        is_aligned: Whether points are in the axis-aligned frame; None for the frame that the other
+            program uses.
+        variant: A program that reads a dialect of the format, such as `oneformer3d`; empty for the
+            format itself.
+        test_segments: The folder with segments of test scenes, which the release lacks.
     """
 
-    label_set: LabelSet = SCANNET20
+    label_set: LabelSet | None = None
     is_aligned: bool | None = None
     variant: str = ""
     test_segments: Path | None = None
 
 
 class ProcessedFile:
-    """Stands for the bytes of the processed scene's own file: they are linked where that is possible, else copied."""
+    """The content of the processed scene's own file: a link to it if possible, else a copy."""
 
 
 PROCESSED_FILE: Final = ProcessedFile()
@@ -52,12 +53,12 @@ FileContent: TypeAlias = Iterable[Buffer] | ProcessedFile
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExportedScene:
-    """What a format makes of one scene.
+    """The files of one scene.
 
     Attributes:
-        files: Their content by name, relative to the folder of the export, with `/`.
-        record: Plain values (what JSON holds) that `encode_shared` needs of this scene; kept in the export's manifest,
-            so that a later run can write the lists of scenes that it did not make.
+        files: The content of each file, by name, relative to the folder of the export, with `/`.
+        record: JSON values of this scene that `encode_shared` needs. The manifest of the export
+            keeps them, so that a later run can list scenes that it did not make.
     """
 
     files: Mapping[str, FileContent]
@@ -68,140 +69,131 @@ class ExportFormat(ABC):
     """The layout that another program reads. Picklable: each worker process gets one.
 
     Args:
-        options: What the user chose.
+        options: The choices of the user.
 
     Raises:
-        UsageError: The format cannot do that.
+        UsageError: The format does not support them.
     """
 
     name: ClassVar[str]
-    """As in `--format`."""
+    """The name for `--format`."""
     variants: ClassVar[tuple[str, ...]] = ()
-    """Programs that read a dialect of the format."""
+    """The dialects of the format: the programs that read them, or the colours of a mesh."""
     uses_label_set: ClassVar[bool] = True
-    """Whether the files hold labels of the chosen label set; else of both, or raw ids."""
+    """Whether the files depend on the chosen label set. If not, they hold both, or raw ids."""
     uses_frame: ClassVar[bool] = True
-    """Whether the files hold anything that has a frame: points or normals."""
+    """Whether the files hold points or normals."""
     is_aligned: ClassVar[bool | None] = False
-    """Whether the program's own points are aligned; None for a format that takes them as they are stored."""
+    """Whether the other program aligns points; None if it takes any frame."""
     uses_test_segments: ClassVar[bool] = False
-    """Whether segments of test scenes are read, where a folder of them is given."""
+    """Whether the format reads segments of test scenes."""
 
     def __init__(self, options: ExportOptions) -> None:
+        self._check_options(options)
+        self.label_set = SCANNET20
+        if self.uses_label_set and options.label_set is not None:
+            self.label_set = options.label_set
+        is_aligned = self.is_aligned
+        if self.uses_frame and options.is_aligned is not None:
+            is_aligned = options.is_aligned
+        self.options = replace(options, label_set=self.label_set, is_aligned=is_aligned)
+
+    def _check_options(self, options: ExportOptions) -> None:
         if options.variant and options.variant not in self.variants:
-            known = f"there are: {', '.join(self.variants)}" if self.variants else "leave it out"
-            raise UsageError(f"the format {self.name} has no dialect for {options.variant!r}", known)
+            hint = "leave out --for and --color"
+            if self.variants:
+                hint = f"there are: {', '.join(self.variants)}"
+            problem = f"the format {self.name} has no dialect for {options.variant!r}"
+            raise UsageError(problem, hint)
         if options.test_segments is not None and not self.uses_test_segments:
-            raise UsageError(f"the format {self.name} takes no segments of test scenes", "leave them out")
-        label_set = options.label_set if self.uses_label_set else SCANNET20
-        is_chosen = self.uses_frame and options.is_aligned is not None
-        is_aligned = options.is_aligned if is_chosen else self.is_aligned
-        self.options = replace(options, label_set=label_set, is_aligned=is_aligned)
+            problem = f"the format {self.name} takes no segments of test scenes"
+            raise UsageError(problem, "leave out --test-segments")
 
     @property
     def settings(self) -> dict[str, bool | str]:
-        """What is the same for all scenes of an export, for its manifest."""
+        """The settings that all scenes of an export share, for its manifest."""
         return {
             "format": self.name,
-            "label_set": self.options.label_set.name if self.uses_label_set else "",
+            "label_set": self.label_set.name if self.uses_label_set else "",
             "aligned": bool(self.options.is_aligned),
             "variant": self.options.variant,
         }
 
-    def why_left_out(self, split: Split) -> str:  # noqa: ARG002 - for formats that cannot hold a split
-        """Why scenes of a split are left out, for a message; empty where they are exported."""
+    def default_label_set(self, stored: LabelSet) -> LabelSet:
+        """Return the label set for scenes that were processed with `stored`, if none is chosen."""
+        return stored
+
+    def exclusion_reason(self, split: Split) -> str:  # noqa: ARG002 - for formats that cannot hold a split
+        """Return the reason why the scenes of a split are left out; empty if they are exported."""
         return ""
 
-    def other_inputs(self, scene_id: str, split: Split) -> dict[str, str]:
-        """What a scene is made from, beside the processed one: its segments, if they are read from elsewhere.
+    def extra_input_fingerprints(self, scene_id: str, split: Split) -> dict[str, str]:
+        """Return the fingerprints of files that a scene is made from beside the processed one.
+
+        Only test scenes have such a file: their segments, if a folder of them is given.
 
         Returns:
-            Size and CRC-32 of the file, for the record of the scene; nothing where there is no such file.
+            Size and CRC-32 of the file, for the record of the scene; nothing if it does not exist.
         """
         if split is not Split.TEST or self.options.test_segments is None:
             return {}
-        with suppress(FileError):
-            found = Fingerprint.from_file(self.options.test_segments / f"{scene_id}{SEGMENTS.suffix}")
-            return {"test_segments": f"{found.size_bytes} {found.crc32}"}
-        return {}
+        path = self.options.test_segments / f"{scene_id}{SEGMENTS.suffix}"
+        try:
+            fingerprint = Fingerprint.from_file(path)
+        except FileError:
+            return {}
+        return {"test_segments": f"{fingerprint.size_bytes} {fingerprint.crc32}"}
 
     @abstractmethod
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the files of one scene. Equal scenes give equal bytes.
 
         Raises:
-            ExportError: The scene cannot be told in this format.
+            ScanNetPrepError: The format cannot represent the scene.
         """
 
     def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:  # noqa: ARG002
-        """Make the files that tell of all scenes, such as lists, by name.
+        """Make the files that concern all scenes, such as lists.
 
         Args:
             records: Split and record of every exported scene, by scene id, sorted.
+
+        Returns:
+            The content of each file, by name.
         """
         return {}
 
 
-class JoinedFormat(ExportFormat):
-    """A format of one large file, or of some: `encode_scene` gives one file, the part of a scene, and parts are joined.
+def convert_scene(scene: ProcessedScene, options: ExportOptions) -> ProcessedScene:
+    """Convert a scene to the frame and the label set of the options.
 
-    So scenes are made in parallel, and an interrupted run goes on, as for other formats. Parts are removed when they
-    are joined; their names count for nothing. Points are taken as they are stored.
-    """
-
-    is_aligned = None
-
-    def make_arrays(self, scene: ProcessedScene) -> dict[str, NDArray[Any]]:
-        """The arrays of a scene as processing makes them with these options."""
-        turned = as_asked_for(scene, self.options)
-        groups = measure_groups(scene.meta.groups, scene.instances, turned.points)
-        normals = turned.normals.astype(np.float16)
-        return replace(turned, normals=normals, meta=replace(turned.meta, groups=groups)).arrays()
-
-    @abstractmethod
-    def plan_files(self, parts: Mapping[str, tuple[Split, int]]) -> Mapping[str, Sequence[str]]:
-        """Deal the scenes to files.
-
-        Args:
-            parts: Split of each scene and size of its part in bytes, by scene id, sorted.
-
-        Returns:
-            Ids of scenes in the order in which they go in, by the name of the file.
-        """
-
-    @abstractmethod
-    def join(self, path: Path, parts: Mapping[str, Path]) -> None:
-        """Write one file. Equal parts give equal bytes.
-
-        Args:
-            path: Where; a temporary name, and the caller renames it.
-            parts: The part of each scene, by scene id, in the order of `plan_files`.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-
-
-def as_asked_for(scene: ProcessedScene, options: ExportOptions) -> ProcessedScene:
-    """Turn a scene into the frame, and its labels into the label set, that are asked for.
-
-    To align is exact: the same formula in float64 as processing has. To go back inverts the matrix in float64; the
-    result is within one unit of the last place that float32 has for the largest coordinates of the scene (4.8e-7 m
-    within 8 m of the origin) of what the mesh holds, not always equal.
+    Aligning is exact: processing uses the same formula in float64. Going back inverts the matrix in
+    float64. The result is not always equal to the mesh, but differs by at most one unit of the last
+    place that float32 has for the largest coordinates of the scene (4.8e-7 m within 8 m of the
+    origin).
 
     Returns:
-        The scene; where it has been turned, normals are float32, and boxes of groups those of before.
+        The scene. If its frame has changed, its normals are float32; the boxes of its groups are
+        still those of the stored frame.
     """
     stored = scene.meta.options
     is_aligned = stored.align_axis if options.is_aligned is None else options.is_aligned
-    chosen = replace(stored, scannet200=options.label_set == SCANNET200, align_axis=is_aligned)
-    labels = options.label_set.labels_from_raw_ids(getattr(scene, options.label_set.raw_ids_key))
-    scene = replace(scene, labels=labels, meta=replace(scene.meta, options=chosen))
+    label_set = options.label_set or stored.label_set
+    chosen = replace(stored, scannet200=label_set == SCANNET200, align_axis=is_aligned)
+    labels = label_set.labels_from_raw_ids(getattr(scene, label_set.raw_ids_key))
+    scene = replace(scene, stored_labels=labels, meta=replace(scene.meta, options=chosen))
     if is_aligned == stored.align_axis:
         return scene
-    matrix = scene.axis_alignment if is_aligned else np.asarray(np.linalg.inv(scene.axis_alignment), np.float64)
-    rotation = scene.axis_alignment[:3, :3] if is_aligned else scene.axis_alignment[:3, :3].T
-    normals: Any = _move(scene.normals, rotation)  # of another type than stored ones: formats round them as they need
+
+    aligned_from_scan = scene.axis_alignment
+    if is_aligned:
+        matrix = aligned_from_scan
+        rotation = aligned_from_scan[:3, :3]
+    else:
+        matrix = np.asarray(np.linalg.inv(aligned_from_scan), np.float64)
+        rotation = aligned_from_scan[:3, :3].T
+    # Stored normals are float16. Each format rounds these as it needs.
+    normals: Any = _move(scene.normals, rotation)
     return replace(scene, points=_move(scene.points, matrix), normals=normals)
 
 
@@ -214,28 +206,33 @@ def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDA
 
 
 def encode_lines(values: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]] | None = None) -> bytes:
-    """Write whole numbers from 0 as text, one a line; each distinct one is written once, which is faster.
+    """Encode non-negative integers as text, one per line.
+
+    Each distinct number is formatted once, which takes a hundredth of the time of `np.savetxt`.
 
     Args:
         values: The numbers; with a table, indices into it, -1 for its last entry.
-        table: The number for each value.
+        table: The number for each index.
     """
-    if table is None and values.size and int(values.max()) >= _MAX_LINES:
-        table, inverse = np.unique(values, return_inverse=True)
-        values = inverse.reshape(-1)
-    elif table is None:
-        table = np.arange(int(values.max(initial=0)) + 1)
+    if table is None:
+        largest = int(values.max(initial=0))
+        if largest < _MAX_LINES:
+            table = np.arange(largest + 1)
+        else:
+            table, inverse = np.unique(values, return_inverse=True)
+            values = inverse.reshape(-1)
     lines = np.array([b"%d\n" % number for number in table.tolist()])
+    # NumPy pads shorter lines with zero bytes.
     padded: bytes = lines[values].tobytes()
     return padded.translate(None, b"\0")
 
 
 def encode_npy(array: NDArray[Any]) -> list[Buffer]:
-    """Encode an array as the bytes of an `.npy` file, those of `np.save`, in pieces; large arrays are not copied."""
+    """Encode an array as an `.npy` file, as `np.save` does, without a copy of a large array."""
     array = np.ascontiguousarray(array)
     return [encode_npy_header(array.dtype.str, array.shape), encode_bytes(array)]
 
 
 def encode_bytes(array: NDArray[Any]) -> Buffer:
-    """The bytes of an array, row by row; not copied where they lie so."""
+    """Return the bytes of an array in C order, without a copy if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

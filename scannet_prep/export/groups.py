@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.annotate import AnnotatedGroup
-from scannet_prep.errors import ExportError, SegmentsError
+from scannet_prep.errors import RawFileError, ScanNetPrepError
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.segments import read_segments
@@ -64,17 +64,18 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
         Unsigned or signed integers (V,), contiguous from 0, in the order of the raw segment ids.
 
     Raises:
-        ExportError: The scene has no segments, and no folder is given.
+        ScanNetPrepError: The scene has no segments, and no folder is given.
         FileError: Its segments cannot be read, or are of another mesh.
     """
     if scene.segments is not None:
         return scene.segments
     if test_segments is None:
-        hint = f"process it again, with *{SEGMENTS.suffix} beside its mesh"
-        raise ExportError(f"{scene.meta.scene_id} has no segments, which this format needs", hint)
+        scene_id = scene.meta.scene_id
+        hint = f"scannet-prep download --types {SEGMENTS.suffix} --scenes {scene_id}, then scannet-prep process"
+        raise ScanNetPrepError(f"{scene_id} has no segments, which this format needs", hint)
     path = test_segments / f"{scene.meta.scene_id}{SEGMENTS.suffix}"
     found, expected = read_segments(path).indices, len(scene.points)
     if len(found) != expected:
         problem = f"has {len(found):,} vertices, but the scene has {expected:,}"
-        raise SegmentsError(path, problem, f"run the Segmentator on {scene.meta.scene_id}_vh_clean_2.ply")
+        raise RawFileError(path, problem, f"run the Segmentator on {scene.meta.scene_id}_vh_clean_2.ply")
     return found

@@ -1,27 +1,25 @@
-"""`export.json` of an export: what made it, from what, with which options, and every file of it."""
+"""`export.json`, the manifest of an export: its settings, its source, and every file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import ContentError, ManifestError, MissingFileError
-from scannet_prep.export import EXPORT_NAME, PARTS_NAME
+from scannet_prep.errors import ContentError, FileError, MissingFileError
+from scannet_prep.export import EXPORT_NAME
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.shards import ShardFolder
-from scannet_prep.typed_json import parse_json, to_plain
+from scannet_prep.typed_json import make_decoder, parse_json, to_plain
 from scannet_prep.version import VERSION
 
 _KIND = "scannet_prep export"
 _FORMAT_VERSION = 1
 _MAX_BYTES = 1 << 30
-_HINT = "remove the export, and make it again"
+_HINT = "remove the folder of the export, then run the same scannet-prep export command again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +28,9 @@ class ExportEntry:
 
     Attributes:
         split: Its split.
-        source: Of the processed scene that it was made from.
-        files: Its files, by name; none for a scene that is part of a larger file.
-        record: What the lists of the format tell of it.
+        source: The fingerprint of the processed scene that it was made from.
+        files: The fingerprints of its files, by name.
+        record: The values of the scene that the lists of the format need.
     """
 
     split: Split
@@ -43,16 +41,16 @@ class ExportEntry:
 
 @dataclass(frozen=True, slots=True)
 class ExportManifest:
-    """What an export holds.
+    """The content of an export.
 
     Attributes:
-        settings: What is the same for all scenes: `format`, `label_set` (empty for both), `aligned`, `variant`.
-        place: From which folder or archive.
-        program_version: By which version of this program.
-        shared: Files that tell of several scenes, or hold them, by name.
-        scenes: By scene id.
+        settings: `format`, `label_set` (empty for both), `aligned` and `variant` of all scenes.
+        place: The folder or archive of the processed scenes.
+        program_version: The version of this program that wrote the manifest.
+        shared: The fingerprints of files that concern several scenes, by name.
+        scenes: The exported scenes, by id.
         failures: Scenes that failed in the last run that tried them, by id.
-        unfinished: Scenes that runs had still to make; empty where the last one came to its end.
+        unfinished: Scenes that interrupted runs had still to make.
     """
 
     settings: Mapping[str, bool | str] = field(hash=False)
@@ -65,72 +63,47 @@ class ExportManifest:
     failures: Mapping[str, SceneFailure] = field(default_factory=dict, hash=False)
     unfinished: tuple[str, ...] = ()
 
-    def restrict(self, scene_ids: Collection[str]) -> ExportManifest:
-        """What it tells of some scenes, by themselves."""
-        scenes = {name: item for name, item in self.scenes.items() if name in scene_ids}
-        return replace(self, shared={}, scenes=scenes, failures={}, unfinished=())
-
     def files(self) -> Iterator[tuple[str, Fingerprint]]:
-        """All files, those that tell of several scenes first."""
+        """Iterate over all files, those that concern several scenes first."""
         yield from self.shared.items()
         for entry in self.scenes.values():
             yield from entry.files.items()
 
 
-def shards_of(out_dir: Path) -> ShardFolder:
-    """The shards that have made scenes of an export and have not been merged."""
-    return ShardFolder(out_dir / PARTS_NAME, "export")
+_MANIFEST = make_decoder(ExportManifest)
 
 
 def read_export(out_dir: Path) -> ExportManifest | None:
-    """Read the manifest of an export, with what shards have added; None where there is none.
+    """Read the manifest of an export. Returns None if the folder has none.
 
     Raises:
-        FileError: It, or a part, cannot be read.
-        ManifestError: It, or a part, is damaged, or was written by something else.
+        FileError: It cannot be read, is damaged, or was written by another program.
     """
-    merged = None
-    for path in (out_dir / EXPORT_NAME, *shards_of(out_dir).list_files().values()):
-        with suppress(MissingFileError):
-            found = _read(path)
-            merged = found if merged is None else _add(merged, found)
-    return merged
-
-
-def _add(known: ExportManifest, part: ExportManifest) -> ExportManifest:
-    """Add what a shard has made, or was to make, to what was known before."""
-    told = {*part.scenes, *part.failures, *part.unfinished}
-    scenes = {name: item for name, item in known.scenes.items() if name not in told}
-    failures = {name: item for name, item in known.failures.items() if name not in told}
-    unfinished = {*known.unfinished}.difference(told).union(part.unfinished)
-    return replace(
-        part,
-        shared=known.shared,
-        scenes={**scenes, **part.scenes},
-        failures={**failures, **part.failures},
-        unfinished=tuple(sorted(unfinished)),
-    )
+    try:
+        return _read(out_dir / EXPORT_NAME)
+    except MissingFileError:
+        return None
 
 
 def _read(path: Path) -> ExportManifest:
     try:
-        manifest = parse_json(read_file(path, _MAX_BYTES), ExportManifest)
+        manifest = parse_json(read_file(path, _MAX_BYTES), _MANIFEST)
     except ContentError as error:
-        raise ManifestError(path, f"is damaged, or not of an export: {error}", _HINT) from None
+        raise FileError(path, f"is damaged, or not of an export: {error}", _HINT) from None
     if (manifest.kind, manifest.format_version) != (_KIND, _FORMAT_VERSION):
         found = f"{manifest.kind[:40]!a}, version {manifest.format_version}"
-        raise ManifestError(path, f"says that it is {found}, expected {_KIND!r}, {_FORMAT_VERSION}", _HINT)
+        raise FileError(path, f"is {found}, expected {_KIND!r}, {_FORMAT_VERSION}", _HINT)
     for name in (*manifest.scenes, *manifest.unfinished):
         if not SceneId.is_valid(name):
-            raise ManifestError(path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT)
+            raise FileError(path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT)
     for name, _ in manifest.files():
         if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
-            raise ManifestError(path, f"is damaged: it names the file {name[:80]!a}", _HINT)
+            raise FileError(path, f"is damaged: it names the file {name[:80]!a}", _HINT)
     return manifest
 
 
 def write_export(path: Path, manifest: ExportManifest, *, is_durable: bool = False) -> None:
-    """Write a manifest; the same one is not written again.
+    """Write a manifest, unless the file already has this content.
 
     Raises:
         OutputError: It cannot be written.
@@ -139,5 +112,5 @@ def write_export(path: Path, manifest: ExportManifest, *, is_durable: bool = Fal
 
 
 def encode_export(manifest: ExportManifest) -> bytes:
-    """Encode a manifest; equal ones are equal bytes."""
+    """Encode a manifest. Equal manifests give equal bytes."""
     return json.dumps(to_plain(manifest), sort_keys=True).encode() + b"\n"

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ExportError
-from scannet_prep.export.format import ExportedScene, ExportFormat, as_asked_for, encode_lines, encode_npy
+from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.export.format import ExportedScene, ExportFormat, convert_scene, encode_lines, encode_npy
 from scannet_prep.export.groups import (
     TEST_SEGMENTS_NEEDED,
     raw_ids_by_group,
@@ -35,6 +35,11 @@ from scannet_prep.scene import SceneId, Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
 _MAX_GROUP_ID = 998
+# Of the train split of ScanNet: the default values of Mask3D's data set (datasets/semseg.py, color_mean_std).
+_DEFAULT_MOMENTS = {
+    "mean": [0.47793125906962, 0.4303257521323044, 0.3749598901421883],
+    "std": [0.2834475483823543, 0.27566157565723015, 0.27018971370874995],
+}
 
 
 class Mask3D(ExportFormat):
@@ -43,7 +48,7 @@ class Mask3D(ExportFormat):
     name = "mask3d"
     uses_test_segments = True
 
-    def why_left_out(self, split: Split) -> str:
+    def exclusion_reason(self, split: Split) -> str:
         """Test scenes need segments."""
         return TEST_SEGMENTS_NEEDED if split is Split.TEST and self.options.test_segments is None else ""
 
@@ -52,19 +57,19 @@ class Mask3D(ExportFormat):
         scene_id, split = scene.meta.scene_id, scene.meta.split
         is_test = split is Split.TEST
         matrix = np.empty((len(scene.points), 10 if is_test else 12), np.float32)
-        scene = as_asked_for(scene, self.options)
+        scene = convert_scene(scene, self.options)
         matrix[:, :3], matrix[:, 3:6], matrix[:, 6:9] = scene.points, scene.colors, scene.normals
         matrix[:, 9] = segments_of(scene, self.options.test_segments)
         record = {"file_len": len(matrix)}
         if is_test:
             return ExportedScene({_matrix_name(scene_id, split): encode_npy(matrix)}, record)
-        matrix[:, 10] = raw_ids_by_group(scene, self.options.label_set)
+        matrix[:, 10] = raw_ids_by_group(scene, self.label_set)
         matrix[:, 11] = scene.instances
         largest = max((group.id for group in scene.meta.groups), default=0)
         if largest > _MAX_GROUP_ID:
             message = f"{scene_id} has a group {largest}, but Mask3D's ground truth has room for 0 to {_MAX_GROUP_ID}"
-            raise ExportError(message, "leave the scene out")
-        raw_ids = raw_ids_of_groups(scene.meta.groups, self.options.label_set)
+            raise ScanNetPrepError(message)
+        raw_ids = raw_ids_of_groups(scene.meta.groups, self.label_set)
         table = table_by_group({group: raw_id * 1000 + group + 1 for group, raw_id in raw_ids.items()}, none=0)
         mean, mean_square = _color_moments(scene.colors)
         return ExportedScene(
@@ -76,7 +81,10 @@ class Mask3D(ExportFormat):
         )
 
     def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:
-        """Make the databases, and the mean and deviation of colours over the train scenes."""
+        """Make the databases, and the mean and deviation of colours over the train scenes.
+
+        Without train scenes, mean and deviation are those that Mask3D has as a default.
+        """
         entries: dict[str, list[dict[str, Any]]] = {}
         for scene_id, (split, record) in records.items():
             modes = [_MODES[split]] if split is Split.TEST else [_MODES[split], "train_validation"]
@@ -86,14 +94,14 @@ class Mask3D(ExportFormat):
         joint.sort(key=lambda entry: entry["filepath"])  # train before validation
         files = {f"{mode}_database.yaml": "".join(map(_yaml_item, found)) for mode, found in entries.items()}
         train = [record for split, record in records.values() if split is Split.TRAIN]
-        if train:  # else, its loader takes those of the whole train split
-            files["color_mean_std.yaml"] = _yaml_mapping(_join_moments(train))
+        # Written in any case: where the file is missing, Mask3D's loader fails with an UnboundLocalError.
+        files["color_mean_std.yaml"] = _yaml_mapping(_join_moments(train) if train else _DEFAULT_MOMENTS)
         files["label_database.yaml"] = self._encode_labels()
         return {name: text.encode("ascii") for name, text in files.items()}
 
     @property
     def _folder(self) -> str:
-        return f"data/processed/{self.options.label_set.name.lower().removesuffix('20')}"
+        return f"data/processed/{self.label_set.name.lower().removesuffix('20')}"
 
     def _make_entry(self, scene_id: SceneId, split: Split, record: Mapping[str, Any]) -> dict[str, Any]:
         raw = f"{SPLIT_DIRS[split]}/{scene_id}/{scene_id}"
@@ -119,11 +127,11 @@ class Mask3D(ExportFormat):
 
     def _encode_labels(self) -> str:
         """The classes by raw id; Mask3D counts train ids in the order of the file."""
-        blank = "_" if self.options.label_set == SCANNET20 else " "
+        blank = "_" if self.label_set == SCANNET20 else " "
         return "".join(
             f"{item.raw_id}:\n"
             + _yaml_mapping({"color": item.color, "name": item.name.replace(" ", blank), "validation": True}, "  ")
-            for item in self.options.label_set.classes
+            for item in self.label_set.classes
         )
 
 

@@ -25,7 +25,7 @@ from scannet_prep.export.format import (
     ExportedScene,
     ExportFormat,
     ExportOptions,
-    as_asked_for,
+    convert_scene,
     encode_bytes,
     encode_npy,
 )
@@ -36,7 +36,7 @@ from scannet_prep.export.groups import (
     segments_of,
     table_by_group,
 )
-from scannet_prep.labels import SCANNET20, SCANNET200
+from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
 
@@ -61,28 +61,32 @@ class MMDet3D(ExportFormat):
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(options)
         if not options.variant and options.label_set == SCANNET200:
-            raise UsageError("mmdetection3d has no ScanNet200; OneFormer3D has", "choose the variant oneformer3d")
+            raise UsageError("mmdetection3d has no ScanNet200; OneFormer3D has", "--for oneformer3d")
         if not options.variant and options.test_segments is not None:
-            raise UsageError("mmdetection3d reads no segments; OneFormer3D does", "choose the variant oneformer3d")
+            raise UsageError("mmdetection3d reads no segments; OneFormer3D does", "--for oneformer3d")
         self._box_classes = _BOX_CLASSES
         if options.label_set == SCANNET200:
             self._box_classes = {i.raw_id: i.name for i in SCANNET200.classes if i.raw_id not in _WALL_AND_FLOOR_200}
 
-    def why_left_out(self, split: Split) -> str:
+    def default_label_set(self, stored: LabelSet) -> LabelSet:
+        """ScanNet20 for mmdetection3d, which has no other; OneFormer3D has both."""
+        return stored if self.options.variant else SCANNET20
+
+    def exclusion_reason(self, split: Split) -> str:
         """OneFormer3D needs segments of test scenes."""
         needed = self.options.variant and self.options.test_segments is None
         return TEST_SEGMENTS_NEEDED if split is Split.TEST and needed else ""
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the arrays of a scene, and find its boxes."""
-        scene = as_asked_for(scene, self.options)
+        scene = convert_scene(scene, self.options)
         points = scene.points
         arrays: dict[str, NDArray[Any]] = {"points": np.hstack([points, scene.colors], dtype=np.float32)}
         if self.options.variant:
             arrays["super_points"] = segments_of(scene, self.options.test_segments).astype(np.int64)
         record: dict[str, Any] = {}
         if scene.meta.split is not Split.TEST:
-            label_set, objects = self.options.label_set, _number_objects(scene.meta.groups)
+            label_set, objects = self.label_set, _number_objects(scene.meta.groups)
             numbers = table_by_group({group: number + 1 for group, number in objects.items()}, none=0)
             raw_ids = raw_ids_by_group(scene, label_set)
             arrays |= {"instance_mask": numbers.take(scene.instances), "semantic_mask": raw_ids}
@@ -103,7 +107,7 @@ class MMDet3D(ExportFormat):
 
     def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:
         """Make the infos of each split, and for the 20 classes how semantic training samples and weighs scenes."""
-        dataset = self.options.label_set.name.lower().removesuffix("20")
+        dataset = self.label_set.name.lower().removesuffix("20")
         prefix = f"{dataset}_oneformer3d" if self.options.variant else dataset
         categories = {name: number for number, name in enumerate(self._box_classes.values())}
         metainfo = {"categories": categories, "dataset": dataset, "info_version": "1.1"}
@@ -115,7 +119,7 @@ class MMDet3D(ExportFormat):
             infos = [self._make_info(scene_id, record) for scene_id, record in scenes.items()]
             content = {"metainfo": metainfo, "data_list": infos}
             files[f"{prefix}_infos_{split}.pkl"] = pickle.dumps(content, _PICKLE_PROTOCOL)
-            if split is not Split.TEST and self.options.label_set == SCANNET20:
+            if split is not Split.TEST and self.label_set == SCANNET20:
                 vertices = [record["vertices"] for record in scenes.values()]
                 counts = [record["counts"] for record in scenes.values()]
                 for name, array in (("resampled_scene_idxs", _resample(vertices)), ("label_weight", _weigh(counts))):

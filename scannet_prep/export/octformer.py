@@ -24,7 +24,7 @@ from scannet_prep.export.format import (
     ExportFormat,
     ExportOptions,
     FileContent,
-    as_asked_for,
+    convert_scene,
     encode_lines,
 )
 from scannet_prep.labels import SCANNET200
@@ -47,16 +47,16 @@ class OctFormer(ExportFormat):
         """Make the `.npz`, and the raw ids of train and val."""
         is_test = scene.meta.split is Split.TEST
         start = f"{'test' if is_test else 'train'}/{scene.meta.scene_id}"
-        wanted, files = as_asked_for(scene, self.options), dict[str, FileContent]()
+        wanted, files = convert_scene(scene, self.options), dict[str, FileContent]()
         if wanted.meta.options == scene.meta.options:
             files[f"{start}.npz"] = PROCESSED_FILE
         else:
             arrays: dict[str, NDArray[Any]] = {"points": wanted.points, "normals": wanted.normals.astype(np.float16)}
-            arrays |= {"colors": wanted.colors, "labels": wanted.labels}
+            arrays |= {"colors": wanted.colors, "labels": wanted.stored_labels}
             files[f"{start}.npz"] = encode_npz(arrays, frozenset({"labels"}))
         if not is_test:
             raw_ids: NDArray[np.integer[Any]] = scene.nyu40_ids
-            if self.options.label_set == SCANNET200:  # only where they are classes, as its own program writes them
+            if self.label_set == SCANNET200:  # only where they are classes, as its own program writes them
                 raw_ids = np.where(SCANNET200.labels_from_raw_ids(scene.scannet_ids) > 0, scene.scannet_ids, 0)
             files[f"{start}.txt"] = [encode_lines(raw_ids)]
         return ExportedScene(files)

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ExportError
-from scannet_prep.export.format import ExportedScene, ExportFormat, ExportOptions, as_asked_for, encode_bytes
+from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.export.format import ExportedScene, ExportFormat, ExportOptions, convert_scene, encode_bytes
 from scannet_prep.files import Buffer
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
@@ -46,7 +46,7 @@ class Ply(ExportFormat):
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(replace(options, variant=options.variant or "rgb"))
 
-    def why_left_out(self, split: Split) -> str:
+    def exclusion_reason(self, split: Split) -> str:
         """Test scenes have colours only."""
         is_annotated = split is not Split.TEST or self.options.variant == "rgb"
         return "" if is_annotated else f"test scenes have no {self.options.variant}s"
@@ -55,23 +55,23 @@ class Ply(ExportFormat):
         """Make the file.
 
         Raises:
-            ExportError: It is to be coloured by segment, and has none.
+            ScanNetPrepError: It is to be coloured by segment, and has none.
         """
-        raw_ids = getattr(scene, self.options.label_set.raw_ids_key)
-        points = as_asked_for(scene, self.options).points
+        raw_ids = getattr(scene, self.label_set.raw_ids_key)
+        points = convert_scene(scene, self.options).points
         comment = f"{scene.meta.scene_id}, coloured by {self.options.variant}"
         content = encode_ply(comment, points, self._colors(scene, raw_ids), scene.faces, raw_ids)
         return ExportedScene({f"{scene.meta.split}/{scene.meta.scene_id}.ply": content})
 
     def _colors(self, scene: ProcessedScene, raw_ids: NDArray[np.unsignedinteger]) -> NDArray[np.uint8]:
         if self.options.variant == "label":
-            label_set = self.options.label_set
+            label_set = self.label_set
             return label_set.colorize(label_set.train_ids_from_raw_ids(raw_ids, -1))
         if self.options.variant == "instance":
             return color_numbers(scene.instances)
         if self.options.variant == "segment":
             if scene.segments is None:
-                raise ExportError(f"{scene.meta.scene_id}: has no segments to give it colours", "choose other colours")
+                raise ScanNetPrepError(f"{scene.meta.scene_id}: has no segments to give it colours", "--color rgb")
             return color_numbers(scene.segments)
         return scene.colors
 

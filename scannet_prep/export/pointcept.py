@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.export.format import ExportedScene, ExportFormat, as_asked_for, encode_npy
+from scannet_prep.export.format import ExportedScene, ExportFormat, convert_scene, encode_npy
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.scene import Split
@@ -26,7 +26,7 @@ class Pointcept(ExportFormat):
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the arrays; those of the annotation only where there is one."""
-        scene = as_asked_for(scene, self.options)
+        scene = convert_scene(scene, self.options)
         normals = scene.normals.astype(np.float32)
         assets: dict[str, NDArray[Any]] = {"coord": scene.points, "color": scene.colors, "normal": normals}
         if scene.meta.split is not Split.TEST:

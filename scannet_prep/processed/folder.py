@@ -6,7 +6,7 @@ Whether a folder is usable has one answer, which the dataset, pack, verify and i
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -15,7 +15,7 @@ from shlex import quote
 
 import msgspec
 
-from scannet_prep.errors import FileError, ManifestError, MissingFileError, ProcessedFileError
+from scannet_prep.errors import FileError, MissingFileError, OldFormatError, ProcessedFileError
 from scannet_prep.files import (
     Fingerprint,
     make_directory,
@@ -30,9 +30,15 @@ from scannet_prep.processed.manifest import (
     SceneEntry,
     encode_manifest,
     read_manifest,
-    shards_of,
 )
-from scannet_prep.processed.scene import MAX_FILE_BYTES, check_meta, parse_processed
+from scannet_prep.processed.npz import again_hint
+from scannet_prep.processed.scene import (
+    MAX_FILE_BYTES,
+    ProcessOptions,
+    check_meta,
+    parse_processed,
+    read_processed,
+)
 from scannet_prep.release import TERMS_URL
 from scannet_prep.scene import SceneId, Split
 
@@ -126,18 +132,18 @@ def write_failed_list(path: Path, scene_ids: Collection[str]) -> None:
 
 def encode_failed_list(scene_ids: Collection[str]) -> bytes:
     """Encode `failed.txt`."""
-    lines = ["# scenes that failed; to try them again: the same scannet-prep command with --scenes @failed.txt\n"]
+    lines = ["# Scenes that failed. To try them again: the same scannet-prep command with --scenes @failed.txt\n"]
     return "".join([*lines, *(f"{scene_id}\n" for scene_id in sorted(scene_ids))]).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class FolderState:
-    """What a processed folder holds, and whether it can be used.
+    """The content of a processed folder, and whether it can be used.
 
     Attributes:
-        manifest: What the manifest says; where it cannot be read, or is not there, what the files say.
-        has_manifest: Whether it is the manifest that says so.
-        faults: Why the folder must not be used; none where it may be.
+        manifest: From `manifest.json`; where that is missing or damaged, from the files of the scenes.
+        has_manifest: Whether it comes from `manifest.json`.
+        faults: The reasons why the folder must not be used; empty where it may be.
     """
 
     manifest: Manifest
@@ -146,56 +152,54 @@ class FolderState:
 
 
 def find_state(out_dir: Path) -> FolderState:
-    """Look at a processed folder. With a manifest, no scene is opened; without one, each is read.
+    """Inspect a processed folder. With a manifest, no scene is opened; without one, every scene is read.
 
     Raises:
-        MissingFileError: There is no such folder, or it cannot be looked at.
+        MissingFileError: There is no such folder, or it cannot be looked into.
     """
-    if not os.path.isdir(out_dir):  # noqa: PTH112 - also where nobody may look
+    if not os.path.isdir(out_dir):  # noqa: PTH112 - Path.is_dir raises where the parent may not be looked into
         raise MissingFileError(out_dir, "no such folder", f"make it: scannet-prep process -o {quote(str(out_dir))}")
-    manifest, faults = None, list[FileError](shards_of(out_dir).find_faults())
-    has_parts = bool(faults)
+    faults = list[FileError]()
+    if (out_dir / UNFINISHED_NAME).exists():
+        faults.append(FileError(out_dir / UNFINISHED_NAME, "exists: processing has not finished", _AGAIN))
+    manifest = None
     try:
         manifest = read_manifest(out_dir)
+    except OldFormatError as error:  # its scenes have the old format too
+        return FolderState(Manifest(ProcessOptions()), has_manifest=False, faults=(error,))
     except FileError as error:
         faults.append(error)
-    is_marked = (out_dir / UNFINISHED_NAME).exists()
-    if is_marked or not (manifest is None or manifest.is_complete or has_parts):
-        path = out_dir / (UNFINISHED_NAME if is_marked else MANIFEST_NAME)
-        faults.insert(0, ManifestError(path, "says that processing has not finished", _AGAIN))
-    has_manifest = manifest is not None
-    if manifest is None:
-        scenes, unreadable = find_entries(out_dir, {})
-        manifest = Manifest(scenes)
-        faults += unreadable or ([] if scenes else [_no_scenes(out_dir)])
-    if mixture := find_mixture(out_dir, manifest.scenes):
-        faults.append(mixture)
-    return FolderState(manifest, has_manifest, tuple(faults))
+    if manifest is not None:
+        return FolderState(manifest, has_manifest=True, faults=tuple(faults))
+
+    head = find_head(out_dir) or Manifest(ProcessOptions())
+    scenes, unreadable = find_entries(out_dir, head)
+    faults += unreadable
+    if not (scenes or unreadable):
+        faults.append(_no_scenes(out_dir))
+    return FolderState(msgspec.structs.replace(head, scenes=scenes), has_manifest=False, faults=tuple(faults))
 
 
-def find_mixture(out_dir: Path, scenes: Mapping[str, SceneEntry]) -> ManifestError | None:
-    """Tell of scenes that were made in different ways that a sample shows; None where all were made in the same way."""
-    kinds = dict[str, str]()
-    for scene_id, entry in scenes.items():
-        made = entry.options
-        kinds.setdefault(f"align_axis={made.align_axis}, labels_from={made.labels_from}", scene_id)
-    if len(kinds) < 2:
-        return None
-    problem = "scenes were made with different options: "
-    problem += "; ".join(f"{scene_id} with {kind}" for kind, scene_id in kinds.items())
-    hint = "make all of them with the same options: scannet-prep process, without --scenes and --splits"
-    return ManifestError(out_dir / MANIFEST_NAME, problem, hint)
+def find_head(out_dir: Path) -> Manifest | None:
+    """Find the options and the label map of a folder without a manifest, from its first whole scene.
+
+    Returns:
+        A manifest without scenes; None if the folder holds no whole scene.
+    """
+    for _, _, path in iter_processed_scenes(out_dir):
+        with suppress(FileError):  # damaged, or in another format: the next one may be whole
+            meta = read_processed(path).meta
+            return Manifest(meta.options, meta.label_map)
+    return None
 
 
-def find_entries(
-    out_dir: Path, known: Mapping[str, SceneEntry], left_out: Collection[str] = ()
-) -> tuple[dict[str, SceneEntry], list[FileError]]:
-    """Tell what a folder holds: of each scene what is known of it, else what its file says.
+def find_entries(out_dir: Path, known: Manifest) -> tuple[dict[str, SceneEntry], list[FileError]]:
+    """Find the entries of all scenes of a folder: the known ones, and those of files that have to be read.
 
     Args:
         out_dir: The processed folder.
-        known: Entries by scene id; those of other splits than the file's do not count.
-        left_out: Ids of scenes that are passed over.
+        known: The options of the folder, and entries by scene id. An entry counts if its split is that of the file.
+            Scenes that failed are omitted.
 
     Returns:
         The entries of all whole scenes, sorted by id; and what is wrong with the others.
@@ -203,42 +207,67 @@ def find_entries(
     scenes: dict[str, SceneEntry] = {}
     faults: list[FileError] = []
     for name, split, path in iter_processed_scenes(out_dir):
-        entry = known.get(name)
+        if name in known.failures:
+            continue
         if name in scenes:
             other = processed_path(out_dir, scenes[name].split, name)
             faults.append(ProcessedFileError(path, f"is the scene of {other}, too", "remove one of the two"))
-        elif name not in left_out:
-            try:
-                if entry is None or entry.split != split:
-                    data = read_file(path, MAX_FILE_BYTES)
-                    scene = parse_processed(data, path)
-                    check_meta(scene.meta, path, name, split)
-                    entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
-                scenes[name] = entry
-            except FileError as error:
-                faults.append(error)
+            continue
+        entry = known.scenes.get(name)
+        try:
+            if entry is None or entry.split != split:
+                entry = read_entry(path, name, split, known)
+            scenes[name] = entry
+        except FileError as error:
+            faults.append(error)
     return dict(sorted(scenes.items())), faults
 
 
-def record(out_dir: Path, previous: Manifest, known: Manifest) -> None:
-    """Write what a processed folder holds now into one manifest, merging shards, and `failed.txt`.
+def read_entry(path: Path, scene_id: str, split: Split, head: Manifest) -> SceneEntry:
+    """Read the file of a scene for its entry.
 
-    An older result of a scene that failed may be whole, but nobody knows whether it is still right: it is left out.
+    Args:
+        path: The file.
+        scene_id: The scene that it must hold.
+        split: The split that the scene must belong to.
+        head: The options and the label map of the folder.
+
+    Raises:
+        FileError: It cannot be read, is damaged, or was made with other options or another label map.
+    """
+    data = read_file(path, MAX_FILE_BYTES)
+    scene = parse_processed(data, path)
+    check_meta(scene.meta, path, scene_id, split, head.options)
+    # A scene without groups, such as one of the test split, depends on no label map.
+    if head.label_map and scene.meta.label_map not in ("", head.label_map):
+        problem = "was made with another label map than the folder"
+        raise ProcessedFileError(path, problem, again_hint(path))
+    return SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+
+
+def record(out_dir: Path, known: Manifest) -> None:
+    """Write the manifest of a processed folder, and `failed.txt`.
 
     Args:
         out_dir: The folder.
-        previous: What its manifest says, with what shards have added.
-        known: What is known of its scenes. Others are read if they are there; what is damaged, `verify` names.
+        known: Its options and failures, and the scenes whose files need not be read. Others are read if they are
+            there; damaged ones are omitted, and `verify` names them.
 
     Raises:
         OutputError: The folder cannot be written to.
     """
-    scenes, _ = find_entries(out_dir, known.scenes, known.failures)
-    manifest, shards = msgspec.structs.replace(known, scenes=scenes), shards_of(out_dir)
-    if manifest != previous or shards.exists():
-        write_if_changed(out_dir / MANIFEST_NAME, encode_manifest(manifest), is_durable=True)
-    shards.remove()
-    write_failed_list(out_dir / FAILED_NAME, manifest.failures)
+    scenes, _ = find_entries(out_dir, known)
+    write_manifest(out_dir, msgspec.structs.replace(known, scenes=scenes))
+    write_failed_list(out_dir / FAILED_NAME, known.failures)
+
+
+def write_manifest(out_dir: Path, manifest: Manifest) -> None:
+    """Write the manifest of a processed folder, unless it is already there.
+
+    Raises:
+        OutputError: The folder cannot be written to.
+    """
+    write_if_changed(out_dir / MANIFEST_NAME, encode_manifest(manifest), is_durable=True)
 
 
 def _no_scenes(out_dir: Path) -> MissingFileError:

@@ -1,34 +1,30 @@
-"""`manifest.json` of a processed folder: which scenes it holds, how they were made, and what failed.
-
-What shards have made and nobody has merged yet is in parts, which are manifests, too; reading takes all together.
-"""
+"""`manifest.json` of a processed folder: its options, the scenes it holds, and the scenes that failed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError, ManifestError, MissingFileError
+from scannet_prep.errors import ContentError, FileError, MissingFileError, OldFormatError
 from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LabelSet
-from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions
+from scannet_prep.processed.npz import FORCE_HINT
+from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, describe_other_format
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import SceneWarning
-from scannet_prep.shards import ShardFolder
-from scannet_prep.typed_json import Count, Crc32, parse_json, to_plain
+from scannet_prep.typed_json import Count, Crc32, make_decoder, parse_json, to_plain
 
 MANIFEST_NAME = "manifest.json"
-PARTS_NAME = "manifest.d"
 
-_HINT = "remove it and run scannet-prep process again: it is rebuilt, and whole scenes are kept"
+_HINT_REBUILD = "remove it and run scannet-prep process again: it is rebuilt, and whole scenes are kept"
 _MAX_BYTES = 1 << 28
 
 
@@ -36,21 +32,19 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
     """One finished scene.
 
     Attributes:
-        split: The split folder it lies in.
+        split: The split folder that holds its `.npz`.
         vertex_count: V.
         size_bytes: Size of its `.npz`.
         crc32: CRC-32 of its `.npz`, eight hexadecimal digits.
-        options: How it was made.
         nyu40_counts: Vertices by nyu40 id; 0 is unannotated.
         scannet_counts: Vertices by ScanNet id; 0 is unannotated.
-        warnings: What was odd about its raw files.
+        warnings: Oddities of its raw files.
     """
 
     split: Split
     vertex_count: Annotated[int, msgspec.Meta(ge=1, lt=1 << 48)]
     size_bytes: Count
     crc32: Crc32
-    options: ProcessOptions
     nyu40_counts: Mapping[Count, Count]
     scannet_counts: Mapping[Count, Count]
     warnings: tuple[SceneWarning, ...] = ()
@@ -63,7 +57,6 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
             vertex_count=len(scene.points),
             size_bytes=fingerprint.size_bytes,
             crc32=fingerprint.crc32,
-            options=scene.meta.options,
             nyu40_counts=count_ids(scene.nyu40_ids),
             scannet_counts=count_ids(scene.scannet_ids),
             warnings=scene.meta.warnings,
@@ -79,80 +72,142 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
         return Fingerprint(self.size_bytes, self.crc32)
 
 
-class Manifest(msgspec.Struct, frozen=True, rename={"is_complete": "complete"}):
-    """What a processed folder holds.
+SceneIdText = Annotated[str, msgspec.Meta(pattern=r"^scene[0-9]{4}_[0-9]{2}\Z")]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The content of a processed folder. All of its scenes were made with the same options.
 
     Attributes:
+        options: The options of every scene in the folder.
+        label_map: Digest of the label map that the annotated scenes were made with.
         scenes: Finished scenes by id.
         failures: Scenes that failed in the last run that tried them, by id.
-        is_complete: Whether the last run came to its end.
         program_version: The program that wrote the manifest.
     """
 
-    scenes: Mapping[Annotated[str, msgspec.Meta(pattern=r"^scene[0-9]{4}_[0-9]{2}\Z")], SceneEntry] = {}
+    options: ProcessOptions
+    label_map: str = ""
+    scenes: Mapping[SceneIdText, SceneEntry] = {}
     failures: Mapping[str, SceneFailure] = {}
-    is_complete: bool = True
     program_version: str = ""
 
 
 class _Head(msgspec.Struct):
-    """What tells a manifest from other files."""
+    """The fields that distinguish a manifest from other files, and one format from the next."""
 
     format: Literal["scannet_prep processed folder"]
-    format_version: Literal[1]
+    format_version: int
 
 
-def shards_of(out_dir: Path) -> ShardFolder:
-    """The shards that have made scenes of a processed folder and have not been merged."""
-    return ShardFolder(out_dir / PARTS_NAME, "process")
+_MANIFEST = make_decoder(Manifest)
+_HEAD = make_decoder(_Head)
 
 
 def read_manifest(out_dir: Path) -> Manifest | None:
-    """Read the manifest of a processed folder, with what shards have added; None where there is none.
+    """Read the manifest of a processed folder; None where there is none.
 
     Raises:
-        FileError: It, or a part, cannot be read.
-        ManifestError: It, or a part, is damaged, or was written by something else.
+        OldFormatError: The folder has the format of an older version.
+        FileError: It cannot be read, is damaged, or was written by another program.
     """
-    shards = shards_of(out_dir)
-    found = []
-    for path in (out_dir / MANIFEST_NAME, *shards.list_files().values()):
-        with suppress(MissingFileError):
-            found.append(parse_manifest(read_file(path, _MAX_BYTES), path))
-    if not (found and shards.exists()):
-        return found[0] if found else None
-    newest = dict[str, SceneEntry | SceneFailure]()
-    for manifest in found:  # parts are newer than what they have not been merged into
-        newest |= {**manifest.failures, **manifest.scenes}
-    newest = {name: newest[name] for name in sorted(newest)}
-    scenes = {name: item for name, item in newest.items() if isinstance(item, SceneEntry)}
-    failures = {name: item for name, item in newest.items() if isinstance(item, SceneFailure)}
-    is_complete = all(manifest.is_complete for manifest in found) and not shards.find_faults()
-    return Manifest(scenes, failures, is_complete, found[-1].program_version)
+    path = out_dir / MANIFEST_NAME
+    try:
+        data = read_file(path, _MAX_BYTES)
+    except MissingFileError:
+        return None
+    return parse_manifest(data, path)
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     """Read a manifest from its bytes; the path is for messages.
 
     Raises:
-        ManifestError: It is damaged, or was written by something else.
+        OldFormatError: It has the format of an older version.
+        FileError: It is damaged, or was written by something else.
     """
     try:
-        parse_json(data, _Head)
-        return parse_json(data, Manifest)
+        version = parse_json(data, _HEAD).format_version
+        manifest = parse_json(data, _MANIFEST) if version == FORMAT_VERSION else None
     except ContentError as error:
-        raise ManifestError(path, f"is damaged, or not the manifest of a processed folder: {error}", _HINT) from error
+        problem = f"is damaged, or not the manifest of a processed folder: {error}"
+        raise FileError(path, problem, _HINT_REBUILD) from error
+    if manifest is not None:
+        _check_counts(manifest, path)
+        return manifest
+    hint = f"{FORCE_HINT}, and pack it again"
+    if isinstance(path, Path):
+        hint = f"{FORCE_HINT} -o {quote(str(path.parent))}"
+    raise OldFormatError(path, describe_other_format(version), hint)
+
+
+def _check_counts(manifest: Manifest, path: str | Path) -> None:
+    """Check that the vertices by id add up to those of each scene: class weights are computed from them.
+
+    Raises:
+        FileError: They do not; names the scene and both numbers.
+    """
+    for scene_id, entry in manifest.scenes.items():
+        for name, counts in (("nyu40_counts", entry.nyu40_counts), ("scannet_counts", entry.scannet_counts)):
+            total = sum(counts.values())
+            if total != entry.vertex_count:
+                problem = (
+                    f"is damaged: {scene_id}: {name} add up to {total:,}, expected {entry.vertex_count:,} vertices"
+                )
+                raise FileError(path, problem, _HINT_REBUILD)
+
+
+class _EntryOptions(msgspec.Struct):
+    """The options of one scene, which format 1 stored with every scene."""
+
+    options: ProcessOptions
+
+
+class _OldManifest(msgspec.Struct):
+    """The part of a manifest in format 1 that shows how its scenes were made."""
+
+    scenes: Mapping[str, _EntryOptions] = {}
+
+
+_OLD_MANIFEST = make_decoder(_OldManifest)
+
+
+def read_old_options(out_dir: Path) -> ProcessOptions | None:
+    """Read the options of a folder in an older format; None where its manifest shows none.
+
+    Raises:
+        FileError: The manifest cannot be read.
+    """
+    data = read_file(out_dir / MANIFEST_NAME, _MAX_BYTES)
+    try:
+        scenes = parse_json(data, _OLD_MANIFEST).scenes
+    except ContentError:
+        return None
+    entry = next(iter(scenes.values()), None)
+    return None if entry is None else entry.options
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode a manifest: one line for each scene, so that two can be compared with diff."""
-    head = {"format": "scannet_prep processed folder", "format_version": FORMAT_VERSION}
-    values = {**head, "program_version": manifest.program_version, "complete": manifest.is_complete}
-    lines = [f'"{key}": {json.dumps(value)}' for key, value in values.items()]
-    for key, entries in (("scenes", manifest.scenes), ("failures", manifest.failures)):
-        each = [f'  "{name}": {json.dumps(to_plain(entry))}' for name, entry in sorted(entries.items())]
-        lines.append(f'"{key}": ' + ("{\n" + ",\n".join(each) + "\n}" if each else "{}"))
+    head = {
+        "format": "scannet_prep processed folder",
+        "format_version": FORMAT_VERSION,
+        "program_version": manifest.program_version,
+        "options": to_plain(manifest.options),
+        "label_map": manifest.label_map,
+    }
+    lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
+    lines.append(f'"scenes": {_encode_lines(manifest.scenes)}')
+    lines.append(f'"failures": {_encode_lines(manifest.failures)}')
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _encode_lines(entries: Mapping[str, SceneEntry | SceneFailure]) -> str:
+    """Encode entries by scene id as a JSON object, one line each."""
+    if not entries:
+        return "{}"
+    lines = [f'  "{name}": {json.dumps(to_plain(entry))}' for name, entry in sorted(entries.items())]
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def count_ids(ids: NDArray[np.unsignedinteger[Any]]) -> dict[int, int]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import deflate
@@ -26,7 +27,7 @@ from scannet_prep.errors import ProcessedFileError
 from scannet_prep.files import Buffer
 
 ALIGNMENT_BYTES = 64
-AGAIN_HINT = "process the scene again: scannet-prep process --checksum, with the same options"
+FORCE_HINT = "process the folder again: scannet-prep process --force"
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -54,6 +55,18 @@ class _Member:
     stored_bytes: int
     size_bytes: int
     start: int
+
+
+def again_hint(path: Path | str) -> str:
+    """Return the hint for a damaged scene: the command that makes it again.
+
+    Args:
+        path: `<folder>/<split>/<scene>.npz`, or a text for a scene in an archive.
+    """
+    if isinstance(path, Path):
+        folder = quote(str(path.parent.parent))
+        return f"process the scene again: scannet-prep process --checksum -o {folder}"
+    return "copy or fetch the archive again; or process the scene again (scannet-prep process --checksum) and pack"
 
 
 def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> list[Buffer]:
@@ -180,7 +193,7 @@ class NpzReader:
         return content
 
     def _error(self, problem: str) -> ProcessedFileError:
-        return ProcessedFileError(self._path, problem, AGAIN_HINT)
+        return ProcessedFileError(self._path, problem, again_hint(self._path))
 
 
 def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:

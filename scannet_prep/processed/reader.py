@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import MissingFileError, ProcessedFileError, UnknownSplitError
+from scannet_prep.errors import MissingFileError, ProcessedFileError, UsageError
 from scannet_prep.files import Buffer, open_file
 from scannet_prep.processed.folder import FolderState, find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry, read_manifest
-from scannet_prep.processed.npz import AGAIN_HINT
-from scannet_prep.processed.scene import MAX_FILE_BYTES
+from scannet_prep.processed.npz import again_hint
+from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions
 from scannet_prep.scene import Split
 
 # Room for each scene. Only what is written takes memory; a file that is larger, as with faces, is not kept.
@@ -34,6 +34,7 @@ class SceneSource(ABC):
 
     Args:
         place: Where they are, as somebody would name it in code.
+        options: The options that all of them were made with.
         scenes: Split and V of each scene that is there, by id.
         failures: Why scenes are missing that were asked for, by id.
         split: Which split; None for all.
@@ -42,22 +43,26 @@ class SceneSource(ABC):
     Attributes:
         place: As given.
         name: The same for messages.
+        options: As given.
         lengths: V of each scene, by id, sorted.
         failures: As given.
 
     Raises:
-        UnknownSplitError: There are no scenes of that split.
+        UsageError: There are no scenes of that split.
     """
 
     def __init__(
         self,
         place: str | list[str],
+        options: ProcessOptions,
         scenes: Mapping[str, tuple[str, int]],
         failures: Mapping[str, str],
         split: Split | None,
         then: str,
     ) -> None:
-        self.place, self._then = place, then
+        self.place = place
+        self.options = options
+        self._then = then
         self.name = place if isinstance(place, str) else f"{place[0]} and {len(place) - 1} more"
         chosen = {name: count for name, (its_split, count) in scenes.items() if split in (None, its_split)}
         self.lengths = dict(sorted(chosen.items()))
@@ -65,7 +70,7 @@ class SceneSource(ABC):
         if split is not None and not chosen:
             others = ", only " + ", ".join(sorted({its_split for its_split, _ in scenes.values()})) if scenes else ""
             hint = f"make them: scannet-prep process --splits {split}{then}"
-            raise UnknownSplitError(f"{self.name}: holds no {split} scenes{others}", hint)
+            raise UsageError(f"{self.name}: holds no {split} scenes{others}", hint)
         if split is not None and self.failures:
             count, one, first = len(self.failures), min(self.failures), place if isinstance(place, str) else place[0]
             told = f"{self.name}: scenes that failed in processing are missing: {count}, for example {one}"
@@ -109,9 +114,9 @@ class FolderReader(SceneSource):
         state: What is known of the folder, where that has been looked at.
 
     Raises:
-        FileError: It is not a processed folder, or cannot be used: processing has not finished, scenes were made with
-            different options, its manifest is damaged.
-        UnknownSplitError: It holds no scenes of that split.
+        FileError: It is not a processed folder, or cannot be used: processing has not finished, it has an older
+            format, its manifest is damaged.
+        UsageError: It holds no scenes of that split.
     """
 
     def __init__(self, path: Path, split: Split | None, state: FolderState | None = None) -> None:
@@ -120,7 +125,7 @@ class FolderReader(SceneSource):
         self._path, self._splits = path, {name: entry.split for name, entry in state.manifest.scenes.items()}
         scenes = {name: (str(entry.split), entry.vertex_count) for name, entry in state.manifest.scenes.items()}
         failures = {name: item.message for name, item in state.manifest.failures.items()}
-        super().__init__(str(path), scenes, failures, split, f" -o {quote(str(path))}, with the options of the others")
+        super().__init__(str(path), state.manifest.options, scenes, failures, split, f" -o {quote(str(path))}")
 
     def file_path(self, scene_id: str) -> Path:
         """The file of a scene."""
@@ -139,9 +144,11 @@ class FolderReader(SceneSource):
                 data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data  # unlike a bytearray, not cleared first
                 size = file.readinto(data)
         except MissingFileError:
-            raise MissingFileError(path, "no such file, though the folder's manifest names it", AGAIN_HINT) from None
+            raise MissingFileError(
+                path, "no such file, though the folder's manifest names it", again_hint(path)
+            ) from None
         if size != len(data):
-            raise ProcessedFileError(path, f"gave {size} of {len(data)} bytes", AGAIN_HINT)
+            raise ProcessedFileError(path, f"gave {size} of {len(data)} bytes", again_hint(path))
         return data
 
 

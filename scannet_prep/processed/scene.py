@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,13 +20,14 @@ from scannet_prep.annotate import MAX_GROUPS, AnnotatedGroup, measure_groups
 from scannet_prep.errors import ContentError, ProcessedFileError, UsageError
 from scannet_prep.files import Buffer, Fingerprint, open_file, read_file
 from scannet_prep.labels import MAX_NYU40_ID, SCANNET20, SCANNET200, LabelSet
-from scannet_prep.processed.npz import AGAIN_HINT, NpzReader, encode_npz
+from scannet_prep.processed.npz import FORCE_HINT, NpzReader, again_hint, encode_npz
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning
-from scannet_prep.typed_json import parse_json, to_plain
+from scannet_prep.typed_json import make_decoder, parse_json, to_plain
 from scannet_prep.workers import find_worker
 
-FORMAT_VERSION: Literal[1] = 1
+# Raised whenever the bytes of a processed folder, or their interpretation, change.
+FORMAT_VERSION: Literal[2] = 2
 MAX_FILE_BYTES = 1 << 31
 _FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
@@ -44,6 +48,8 @@ _SHAPES = {
     "axis_alignment": (["<f8"], (4, 4)),
 }
 _OPTIONAL = {"segments", "faces"}
+# Arrays whose field of `ProcessedScene` has another name: the file holds train ids + 1.
+_FIELDS = {"labels": "stored_labels"}
 _DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
 
 
@@ -76,15 +82,29 @@ class ProcessOptions:
         """The label set of the array `labels`."""
         return SCANNET200 if self.scannet200 else SCANNET20
 
+    @property
+    def flags(self) -> str:
+        """The options as arguments of `scannet-prep process`, all of them stated."""
+        switches = {
+            "scannet200": self.scannet200,
+            "align-axis": self.align_axis,
+            "faces": self.faces,
+        }
+        words = [f"--{name}" if is_on else f"--no-{name}" for name, is_on in switches.items()]
+        return " ".join([*words, "--labels-from", self.labels_from])
+
 
 @dataclass(frozen=True, slots=True)
 class SceneMeta:
-    """What is known of a processed scene beside its arrays; stored as JSON.
+    """The facts of a processed scene beside its arrays; stored as JSON.
+
+    The first three fields come first in the JSON, so that a reader can compare them without parsing the rest.
 
     Attributes:
+        format_version: Version of this file format.
         scene_id: Its name.
+        options: The options that it was made with.
         split: The split it was filed under.
-        options: How it was made.
         scene_type: Free text of the release, for example `Bedroom / Hotel`; None where it has none.
         groups: Annotated groups, in file order.
         segment_ids: Raw id of each segment: `segment_ids[segments[v]]` is the release's id at vertex v.
@@ -92,12 +112,12 @@ class SceneMeta:
         inputs: Fingerprints of the raw files it was made from, by file name.
         label_map: Which label map was used (of its content; see `LabelMap.digest`).
         program_version: Version of this package.
-        format_version: Version of this file format.
     """
 
+    format_version: Literal[2]
     scene_id: SceneId
-    split: Split
     options: ProcessOptions
+    split: Split
     scene_type: str | None
     groups: tuple[AnnotatedGroup, ...]
     segment_ids: tuple[int, ...]
@@ -105,7 +125,6 @@ class SceneMeta:
     inputs: Mapping[str, Fingerprint] = field(hash=False)
     label_map: str
     program_version: str
-    format_version: Literal[1] = FORMAT_VERSION
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain values, with what follows from them, for those who read the file without this package."""
@@ -125,7 +144,8 @@ class ProcessedScene:
         points: float32 (V, 3), metres; in the axis-aligned frame if `meta.options.align_axis`, else in the scan's.
         normals: float16 (V, 3), area-weighted unit normals in the frame of `points`; (0, 0, 0) where undefined.
         colors: uint8 (V, 3), red, green, blue, 0..255.
-        labels: uint8 (V,), classes of `meta.options.label_set`: 0 unlabeled, else train id + 1.
+        stored_labels: uint8 (V,), the array `labels` of the file, of `meta.options.label_set`: 0 unlabeled, else
+            train id + 1. `labels` has the train ids.
         nyu40_ids: uint8 (V,), 0 unannotated.
         scannet_ids: uint16 (V,), 0 unannotated.
         instances: int16 (V,), group id, -1 where there is no group.
@@ -138,7 +158,7 @@ class ProcessedScene:
     points: NDArray[np.float32]
     normals: NDArray[np.float16]
     colors: NDArray[np.uint8]
-    labels: NDArray[np.uint8]
+    stored_labels: NDArray[np.uint8]
     nyu40_ids: NDArray[np.uint8]
     scannet_ids: NDArray[np.uint16]
     instances: NDArray[np.int16]
@@ -147,9 +167,17 @@ class ProcessedScene:
     axis_alignment: NDArray[np.float64]
     meta: SceneMeta
 
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Train ids of `meta.options.label_set`, int64 (V,), a new array; -1 where unlabeled.
+
+        The same numbers as `labels` in a sample of `ScanNet`. The file holds train id + 1: see `stored_labels`.
+        """
+        return self.stored_labels.astype(np.int64) - 1
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by key, in the order in which they are stored; `meta` as a text array."""
-        found: dict[str, NDArray[Any] | None] = {key: getattr(self, key) for key in _SHAPES}
+        found: dict[str, NDArray[Any] | None] = {key: getattr(self, _FIELDS.get(key, key)) for key in _SHAPES}
         found["meta"] = np.array(json.dumps(self.meta.to_json(), separators=(",", ":")))
         return {key: array for key, array in found.items() if array is not None}
 
@@ -184,72 +212,112 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     arrays = {key: reader.read(key) for key in reader.keys if key != "meta"}
     meta = parse_meta(reader, path)
     for problem in _find_structural_problems(arrays):
-        raise ProcessedFileError(path, problem, AGAIN_HINT)
-    optional: dict[str, Any] = dict.fromkeys(_OPTIONAL)
-    return ProcessedScene(**(optional | arrays), meta=meta)
+        raise ProcessedFileError(path, problem, again_hint(path))
+    fields: dict[str, Any] = dict.fromkeys(_OPTIONAL)
+    fields |= {_FIELDS.get(key, key): array for key, array in arrays.items()}
+    return ProcessedScene(**fields, meta=meta)
 
 
-def read_meta(path: Path, scene_id: str, split: Split) -> SceneMeta:
-    """Read what is known of a scene beside its arrays; only a few pages of its file are touched.
+def read_meta(path: Path, scene_id: str, split: Split, options: ProcessOptions) -> SceneMeta:
+    """Read the facts of a scene beside its arrays; only a few pages of its file are read.
 
     Raises:
         FileError: It cannot be read.
-        ProcessedFileError: It is damaged, was written by another program, or is of another scene or split.
+        ProcessedFileError: It is damaged, was written by another program, or is of another scene, split or folder.
     """
     with open_file(path, MAX_FILE_BYTES) as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.seek(0, 2) else b""
-    return check_meta(parse_meta(NpzReader(memoryview(data), path), path), path, scene_id, split)
-
-
-def check_meta(meta: SceneMeta, path: Path | str, scene_id: str, split: Split) -> SceneMeta:
-    """Refuse the description of another scene or split with a `ProcessedFileError`."""
-    if (meta.scene_id, meta.split) != (scene_id, split):
-        problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
-        raise ProcessedFileError(path, problem, AGAIN_HINT)
+        size_bytes = file.seek(0, os.SEEK_END)
+        data: mmap.mmap | bytes = b""
+        if size_bytes:  # an empty file cannot be mapped
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    meta = parse_meta(NpzReader(memoryview(data), path), path)
+    check_meta(meta, path, scene_id, split, options)
     return meta
 
 
-def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
-    """Read only what is known of a scene beside its arrays.
+def check_meta(meta: SceneMeta, path: Path | str, scene_id: str, split: Split, options: ProcessOptions) -> None:
+    """Check that a file belongs to the scene, split and folder that it is taken for.
 
     Raises:
-        ProcessedFileError: It is missing, damaged, or of another version.
+        ProcessedFileError: It is of another scene or split, or was made with other options than the folder's.
     """
+    if (meta.scene_id, meta.split) != (scene_id, split):
+        problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
+        raise ProcessedFileError(path, problem, again_hint(path))
+    if meta.options != options:
+        problem = f"was made with {meta.options.flags}, expected {options.flags}"
+        hint = f"if the folder was processed with other options, open it again; else {again_hint(path)}"
+        raise ProcessedFileError(path, problem, hint)
+
+
+class _VersionOnly(msgspec.Struct):
+    """The version of a description, whatever else it holds."""
+
+    format_version: int
+
+
+_META = make_decoder(SceneMeta)
+_VERSION_ONLY = make_decoder(_VersionOnly)
+
+
+def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
+    """Read only the facts of a scene beside its arrays.
+
+    Raises:
+        ProcessedFileError: They are missing, damaged, or in the format of another version.
+    """
+    text = str(reader.read("meta")).encode("utf-8", "surrogatepass")
     try:
-        return parse_json(str(reader.read("meta")).encode("utf-8", "surrogatepass"), SceneMeta)
+        return parse_json(text, _META)
     except ContentError as error:
-        raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", AGAIN_HINT) from error
+        with suppress(ContentError):
+            version = parse_json(text, _VERSION_ONLY).format_version
+            if version != FORMAT_VERSION:
+                raise ProcessedFileError(path, describe_other_format(version), FORCE_HINT) from None
+        raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", again_hint(path)) from error
 
 
-def check_identity(reader: NpzReader, path: Path | str, scene_id: str, vertex_count: int) -> None:
-    """Check that a file is of the scene that it is taken for; cheaper than to parse all of it.
+def describe_other_format(version: int) -> str:
+    """Describe a file in another format than this version reads."""
+    age = "an older" if version < FORMAT_VERSION else "a newer"
+    return f"was made by {age} scannet-prep: it has format {version}, expected {FORMAT_VERSION}"
+
+
+def check_identity(
+    reader: NpzReader, path: Path | str, scene_id: str, vertex_count: int, options: ProcessOptions
+) -> None:
+    """Check that a file belongs to the scene and the folder that it is taken for; cheaper than to parse all of it.
 
     Args:
         reader: Of the file.
         path: Its name, for messages.
-        scene_id: The scene that it should be.
-        vertex_count: V, as the manifest or the index says.
+        scene_id: The expected scene.
+        vertex_count: V, as the manifest or the index records it.
+        options: The options of its folder or archive.
 
     Raises:
-        ProcessedFileError: It is of another scene or mesh, or has arrays that no processed scene has.
+        ProcessedFileError: It is of another scene, mesh, folder or format, or has arrays that no processed scene has.
     """
-    unknown = set(reader.keys).difference(_SHAPES, {"meta"})
+    unknown = set(reader.keys) - {*_SHAPES, "meta"}
     if unknown:
-        raise ProcessedFileError(path, f"has an unknown array {min(unknown)!r}", AGAIN_HINT)
-    found = str(reader.read("meta")).removeprefix('{"scene_id":"').partition('"')[0]  # what it begins with
-    if found != scene_id:
-        raise ProcessedFileError(path, f"holds {found!r:.40}, expected {scene_id}", AGAIN_HINT)
+        raise ProcessedFileError(path, f"has an unknown array {min(unknown)!r}", again_hint(path))
+    head = {"format_version": FORMAT_VERSION, "scene_id": scene_id, "options": to_plain(options)}
+    expected_start = json.dumps(head, separators=(",", ":")).removesuffix("}")
+    if not str(reader.read("meta")).startswith(expected_start):
+        meta = parse_meta(reader, path)
+        check_meta(meta, path, scene_id, meta.split, options)
+        raise ProcessedFileError(path, "has a description in a foreign order", again_hint(path))
     points = reader.read("points")
     if points.shape != (vertex_count, 3):
         problem = f"has points of shape {points.shape}, expected ({vertex_count}, 3) as recorded"
-        raise ProcessedFileError(path, problem, AGAIN_HINT)
+        raise ProcessedFileError(path, problem, again_hint(path))
 
 
 def find_problems(scene: ProcessedScene) -> Iterator[str]:
     """Find values that no correct scene has."""
     label_set, groups, faces = scene.meta.options.label_set, scene.meta.groups, scene.faces
     source = scene.nyu40_ids if label_set.raw_ids_key == "nyu40_ids" else scene.scannet_ids
-    labels = int(np.count_nonzero(scene.labels != label_set.labels_from_raw_ids(source)))
+    labels = int(np.count_nonzero(scene.stored_labels != label_set.labels_from_raw_ids(source)))
     squared = np.square(scene.normals.astype(np.float32)).sum(axis=1)
     # Half precision has 11 bits: each component is off by at most 2**-12 relative, the squared length by 2**-11.
     normals = int(np.count_nonzero(~((np.abs(squared - 1) < 2**-10) | (squared == 0))))

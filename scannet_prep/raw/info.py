@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ScanInfoError
+from scannet_prep.errors import RawFileError
 from scannet_prep.files import read_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
+from scannet_prep.raw.layout import download_hint
 from scannet_prep.release import INFO
 
-_HINT = "download it again"
 # A shift by 1,000 km belongs to no room; and points that are moved by less stay within float32.
 _MAX_NUMBER = 1_000_000
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -40,7 +40,7 @@ def read_scan_info(path: Path) -> ScanInfo:
 
     Raises:
         MissingFileError: There is no such file.
-        ScanInfoError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
+        RawFileError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
             numbers up to a million.
     """
     data = read_file(path, INFO.max_bytes)
@@ -48,10 +48,12 @@ def read_scan_info(path: Path) -> ScanInfo:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise ScanInfoError(path, f"is not text: byte {error.start} is 0x{byte:02x}", _HINT) from None
+        raise RawFileError(path, f"is not text: byte {error.start} is 0x{byte:02x}", download_hint(path)) from None
     kind = "empty" if not text.strip() else describe_beginning(data[:LOOK_BYTES])
     if kind or "\0" in text:
-        raise ScanInfoError(path, f"is {kind or 'not text: it holds NUL bytes'}, expected lines key = value", _HINT)
+        raise RawFileError(
+            path, f"is {kind or 'not text: it holds NUL bytes'}, expected lines key = value", download_hint(path)
+        )
     values: dict[str, str] = {}
     for number, line in enumerate(_LINE_END.split(text), start=1):
         if not line.strip():
@@ -59,9 +61,11 @@ def read_scan_info(path: Path) -> ScanInfo:
         key, equals, value = line.partition("=")
         key = key.strip()
         if not equals:
-            raise ScanInfoError(path, f"is damaged: line {number} reads {line[:40]!r}, expected key = value", _HINT)
+            raise RawFileError(
+                path, f"is damaged: line {number} reads {line[:40]!r}, expected key = value", download_hint(path)
+            )
         if values.setdefault(key, value.strip()) != value.strip():
-            raise ScanInfoError(path, f"{key[:40]} stands there twice with different values", _HINT)
+            raise RawFileError(path, f"has two different values for {key[:40]}", download_hint(path))
     matrix = values.get("axisAlignment")
     return ScanInfo(None if matrix is None else _parse_matrix(matrix, path), values.get("sceneType"))
 
@@ -72,5 +76,5 @@ def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
     if len(words) != 16 or wrong:
         detail = f"{len(words)} values" if len(words) != 16 else f"{wrong[0]!r:.40} among them"
         expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
-        raise ScanInfoError(path, f"axisAlignment has {detail}, {expected}", _HINT)
+        raise RawFileError(path, f"axisAlignment has {detail}, {expected}", download_hint(path))
     return np.array(list(map(float, words)), np.float64).reshape(4, 4)

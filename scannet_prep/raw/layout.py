@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.files import describe_kind, is_hidden_or_temporary
-from scannet_prep.release import AGGREGATION, HIGH_RESOLUTION_AGGREGATION, MESH, SPLIT_DIRS, FileKind
+from scannet_prep.release import (
+    AGGREGATION,
+    HIGH_RESOLUTION_AGGREGATION,
+    KINDS,
+    LABEL_MAP,
+    LABELS_MESH,
+    MESH,
+    SEGMENTS,
+    SHARED_KINDS,
+    SPLIT_DIRS,
+    TASKS_DIR,
+    FileKind,
+)
 from scannet_prep.scene import SceneId
 
-_OTHER_FOLDERS = {*SPLIT_DIRS.values(), "tasks"}  # of the release
+_SCENE_ID_LENGTH = len("scene0000_00")
+_OTHER_FOLDERS = {*SPLIT_DIRS.values(), TASKS_DIR}  # of the release
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +59,36 @@ class RawScene:
         return next((kind for kind in kinds if os.path.lexists(self.path(kind))), None)
 
 
-def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
+def download_hint(path: Path) -> str:
+    """Return the hint of an error about a raw file of a scene: the command that fetches the file again.
+
+    Args:
+        path: `<raw>/scans/<scene>/<scene><suffix>`, or `<raw>/<scene>/<scene><suffix>`.
+    """
+    scene_id = path.parent.name
+    if not (SceneId.is_valid(scene_id) and path.name.startswith(scene_id)):
+        return "download it again: scannet-prep download --types seg --verify"
+    raw_dir = path.parents[2] if path.parents[1].name in SPLIT_DIRS.values() else path.parents[1]
+    target = "" if raw_dir == Path("data/ScanNet") else f" -o {quote(str(raw_dir))}"
+    suffix = path.name.removeprefix(scene_id)
+    return f"download it again: scannet-prep download --types {suffix}{target} --scenes {scene_id} --verify"
+
+
+def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneId, RawScene]:
     """Find the scenes of a release: `scans/<id>`, `scans_test/<id>`, or `<id>` directly below.
 
     Where a scene has several folders (the official download script leaves empty ones), the one with a mesh counts. What
     has the name of a scene and is not a folder is found too, with its `problem`, and so is a scene with two meshes.
 
+    Args:
+        raw_dir: The tree.
+        may_be_empty: Whether there may be no scene folder, as in a tree that holds only `tasks/`.
+
     Returns:
         Scenes by id, sorted.
 
     Raises:
-        MissingFileError: `raw_dir` does not exist or holds no scene folder.
+        MissingFileError: `raw_dir` does not exist, or holds no scene folder and must not be empty.
         FileError: A folder cannot be read, or `scans` or `scans_test` is not one.
     """
     scenes, is_there = dict[SceneId, RawScene](), raw_dir.is_dir()
@@ -68,13 +101,36 @@ def find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
                 problem = f"has the same scene as {scene.directory}, and both have a mesh; remove one of the two"
                 scene = replace(other, problem=problem)
             scenes[scene.scene_id] = scene
-    if not scenes:
+    if not scenes and not (is_there and may_be_empty):
         hint = (
-            f"give the folder that holds scans/ and scans_test/ (expected, for example, {raw_dir}/scans/scene0000_00); "
-            "to see the program at work without ScanNet data: scannet-prep demo"
+            f"name the folder that holds scans/ and scans_test/ (expected, for example, {raw_dir}/scans/scene0000_00); "
+            "to try the program without ScanNet data: scannet-prep demo"
         )
         raise MissingFileError(raw_dir, "holds no scene folders" if is_there else "no such folder", hint)
     return {scene_id: scenes[scene_id] for scene_id in sorted(scenes)}
+
+
+def find_kind(name: str) -> FileKind | None:
+    """Find the kind of a file by its name; None if it is not a file of the release."""
+    if name in SHARED_KINDS:
+        return SHARED_KINDS[name]
+    scene_id, suffix = name[:_SCENE_ID_LENGTH], name[_SCENE_ID_LENGTH:]
+    return KINDS.get(suffix) if SceneId.is_valid(scene_id) else None
+
+
+def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
+    """Find the files in `tasks/`, which belong to no scene; the label map is not one of them."""
+    paths = {kind: raw_dir / TASKS_DIR / kind.suffix for kind in SHARED_KINDS.values() if kind is not LABEL_MAP}
+    return {kind: path for kind, path in paths.items() if os.path.lexists(path)}
+
+
+def has_segmentation_files(scenes: Iterable[RawScene]) -> bool:
+    """Whether any scene has a mesh or an annotation, so that every scene should have them.
+
+    A tree may also hold only sensor streams, for example.
+    """
+    kinds = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION)
+    return any(os.path.lexists(scene.path(kind)) for scene in scenes for kind in kinds)
 
 
 def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import LockError
+from scannet_prep.errors import RawFileError
 from scannet_prep.files import open_file, read_file
-from scannet_prep.shards import ShardFolder
 
 LOCK_NAME = "scannet.lock"
-PARTS_NAME = "scannet.lock.d"
 
 _HEADER = "# SHA-256, size in bytes and path of ScanNet files, recorded when each was first found whole\n"
 _LINE = re.compile(r"([0-9a-f]{64})  (\d{1,15})  (\S.*)")
@@ -39,22 +37,14 @@ class LockEntry:
     size_bytes: int
 
 
-def shards_of(raw_dir: Path) -> ShardFolder:
-    """The shards of a download that have not been merged."""
-    return ShardFolder(raw_dir / PARTS_NAME, "download", ".lock")
-
-
 def read_locks(raw_dir: Path) -> dict[str, LockEntry]:
-    """Read what is recorded of a raw tree, with what shards have added; empty where there is nothing.
+    """Read the lock file of a raw tree; an empty dict if there is none.
 
     Raises:
-        LockError: The lock file, or a part, is damaged.
+        RawFileError: The lock file is damaged.
     """
-    entries: dict[str, LockEntry] = {}
-    for path in (raw_dir / LOCK_NAME, *shards_of(raw_dir).list_files().values()):
-        if path.exists():
-            entries |= read_lock(path)
-    return entries
+    path = raw_dir / LOCK_NAME
+    return read_lock(path) if path.exists() else {}
 
 
 def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
@@ -62,20 +52,24 @@ def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
 
     Args:
         path: The file.
-        data: Its bytes, where they are known: then the path is only for messages.
+        data: Its bytes, if they are known; the path is then used only in messages.
 
     Raises:
         MissingFileError: There is no such file.
-        LockError: It is damaged.
+        RawFileError: It is damaged.
     """
-    entries, text = dict[str, LockEntry](), (read_file(path) if data is None else data).decode("utf-8", "replace")
+    if data is None:
+        data = read_file(path)
+    # Editors on Windows begin a file with a byte-order mark, which "utf-8-sig" removes.
+    text = data.decode("utf-8-sig", errors="replace")
+    entries: dict[str, LockEntry] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            hint = "mend the line, or remove it: it is made anew from the file, if the file is whole"
-            raise LockError(path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint)
+            hint = "remove the line; scannet-prep download writes it again if the file is whole"
+            raise RawFileError(path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint)
         entries[match[3]] = LockEntry(match[1], int(match[2]))
     return entries
 
@@ -86,16 +80,22 @@ def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:
     return (_HEADER + "".join(lines)).encode()
 
 
-def digest_file(path: Path) -> LockEntry:
+def digest_file(path: Path, advance: Callable[[int], None] = lambda _: None) -> LockEntry:
     """Compute what a lock file records of a file.
+
+    Args:
+        path: The file.
+        advance: Called with the number of bytes that were read since the last call.
 
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read.
     """
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size_bytes = 0
     with open_file(path, 1 << 40) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
-            size += len(block)
-    return LockEntry(digest.hexdigest(), size)
+            size_bytes += len(block)
+            advance(len(block))
+    return LockEntry(digest.hexdigest(), size_bytes)

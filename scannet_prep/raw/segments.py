@@ -15,19 +15,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import compile_geometry, compile_parser
-from scannet_prep.errors import AggregationError, FileError, SegmentsError
+from scannet_prep.compiled import compile_parser
+from scannet_prep.errors import FileError, RawFileError
 from scannet_prep.files import read_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.number_lists import parse_plain_list
+from scannet_prep.raw.layout import download_hint
 from scannet_prep.release import AGGREGATION, SEGMENTS
-from scannet_prep.typed_json import decode_json
+from scannet_prep.typed_json import make_decoder
 
 _MARK = 987_654_321_987_654_321
 _MAX_CATEGORY_LENGTH = 1000
 Document = TypeVar("Document")
 
-_HINT = "download it again"
 # An id as ScanNet's own reader takes it: a whole number, or a string of digits.
 _Digits: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}\Z")]
 _SegmentId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | _Digits
@@ -94,25 +94,31 @@ class Aggregation(msgspec.Struct, rename={"groups": "segGroups", "scene_id": "sc
         self.scene_id = _parse_name(self.scene_id)
 
 
-def read_segments(path: Path) -> Segmentation:
+def read_segments(path: Path, *, uses_numba: bool = False) -> Segmentation:
     """Read an over-segmentation from a file.
+
+    Args:
+        path: The file.
+        uses_numba: Whether to use the compiled parser, if numba is installed.
 
     Raises:
         MissingFileError: There is no such file.
-        SegmentsError: It is not a JSON object, or `segIndices` is not a list of ids.
+        RawFileError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
-    # The list is a megabyte of text, which goes straight into an array; the JSON parser gets a mark in its place.
+    # The list is a megabyte of text. It goes straight into an array, and the JSON parser gets a mark in its place.
     data = read_file(path, SEGMENTS.max_bytes)
     start = data.find(b"[", data.find(b'"segIndices"')) + 1
     end = data.find(b"]", start)
-    values = _parse_plain_list(data[start:end])
+    values = _parse_plain_list(data[start:end], uses_numba=uses_numba)
     if values is not None:
-        with suppress(SegmentsError):  # told below, of the file as it is
-            document = _parse_document(b"%b%d%b" % (data[:start], _MARK, data[end:]), path, SegmentsError, _Document)
+        shortened = b"%b%d%b" % (data[:start], _MARK, data[end:])
+        # A damaged file is reported below, where it is parsed as it is.
+        with suppress(RawFileError):
+            document = _parse_document(shortened, path, RawFileError, _DOCUMENT)
             if document.segIndices == [_MARK]:
                 return Segmentation(_parse_name(document.sceneId), *_number_contiguously(values))
-    document = _parse_document(data, path, SegmentsError, _Document)
-    ids = np.array([int(item) for item in document.segIndices], np.int64)
+    document = _parse_document(data, path, RawFileError, _DOCUMENT)
+    ids = np.array([int(segment_id) for segment_id in document.segIndices], np.int64)
     return Segmentation(_parse_name(document.sceneId), *_number_contiguously(ids))
 
 
@@ -123,14 +129,18 @@ class _Document(msgspec.Struct):
     sceneId: Any = None  # noqa: N815
 
 
-def _parse_plain_list(text: bytes) -> NDArray[np.int64] | None:
-    """Read a list as the release writes it: numbers with a comma between each two. None where anything is unusual."""
-    loop = compile_parser() if compile_geometry.cache_info().currsize else None  # where numba was worth loading
-    if loop is not None:
-        values = np.empty(len(text) // 2 + 1, np.int64)
-        count = loop(np.frombuffer(text, np.uint8), values)
-        return values[:count] if count else None
-    return parse_plain_list(text, b",")
+_DOCUMENT = make_decoder(_Document)
+_AGGREGATION = make_decoder(Aggregation)
+
+
+def _parse_plain_list(text: bytes, *, uses_numba: bool) -> NDArray[np.int64] | None:
+    """Parse a list as the release writes it, numbers separated by commas. Return None if anything is unusual."""
+    loop = compile_parser() if uses_numba else None
+    if loop is None:
+        return parse_plain_list(text, b",")
+    values = np.empty(len(text) // 2 + 1, np.int64)
+    count = loop(np.frombuffer(text, np.uint8), values)
+    return values[:count] if count else None
 
 
 def _number_contiguously(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
@@ -152,22 +162,25 @@ def read_aggregation(path: Path) -> Aggregation:
 
     Raises:
         MissingFileError: There is no such file.
-        AggregationError: It is not a JSON object, or its groups are not as described.
+        RawFileError: It is not a JSON object, or its groups are not as described.
     """
     data = read_file(path, AGGREGATION.max_bytes)
-    return _parse_document(data, path, AggregationError, Aggregation)
+    return _parse_document(data, path, RawFileError, _AGGREGATION)
 
 
-def _parse_document(data: bytes, path: Path, error_type: type[FileError], content: type[Document]) -> Document:
-    """Parse a file that holds one JSON object with the given content; what is wrong is an error of the given type."""
+def _parse_document(
+    data: bytes, path: Path, error_type: type[FileError], decoder: msgspec.json.Decoder[Document]
+) -> Document:
+    """Parse a file that holds one JSON object. A damaged file is an error of the given type."""
     try:
-        return decode_json(str(data, "utf-8"), content)  # msgspec passes over what is not asked for
+        # As text: msgspec does not check the encoding of values that it ignores.
+        return decoder.decode(str(data, "utf-8"))
     except msgspec.ValidationError as error:
-        raise error_type(path, f"is damaged: {error}", _HINT) from None
+        raise error_type(path, f"is damaged: {error}", download_hint(path)) from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         found = describe_beginning(data[:LOOK_BYTES])
         problem = f"is {found}, expected JSON" if found else f"is not JSON: {error}; it has {len(data):,} bytes"
-        raise error_type(path, problem, _HINT) from None
+        raise error_type(path, problem, download_hint(path)) from None
 
 
 def _parse_name(value: Any) -> str:  # noqa: ANN401 - whatever the file has there

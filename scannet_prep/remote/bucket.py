@@ -1,19 +1,20 @@
-"""Objects in buckets: `s3://`, `gs://` and `az://` addresses, read by ranges and written in parts.
+"""Archives in buckets: `s3://`, `gs://` and `az://` addresses, read by ranges and written in parts.
 
-Where the store is and who asks, obstore finds in the environment of the process that reads or writes.
+fsspec does the work, with the package for each kind of store: s3fs, gcsfs or adlfs. These packages find
+credentials and endpoints themselves, in the environment and in configuration files.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from scannet_prep.errors import (
     ArchiveError,
@@ -21,194 +22,341 @@ from scannet_prep.errors import (
     FileError,
     NotOnServerError,
     OutputError,
-    RefusedError,
     ScanNetPrepError,
     ServerDownError,
+    TransferError,
     UsageError,
 )
 from scannet_prep.files import Buffer
+from scannet_prep.remote.authorities import check_authorities
 from scannet_prep.remote.source import RemoteSource
 
-_ADDRESS = re.compile(r"((?:s3|gs|az)://[a-z0-9][a-z0-9._-]*)/([^/?#]+(?:/[^/?#]+)*)", re.ASCII | re.IGNORECASE)
-# About a minute, and a second: when nothing has been read yet, it is more often a wrong setting than an outage.
-_RETRIES, _FIRST_RETRIES = 10, 3
-_PART_BYTES = 8 << 20
-_MOST_PARTS = 9_000  # of the 10,000 that S3 and Google take: frames may be larger than what they hold
-_CODE = "import sys; sys.path[:] = {path}; from scannet_prep.remote.bucket_process import serve; serve({descriptor})"
+_Result = TypeVar("_Result")
 
-# Of each kind of store: how the environment's variables begin, what names another server, and what says who asks.
+_ADDRESS = re.compile(r"(?P<scheme>s3|gs|az)://(?P<path>[a-z0-9][a-z0-9._-]*(?:/[^/?#]+)+)", re.ASCII | re.IGNORECASE)
+_PART_BYTES = 8 << 20
+_PART_STEP_BYTES = 1 << 20  # Google accepts multiples of 256 KiB only.
+_MAX_PARTS = 9_000  # S3 accepts 10,000; an archive may become larger than expected.
+
+
+class _Store(NamedTuple):
+    """A kind of store: the package that reads it, and settings that its users can check."""
+
+    package: str
+    credentials: str
+    endpoint: str
+    authority: str
+
+
 _STORES = {
-    "s3": ("AWS", "ENDPOINT_URL", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true"),
-    "gs": ("GOOGLE", "BASE_URL", "GOOGLE_APPLICATION_CREDENTIALS=FILE, or GOOGLE_SKIP_SIGNATURE=true"),
-    "az": ("AZURE", "STORAGE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    "s3": _Store(
+        package="s3fs",
+        credentials="AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
+        "for public buckets FSSPEC_S3_ANON=true",
+        endpoint="AWS_ENDPOINT_URL and AWS_DEFAULT_REGION",
+        authority="--ca-bundle FILE, or AWS_CA_BUNDLE=FILE",
+    ),
+    "gs": _Store(
+        package="gcsfs",
+        credentials="GOOGLE_APPLICATION_CREDENTIALS=FILE; for public buckets FSSPEC_GS_TOKEN=anon",
+        endpoint="FSSPEC_GS_ENDPOINT_URL",
+        authority="SSL_CERT_FILE=FILE",
+    ),
+    "az": _Store(
+        package="adlfs",
+        credentials="AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY; "
+        "for public containers AZURE_STORAGE_ANON=true",
+        endpoint="AZURE_STORAGE_CONNECTION_STRING",
+        authority="SSL_CERT_FILE=FILE",
+    ),
 }
-# Unless the environment says something else: a large range may take long while something comes, and so may a part.
-_TIMES = {"TIMEOUT": "1h", "READ_TIMEOUT": "60s"}
-_PATIENCE = {f"{row[0]}_{name}": time for row in _STORES.values() for name, time in _TIMES.items()}
-# Where obstore looks for credentials when the environment has none.
-_NO_LOGIN = r"://169\.254\.|://metadata|/latest/(?:api|meta-data)/|TokenRequest|Account must be specified"
-_NO_ANSWER = r"^(5\d\d|408|429)|^$|^(?!.*BadScheme).*HTTP error"
-_LOGIN = "to say who asks, set {login}; more ways: docs/archive.md"
-_TRY_AGAIN = "is this machine online? Check {prefix}_{server}, if it is set; else run the same command again later"
-_PERMISSION = "check permissions, the region ({prefix}_REGION), `date` and {prefix}_{server}; " + _LOGIN
-_SETTINGS = "check {prefix}_*; a server with http:// needs {prefix}_ALLOW_HTTP=true; see docs/archive.md"
-# What went wrong, by the first pattern that occurs in the status and the code of the store's answer, where there is
-# one, else in obstore's text: as an error, in words, and what to do about it.
+
+# The first pattern that occurs in the names and codes of an error decides what it means and what to do about it.
 _FAULTS: tuple[tuple[str, type[ScanNetPrepError], str, str], ...] = (
-    (_NO_LOGIN, RefusedError, "no credentials were found", _LOGIN),
-    ("^404", NotOnServerError, "there is no such bucket or object{told}", "check the name and {prefix}_{server}"),
-    ("^41[26]", ArchiveError, "was replaced or changed since it was opened, or is empty", "open it again"),
-    ("[cC]ertificate", CertificateError, "the certificate of {host} cannot be verified", "set SSL_CERT_FILE=FILE"),
-    (_NO_ANSWER, ServerDownError, "{host} does not answer, fails or breaks off{told}", _TRY_AGAIN),
-    (r"^\d|redirect without LOCATION", RefusedError, "{host} refuses it{told}", _PERMISSION),
-    ("^No module", UsageError, "obstore is not installed, which it takes", "pip install 'scannet-prep[cloud]'"),
-    ("", UsageError, "the settings in the environment cannot be used", _SETTINGS),
+    (
+        r"FileExpired|PreconditionFailed|\b412\b",
+        ArchiveError,
+        "was replaced or changed since it was opened",
+        "open it again",
+    ),
+    (
+        r"FileNotFoundError|ResourceNotFound|NoSuch|\b404\b",
+        NotOnServerError,
+        "no such bucket or object{codes}",
+        "check the name and {store.endpoint}",
+    ),
+    (
+        r"SSL|Certificate|CERTIFICATE",
+        CertificateError,
+        "the certificate of the store cannot be verified",
+        "name a file with its authority: {store.authority}",
+    ),
+    (r"Credential", TransferError, "no usable credentials were found{codes}", "set {store.credentials}"),
+    (
+        r"PermissionError|Forbidden|Authenti|Redirect|\b(30\d|40[013])\b",
+        TransferError,
+        "the store refuses access{codes}",
+        "check {store.endpoint}, {store.credentials}",
+    ),
+    (
+        r"ValueError|TypeError|NoRegion|ProfileNotFound|ConfigParse",
+        UsageError,
+        "the settings for the store cannot be used{codes}",
+        "check {store.endpoint}, {store.credentials}",
+    ),
+    (
+        r"Timeout|Connect|Payload|IncompleteRead|HTTPClientError|ServiceRe|SlowDown|Internal|Unavailable|\b(408|429|5\d\d)\b",
+        ServerDownError,
+        "the store does not answer or fails{codes}",
+        "is this machine online? Check {store.endpoint}; otherwise run the same command again later",
+    ),
+    (r"", TransferError, "the store or {store.package} fails{codes}", "check {store.endpoint}, {store.credentials}"),
 )
 
 
-def split_address(address: str) -> tuple[str, str]:
-    """Divide an address into its bucket (`s3://NAME`) and the name of the object.
+def parse_address(address: str) -> tuple[str, str]:
+    """Divide the address of an object into its scheme and its path: the bucket and the name of the object.
 
     Raises:
-        UsageError: It is none; user, password and query are not shown.
+        UsageError: It is not such an address. The message does not show user, password and query.
     """
-    match, (scheme, _, rest) = _ADDRESS.fullmatch(address), address.partition("://")
-    if match is None or {".", ".."} & set(match[2].split("/")):
+    match = _ADDRESS.fullmatch(address)
+    if match is None or {".", ".."} & set(match["path"].split("/")):
+        scheme, _, rest = address.partition("://")
         shown = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
-        hint = (
-            "name it as s3://BUCKET/NAME, gs:// or az://, without a query; who asks is read from the environment only"
+        raise UsageError(
+            f"{shown!r} is not an address of an object in a bucket",
+            "name it as s3://BUCKET/NAME, gs://BUCKET/NAME or az://CONTAINER/NAME, without a query; "
+            "credentials belong in the environment or in the files of the store's tools",
         )
-        raise UsageError(f"{shown!r} is not an address of an object in a bucket", hint)
-    return f"{scheme.lower()}://{match[1].partition('://')[2]}", match[2]
+    return match["scheme"].lower(), match["path"]
+
+
+class _StoreFile(Protocol):
+    """The methods of a file of fsspec that are used here."""
+
+    closed: bool
+
+    def info(self) -> dict[str, Any]: ...
+    def seek(self, offset: int, /) -> int: ...
+    def read(self, size: int, /) -> bytes: ...
+    def write(self, data: Buffer, /) -> int: ...
+    def close(self) -> None: ...
+    def commit(self) -> None: ...
+    def discard(self) -> None: ...
+
+
+class _FileSystem(Protocol):
+    """The method of a file system of fsspec that is used here."""
+
+    def open(self, path: str, mode: str, **options: object) -> _StoreFile: ...
+
+
+class _Opened(NamedTuple):
+    """The file system that one process has open, and a file for each of its threads, by the thread's number."""
+
+    file_system: _FileSystem
+    files: dict[int, _StoreFile]
 
 
 class BucketSource(RemoteSource):
     """An object in a bucket, of which any range can be read.
 
-    Picklable, and safe under fork and in threads: each process reads through a process of its own, each thread through
-    one that no other thread uses meanwhile.
+    Picklable, and safe under fork and in threads: each process has a file system of its own, each thread an open file.
+    Opening a file compares the object's size and ETag with those of the version that was opened first. s3fs also
+    sends the ETag with each range (If-Match). With gcsfs and adlfs, an object that is replaced while a file is open
+    is noticed by the checksums in the archive.
 
     Args:
         address: `s3://BUCKET/NAME`, `gs://BUCKET/NAME` or `az://CONTAINER/NAME`.
-        certificates: True for the system's authorities (or those that SSL_CERT_FILE names), a file with others, False
-            to accept any certificate.
+        certificates: For `s3://`, a file of authorities, True for those that s3fs trusts, False to accept any
+            certificate. gcsfs and adlfs have settings of their own.
 
     Raises:
-        UsageError: It is no such address, obstore is not installed, or the environment's settings cannot be used.
+        UsageError: It is not such an address, a package is missing, or the settings cannot be used.
         NotOnServerError: There is no such bucket or object.
-        RefusedError: There is no permission, or there are no credentials.
-        ArchiveError: It is empty.
+        TransferError: There is no permission, or there are no credentials.
+        ArchiveError: It is empty, or a folder.
         TransferError: The store does not answer, or fails.
     """
 
     def __init__(self, address: str, *, certificates: bool | Path = True) -> None:
-        self._bucket, self._key = split_address(address)
-        self._settings: dict[str, str] = {}
-        if isinstance(certificates, Path):
-            self._settings = {"SSL_CERT_FILE": str(certificates)}
-        elif not certificates:
-            self._settings = {f"{prefix}_ALLOW_INVALID_CERTIFICATES": "true" for prefix, _, _ in _STORES.values()}
+        self._scheme, self._path = parse_address(address)
+        self._options = _make_trust_options(self._scheme, certificates)
+        self._opened: dict[int, _Opened] = {}  # by the number of the process
         super().__init__(address)
 
     def close(self) -> None:
-        """Nothing is held open: the process that talks to the store waits for the next source."""
+        """Close the files of this process, once the threads that read have finished; reading opens new ones."""
+        self._opened.pop(os.getpid(), None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without open files, which belong to this process."""
+        return self.__dict__ | {"_opened": {}}
 
     def _fetch(self, start: int, end: int) -> bytes:
-        """Fetch a range of the version that was opened."""
-        retries = _RETRIES if self._version else _FIRST_RETRIES
-        options: dict[str, object] = {"range": (start, end)}
-        if self._version and self._version[1].startswith('"'):  # a strong ETag
-            options["if_match"] = self._version[1]
-        found, data = _ask({**os.environ, **self._settings}, (self._bucket, retries), self._key, options, 0)
-        if isinstance(found, str):
-            raise _make_error(self.name, found)
-        self._check_version(found)
-        if len(data) != min(end, self.size_bytes) - start:
-            raise _make_error(self.name, "HTTP error")
+        """Read a range of the version that was opened."""
+        data = _call_store(self.name, self._read_range, start, end)
+        expected_bytes = min(end, self.size_bytes) - start
+        if len(data) != expected_bytes:
+            raise ServerDownError(f"{self.name}: the store sent {len(data):,} of {expected_bytes:,} bytes", "try again")
         return data
 
+    def _read_range(self, start: int, end: int) -> bytes:
+        file = self._open_file()
+        file.seek(start)
+        return file.read(end - start)
 
-def upload(address: str, pieces: Iterable[Buffer], most_bytes: int) -> int:
-    """Write an object in parts; it gets its name when it is whole. Where that fails, the parts are removed.
+    def _open_file(self) -> _StoreFile:
+        """Return the file of this thread. Open it first if necessary, and check that it is the same version."""
+        # No lock, because a fork could copy a held one. If two threads come first, both use what was stored first.
+        opened = self._opened.get(os.getpid())
+        if opened is None:
+            file_system = _make_file_system(self._scheme, self._options)
+            opened = self._opened.setdefault(os.getpid(), _Opened(file_system, files={}))
+        file = opened.files.get(threading.get_ident())
+        if file is None:
+            file = opened.file_system.open(self._path, "rb", cache_type="none")
+            details = file.info()
+            if not details["size"]:
+                raise ArchiveError(self.name, "is empty or a folder, expected an archive")
+            e_tag = details.get("ETag") or details.get("etag") or ""
+            self._check_version((details["size"], e_tag, ""))
+            opened.files[threading.get_ident()] = file
+        return file
+
+
+def upload(address: str, pieces: Iterable[Buffer], expected_bytes: int) -> int:
+    """Write an object in parts. It appears under its name, or replaces an older one, when all parts are written.
+
+    If that fails or is interrupted, the parts are removed. A process that is killed leaves them in the bucket, where
+    they are not visible as an object.
 
     Args:
         address: As for `BucketSource`.
         pieces: The content, in order.
-        most_bytes: About how large it may become.
+        expected_bytes: About how large it may become.
 
     Returns:
         Its size.
 
     Raises:
         UsageError: As for `BucketSource`.
-        OutputError: It cannot be written; an object that was there before stays.
+        OutputError: It cannot be written; an older object is unchanged.
     """
-    size_bytes, (bucket, key), found = 0, split_address(address), ""
-    with suppress(EOFError, ConnectionError), _connected(os.environ) as connection:
-        connection.send(((bucket, _RETRIES), key, None, max(_PART_BYTES, most_bytes // _MOST_PARTS)))
-        for piece in filter(len, pieces):
-            connection.send_bytes(piece)
+    scheme, path = parse_address(address)
+    part_bytes = max(_PART_BYTES, expected_bytes // _MAX_PARTS)
+    part_bytes = -(-part_bytes // _PART_STEP_BYTES) * _PART_STEP_BYTES
+    call = partial(_call_store, address, is_writing=True)
+    file: _StoreFile = call(_open_for_writing, scheme, path, part_bytes)
+    size_bytes = 0
+    try:
+        for piece in pieces:
+            call(file.write, piece)
             size_bytes += len(piece)
-            if connection.poll():  # it has failed
-                break
-        connection.send_bytes(b"")
-        found, _ = connection.recv(), connection.recv_bytes()
-    if isinstance(found, str):
-        raise _make_error(address, found, is_writing=True)
+        call(file.close)
+        call(file.commit)
+    except BaseException:
+        # Closing a file, which its destructor would do, uploads what it holds; adlfs even completes the object.
+        file.closed = True
+        with suppress(Exception):
+            file.discard()
+        raise
     return size_bytes
 
 
-# The connections that no thread uses at the moment, by process, and by what the environment said when their processes
-# were started: people mend it, and try again. Those processes end with the one that holds their connections.
-_IDLE: dict[tuple[int, frozenset[tuple[str, str]]], list[Connection]] = {}
+def _make_trust_options(scheme: str, certificates: bool | Path) -> dict[str, Any]:
+    """Make the options of a file system that trusts these authorities; none if its own settings decide."""
+    if scheme != "s3" or certificates is True:
+        return {}
+    if isinstance(certificates, Path):
+        check_authorities(certificates)
+        if certificates.is_dir():
+            raise UsageError(
+                f"{certificates}: is a folder; s3:// addresses need one file of certificates",
+                f"cat {certificates}/*.0 > authorities.pem, then --ca-bundle authorities.pem",
+            )
+    return {"client_kwargs": {"verify": str(certificates) if certificates else False}}
 
 
-def _ask(environment: Mapping[str, str], *request: object) -> tuple[str | tuple[int, str, str], bytes]:
-    """Make a request, as `bucket_process.serve` takes it, and give its answer; an empty one where nobody answers."""
-    for _ in range(9):  # somebody may have killed idle processes
-        with suppress(EOFError, ConnectionError), _connected(environment) as connection:
-            connection.send(request)
-            return connection.recv(), connection.recv_bytes()
-    return "", b""
+def _open_for_writing(scheme: str, path: str, part_bytes: int) -> _StoreFile:
+    """Open an object that gets its name when it is committed."""
+    return _make_file_system(scheme, {}).open(path, "wb", block_size=part_bytes, autocommit=False)
 
 
-@contextmanager
-def _connected(environment: Mapping[str, str]) -> Iterator[Connection]:
-    """A connection to a process that talks to stores; where this is left by an exception, that process ends."""
-    idle = _IDLE.setdefault((os.getpid(), frozenset(environment.items())), [])
-    try:
-        connection = idle.pop()
-    except IndexError:
-        (connection, theirs), null = Pipe(), subprocess.DEVNULL
-        with theirs:
-            process = subprocess.Popen(  # noqa: S603 - ourselves; Ctrl-C, which a session gets, is for who started it
-                [sys.executable, "-c", _CODE.format(path=sys.path, descriptor=theirs.fileno())],
-                env={**_PATIENCE, **environment}, pass_fds=[theirs.fileno()], start_new_session=True,
-                stdin=null, stdout=null, stderr=null,
-            )  # fmt: skip
-        process.returncode = 0  # so that Python does not warn that it is not waited for
-    try:
-        yield connection
-    except BaseException:
-        connection.close()
-        raise
-    idle.append(connection)
+def _make_file_system(scheme: str, options: Mapping[str, object]) -> _FileSystem:
+    """Make a new file system for this process.
 
+    fsspec would return an older one if it was made with the same options, although the environment, from which it
+    takes credentials, may have changed.
 
-def _make_error(address: str, text: str, *, is_writing: bool = False) -> ScanNetPrepError:
-    """Say what went wrong, by obstore's text; nothing of that is repeated but what cannot be secret.
-
-    Stores repeat keys, tokens and signatures.
+    Raises:
+        UsageError: fsspec, or the package for this kind of store, is missing.
     """
-    status, code = re.search(r"status code: (\d{3})", text), re.search(r"<Code>(\w{1,50})</Code>", text)
-    url = re.search(r"Error performing [A-Z]+ https?://(?:[^/\s]*@)?([\w.-]+(?::\d+)?)/", text)
-    told = " ".join(match[1] for match in (status, code) if match)
-    where = text if re.search(_NO_LOGIN, text) else told or text
-    kind, words, hint = next(row[1:] for row in _FAULTS if re.search(row[0], where, re.DOTALL))
-    prefix, server, login = _STORES[address[:2].lower()]
-    values = {"prefix": prefix, "server": server, "login": login, "told": f" ({told})" if told else ""}
-    values["host"] = url[1] if url else "the store"
-    words, hint = words.format_map(values), hint.format_map(values)
+    package = _STORES[scheme].package
+    try:
+        import fsspec
+
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        problem = f"{scheme}:// addresses need the package {package}: {error}"
+        raise UsageError(problem, f"pip install 'scannet-prep[cloud]' {package}") from None
+    # Python prints the messages of loggers without a handler. gcsfs logs each error with its traceback, and an error
+    # that is raised here is reported anyway.
+    logger = logging.getLogger(package)
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    file_system: _FileSystem = fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **options)
+    return file_system
+
+
+def _call_store(
+    address: str, function: Callable[..., _Result], *arguments: object, is_writing: bool = False
+) -> _Result:
+    """Call a function that talks to a store, and translate its errors."""
+    try:
+        return function(*arguments)
+    except ScanNetPrepError:
+        raise
+    except Exception as error:  # noqa: BLE001 - each package, and what it is built on, has errors of its own
+        fault = _translate(address, error, is_writing=is_writing)
+    # Outside the except block, so that the store's error, which may hold keys, is not attached as the context.
+    raise fault
+
+
+def _translate(address: str, error: Exception, *, is_writing: bool) -> ScanNetPrepError:
+    """Explain an error by the names and codes in it.
+
+    Its text is left out, because stores repeat keys, tokens and signatures in it.
+    """
+    names, codes = _find_names_and_codes(error)
+    summary = " ".join(names + codes)
+    kind, words, hint = next(row[1:] for row in _FAULTS if re.search(row[0], summary))
+    store = _STORES[parse_address(address)[0]]
+    problem = words.format(store=store, codes=f" ({' '.join(codes or names[:1])})")
+    hint = hint.format(store=store)
     if is_writing and kind is not UsageError:
-        return OutputError(f"{address}: cannot be written: {words}", hint)
-    return kind(address, words, hint) if issubclass(kind, FileError) else kind(f"{address}: {words}", hint)
+        return OutputError(f"{address}: cannot be written: {problem}", hint)
+    if issubclass(kind, FileError):
+        return kind(address, problem, hint)
+    return kind(f"{address}: {problem}", hint)
+
+
+def _find_names_and_codes(error: BaseException) -> tuple[list[str], list[str]]:
+    """Find the class names of an error and its causes, and the codes and statuses of the store's answers."""
+    names: list[str] = []
+    codes: list[object] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        names.append(type(cause).__name__)
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):  # botocore
+            codes.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+            codes.append(response.get("Error", {}).get("Code", ""))
+        # aiohttp, Azure and gcsfs have the status in an attribute.
+        codes += [getattr(cause, attribute, "") for attribute in ("status", "status_code", "code")]
+        # gcsfs and the ssl module have these only in the text.
+        names += re.findall(r"^Forbidden|CERTIFICATE_VERIFY_FAILED", str(cause))
+        cause = cause.__cause__ or cause.__context__
+    words = [str(code) for code in codes if re.fullmatch(r"[A-Za-z0-9]{1,50}", str(code))]
+    return names, [word for word in dict.fromkeys(words) if word != "None"]

@@ -1,13 +1,10 @@
-"""Tells outages from files that fail, and says when the next request may be made: slowly to a busy server.
+"""Decides when the next request may be made, and whether the server is down.
 
-While the gate is open, requests go through, as often as the server bears. A request that brings nothing closes
-it: from then on one request at a time tries, at growing intervals, until something is served. That first trial asks for
-a file that was served before, if there is one, else for another one. So it shows at once what the failure meant:
+Rate. A rejection makes the interval between requests half as long again. Each file that is served shortens it. A pause
+that the server asks for holds for all connections.
 
-- something comes: the server is up, and the file that failed is to blame;
-- it does not come either: an outage, whatever the status; no file is to blame, and all wait.
-
-The gate gives up when nothing has been served for the time that the policy states. It is for one thread.
+Outages. After several failures in a row, the caller makes a single request, a probe. If it fails too, the server is
+down: until a probe is served, probes are the only requests, one at a time, at growing intervals.
 """
 
 from __future__ import annotations
@@ -17,18 +14,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scannet_prep.errors import RefusedError, ServerDownError
+from scannet_prep.errors import ServerDownError, TransferError
 from scannet_prep.remote.trouble import AttemptError
+from scannet_prep.units import format_duration
 
 PROGRESS_BYTES = 16 * 1024
-"""A request that breaks off before so much has come is a failure like any other, and is followed by a pause."""
+"""A request that breaks off before it has brought so many bytes has failed."""
 PROOF_BYTES = 128 * 1024
-"""So much is content, though there may be more to come: no page that says that the server is down is as long."""
+"""A running transfer that has brought so many bytes shows that the server is up: no error page is as long."""
 
-_TOLD_FAILURES = 4  # so many in a row, which take some seconds, are worth a line
-_FEW_ANSWERS = 5  # so many refusals in a row, before anything was ever served, mean that it is the wrong server
-_FIRST_SPACING_S = 0.05
-_LESS_SPACING = 0.95  # with each request
+_REFUSED_PROBES = 3  # so many refused probes, before anything was served, end the run
+_TOLD_PROBES = 11  # so many failed probes, which take some seconds, are worth a line
+_MESSAGE_COLUMNS = 80
+
+_SLOWER = 1.5
+_FASTER = 1.3
+_FIRST_INTERVAL_S = 0.005  # after a first rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,110 +37,154 @@ class TransferPolicy:
     """How patient a run is."""
 
     connect_timeout_s: float = 10.0  # longest time to connect
-    answer_timeout_s: float = 60.0  # longest time from a request to the end of the answer's headers
-    # A body that comes more slowly than this, over `slow_window_s`, is broken off and resumed
+    answer_timeout_s: float = 60.0  # longest silence of the server
+    # A body that arrives more slowly than this, over `slow_window_s`, is broken off and resumed
     slowest_bytes_per_s: float = 1_000.0
     slow_window_s: float = 60.0  # see above
-    tries: int = 8  # so many failures of a file, while the server serves others, give it up
-    first_delay_s: float = 0.5  # mean pause after the first failure; doubled after each further one
-    longest_delay_s: float = 60.0  # longest pause
-    longest_retry_after_s: float = 3600.0  # A server that asks for a longer pause than this gets this one
+    tries: int = 8  # so many failures of its own give a file up; see `AttemptError.tries`
+    first_delay_s: float = 0.02  # mean pause after the first failure; half as long again after each further one
+    longest_delay_s: float = 30.0  # longest mean pause
+    longest_interval_s: float = 2.0  # however many requests are rejected, they are made at least so often
+    longest_retry_after_s: float = 3600.0  # a server that asks for a longer pause than this gets this one
     outage_patience_s: float = 4 * 3600.0  # how long the server may serve nothing
     first_answer_patience_s: float = 180.0  # the same while it has not served anything in this run
     bytes_per_s: float | None = None  # of all connections together at most; None for no limit
 
-    def pause_s(self, failures: int, asked_s: float) -> float:
-        """How long to wait after so many failures in a row, at random and not in step, or where asked to."""
-        mean_s = min(self.first_delay_s * 2.0 ** min(failures - 1, 30), self.longest_delay_s) if failures else 0.0
-        return max(mean_s * random.uniform(0.5, 1.5), min(asked_s, self.longest_retry_after_s))  # noqa: S311
+    def pause_s(self, failures: int) -> float:
+        """Return how long to wait after so many failures in a row, at random so that clients do not keep step."""
+        mean_s = min(self.first_delay_s * _SLOWER ** min(failures - 1, 30), self.longest_delay_s)
+        return mean_s * random.uniform(0.5, 1.5)  # noqa: S311
+
+
+class Pace:
+    """The interval between requests: longer after each rejection, shorter after each success.
+
+    Attributes:
+        next_s: No request is made before this time of the monotonic clock.
+    """
+
+    def __init__(self, longest_interval_s: float) -> None:
+        self.next_s = 0.0
+        self._longest_interval_s = longest_interval_s
+        self._interval_s = 0.0  # 0 while the server bears what the connections give
+        self._last_reduced_s = 0.0
+
+    def requested(self, now_s: float) -> None:
+        """Record a request."""
+        self.next_s = max(self.next_s, now_s + self._interval_s)
+
+    def served(self) -> None:
+        """Speed up: three successes undo more than a rejection."""
+        self._interval_s /= _FASTER
+
+    def rejected(self, requested_s: float, now_s: float, pause_s: float) -> None:
+        """Slow down after the rejection of a request that was made at `requested_s`, and pause if asked to.
+
+        All requests that were under way together slow down only once.
+        """
+        if requested_s >= self._last_reduced_s:
+            self._last_reduced_s = now_s
+            interval_s = max(_SLOWER * self._interval_s, _FIRST_INTERVAL_S)
+            self._interval_s = min(interval_s, self._longest_interval_s)
+        # The rejected request has already used up most of the new interval.
+        self.next_s = max(now_s + self._interval_s * (1 - 1 / _SLOWER), now_s + pause_s)
 
 
 class Gate:
-    """What a run knows of its server, whose address is for messages; `tell` is told of outages, in words.
+    """Says when a request may be made, by how earlier ones have ended; for one thread.
 
-    Requests are any objects; `admits` says whether one may be made, and how it ends is told by `served` and `failed`.
+    Args:
+        policy: How patient to be.
+        address: The server, for messages.
+        notify: Receives a line when an outage has lasted for some seconds.
 
     Attributes:
-        next_s: No request is made before, on the monotonic clock.
-        trial: The request that tries whether the server is back.
+        pace: The interval between requests.
+        failed_probes: How many probes have failed, one after another; not 0 during an outage.
     """
 
-    def __init__(self, policy: TransferPolicy, address: str, tell: Callable[[str], None]) -> None:
-        self.next_s = 0.0
-        self.trial: object = None
-        self._policy, self._address, self._tell = policy, address, tell
-        self._failures: list[AttemptError] = []  # what closed the gate, and trials; while there are any, it is closed
-        self._first_failed_s = 0.0
-        self._blames: list[Callable[[], None]] = []  # for what has failed since it was open
-        self._alive_s = self._spacing_s = 0.0
+    def __init__(self, policy: TransferPolicy, address: str, notify: Callable[[str], None]) -> None:
+        self.pace = Pace(policy.longest_interval_s)
+        self.failed_probes = 0
+        self._policy = policy
+        self._address = address
+        self._notify = notify
+        self._has_served = False
+        self._last_error = AttemptError("")
+        self._failing_since_s = 0.0  # since then, nothing was served; 0 if nothing has failed since
 
     @property
     def state(self) -> str:
-        """What all requests wait for, in words; empty while they go through."""
-        if not self._failures:
-            return ""
-        pause_s = max(0.0, self.next_s - time.monotonic())
-        return f"waiting for the server ({self._failures[-1].reason}), next try in {pause_s:.0f} s"
+        """What all requests wait for, in a few words; empty if they go through."""
+        pause_s = max(0.0, self.pace.next_s - time.monotonic())
+        if self.failed_probes:
+            return f"down, retry in {format_duration(round(pause_s))}"
+        if pause_s > self._policy.longest_interval_s:
+            return f"server wants a pause, {format_duration(round(pause_s))}"
+        return ""
 
-    @property
-    def failure_count(self) -> int:
-        """How many requests have brought nothing, one after another: the one that closed the gate, and trials."""
-        return len(self._failures)
-
-    def admits(self) -> bool:
-        """Whether a request may be made now.
+    def may_request(self) -> bool:
+        """Return whether a request may be made now.
 
         Raises:
-            ServerDownError: Nothing has been served for too long.
-            RefusedError: The server has never served anything, and refuses everything.
+            ServerDownError: Nothing was served for too long.
+            TransferError: The server has never served anything, and refuses everything.
         """
         now_s = time.monotonic()
-        if self._failures:
-            last, silent_s = self._failures[-1], now_s - max(self._first_failed_s, self._alive_s)
-            if not self._alive_s and sum(error.is_answer for error in self._failures) >= _FEW_ANSWERS:
-                problem = f"{self._address}: the server gives none of the first files: {last.reason}"
-                raise RefusedError(problem, last.hint or "is it ScanNet's server, or a mirror of it?")
-            if silent_s > self._patience_s:
-                problem = f"the server has served nothing for {silent_s:.0f} s ({last.reason})"
-                raise ServerDownError(problem, "run the same command again later: it continues where it stopped")
-        return now_s >= self.next_s and self.trial is None
+        if self.failed_probes:
+            self._check_patience(now_s - self._failing_since_s)
+        return now_s >= self.pace.next_s
 
-    def enter(self, request: object) -> None:
-        """A request is made."""
-        self._spacing_s *= _LESS_SPACING
-        self.next_s = time.monotonic() + self._spacing_s
-        self.trial = request if self._failures else None
+    def served(self, *, is_probe: bool) -> bool:
+        """Take note that something that can only be content arrives.
 
-    def served(self, request: object) -> None:
-        """Something that can only be content has come, though there may be more."""
-        self._alive_s = time.monotonic()
-        # What was asked for before the gate closed does not show that the server answers new requests.
-        if request is not self.trial:
-            return
-        is_outage, blames = len(self._failures) > 1, self._blames
-        self.trial, self._failures, self._blames = None, [], []
-        for blame in blames if not is_outage else ():
-            blame()
+        Returns:
+            Whether it shows that the server is up. During an outage, only a probe does: other requests are older.
+        """
+        if self.failed_probes and not is_probe:
+            return False
+        self.failed_probes = 0
+        self._failing_since_s = 0.0
+        self._has_served = True
+        return True
 
-    def failed(self, request: object, error: AttemptError, blame: Callable[[], None] | None = None) -> None:
-        """A request has brought nothing; `blame` is called if that is the fault of the file."""
-        self._blames += [blame] if blame else []
-        is_trial, policy, now_s = request is self.trial, self._policy, time.monotonic()
-        if self._failures and not is_trial:
-            return  # of the same moment as the failure that closed the gate
-        self.trial = None
-        if not self._failures:
-            self._first_failed_s = now_s
-            if error.is_busy:
-                self._spacing_s = min(max(2 * self._spacing_s, _FIRST_SPACING_S), policy.longest_delay_s)
-        self.next_s = now_s + max(policy.pause_s(len(self._failures), error.retry_after_s), self._spacing_s)
-        self._failures.append(error)
-        if len(self._failures) == _TOLD_FAILURES:
-            self._tell(
-                f"the server serves nothing ({error.reason}). While it is down, the download pauses and retries "
-                f"at intervals, for up to {round(self._patience_s / 60, 1):,g} minutes"
-            )
+    def failed(self, error: AttemptError, requested_s: float, *, is_probe: bool) -> bool:
+        """Record the failure of a request that was made at `requested_s`.
+
+        Returns:
+            Whether the server is down, so that the failure is not the file's own.
+        """
+        now_s = time.monotonic()
+        self._last_error = error
+        self._failing_since_s = self._failing_since_s or now_s
+        if error.is_busy:
+            asked_s = min(error.retry_after_s, self._policy.longest_retry_after_s)
+            self.pace.rejected(requested_s, now_s, asked_s)
+        if is_probe:
+            self.failed_probes += 1
+            self.pace.next_s = max(self.pace.next_s, now_s + self._policy.pause_s(self.failed_probes))
+            if self.failed_probes == _TOLD_PROBES:
+                self._notify(self._describe_outage(error))
+        return self.failed_probes > 0
+
+    def _check_patience(self, silent_s: float) -> None:
+        error = self._last_error
+        if error.is_answer and self.failed_probes >= _REFUSED_PROBES and not self._has_served:
+            problem = f"{self._address}: the server gives none of the first files: {error.reason}"
+            raise TransferError(problem, error.hint or "is it ScanNet's server, or a mirror of it?")
+        if silent_s > self._patience_s:
+            problem = f"the server has served nothing for {format_duration(silent_s)} ({error.reason})"
+            raise ServerDownError(problem, "run the same command again later: it continues where it stopped")
+
+    def _describe_outage(self, error: AttemptError) -> str:
+        """Describe an outage in a line of 80 columns, for which a long reason is cut."""
+        ending = f"; waiting up to {format_duration(self._patience_s)} for it"
+        beginning = f"server down ({error.reason}"
+        room = _MESSAGE_COLUMNS - len(ending) - 1
+        if len(beginning) > room:
+            beginning = f"{beginning[: room - 3]}..."
+        return f"{beginning}){ending}"
 
     @property
     def _patience_s(self) -> float:
-        return self._policy.outage_patience_s if self._alive_s else self._policy.first_answer_patience_s
+        return self._policy.outage_patience_s if self._has_served else self._policy.first_answer_patience_s

@@ -8,11 +8,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import UsageError
-from scannet_prep.remote.client import Client
+from scannet_prep.errors import ServerDownError, TransferError, UsageError
+from scannet_prep.foreign import describe_beginning
+from scannet_prep.remote.client import Answer, Client
 from scannet_prep.remote.gate import PROGRESS_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.source import RemoteSource
-from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, is_server_address, public_url
+from scannet_prep.remote.trouble import (
+    FEW_TRIES,
+    LOGIN_HINT,
+    RELEASE_ACCESS_HINT,
+    AttemptError,
+    is_server_address,
+    public_url,
+)
 
 _PATIENCE = TransferPolicy(outage_patience_s=600.0, first_answer_patience_s=30.0, longest_retry_after_s=600.0)
 _log = logging.getLogger(__name__)
@@ -26,8 +34,8 @@ class RangeSource(RemoteSource):
 
     Args:
         url: Its address, `https://` or `http://`. User and password in it, and the query, never show in messages.
-        certificates: True for the system's authorities (or those that REQUESTS_CA_BUNDLE names), a file with others,
-            False to accept any certificate.
+        certificates: A file or folder of authorities, True for those of certifi (or those that REQUESTS_CA_BUNDLE
+            names, which requests reads), False to accept any certificate.
         policy: How patient to be.
 
     Raises:
@@ -57,37 +65,48 @@ class RangeSource(RemoteSource):
 
     def _fetch(self, start: int, end: int) -> bytes:
         """Fetch a range, with as many requests as it takes; they are given up when nothing has come for too long."""
-        if (client := self._clients.get(os.getpid())) is None:  # without a lock, which a fork may copy while it is held
+        client = self._clients.get(os.getpid())
+        if client is None:  # without a lock, which a fork may copy while it is held
             client = self._clients.setdefault(os.getpid(), Client(self._url, self._policy, self._certificates))
-        data, failures = bytearray(), 0
         gate = Gate(self._policy, self.name, lambda text: _log.warning("%s: %s", self.name, text))
         if self._version:
-            gate.served(None)
+            gate.served(is_probe=True)
+        data = bytearray()
         while len(data) < min(end, self.size_bytes) - start:
             there_bytes = len(data)
             try:
                 self._receive(client, data, start, end)
             except AttemptError as error:
                 if len(data) >= there_bytes + PROGRESS_BYTES:
-                    failures = 0
-                    gate.served(None)
-                    continue
-                failures += 1
-                if error.tries and failures >= error.tries:
-                    raise error.error_type(f"{self.name}: {error.describe(failures)}", error.hint) from None
-                gate.failed(None, error)
-                client.stop.wait(max(0.0, gate.next_s - time.monotonic()))
-                gate.admits()
+                    gate.served(is_probe=True)
+                else:
+                    self._wait_for_server(client, gate, error)
         return bytes(data)
+
+    def _wait_for_server(self, client: Client, gate: Gate, error: AttemptError) -> None:
+        """Pause after a request that has failed.
+
+        Raises:
+            TransferError: It was one too many.
+            ServerDownError: Nothing was served for too long.
+        """
+        gate.failed(error, time.monotonic(), is_probe=True)
+        failures = gate.failed_probes
+        if 0 < error.tries <= min(failures, FEW_TRIES):
+            hint = LOGIN_HINT if error.hint == RELEASE_ACCESS_HINT else error.hint
+            raise error.error_type(f"{self.name}: {error.describe(failures)}", hint)
+        try:
+            gate.may_request()
+        except ServerDownError as down:
+            raise ServerDownError(f"{self.name}: {down.message}", "try again later") from None
+        client.stop.wait(gate.pace.next_s - time.monotonic())
 
     def _receive(self, client: Client, data: bytearray, start: int, end: int) -> None:
         """Make one request for what is missing of a range, and append what it gives."""
         first = start + len(data)
         with client.open(self._url, {"Range": f"bytes={first}-{end - 1}"}) as answer:
             if answer.status == 200:
-                hint = "fetch the archive and name the file, or serve it by a server that knows ranges, such as nginx"
-                reason = "the server sends the whole file where a part was asked for"
-                raise AttemptError(reason, hint, tries=FEW_TRIES)
+                raise _explain_whole_answer(answer)
             if answer.size_bytes is not None:
                 headers = answer.headers
                 self._check_version((answer.size_bytes, headers.get("ETag", ""), headers.get("Last-Modified", "")))
@@ -101,3 +120,15 @@ class RangeSource(RemoteSource):
                 data += piece
         if len(data) < end - start:
             raise AttemptError("the connection broke off")
+
+
+def _explain_whole_answer(answer: Answer) -> AttemptError:
+    """Explain status 200 where a range was requested: a page, such as a login, or a server without ranges."""
+    kind = describe_beginning(next(answer.read_pieces(), b""))
+    if kind == "a web page" or answer.headers.get("Content-Type", "").startswith("text/html"):
+        reason = "the server sends a web page instead of the archive, for example a login"
+        hint = f"open the address in a browser; {LOGIN_HINT}"
+        return AttemptError(reason, hint, tries=FEW_TRIES, error_type=TransferError)
+    hint = "download the archive and name the file, or serve it from a server that supports ranges, such as nginx"
+    reason = "the server sends the whole file instead of a part: it does not support ranges"
+    return AttemptError(reason, hint, tries=FEW_TRIES)

@@ -1,4 +1,4 @@
-"""What can go wrong with a request: one type for all that another attempt may mend, or another file not meet."""
+"""Errors of a single request, and how many of them give a file up."""
 
 from __future__ import annotations
 
@@ -20,24 +20,33 @@ from scannet_prep.errors import (
     CertificateError,
     NotOnServerError,
     ProxyError,
-    RefusedError,
     TransferError,
 )
 
 FEW_TRIES = 3
 """So many failures that cost much, silence or whole bodies that are not the file, give a file up."""
+MANY_TRIES = 20
+"""So many rejections give a file up. They concern the server, not the file: where 30 % of all requests are rejected,
+not one in a million runs of 7,766 files loses a file (7,766 * 0.3**20 = 3e-7)."""
 
-_BUSY_TRIES = 30  # 429 is hardly ever about a file
-_ACCESS_HINT = (
-    "ScanNet's server wants the terms signed, and a mirror may need another base URL; name who asks as "
-    "https://USER:PASSWORD@HOST/... or in ~/.netrc; a signed address may have expired"
+LOGIN_HINT = (
+    "if the server asks for a login, put it into the address (https://USER:PASSWORD@HOST/...) or into ~/.netrc; "
+    "a signed address may have expired"
 )
+"""What to do where a server refuses a file that is not one of the release, such as an archive."""
+
+RELEASE_ACCESS_HINT = f"ScanNet's server requires signed terms, and a mirror may need another base URL; {LOGIN_HINT}"
+"""What to do where a server refuses a file of the release."""
 _PROXY_HINT = (
     "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
 )
-_CERTIFICATE_HINT = "name a file with the authority of the server, or of your network's proxy: REQUESTS_CA_BUNDLE=FILE"
+CERTIFICATE_HINT = (
+    "name a file or folder with the authority of the server, or of your network's proxy: --ca-bundle PATH, "
+    "or REQUESTS_CA_BUNDLE=PATH"
+)
 _CLOCK_HINT = "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
 _HOST_HINT = "the address leads to another server: check the base URL, and whether your network redirects it"
+_REDIRECT_HINT = "look at the address in a browser: the base URL, or a link on the server, is wrong"
 _UNVERIFIED = "the certificate cannot be verified: {detail}"
 _CERTIFICATE_ERRORS = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
 # What went wrong, by the first row that fits an error or one inside it, and what the innermost says: in words, and what
@@ -45,7 +54,7 @@ _CERTIFICATE_ERRORS = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_host
 _WORDS: tuple[tuple[tuple[type, ...], str, str, str], ...] = (
     (_CERTIFICATE_ERRORS, "expired|not yet valid", _UNVERIFIED, _CLOCK_HINT),
     (_CERTIFICATE_ERRORS, "mismatch|doesn't match", _UNVERIFIED, _HOST_HINT),
-    (_CERTIFICATE_ERRORS, "", _UNVERIFIED, _CERTIFICATE_HINT),
+    (_CERTIFICATE_ERRORS, "", _UNVERIFIED, CERTIFICATE_HINT),
     ((socket.gaierror, urllib3.exceptions.NameResolutionError), "", "cannot find {host}: is this machine online?", ""),
     ((ConnectionRefusedError,), "", "{host} refuses the connection", ""),
     ((TimeoutError, urllib3.exceptions.TimeoutError), "", "{host} does not answer", ""),
@@ -58,15 +67,25 @@ _WORDS: tuple[tuple[tuple[type, ...], str, str, str], ...] = (
 
 @dataclass(eq=False)
 class AttemptError(Exception):
-    """A request has brought nothing, or not all. Another attempt may."""
+    """A request has brought nothing, or not all. Another attempt may.
 
-    reason: str  # what happened
-    hint: str = ""  # what to do about it; may be empty
-    tries: int = 0  # so many of them give a file up; 0 stands for the policy's `tries`
-    is_answer: bool = False  # whether the server has answered, but with a refusal or something else than the file
-    is_busy: bool = False  # whether it asks for fewer requests
-    retry_after_s: float = 0.0  # the pause that it asks for
-    error_type: type[TransferError] = TransferError  # what to raise when the file is given up
+    Attributes:
+        reason: What happened.
+        hint: What to do about it; may be empty.
+        tries: So many of them give a file up; 0 stands for the policy's `tries`.
+        is_answer: Whether the server has answered, but with a refusal or something else than the file.
+        is_busy: Whether the server rejected the request because of its own state, and is to be asked less often.
+        retry_after_s: The pause that it asks for.
+        error_type: The error to raise when the file is given up.
+    """
+
+    reason: str
+    hint: str = ""
+    tries: int = 0
+    is_answer: bool = False
+    is_busy: bool = False
+    retry_after_s: float = 0.0
+    error_type: type[TransferError] = TransferError
 
     def describe(self, failures: int) -> str:
         """Say why a file is given up after so many failures."""
@@ -85,12 +104,17 @@ def public_url(url: str) -> str:
 
 
 def is_server_address(text: str) -> bool:
-    """Whether an address names a server on the web, and a port that there can be."""
+    """Whether an address names a server on the web by a possible host and port."""
+    # ValueError: brackets without an address between them, a port that is not a number, or a label of the host that is
+    # empty or longer than 63 characters.
     try:
         parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets without an address between them, a port that is not a number
+        port = parts.port
+        host = parts.hostname or ""
+        host.encode("idna")
+    except ValueError:
         return False
+    return parts.scheme in ("http", "https") and host != "" and port != 0
 
 
 def raise_for_status(response: requests.Response) -> None:
@@ -110,12 +134,11 @@ def raise_for_status(response: requests.Response) -> None:
             f"the server has no such file ({status})", hint, tries=1, is_answer=True, error_type=NotOnServerError
         )
     if status < 500 and status not in {408, 425, 429}:
-        raise AttemptError(what, _ACCESS_HINT, tries=1, is_answer=True, error_type=RefusedError)
+        raise AttemptError(what, RELEASE_ACCESS_HINT, tries=1, is_answer=True, error_type=TransferError)
     pause_s = 0.0
     with suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):  # neither seconds nor a date
         pause_s = float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "")))
-    tries = _BUSY_TRIES if status == 429 else 0
-    raise AttemptError(what, tries=tries, is_busy=status in {429, 503} or bool(pause_s), retry_after_s=pause_s)
+    raise AttemptError(what, tries=MANY_TRIES, is_busy=True, retry_after_s=pause_s)
 
 
 def translate(error: Exception, url: str) -> Exception:
@@ -128,10 +151,11 @@ def translate(error: Exception, url: str) -> Exception:
     is_malformed = isinstance(error, kinds.InvalidURL) and request is not None and asked == url
     if is_malformed or isinstance(error, kinds.InvalidProxyURL) or re.search("SOCKS support|failed: 407", detail):
         return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else detail}", _PROXY_HINT)
-    if isinstance(error, (kinds.TooManyRedirects, ValueError)) and not isinstance(error, kinds.InvalidHeader):
-        hint = "an address looks like https://HOST/PATH; from https, no redirection to http is followed"
-        reason = "is redirected in a circle, or the address cannot be used"
-        return AttemptError(reason, hint, tries=1, is_answer=True)
+    if isinstance(error, kinds.TooManyRedirects):
+        return AttemptError("is redirected in a circle", _REDIRECT_HINT, tries=1, is_answer=True)
+    if isinstance(error, ValueError) and not isinstance(error, kinds.InvalidHeader):
+        reason = "is redirected to an address that cannot be used"
+        return AttemptError(reason, _REDIRECT_HINT, tries=1, is_answer=True)
     inner = [item for item in (*outer, last) if not isinstance(item, kinds.RequestException)]
     words, hint = next(
         (words, hint)
@@ -143,7 +167,12 @@ def translate(error: Exception, url: str) -> Exception:
     # A file that is redirected to another server says nothing about this one.
     if words is _UNVERIFIED and parts.netloc == urlsplit(url).netloc:
         return CertificateError(f"{asked}: {text}", hint)
-    return AttemptError(text, _PROXY_HINT if is_proxy else hint, tries=1 if words is _UNVERIFIED else 0)
+    tries = 0
+    if words is _UNVERIFIED:
+        tries = 1
+    elif isinstance(error, (kinds.ReadTimeout, urllib3.exceptions.ReadTimeoutError)):
+        tries = FEW_TRIES
+    return AttemptError(text, _PROXY_HINT if is_proxy else hint, tries=tries)
 
 
 def _unwrap(error: BaseException | None) -> Iterator[BaseException]:

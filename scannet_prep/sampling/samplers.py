@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.number_lists import check_number
+from scannet_prep.sampling.keys import SceneKey
 from scannet_prep.sampling.plan import Plan, flatten, make_plan, pack, sum_loads
 from scannet_prep.sampling.ranks import RankedSampler
 from scannet_prep.version import VERSION
 
-_STATE_VERSION = 3
-_FRESH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
+_STATE_VERSION = 4
+_HINT_FRESH_EPOCH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
 
 
 class PlanSummary(NamedTuple):
-    """What the plan of an epoch is like.
+    """Figures of the plan of an epoch.
 
     Attributes:
         step_count: Steps of each rank.
-        padding: Scenes that come twice, because there are fewer scenes than the division by ranks needs.
-        fill: Mean share of the budget that a batch uses, 0..1; a scene above the budget counts as 1.
-        imbalance: How much longer a step is than with equal work: the mean over the steps of the largest batch beside
-            the mean batch; 1 is ideal.
+        padding: Scenes that are repeated because there are fewer batches than the ranks need.
+        fill: Mean share of the budget that a batch uses, 0..1. A scene above the budget counts as 1.
+        imbalance: Mean over the steps of the largest batch relative to the mean batch. 1 is ideal.
     """
 
     step_count: int
@@ -37,46 +37,102 @@ class PlanSummary(NamedTuple):
     imbalance: float
 
 
-class PointBudgetBatchSampler(RankedSampler):
-    """Batches of scenes whose vertices add up to a budget, for `DataLoader(dataset, batch_sampler=...)`.
+class BatchIterator(Iterator[list[SceneKey]]):
+    """One pass over the batches of an epoch, which counts the batches that it has handed out.
 
-    Every rank computes the same plan of the epoch from (lengths, budget, seed, epoch) and takes its part (all need the
-    same version of NumPy, whose random numbers may change between versions):
-
-    - The number of steps is the same on all ranks and in all epochs.
-    - Every scene comes exactly once in an epoch, over all ranks. Only where the number of scenes does not allow equal
-      numbers of batches, because hardly any two scenes fit together, do some come twice: fewer than there are ranks,
-      `describe().padding` of them, other ones each epoch.
-    - A batch never exceeds the budget, except a scene that does so by itself: it is a batch of its own.
-    - The batches of one step are of similar size, so that no rank waits for another.
-    - Which scenes share a batch, the order of the batches, and the rank that gets them change from epoch to epoch.
-
-    Where `torch.distributed` is initialized, the first iteration compares what the plan depends on over all ranks
-    (vertex counts, arguments, epoch and loaded state, versions), so that ranks that see different folders fail at once.
-
-    It gives lists of `(index, epoch)`, so that workers that outlive an epoch know it too; `ScanNet` takes its random
-    numbers from them. Call `set_epoch` before each epoch: an epoch that has been given out whole is not given out again
-    by mistake, with the same batches and the same random numbers.
+    It keeps its epoch when `set_epoch` is called during the pass. It has `state_dict` and
+    `load_state_dict` because `StatefulDataLoader` of torchdata stores the state of the iterator
+    that it holds.
 
     Args:
-        lengths: The dataset, or the vertices of each scene, such as `dataset.lengths`; where a transform crops to N
-            points, `np.minimum(dataset.lengths, N)`. Of a dataset, ranks compare the bytes of the scenes too.
-        max_points: The budget of a batch, in vertices.
-        max_scenes: Most scenes in a batch; None for any number.
-        rank: Of this process. If it is not given, what `torch.distributed` says where it is initialized, else the
-            environment variable RANK, which torchrun sets.
-        world_size: Number of ranks; by default in the same way, from WORLD_SIZE; 1 where nothing says otherwise.
-        seed: Another seed gives other plans.
-        shuffle: False for the same batches each epoch, the largest first; they may be iterated over again and again.
+        sampler: The sampler, at the position where the pass begins.
 
     Attributes:
-        epoch: The epoch that comes next, or that is being given out.
-        steps_before: Steps of it that were done before this iteration, according to the state that was loaded.
+        epoch: The epoch of the batches.
+        step: The step of the next batch within the whole epoch, from 0.
+    """
+
+    def __init__(self, sampler: PointBudgetBatchSampler) -> None:
+        self._sampler = sampler
+        self.epoch = sampler.epoch
+        self.step = sampler.steps_before
+
+    def __next__(self) -> list[SceneKey]:
+        """Hand out the next batch."""
+        if self.is_at_end:
+            raise StopIteration
+        batch = self._sampler.batch(self.epoch, self.step)
+        self.step += 1
+        return batch
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the last batch of the epoch has been handed out."""
+        return self.step == len(self._sampler)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batches that have been handed out."""
+        return self._sampler.state_at(self.epoch, self.step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state, and move the sampler there.
+
+        Raises:
+            UsageError: As `PointBudgetBatchSampler.load_state_dict`.
+        """
+        self._sampler.load_state_dict(state)
+        self.epoch = self._sampler.epoch
+        self.step = self._sampler.steps_before
+
+
+class PointBudgetBatchSampler(RankedSampler):
+    """Batches of scenes within a budget of vertices, for `DataLoader(dataset, batch_sampler=...)`.
+
+    Every rank computes the same plan of the epoch from (lengths, budget, seed, epoch) and takes its
+    part. All ranks need the same version of NumPy, because its random numbers may change between
+    versions.
+
+    - The number of steps is the same on all ranks and in all epochs.
+    - Every scene comes exactly once per epoch, over all ranks. Scenes are repeated only where hardly
+      any two fit together, so that the number of batches cannot be a multiple of the number of
+      ranks: fewer than there are ranks, `describe().padding` of them, others in each epoch.
+    - A batch never exceeds the budget, except a single scene that does so by itself.
+    - The batches of one step are of similar size, so that no rank waits for another.
+    - The scenes that share a batch, the order of the batches and their ranks change each epoch.
+
+    A batch is a list of `(index, epoch)`: workers that outlive an epoch get its number with each
+    scene, and `ScanNet` derives its random numbers from it.
+
+    An iteration begins at the current position: at the start of `epoch`, or after `load_state_dict`
+    where the state was saved. Only `set_epoch` and `load_state_dict` change the position, so
+    `list(sampler)` is the same each time. If an epoch has been given out to its end, iterating over
+    it again without `set_epoch` is a `UserWarning`: the batches and the random numbers are repeated.
+
+    Where `torch.distributed` is initialized, the first iteration compares over all ranks what the
+    plan depends on (vertex counts, arguments, epoch, loaded state, versions), so that ranks that
+    see different folders fail at once.
+
+    Args:
+        lengths: The dataset, or the vertices of each scene, such as `dataset.lengths`. If a
+            transform crops to N points, `np.minimum(dataset.lengths, N)`. The `digest` of a dataset
+            is compared over the ranks and by `load_state_dict`.
+        max_points: The budget of a batch, in vertices.
+        max_scenes: Maximum number of scenes in a batch; None for any number.
+        rank: Rank of this process. By default that of `torch.distributed` if it is initialized,
+            otherwise the environment variable RANK, which torchrun sets.
+        world_size: Number of ranks, by default found in the same way, from WORLD_SIZE; otherwise 1.
+        seed: Another seed gives other plans.
+        shuffle: False for the same batches in each epoch, the largest first. They may be iterated
+            over again and again without `set_epoch`.
+
+    Attributes:
+        epoch: The epoch of the next iteration.
+        steps_before: Steps of it that were done before, according to the state that was loaded.
         rank, world_size: As given or found.
 
     Raises:
-        UsageError: An argument makes no sense; there are fewer scenes than ranks; or there are several processes, and
-            it cannot be known which rank this one is.
+        UsageError: An argument is invalid; there are fewer scenes than ranks; or there are several
+            processes, and the rank of this one is unknown.
     """
 
     def __init__(
@@ -92,200 +148,242 @@ class PointBudgetBatchSampler(RankedSampler):
     ) -> None:
         self._lengths = _check_lengths(lengths)
         super().__init__(rank, world_size)
-        self._digest = getattr(lengths, "digest", "") if self.world_size > 1 else ""
-        self._settings: dict[str, Any] = {  # what plans depend on, beside the epoch
+        scene_count = len(self._lengths)
+        if max_scenes is not None:
+            max_scenes = check_number(max_scenes, "max_scenes", 1)
+        # What plans depend on, apart from the epoch.
+        self._settings: dict[str, Any] = {
             "version": _STATE_VERSION,
             "world_size": self.world_size,
             "seed": check_number(seed, "seed", 0),
             "shuffle": bool(shuffle),
             "max_points": check_number(max_points, "max_points", 1),
-            "max_scenes": None if max_scenes is None else check_number(max_scenes, "max_scenes", 1),
-            "scene_count": len(self._lengths),
+            "max_scenes": max_scenes,
+            "scene_count": scene_count,
             "lengths_crc32": zlib.crc32(self._lengths.astype("<i8").tobytes()),
         }
-        if len(self._lengths) < self.world_size:
-            message = f"there are {len(self._lengths)} scenes for {self.world_size} ranks: some would be idle"
-            raise UsageError(message, f"train on at most {len(self._lengths)} ranks, or with more scenes")
-        self._packing = pack(self._lengths, max_points, max_scenes or len(self._lengths), self.world_size)
-        self._is_compared = False
-        self._planned: tuple[int, Plan] = -1, []
-        self._iteration = 0  # number of the one that counts: set_epoch and another one end it
-        self._go_to(0, 0)
+        if scene_count < self.world_size:
+            raise UsageError(
+                f"there are {scene_count} scenes for {self.world_size} ranks: some would be idle",
+                f"train on at most {scene_count} ranks, or with more scenes",
+            )
+        self._digest = str(getattr(lengths, "digest", ""))
+        self._packing = pack(self._lengths, max_points, max_scenes or scene_count, self.world_size)
+        self._planned_epoch = -1
+        self._planned_batches: Plan = []
+        self._has_compared_ranks = False
+        self._newest_iterator: BatchIterator | None = None
+        self.epoch = 0
+        self.steps_before = 0
 
     @property
     def sampler(self) -> PointBudgetBatchSampler:
-        """The sampler itself: where Lightning looks for `set_epoch`."""
+        """The sampler itself: Lightning looks for `set_epoch` here."""
         return self
 
     @property
     def steps_left(self) -> int:
-        """Steps that the next iteration has: all of an epoch, or after `load_state_dict` what is left of it."""
+        """Steps of the next iteration: a whole epoch, or the rest of one after `load_state_dict`."""
         return len(self) - self.steps_before
 
     @property
     def digest(self) -> str:
-        """Of the batches that the next iteration gives to all ranks together: the same on each of them."""
-        return f"{zlib.crc32(np.concatenate(flatten(self._plan())).astype('<i8').tobytes()):08x}"
+        """Digest of the batches of the next iteration on all ranks; the same on each of them."""
+        scenes_and_ends = np.concatenate(flatten(self._remaining_plan()))
+        return f"{zlib.crc32(scenes_and_ends.astype('<i8').tobytes()):08x}"
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
         return (len(self._packing) + self.world_size - 1) // self.world_size
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        """Give this rank's batches of the epoch, as lists of (index, epoch).
+    def __iter__(self) -> BatchIterator:
+        """Iterate over this rank's batches from the current position, as lists of (index, epoch).
 
         Raises:
-            UsageError: The epoch has been given out whole already and `set_epoch` was not called since; ranks differ;
-                `torch.distributed` was initialized after the sampler was made, and says another rank; or Lightning or
-                accelerate shards the batches again.
+            UsageError: Ranks differ; `torch.distributed` was initialized after the sampler was made
+                and has another rank; or Lightning or accelerate shards the batches again.
         """
         self._check_rank()
-        if self._steps_given and self._steps_given == self.steps_left:
-            if self._settings["shuffle"]:
-                raise UsageError(f"epoch {self.epoch} has been given out already", "call set_epoch before each epoch")
-            self.steps_before = 0  # all of it, also where the last time was only the rest of it
-        if not self._is_compared:  # once: what has been planned together stays together
-            self._is_compared = True
-            versions = {"numpy": np.__version__, "scannet_prep": VERSION}
-            position = {"epoch": self.epoch, "steps done": self.steps_before}
-            self._compare_ranks(self._settings | {"digest of the scenes": self._digest} | versions | position)
-        self._go_to(self.epoch, self.steps_before)
-        return self._give_batches(self._plan(), self.epoch, self._iteration)
+        self._compare_plans()
+        self._warn_if_repeated()
+        self._newest_iterator = BatchIterator(self)
+        return self._newest_iterator
 
-    def _give_batches(self, plan: Plan, epoch: int, iteration: int) -> Iterator[list[tuple[int, int]]]:
-        for step in range(len(plan) // self.world_size):
-            if iteration == self._iteration:
-                self._steps_given = step + 1
-            yield [(scene, epoch) for scene in plan[step * self.world_size + self.rank]]
-        self._plan_epoch(epoch + 1)  # while workers make the last batches, and not while they wait
+    def batch(self, epoch: int, step: int) -> list[SceneKey]:
+        """Return the keys of one batch of this rank.
+
+        `[dataset[key] for key in sampler.batch(3, 17)]` reads the scenes of the batch again.
+
+        Args:
+            epoch: The epoch, from 0.
+            step: The step within the whole epoch, from 0. In an epoch that was resumed, it is
+                `steps_before` more than the number of steps since then.
+
+        Raises:
+            UsageError: An epoch has no such step.
+        """
+        if check_number(step, "step", 0) >= len(self):
+            raise UsageError(f"step is {step}, but an epoch has {len(self)} steps", "steps are counted from 0")
+        plan = self._plan_epoch(check_number(epoch, "epoch", 0))
+        scenes = plan[step * self.world_size + self.rank]
+        return [SceneKey(scene, epoch) for scene in scenes]
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration give an epoch.
+        """Set the epoch of the next iteration.
 
-        After `load_state_dict`, the epoch of the state goes on where it stopped; every other one begins at its start.
+        The epoch of a state that was loaded continues where it stopped. Every other epoch begins at
+        its start.
         """
         epoch = check_number(epoch, "epoch", 0)
         self._go_to(epoch, self.steps_before if epoch == self.epoch else 0)
 
-    def state_dict(self, *, steps_done: int | None = None) -> dict[str, Any]:
-        """Tell how far training has come, as plain values for a checkpoint; the same on all ranks.
+    def state_dict(self, *, steps_done: int = 0) -> dict[str, Any]:
+        """Return the position of the training as plain values for a checkpoint, the same on all ranks.
+
+        The sampler cannot count the steps itself, because workers run ahead of the training.
 
         Args:
-            steps_done: Steps really done in this iteration, that is, since the epoch began or, where `load_state_dict`
-                made it go on, since then: what `enumerate(loader, start=1)` counts. None for all that have been given
-                out: right in torchdata's `StatefulDataLoader`, which asks in step with the batches; too many in a
-                `DataLoader` with workers, which run ahead.
+            steps_done: Training steps done since the epoch began or, after `load_state_dict`, since
+                the resumed epoch continued: what `enumerate(loader, start=1)` counts. By default 0:
+                the state repeats the steps of this iteration.
 
         Raises:
             UsageError: The iteration has fewer steps.
         """
-        steps_done = self._steps_given if steps_done is None else check_number(steps_done, "steps_done", 0)
-        if steps_done > self.steps_left:
-            message = f"steps_done is {steps_done}, but what is left of epoch {self.epoch} has {self.steps_left} steps"
-            raise UsageError(message, "count since the epoch began, or load_state_dict: enumerate(loader, start=1)")
-        epoch, done = divmod(self.epoch * len(self) + self.steps_before + steps_done, len(self))
-        return {"epoch": epoch, "steps_done": done, **self._settings}
+        if check_number(steps_done, "steps_done", 0) > self.steps_left:
+            raise UsageError(
+                f"steps_done is {steps_done}, but what is left of epoch {self.epoch} has {self.steps_left} steps",
+                "count since the epoch began, or load_state_dict: enumerate(loader, start=1)",
+            )
+        return self.state_at(self.epoch, self.steps_before + steps_done)
+
+    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
+        """Return the state after `step` steps of a whole epoch; after its last step, the next epoch."""
+        if step == len(self):
+            epoch += 1
+            step = 0
+        return {"epoch": epoch, "steps_done": step, **self._settings, "digest": self._digest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called: the next iteration gives the rest of that epoch.
+        """Continue where `state_dict` was called: the next iteration gives the rest of that epoch.
 
-        It is exactly what the interrupted run would have got. With another number of ranks, plans are
-        others: the epoch begins again, with a warning.
+        The batches are exactly those that the interrupted run would have got. With another number
+        of ranks the plans differ, so the epoch begins again, with a warning.
 
         Raises:
-            UsageError: It is not such a state, or it is of a sampler with other scenes, budget, seed or shuffle.
+            UsageError: It is not such a state, or it is of a sampler with another dataset (by its
+                `digest`, if both samplers were made from a dataset), budget, seed or shuffle.
         """
-        expected = self._settings
         try:
-            epoch, done = (check_number(state[name], name, 0) for name in ("epoch", "steps_done"))
-            changed = [name for name, value in expected.items() if state[name] != value]
+            epoch = check_number(state["epoch"], "epoch", 0)
+            step = check_number(state["steps_done"], "steps_done", 0)
+            digest = str(state["digest"])
+            changed = [name for name, value in self._settings.items() if state[name] != value]
         except (KeyError, TypeError, ValueError):
-            raise UsageError(f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}", _FRESH) from None
+            problem = f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}"
+            raise UsageError(problem, _HINT_FRESH_EPOCH) from None
+
+        # A state of another version may hold a digest that was computed in another way.
+        is_other_dataset = bool(digest and self._digest and digest != self._digest)
+        if is_other_dataset and "version" not in changed:
+            raise UsageError(
+                f"the state was saved with a dataset of digest {digest}, this one has digest {self._digest}",
+                "pass the same scenes, processed with the same options, and the same labels; " + _HINT_FRESH_EPOCH,
+            )
         for name in changed:
-            message = f"the state was saved with {name}={state[name]!r}, this sampler has {name}={expected[name]!r}"
+            difference = (
+                f"the state was saved with {name}={state[name]!r}, this sampler has {name}={self._settings[name]!r}"
+            )
             if changed != ["world_size"]:
-                raise UsageError(message, f"make the sampler from the same scenes, with the same arguments; {_FRESH}")
-            warnings.warn(f"{message}: epoch {epoch} begins again", stacklevel=2)
-            done = 0
-        if done >= len(self):
-            raise UsageError(f"the state tells of {done} steps, where an epoch has {len(self)}", _FRESH)
-        self._go_to(epoch, done)
+                hint = f"make the sampler from the same scenes, with the same arguments; {_HINT_FRESH_EPOCH}"
+                raise UsageError(difference, hint)
+            warnings.warn(f"{difference}: epoch {epoch} begins again", stacklevel=2)
+            step = 0
+        if step >= len(self):
+            problem = f"the state was saved after {step} steps, but an epoch has {len(self)}"
+            raise UsageError(problem, _HINT_FRESH_EPOCH)
+        self._go_to(epoch, step)
 
     def describe(self) -> PlanSummary:
-        """Tell steps, fill and imbalance of the epoch, or of what is left of it."""
-        plan = self._plan()
-        loads, budget = sum_loads(plan, self._lengths), self._settings["max_points"]
+        """Return steps, fill and imbalance of the epoch, or of what is left of it."""
+        plan = self._remaining_plan()
+        budget = self._settings["max_points"]
+        # Vertices of each batch (K,), and of each step and rank (K / world_size, world_size).
+        loads = sum_loads(plan, self._lengths)
         steps = loads.reshape(-1, self.world_size)
-        means = np.maximum(steps.mean(axis=1), 1e-9)  # a step of empty scenes takes as long on all ranks
+        # A step of empty scenes takes equally long on all ranks.
+        step_means = np.maximum(steps.mean(axis=1), 1e-9)
         return PlanSummary(
             step_count=len(steps),
             padding=sum(map(len, plan)) - len(set().union(*plan)),
             fill=float((np.minimum(loads, budget) / budget).mean()),
-            imbalance=float(np.maximum(steps.max(axis=1) / means, 1).mean()),
+            imbalance=float(np.maximum(steps.max(axis=1) / step_means, 1).mean()),
         )
 
     def _go_to(self, epoch: int, steps_before: int) -> None:
-        self.epoch, self.steps_before = epoch, steps_before
-        self._iteration += 1
-        self._steps_given = 0  # by that one
+        """Set the position of the next iteration."""
+        self.epoch = epoch
+        self.steps_before = steps_before
+        self._newest_iterator = None
 
-    def _plan(self) -> Plan:
-        """The batches of the next iteration, for all ranks."""
+    def _compare_plans(self) -> None:
+        """Compare over all ranks what plans depend on, before the first iteration."""
+        if self._has_compared_ranks:
+            return
+        self._has_compared_ranks = True
+        self._compare_ranks(
+            {
+                **self._settings,
+                "digest of the scenes": self._digest,
+                "numpy": np.__version__,
+                "scannet_prep": VERSION,
+                "epoch": self.epoch,
+                "steps done": self.steps_before,
+            }
+        )
+
+    def _warn_if_repeated(self) -> None:
+        """Warn if the iteration before this one has given out the same epoch to its end."""
+        is_given_out = self._newest_iterator is not None and self._newest_iterator.is_at_end
+        # Without shuffling, all epochs are the same; but what is left of one is not a whole epoch.
+        is_meant = not self._settings["shuffle"] and self.steps_before == 0
+        if is_given_out and not is_meant:
+            warnings.warn(
+                f"epoch {self.epoch} has been given out already: its batches and random numbers are "
+                "repeated; call set_epoch(epoch) before each epoch",
+                stacklevel=3,
+            )
+
+    def _remaining_plan(self) -> Plan:
+        """Return the batches of the next iteration, for all ranks."""
         return self._plan_epoch(self.epoch)[self.steps_before * self.world_size :]
 
     def _plan_epoch(self, epoch: int) -> Plan:
-        """All batches of an epoch; the last plan is kept."""
-        if self._planned[0] != epoch:
-            seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
-            generator = np.random.default_rng(seeds) if self._settings["shuffle"] else None
-            plan = make_plan(self._packing, self._lengths, self._settings["max_points"], self.world_size, generator)
-            self._planned = epoch, plan
-        return self._planned[1]
-
-
-class WithEpoch:
-    """Gives `(index, epoch)` for each index of another sampler, so that transforms of `ScanNet` know the epoch.
-
-    For samplers of PyTorch, such as `RandomSampler` and `DistributedSampler`; ours know it by themselves.
-
-    Args:
-        sampler: Gives indices: a sampler of PyTorch, or a collection.
-
-    Attributes:
-        sampler: As given.
-        epoch: What is given with each index; `set_epoch` changes it.
-    """
-
-    def __init__(self, sampler: Any) -> None:  # noqa: ANN401 - has a length, and may have `set_epoch`
-        self.sampler = sampler
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        """Number of indices."""
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Indices, each with the epoch."""
-        return ((index, self.epoch) for index in self.sampler)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next, to the other sampler too if it wants to know."""
-        self.epoch = epoch
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
+        """Return all batches of an epoch for all ranks; the last plan is kept."""
+        if self._planned_epoch != epoch:
+            generator = None
+            if self._settings["shuffle"]:
+                seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
+                generator = np.random.default_rng(seeds)
+            self._planned_batches = make_plan(
+                self._packing, self._lengths, self._settings["max_points"], self.world_size, generator
+            )
+            self._planned_epoch = epoch
+        return self._planned_batches
 
 
 class EvalSampler(RankedSampler):
-    """Gives each scene to exactly one rank, none twice, for `DataLoader(dataset, sampler=..., batch_size=...)`.
+    """Gives each scene to exactly one rank, for `DataLoader(dataset, sampler=..., batch_size=...)`.
 
-    Padding, which makes ranks even elsewhere, counts some scenes twice, and every mean is wrong. Here the ranks may
-    differ by one scene: `len()` is this rank's number, `step_count` that of the longest. **A rank without work in the
-    last step has simply finished**; with fewer scenes than ranks, some get none at all. So nothing in the loop may wait
-    for the other ranks: call the model without `DistributedDataParallel` around it (`model.module`), which otherwise
-    exchanges buffers in every step, and add up the results after the loop (one `all_reduce` of the confusion matrix).
+    Padding, which makes ranks even elsewhere, counts some scenes twice, and every mean is wrong.
+    Here the ranks may differ by one scene: `len()` is the number of this rank, `step_count` that of
+    the longest. **A rank without work in the last step has simply finished**; with fewer scenes than
+    ranks, some get none at all. So nothing in the loop may wait for the other ranks: call the model
+    without `DistributedDataParallel` around it (`model.module`), which otherwise exchanges buffers
+    in every step, and add up the results after the loop (one `all_reduce` of the confusion matrix).
 
-    The scenes of one step are of similar size, largest first, and the ranks get about the same number of vertices in
-    all. The order is the same each time, and depends on the lengths alone.
+    The scenes of one step are of similar size, the largest first, and the ranks get about the same
+    number of vertices in all. The order is the same each time and depends on the lengths alone.
 
     Args:
         lengths: The dataset, or the vertices of each scene, such as `dataset.lengths`.
@@ -293,11 +391,11 @@ class EvalSampler(RankedSampler):
 
     Attributes:
         rank, world_size: As given or found.
-        step_count: Scenes of the ranks that have most.
+        step_count: Number of scenes of the ranks that have most.
 
     Raises:
-        UsageError: An argument makes no sense, or there are several processes, and it cannot be known which rank this
-            one is.
+        UsageError: An argument is invalid, or there are several processes, and the rank of this one
+            is unknown.
     """
 
     def __init__(self, lengths: object, *, rank: int | None = None, world_size: int | None = None) -> None:
@@ -306,19 +404,24 @@ class EvalSampler(RankedSampler):
         self.step_count = -(-len(checked) // self.world_size)
         order = np.argsort(-checked, kind="stable").tolist()
         self._scenes: list[int] = []
-        for step in range(self.step_count):  # dealt forwards and backwards in turn
-            place = step * self.world_size + (self.rank, self.world_size - 1 - self.rank)[step % 2]
-            self._scenes += order[place : place + 1]
+        # Deal the scenes forwards and backwards in turn, so that the sums of vertices are similar.
+        for step in range(self.step_count):
+            is_forward = step % 2 == 0
+            turn = self.rank if is_forward else self.world_size - 1 - self.rank
+            position = step * self.world_size + turn
+            if position < len(order):
+                self._scenes.append(order[position])
 
     def __len__(self) -> int:
-        """Scenes of this rank."""
+        """Number of scenes of this rank."""
         return len(self._scenes)
 
     def __iter__(self) -> Iterator[int]:
-        """Give this rank's indices.
+        """Iterate over this rank's indices.
 
         Raises:
-            UsageError: The rank is another one now, or the indices are sharded again, as `PointBudgetBatchSampler`.
+            UsageError: The rank has changed, or the indices are sharded again, as with
+                `PointBudgetBatchSampler`.
         """
         self._check_rank()
         return iter(self._scenes)
@@ -326,9 +429,22 @@ class EvalSampler(RankedSampler):
 
 def _check_lengths(lengths: object) -> NDArray[np.int64]:
     """Check the vertex counts of the scenes, and copy them, int64 (n,)."""
+    if not hasattr(lengths, "lengths"):
+        _refuse_wrapper(lengths)
     array = np.asarray(getattr(lengths, "lengths", lengths))
-    is_valid = array.ndim == 1 and len(array) and np.issubdtype(array.dtype, np.integer)
+    is_valid = array.ndim == 1 and len(array) > 0 and np.issubdtype(array.dtype, np.integer)
     if not is_valid or array.astype(np.int64).min() < 0:
-        message = f"lengths is {lengths!r:.80}, expected the vertices of each scene, whole numbers from 0"
-        raise UsageError(message, "pass the dataset, or dataset.lengths")
+        raise UsageError(
+            f"lengths is {lengths!r:.80}, expected the vertices of each scene, whole numbers from 0",
+            "pass the dataset, or dataset.lengths",
+        )
     return array.astype(np.int64)
+
+
+def _refuse_wrapper(dataset: object) -> None:
+    """Refuse datasets that PyTorch puts around others: NumPy would read all of their scenes."""
+    problem = f"a {type(dataset).__name__} of PyTorch has no lengths"
+    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
+        raise UsageError(problem, "take a part of the scenes with dataset.subset(indices), which is a dataset too")
+    if hasattr(dataset, "datasets"):
+        raise UsageError(problem, "join the datasets with scannet_prep.ConcatDataset([train, val]), or train + val")

@@ -9,10 +9,11 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
+
 from scannet_prep.dataset import ScanNet
 from scannet_prep.errors import OutputError, UsageError
 from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.labels import SCANNET200
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.release import BASE_URL
@@ -47,7 +48,10 @@ def run(
     """
     is_empty = not demo_dir.exists() or (demo_dir.is_dir() and not any(demo_dir.iterdir()))
     if not is_empty and not (demo_dir / _MARKER_NAME).exists():
-        raise UsageError(f"{demo_dir}: is not an empty folder, and was not made by the demo", "name a new folder")
+        raise UsageError(
+            f"{demo_dir}: is not an empty folder, and was not made by the demo",
+            "name a new folder: scannet-prep demo DIR",
+        )
     names = ("server", "ScanNet", "processed", "scannet.tar.zst", "scene.png", "scene.html")
     server_dir, raw_dir, processed_dir, archive_path, *views = (demo_dir / name for name in names)
     make_directory(demo_dir)
@@ -64,17 +68,17 @@ def run(
     if faults:
         raise OutputError(f"{demo_dir}: the demo failed: {faults[0]}", "please report this")
     packed = pack.run(processed_dir, archive_path, jobs=jobs, progress=progress)
-    dataset = ScanNet(archive_path, split=Split.TRAIN, labels=SCANNET200)
-    viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir, label_set=SCANNET200)
+    dataset = ScanNet(archive_path, split=Split.TRAIN)
+    viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir)
     for path in views:
         view.run(viewing, path, progress=progress)
     counts = f"{len(processed.made)} made, {len(processed.kept)} already there, {processed.vertices:,} vertices"
-    arrays = {key: value for key, value in dataset[0].items() if hasattr(value, "dtype")}
+    arrays = {key: value for key, value in dataset[0].items() if isinstance(value, np.ndarray)}
     steps = {
         "synthetic scenes, downloaded from a server on this machine, and checked": [str(raw_dir)],
         f"processed for ScanNet200, axis-aligned: {counts}, {format_bytes(processed.size_bytes)}": [str(processed_dir)],
         f"packed as one archive: {format_bytes(sum(packed.archives.values()))}": [str(archive_path)],
-        f'read as a dataset: ScanNet("{archive_path}", split="train", labels=SCANNET200)': [
+        f'read as a dataset: ScanNet("{archive_path}", split="train")': [
             f"{key:<14} {array.dtype} {array.shape}" for key, array in arrays.items()
         ],
         "a picture of a scene, and a page for a browser": [str(path) for path in views],

@@ -7,21 +7,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scannet_prep.dataset import ScanNet
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.files import make_directory, write_atomically
+from scannet_prep.labels import LabelSet
 from scannet_prep.progress import Progress
 from scannet_prep.splits import official_scenes
+from scannet_prep.stages.predicted_ids import check_predicted_ids
 from scannet_prep.stages.predictions import Predictions, Task
 from scannet_prep.view.charts import draw_confusion
 
-_SCORES: Mapping[Task, tuple[Any, str]] = {
-    "semantic": (SemanticScores, "iou"),
-    "instance": (InstanceScores, "ap"),
-}
+_SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
+# The number that scores a class, and the mean over classes by which scenes are sorted.
+_CLASS_SCORES: Mapping[Task, str] = {"semantic": "iou", "instance": "ap"}
+_SCENE_SCORES: Mapping[Task, str] = {"semantic": "over_ground_truth", "instance": "ap"}
+# Every scene lacks most classes, and they would count 0 in this mean.
+_NOT_BY_SCENE = "over_all"
+# To find the annotated class of a mask, some of its vertices are enough.
+_STEP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,7 @@ class EvaluationReport:
             instances, that have them.
         scores: The scores of all scenes together; see `SemanticScores` and `InstanceScores`.
         written: Files that were asked for.
+        warning: What looks wrong with the predicted ids; empty if nothing does.
     """
 
     task: Task
@@ -48,6 +58,7 @@ class EvaluationReport:
     unknown_ids: Mapping[int, int] = field(hash=False)
     scores: ScoreTable
     written: tuple[Path, ...]
+    warning: str
 
 
 def run(
@@ -55,46 +66,50 @@ def run(
     *,
     scores_path: Path | None = None,
     confusion_path: Path | None = None,
+    is_forced: bool = False,
     progress: Progress | None = None,
 ) -> EvaluationReport:
     """Compare predictions with the ground truth.
 
     Args:
         plan: From `find_predictions`.
-        scores_path: Where a table of the scenes goes, as CSV: totals, means over all classes, and IoU or AP by class.
+        scores_path: Where a table of the scenes goes, as CSV, the worst first: totals, means over all classes, and IoU
+            or AP by class.
         confusion_path: Where the confusion matrix of semantic predictions goes: as a picture if it is named `.svg`,
             else as CSV.
+        is_forced: Accept ids that look wrong; see `check_predicted_ids`.
         progress: Told of every scene.
 
     Raises:
-        FileError: A prediction, or a scene of the ground truth, cannot be read, or is not what it should be.
+        FileError: A prediction, or a scene of the ground truth, cannot be read, or is not what it should be; or the
+            predicted ids look wrong. Nothing is written.
         OutputError: A file cannot be written.
     """
-    import pandas as pd
-
-    make_scores, main_score = _SCORES[plan.task]
-    progress, total, rows = progress or Progress(), make_scores(plan.label_set), list[dict[str, Any]]()
-    written = tuple(filter(None, (scores_path, confusion_path)))
+    progress = progress or Progress()
+    total = _SCORES[plan.task](plan.label_set)
+    confusion = np.zeros((len(plan.label_set), len(plan.label_set) + 1), np.int64)
+    rows = list[dict[str, Any]]()
+    written = tuple(path for path in (scores_path, confusion_path) if path is not None)
     for path in written:
         make_directory(path.parent)
     with progress.work("evaluate", sum(map(len, plan.datasets)), "scenes"):
-        for dataset, scene_id in ((item, name) for item in plan.datasets for name in item.scene_ids):
-            scores = make_scores(plan.label_set)
-            scores.add(*_read_scene(plan, dataset, scene_id))
-            total.merge(scores)
-            table, row = scores.result(), {"scene": scene_id, "split": str(dataset.split)}
-            classes = {name: numbers[main_score] for name, numbers in table.classes.items()}
-            rows.append({**row, **table.totals, **table.means["all"], **classes})
-            progress.advance()
-    if scores_path is not None:  # columns that are empty everywhere are left out
-        table = pd.DataFrame(rows).dropna(axis="columns", how="all")
-        write_atomically(scores_path, [table.to_csv(index=False).encode()])
+        for dataset in plan.datasets:
+            for scene_id in dataset.scene_ids:
+                prediction, truth = _read_scene(plan, dataset, scene_id)
+                scores = _SCORES[plan.task](plan.label_set)
+                scores.add(prediction, truth)
+                total.merge(scores)
+                if plan.task == "instance":
+                    confusion += _count_mask_classes(prediction, truth, plan.label_set)
+                rows.append(_make_row(plan.task, scene_id, str(dataset.split), scores.result()))
+                progress.advance()
+    if plan.task == "semantic":
+        confusion = total.confusion
+    warning = check_predicted_ids(plan, confusion, is_forced=is_forced)
+    if scores_path is not None:
+        _write_scene_scores(scores_path, rows, _SCENE_SCORES[plan.task])
     if confusion_path is not None:
-        names = list(plan.label_set.names)
-        matrix = pd.DataFrame(total.confusion, names, [*names, "(none)"])
-        is_picture = confusion_path.suffix == ".svg"
-        text = draw_confusion(total.confusion, names) if is_picture else matrix.to_csv(index_label="ground truth")
-        write_atomically(confusion_path, [text.encode()])
+        _write_confusion(confusion_path, confusion, plan.label_set)
     return EvaluationReport(
         task=plan.task,
         label_set=plan.label_set.name,
@@ -107,6 +122,7 @@ def run(
         unknown_ids=dict(plan.unknown_ids.most_common()),
         scores=total.result(),
         written=written,
+        warning=warning,
     )
 
 
@@ -121,4 +137,48 @@ def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any
         return prediction, sample["labels"]
     raw_ids = table_by_group(raw_ids_of_groups(dataset.groups(scene_id), plan.label_set), none=0)
     labels = plan.label_set.train_ids_from_raw_ids(raw_ids, -1)[sample["instances"]]
-    return prediction, InstanceTruth(labels, sample["instances"])
+    return prediction, InstanceTruth(labels=labels, instances=sample["instances"])
+
+
+def _count_mask_classes(prediction: Any, truth: InstanceTruth, label_set: LabelSet) -> NDArray[np.int64]:  # noqa: ANN401
+    """Count masks by the class that most of their labeled vertices have and by the predicted class, (K, K + 1)."""
+    class_count = len(label_set)
+    counts = np.zeros((class_count, class_count + 1), np.int64)
+    true_labels = np.asarray(truth.labels)[::_STEP]  # (V / 8,)
+    for mask, label in zip(prediction.masks[:, ::_STEP], prediction.labels.tolist(), strict=True):
+        inside = true_labels[mask]
+        inside = inside[inside >= 0]
+        if len(inside):
+            counts[np.bincount(inside).argmax(), label if label >= 0 else class_count] += 1
+    return counts
+
+
+def _make_row(task: Task, scene_id: str, split: str, table: ScoreTable) -> dict[str, Any]:
+    """Make the row of a scene: totals, means over all classes, and the score of each class."""
+    row: dict[str, Any] = {"scene": scene_id, "split": split, **table.totals}
+    row |= {name: value for name, value in table.means["all"].items() if name != _NOT_BY_SCENE}
+    return row | {name: numbers[_CLASS_SCORES[task]] for name, numbers in table.classes.items()}
+
+
+def _write_scene_scores(path: Path, rows: list[dict[str, Any]], score: str) -> None:
+    """Write a CSV table with a row for each scene, the lowest score first, without the columns that are all empty."""
+    import pandas as pd
+
+    table = pd.DataFrame(rows)
+    if not table.empty:
+        table[score] = table[score].astype(float)
+        table = table.sort_values(score, kind="stable", na_position="last").dropna(axis="columns", how="all")
+    write_atomically(path, [table.to_csv(index=False).encode()])
+
+
+def _write_confusion(path: Path, confusion: NDArray[np.int64], label_set: LabelSet) -> None:
+    """Write a confusion matrix: as a picture if the file is named `.svg`, else as CSV."""
+    import pandas as pd
+
+    names = list(label_set.names)
+    if path.suffix == ".svg":
+        text = draw_confusion(confusion, names)
+    else:
+        matrix = pd.DataFrame(confusion, index=names, columns=[*names, "(none)"])
+        text = matrix.to_csv(index_label="ground truth")
+    write_atomically(path, [text.encode()])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
 import struct
 import zipfile
@@ -13,18 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError, PredictionError, ScanNetPrepError
+from scannet_prep.errors import ContentError, FileError, ScanNetPrepError
 from scannet_prep.files import open_file
 from scannet_prep.number_lists import parse_plain_list
 
 _MAX_BYTES = 1 << 36
 _NUMBER = re.compile(rb"[ \t]*(-?[0-9]{1,18})[ \t]*")
-_ROWS = 4096  # 3 MB of 201 scores each: they stay in the processor's cache
-_NAME_LENGTHS = 26  # where the header of a zip file's member has the lengths of its name and of its extra field
+# By the number of scores of a vertex: one for each class, and one for unlabeled.
+_LABELS_HINTS = {21: "for ScanNet20: --labels scannet20", 201: "for ScanNet200: --labels scannet200"}
 
 
 def load_arrays(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
@@ -38,66 +35,39 @@ def load_arrays(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
         return {key: found[key] for key in keys} if keys else {"": found[:]}
 
 
-def iter_scores(path: Path, class_count: int) -> Iterator[NDArray[np.floating[Any]]]:
-    """Read the scores of all vertices, `prob` of OctFormer's `<scene>.eval.npz`, some thousand vertices at a time.
+def load_scores(path: Path, class_count: int) -> NDArray[np.floating[Any]]:
+    """Read the scores of all vertices, the array `prob` of OctFormer's `<scene>.eval.npz`.
 
-    This takes a quarter of the time of `np.load`: what is read is used while it is in the processor's cache, and
-    libdeflate computes the CRC-32, which is checked at the end.
-
-    Yields:
-        Floats (N, K + 1) of the next vertices; the first column stands for unlabeled.
+    Returns:
+        Floats (V, K + 1); the first column stands for unlabeled.
 
     Raises:
-        FileError: It cannot be read, or does not hold them.
+        FileError: The file cannot be read, does not hold scores, or holds NaN.
     """
-    with _translate_errors(path), open_file(path, _MAX_BYTES) as file, zipfile.ZipFile(file) as archive:
-        if "prob.npy" not in archive.namelist():
-            raise ContentError("has no array 'prob'")
-        member = archive.getinfo("prob.npy")
-        file.seek(member.header_offset + _NAME_LENGTHS)
-        file.seek(sum(struct.unpack("<2H", file.read(4))), os.SEEK_CUR)
-        content: Any = file
-        if member.compress_type == zipfile.ZIP_DEFLATED:
-            content = io.BytesIO(deflate.deflate_decompress(file.read(member.compress_size), member.file_size))
-        start = content.tell()
-        np.lib.format.read_magic(content)
-        shape, is_by_column, dtype = np.lib.format.read_array_header_1_0(content)
-        header_bytes = content.tell() - start
-        if len(shape) != 2 or shape[1] != class_count + 1 or dtype.kind != "f":
-            raise ContentError(f"prob: found {dtype} {shape}, expected floats (vertices, {class_count + 1})")
-        if header_bytes + shape[0] * shape[1] * dtype.itemsize != member.file_size:
-            raise ContentError(f"prob: found {member.file_size:,} bytes, which {dtype} {shape} does not have")
-        content.seek(start)
-        crc32 = deflate.crc32(content.read(header_bytes))
-        step = max(1, shape[0]) if is_by_column else _ROWS
-        for first in range(0, max(1, shape[0]), step):
-            scores = np.empty((min(step, shape[0] - first), shape[1]), dtype, "F" if is_by_column else "C")
-            data = scores.reshape(-1, order="A").view(np.uint8).data
-            if content.readinto(data) != len(data):
-                raise EOFError("it is truncated")
-            crc32 = deflate.crc32(data, crc32)
-            if np.isnan(scores.max(initial=0)):
-                raise ContentError("prob: found NaN, expected numbers")
-            yield scores
-        if crc32 != member.CRC:
-            raise zipfile.BadZipFile("Bad CRC-32 of prob")
+    scores = load_arrays(path, "prob")["prob"]
+    if scores.ndim != 2 or scores.shape[1] != class_count + 1 or scores.dtype.kind != "f":
+        problem = f"prob: found {scores.dtype} {scores.shape}, expected floats (vertices, {class_count + 1})"
+        column_count = scores.shape[-1] if scores.ndim else 0
+        raise FileError(path, problem, _LABELS_HINTS.get(column_count, ""))
+    # The maximum is NaN if one of the scores is.
+    if np.isnan(scores.max(initial=0)):
+        raise FileError(path, "prob: found NaN, expected numbers")
+    return scores
 
 
 @contextmanager
 def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except ContentError as error:
-        raise PredictionError(path, error.message) from None
     except ScanNetPrepError:
         raise
     except KeyError as error:
-        raise PredictionError(path, f"has no array {error}") from None
+        raise FileError(path, f"has no array {error}") from None
     except (
         ValueError, EOFError, IndexError, TypeError, MemoryError, OSError, RuntimeError, NotImplementedError,
-        struct.error, zipfile.BadZipFile, zlib.error, deflate.DeflateError,
+        struct.error, zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
-        raise PredictionError(path, f"cannot be read as {path.suffix}: {error}") from None
+        raise FileError(path, f"cannot be read as {path.suffix}: {error}") from None
 
 
 def parse_lines(text: bytes) -> NDArray[np.int64]:

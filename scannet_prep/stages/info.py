@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scannet_prep.archive.layout import ArchiveKind, Head
 from scannet_prep.archive.reader import open_archives
 from scannet_prep.archive.source import Place, find_missing_shards
 from scannet_prep.processed.folder import find_state
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.progress import Progress
-from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
-from scannet_prep.raw.lock import shards_of
+from scannet_prep.raw.layout import (
+    RawScene,
+    find_raw_scenes,
+    find_shared_files,
+    find_strangers,
+    has_segmentation_files,
+)
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release import MESH
 from scannet_prep.scene import Split
@@ -41,9 +46,10 @@ class Info:
         head: What the first of the archives says of itself: what it was made from, by which program, the terms.
         program: What wrote the manifest or the archive; empty where nothing says so.
         is_complete: Whether a processed tree may be used; None where no manifest says so.
-        options: How processed scenes were made (`options`, and how many `scenes` so), the most frequent first.
+        options: The options that processed scenes were made with; None for raw ones.
         failures: Why scenes are missing that were asked for, by id.
         warnings: What was odd about the raw files of processed scenes, each oddity once.
+        shared_files: Of a raw tree, the sizes in bytes of the files in `tasks/`, by name.
         left_out: Folders beside those of raw scenes whose names are not scene ids.
         missing_shards: Shards that are needed to make the set of the archives whole.
         size_bytes: Size of the archives.
@@ -57,9 +63,10 @@ class Info:
     head: Head | None = None
     program: str = ""
     is_complete: bool | None = None
-    options: tuple[dict[str, Any], ...] = ()
+    options: ProcessOptions | None = None
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
     warnings: tuple[WarningSummary, ...] = ()
+    shared_files: Mapping[str, int] = field(default_factory=dict, hash=False)
     left_out: tuple[str, ...] = ()
     missing_shards: tuple[str, ...] = ()
     size_bytes: int = 0
@@ -104,7 +111,7 @@ def _read_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
         scene_ids=tuple(sorted(scenes)),
         head=head,
         program=head.program,
-        options=({"options": dict(head.options), "scenes": len(scenes)},) if head.options else (),
+        options=head.options,
         failures=failures,
         missing_shards=find_missing_shards(names),
         size_bytes=sum(archive.source.size_bytes for archive in opened),
@@ -114,7 +121,6 @@ def _read_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
 def _read_processed(path: Path) -> Info:
     state = find_state(path)
     manifest, entries = state.manifest, state.manifest.scenes
-    counts = Counter(entry.options for entry in entries.values())
     found = ((name, warning) for name, entry in entries.items() for warning in entry.warnings)
     return Info(
         paths=(str(path),),
@@ -126,7 +132,7 @@ def _read_processed(path: Path) -> Info:
         scene_ids=tuple(entries),
         program=f"scannet-prep {manifest.program_version}" if state.has_manifest else "",
         is_complete=not state.faults if state.has_manifest else None,
-        options=tuple({"options": asdict(made_with), "scenes": count} for made_with, count in counts.most_common()),
+        options=manifest.options if entries else None,
         failures={name: failure.message for name, failure in manifest.failures.items()},
         warnings=tuple(summarize_warnings(found)),
         unreadable=tuple(Finding.from_exception(fault, path) for fault in state.faults),
@@ -134,15 +140,19 @@ def _read_processed(path: Path) -> Info:
 
 
 def _read_raw(path: Path, progress: Progress) -> Info:
-    scenes, raw_scenes = dict[str, dict[str, int]](), find_raw_scenes(path)
-    unreadable = [Finding.from_exception(fault, path) for fault in shards_of(path).find_faults()]
+    scenes: dict[str, dict[str, int]] = {}
+    unreadable: list[Finding] = []
+    raw_scenes = find_raw_scenes(path, may_be_empty=True)
+    needs_mesh = has_segmentation_files(raw_scenes.values())
     with progress.work("info", len(raw_scenes), "scenes"):
         for name, scene in raw_scenes.items():
             findings = Findings(name)
             if scene.problem:
                 findings.error(scene.directory, scene.problem)
-            elif (numbers := findings.attempt(scene.directory, _count, scene, findings)) is not None:
-                scenes[name] = numbers
+            else:
+                numbers = findings.attempt(scene.directory, _count, scene, findings, needs_mesh=needs_mesh)
+                if numbers is not None:
+                    scenes[name] = numbers
             unreadable += findings.found
             progress.advance()
     return Info(
@@ -150,14 +160,17 @@ def _read_raw(path: Path, progress: Progress) -> Info:
         kind="raw",
         splits=count_by_split((find_official_split(name), numbers) for name, numbers in scenes.items()),
         scene_ids=tuple(scenes),
+        shared_files={shared.name: shared.stat().st_size for shared in find_shared_files(path).values()},
         left_out=tuple(stranger.name for stranger in find_strangers(raw_scenes)),
         unreadable=tuple(unreadable),
     )
 
 
-def _count(scene: RawScene, findings: Findings) -> dict[str, int]:
+def _count(scene: RawScene, findings: Findings, *, needs_mesh: bool) -> dict[str, int]:
     """Count the vertices and bytes of one raw scene."""
-    vertices, _ = findings.attempt(scene.path(MESH), count_elements, scene.path(MESH)) or (0, 0)
+    vertices = 0
+    if needs_mesh:
+        vertices, _ = findings.attempt(scene.path(MESH), count_elements, scene.path(MESH)) or (0, 0)
     size_bytes = sum(path.stat().st_size for path in scene.directory.iterdir() if path.is_file())
     return {"vertices": vertices, "size_bytes": size_bytes}
 

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from shlex import quote
 
+import msgspec
+
 from scannet_prep.archive import layout
+from scannet_prep.archive.checksum import CHECKSUM_SUFFIX
 from scannet_prep.archive.layout import DEFAULT_LEVEL, MAX_CONTENT_BYTES, ArchiveKind, Head
+from scannet_prep.archive.output import PIPE_NAME, WrittenArchive, find_same, working_beside, write
 from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.source import SUFFIX, Stream, find_shards, open_source, shard_path
+from scannet_prep.archive.source import SUFFIX, find_shards, shard_path
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, iter_archive
 from scannet_prep.errors import FileError, ForeignFileError, NotOnServerError, OutputError, ScanNetPrepError, UsageError
-from scannet_prep.files import (
-    is_hidden_or_temporary,
-    make_directory,
-    output_error,
-    put_in_place,
-    remove_temporaries,
-    run_lock,
-    write_temporary,
-)
+from scannet_prep.files import is_hidden_or_temporary, output_error
 from scannet_prep.processed import folder
-from scannet_prep.processed.manifest import MANIFEST_NAME, PARTS_NAME, Manifest, encode_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, encode_manifest
+from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
 from scannet_prep.progress import Progress
-from scannet_prep.raw import lock as raw_lock
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
-from scannet_prep.release import MESH, SPLIT_DIRS
+from scannet_prep.release import ACCEPTANCE_NAME, MESH, SPLIT_DIRS
 from scannet_prep.scene import Split
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.selection import Selection
@@ -42,8 +37,7 @@ from scannet_prep.tree import identify_tree
 from scannet_prep.typed_json import encode_json
 from scannet_prep.version import VERSION
 
-_PIPE_NAME = "standard output"
-_PASSED_OVER = (layout.OWN_PREFIX.rstrip("/"), PARTS_NAME, raw_lock.PARTS_NAME)
+_PASSED_OVER = (layout.OWN_PREFIX.rstrip("/"), ACCEPTANCE_NAME)
 _PROGRAM = f"scannet-prep {VERSION}"
 
 
@@ -53,21 +47,29 @@ class PackReport:
 
     Attributes:
         archives: Sizes of the archive or the shards that were written, or are up to date, by path.
+        sha256: Their SHA-256, by path.
+        has_checksum_files: Whether `PATH.sha256` is beside each archive: not in a pipe or a bucket.
         kind: What they were made from.
+        options: The options that processed scenes were made with; None for raw ones.
         scenes: How many scenes are in all archives.
-        splits: Their splits, each once.
+        splits: Number of scenes in each split.
         size_bytes: Size of what was packed, before compression.
         up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
+        oversized: Sizes of the archives that are larger than a shard may be because of a single scene, by its id.
         missing: Why scenes are not there that failed in processing, by id.
         left_out: Files and folders that did not go in, because a tree of that kind has no such names; sorted.
     """
 
     archives: Mapping[str, int] = field(hash=False)
+    sha256: Mapping[str, str] = field(hash=False)
+    has_checksum_files: bool
     kind: ArchiveKind
+    options: ProcessOptions | None
     scenes: int
-    splits: tuple[str, ...]
+    splits: Mapping[str, int] = field(hash=False)
     size_bytes: int
     up_to_date: bool
+    oversized: Mapping[str, int] = field(hash=False)
     missing: Mapping[str, str] = field(hash=False)
     left_out: tuple[str, ...]
 
@@ -109,36 +111,43 @@ def run(
     target, progress = _check_target(target, shard_bytes), progress or Progress()
     contents = find_contents(source, selection or Selection(), level=level)
     if not contents.scenes:
-        raise FileError(source, "holds no scenes of those that were asked for", "name others, or another folder")
+        raise FileError(
+            source, "contains none of the selected scenes", "check --scenes and --splits, or name another folder"
+        )
     if target is not None and not is_forced:
         for path in (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target):
             _check_replaced(path, contents)
-    same = dict[str, int]()
+    parts = _divide(contents, target, shard_bytes)
+    make = partial(iter_archive, jobs=jobs, progress=progress)
+    same: WrittenArchive | None = None
     try:
         with ExitStack() as stack:
             if isinstance(target, Path):
-                make_directory(target.parent)
-                stack.enter_context(run_lock(target.parent))
-                # Reports, pictures and other archives may be written there at the same time.
-                names = rf"{re.escape(target.name.removesuffix(SUFFIX))}(-\d+-of-\d+)?{re.escape(SUFFIX)}"
-                remove_temporaries(target.parent, names=names)
-                stack.callback(remove_temporaries, target.parent, names=names)
+                stack.enter_context(working_beside(target))
             if target is not None and shard_bytes is None and not is_forced:
-                same = _find_same(contents, target, jobs, progress)
-            archives = same or _write(contents, target, shard_bytes, jobs, progress, pipe)
+                same = find_same(contents, target, make, progress)
+            if same is not None:
+                written = {str(target): same}
+            else:
+                with progress.work("pack", contents.size_bytes, "B"):
+                    written = write(parts, target, make, pipe, has_shards=shard_bytes is not None)
     except ScanNetPrepError:
         raise
     except BrokenPipeError:
         raise OutputError("the program reading the pipe has stopped", "check its error message") from None
     except OSError as error:
-        raise output_error(Path(target or _PIPE_NAME), error) from error
+        raise output_error(Path(target or PIPE_NAME), error) from error
     return PackReport(
-        archives=archives,
+        archives={name: archive.size_bytes for name, archive in written.items()},
+        sha256={name: archive.sha256 for name, archive in written.items()},
+        has_checksum_files=isinstance(target, Path),
         kind=contents.head.kind,
+        options=contents.head.options,
         scenes=len(contents.scenes),
-        splits=tuple(dict.fromkeys(scene.split for scene in contents.scenes)),
+        splits=Counter(scene.split for scene in contents.scenes),
         size_bytes=contents.size_bytes,
-        up_to_date=bool(same),
+        up_to_date=same is not None,
+        oversized=_find_oversized(parts, written, shard_bytes),
         missing=contents.failures,
         left_out=contents.left_out,
     )
@@ -147,30 +156,31 @@ def run(
 def _check_target(target: Path | str | None, shard_bytes: int | None) -> Path | str | None:
     """Refuse what cannot be an archive; follow a link to the file that is going to be replaced, so that it stays."""
     if target is None and shard_bytes is not None:
-        raise UsageError("a pipe takes one archive", "name a file")
+        raise UsageError("a pipe takes one archive", "write shards to files: -o FILE, or leave out --shard-size")
     if isinstance(target, str):
-        from scannet_prep.remote.bucket import split_address
+        from scannet_prep.remote.bucket import parse_address
 
-        split_address(target)  # refuses other addresses, and does not show what is secret
+        parse_address(target)  # refuses other addresses, and does not show what is secret
         if shard_bytes is not None:
-            hint = "pack them into a folder and copy them, or make one archive"
+            hint = "pack the shards into a folder (-o FILE) and copy them, or leave out --shard-size"
             raise UsageError("shards are not written to a bucket, where they could not appear all at once", hint)
     if target is not None and not str(target).endswith(SUFFIX):
-        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"name it {target}{SUFFIX}")
+        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"use -o {quote(f'{target}{SUFFIX}')}")
     if not isinstance(target, Path):
         return target
     if target.is_symlink():
         target = target.resolve()
     if target.exists() and not target.is_file():
         raise OutputError(
-            f"{target}: is not a regular file", f"name one, or write to it: scannet-prep pack - > {target}"
+            f"{target}: is not a regular file",
+            f"name another one (-o FILE), or write to it: scannet-prep pack - > {quote(str(target))}",
         )
     return target
 
 
 def _check_replaced(path: Path | str, contents: Contents) -> None:
     """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew."""
-    hint = "name another file, or force it"
+    hint = "write to another file with -o FILE, or pass --force to replace this one"
     try:
         index = Archive(path).index
     except ForeignFileError as error:
@@ -184,44 +194,23 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
         raise UsageError(problem, hint)
 
 
-def _find_same(contents: Contents, target: Path | str, jobs: int, progress: Progress) -> dict[str, int]:
-    """The archive that is there and its size, if it is just what would be written, byte for byte; else nothing."""
-    with suppress(FileError, NotOnServerError):  # not there, empty, or changed in the meantime
-        stream = Stream(open_source(target))
-        with progress.work("compare", contents.size_bytes, "B"):
-            pieces = iter_archive(contents, jobs=jobs, progress=progress)
-            if all(stream.take(len(piece)) == piece for piece in pieces) and not stream.take(1):
-                return {str(target): stream.offset}
-    return {}
+def _divide(contents: Contents, target: Path | str | None, shard_bytes: int | None) -> dict[str, Contents]:
+    """Divide what is packed into the archives that are written, by their names."""
+    if not isinstance(target, Path) or shard_bytes is None:
+        return {str(target or PIPE_NAME): contents}
+    shards = contents.split(shard_bytes)
+    return {str(shard_path(target, number, len(shards))): shard for number, shard in enumerate(shards)}
 
 
-def _write(
-    contents: Contents, target: Path | str | None, shard_bytes: int | None, jobs: int, progress: Progress, pipe: int
+def _find_oversized(
+    parts: Mapping[str, Contents], written: Mapping[str, WrittenArchive], shard_bytes: int | None
 ) -> dict[str, int]:
-    """Write one archive or all shards; gives their sizes by path.
-
-    A run that is killed meanwhile leaves the old shards, or a set that lacks some, which readers refuse; never a
-    mixture.
-    """
-    make = partial(iter_archive, jobs=jobs, progress=progress)
-    with progress.work("pack", contents.size_bytes, "B"):
-        if target is None:
-            with os.fdopen(pipe, "wb", closefd=False) as file:
-                return {_PIPE_NAME: sum(map(file.write, make(contents)))}
-        if isinstance(target, str):
-            from scannet_prep.remote.bucket import upload
-
-            return {target: upload(target, make(contents), contents.size_bytes)}
-        parts, old_paths = {target: contents}, tuple[Path, ...]()
-        if shard_bytes is not None:
-            shards, old_paths = contents.split(shard_bytes), find_shards(target)
-            parts = {shard_path(target, number, len(shards)): part for number, part in enumerate(shards)}
-        whole = {path: write_temporary(path, make(part), is_durable=True) for path, part in parts.items()}
-        for path in old_paths:
-            path.unlink()
-        for path, temporary_path in whole.items():
-            put_in_place(temporary_path, path)
-        return {str(path): path.stat().st_size for path in parts}
+    """Find the archives that are larger than a shard may be; each of them has a single scene, whose id names it."""
+    oversized = {}
+    for name, part in parts.items():
+        if shard_bytes is not None and written[name].size_bytes > shard_bytes:
+            oversized[part.scenes[0].scene_id] = written[name].size_bytes
+    return oversized
 
 
 def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LEVEL) -> Contents:
@@ -234,8 +223,7 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
 
     Raises:
         MissingFileError: There is no such folder, or it holds no scenes.
-        FileError: Something in it cannot be packed.
-        ManifestError: The processed folder is damaged, incomplete or mixed.
+        FileError: Something in it cannot be packed; or a processed folder is damaged, incomplete or mixed.
         UnknownSceneError: A scene that was asked for is not there.
     """
     find = _find_raw if identify_tree(source) is ArchiveKind.RAW else _find_processed
@@ -244,7 +232,7 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
         if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
             largest = max(group.files, key=lambda file: file.size_bytes)
             problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
-            raise FileError(largest.path, problem, "move it elsewhere, then pack again")
+            raise FileError(largest.path, problem, "move it out of the folder, then run the same command again")
     return contents
 
 
@@ -255,7 +243,9 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     whole = state.manifest
     held = {name: find_official_split(name) for name in whole.failures}
     held |= {name: entry.split for name, entry in whole.scenes.items()}
-    selection.check_found(source, held, f"leave it out, or: scannet-prep process -o {quote(str(source))} makes it")
+    selection.check_found(
+        source, held, f"leave it out of --scenes, or make it: scannet-prep process -o {quote(str(source))}"
+    )
     wanted = [name for name, split in sorted(held.items()) if selection.wants(name, split)]
     paths = {name: folder.processed_path(source, entry.split, name) for name, entry in whole.scenes.items()}
     failures = {name: whole.failures[name] for name in wanted if name in whole.failures}
@@ -267,14 +257,24 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     for name, entry in scenes.items():
         file = SourceFile.from_path(paths[name], source, entry.fingerprint)
         groups.append(SourceGroup(name, str(entry.split), entry.vertex_count, (file,)))
-    manifest = Manifest(scenes, failures, True, whole.program_version if state.has_manifest else VERSION)
+    manifest = msgspec.structs.replace(
+        whole,
+        scenes=scenes,
+        failures=failures,
+        program_version=whole.program_version if state.has_manifest else VERSION,
+    )
     # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
     failed = folder.encode_failed_list(failures) if failures else None
     made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: failed}
-    options = [asdict(entry.options) for entry in scenes.values()]
-    shared = {key: value for key, value in (options or [{}])[0].items() if all(item[key] == value for item in options)}
     messages = {name: failure.message for name, failure in failures.items()}
-    head = Head(ArchiveKind.PROCESSED, folder.TERMS_TEXT, shared, _PROGRAM, level)
+    head = Head(
+        kind=ArchiveKind.PROCESSED,
+        notice=folder.TERMS_TEXT,
+        options=whole.options,
+        scene_format=FORMAT_VERSION,
+        program=_PROGRAM,
+        level=level,
+    )
     return Contents(head, (_group_others(source, head, others, made), *groups), messages, tuple(sorted(left_out)))
 
 
@@ -282,7 +282,7 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
     groups, splits, scenes = [], dict[str, str](), find_raw_scenes(source)
     for scene_id, scene in scenes.items():
         if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
-            raise FileError(scene.directory, scene.problem, "mend or remove it, then pack again")
+            raise FileError(scene.directory, scene.problem, "fix or remove it, then run the same command again")
     folders = {scene.directory for scene in scenes.values()} | {source / name for name in SPLIT_DIRS.values()}
     paths, left_out = _look_through(source, ArchiveKind.RAW, folders)
     for scene_id in [scene_id for scene_id in scenes if scene_id in paths]:
@@ -294,14 +294,9 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
                 vertex_count = count_elements(scenes[scene_id].path(MESH))[0]
             files = tuple(SourceFile.from_path(path, source) for path in paths[scene_id])
             groups.append(SourceGroup(scene_id, split, vertex_count, files))
-    selection.check_found(source, splits, "leave it out, or: download the scene")
-    made: dict[str, bytes | None] = {}
-    if (shards := raw_lock.shards_of(source)).exists():
-        if faults := shards.find_faults():
-            raise faults[0]
-        made[raw_lock.LOCK_NAME] = raw_lock.encode_lock(raw_lock.read_locks(source))
-    head = Head(ArchiveKind.RAW, folder.TERMS_TEXT, {}, _PROGRAM, level)
-    first = _group_others(source, head, paths[""], made)
+    selection.check_found(source, splits, "leave it out of --scenes, or download it: scannet-prep download --scenes ID")
+    head = Head(kind=ArchiveKind.RAW, notice=folder.TERMS_TEXT, program=_PROGRAM, level=level)
+    first = _group_others(source, head, paths[""], made={})
     return Contents(head, (first, *groups[: selection.limit]), {}, tuple(sorted(left_out)))
 
 
@@ -326,11 +321,13 @@ def _look_through(
         raise FileError(source, f"cannot be read: {error}") from error
     for path in found:
         name = _name(source, path)
-        # The lock of a run, what tar unpacks, parts of what is packed as one.
+        # The lock of a run, what tar unpacks, parts of what is packed as one, and one person's acceptance of the terms.
         if name.startswith(_PASSED_OVER) or path in folders:
             continue
         scene_id = layout.find_scene(kind, name)
-        is_made_by_programs = is_hidden_or_temporary(path.name) or path.name.endswith((SUFFIX, ".aria2"))
+        is_made_by_programs = is_hidden_or_temporary(path.name) or path.name.endswith(
+            (SUFFIX, CHECKSUM_SUFFIX, ".aria2")
+        )
         if scene_id is None or is_made_by_programs or (not scene_id and path.is_dir()):
             left_out.append(name)
         else:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import subprocess
 import sys
@@ -30,7 +31,11 @@ WorkerProcess: TypeAlias = tuple[subprocess.Popen[bytes], Connection]
 _MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
 _LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
 _MAX_FAILED_STARTS = 6  # in a row, one at a time
-_NO_WORKERS = "worker processes end as soon as they are started"
+_LIMIT_HINTS = {
+    errno.EMFILE: "raise the limit on open files: ulimit -n 4096",
+    errno.EAGAIN: "raise the limit on processes (ulimit -u), or start fewer: --jobs 1",
+    errno.ENOMEM: "try again with fewer workers: --jobs 1",
+}
 _KEPT = "what is done is kept: run it again, with an executor that works, or without one"
 
 
@@ -71,6 +76,8 @@ def run_tasks(
                 while waiting and len(running) < most:
                     try:
                         future = executor.submit(function, waiting[0], context)
+                    except WorkerDiedError:  # of the pool, which names the cause
+                        raise
                     except Exception as error:  # it is broken, was shut down, or cannot reach its workers
                         raise WorkerDiedError(f"the executor takes no more tasks: {error}", _KEPT) from error
                     running[future] = waiting.popleft()
@@ -93,6 +100,9 @@ def run_tasks(
 class WorkerPool(Executor):
     """Worker processes, each led by a thread: one that dies costs only the task that it was at, and is replaced.
 
+    A `ProcessPoolExecutor` breaks as a whole if one of its processes is killed:
+    `test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other` shows what it would cost.
+
     All tasks of a pool have the same function and the same context, which each worker gets once.
 
     An interrupt in the main thread can leave a lock of a future locked, so that a thread waits for ever. Nobody waits
@@ -108,20 +118,26 @@ class WorkerPool(Executor):
         self._lock, self._alone = threading.Lock(), threading.Lock()
         self._workers: list[WorkerProcess] | None = []  # None when no more may be started
         self._failed_starts = 0
+        self._start_error: WorkerDiedError | None = None
 
     def submit(self, function: Callable[..., Any], /, *arguments: object, **_: object) -> Future[Any]:
         """Have a function called with a task and a context.
 
         Raises:
-            WorkerDiedError: Workers die as soon as they are started.
+            WorkerDiedError: Workers cannot be started, or die as soon as they are.
         """
-        if self._failed_starts >= _MAX_FAILED_STARTS:
-            raise WorkerDiedError(_NO_WORKERS)
+        if self._start_error is not None and self._failed_starts >= _MAX_FAILED_STARTS:
+            raise self._start_error
         future: Future[Any] = Future()
         self._tasks.put((future, (function, *arguments)))
         if len(self._threads) < self._jobs:
             thread = threading.Thread(target=self._lead, daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the limit on processes counts threads, too
+                if self._threads:
+                    return future  # those that there are do the work
+                raise WorkerDiedError(f"threads cannot be started: {error}", _LIMIT_HINTS[errno.EAGAIN]) from error
             self._threads.append(thread)  # not before it is started, where an interrupt may strike
         return future
 
@@ -161,22 +177,38 @@ class WorkerPool(Executor):
                 future.set_exception(error)
 
     def _hire(self, function: object, context: object) -> WorkerProcess:
-        """Start a worker and wait until it is ready; where one dies before, memory may be short: then one at a time."""
+        """Start a worker and wait until it is ready; where that fails, memory may be short: then one at a time.
+
+        Raises:
+            WorkerDiedError: No worker could be started in several attempts.
+        """
         is_alone = False
         while self._failed_starts < _MAX_FAILED_STARTS:
-            with suppress(EOFError, OSError), self._alone if is_alone else nullcontext():
-                worker = self._start(function, context)
+            try:
+                with self._alone if is_alone else nullcontext():
+                    worker = self._start(function, context)
+            except EOFError as error:
+                self._start_error = WorkerDiedError(f"worker processes end as soon as they are started: {error}")
+            except OSError as error:
+                hint = _LIMIT_HINTS.get(error.errno or 0, "")
+                self._start_error = WorkerDiedError(f"worker processes cannot be started: {error.strerror}", hint)
+            else:
                 self._failed_starts = 0
                 return worker
             self._failed_starts += is_alone
             is_alone = True
-        raise WorkerDiedError(_NO_WORKERS)
+        raise self._start_error or WorkerDiedError("worker processes cannot be started")
 
     def _start(self, function: object, context: object) -> WorkerProcess:
         """Start a worker as a program of its own.
 
         `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and
         standard input do not survive, and would have to fork a process that may have threads.
+
+        Raises:
+            OSError: The system does not start another process.
+            EOFError: The process ended before it was ready; names its exit status.
+            WorkerDiedError: The pool has been shut down.
         """
         ours, theirs = socket.socketpair()
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _work; _work({theirs.fileno()})"
@@ -189,8 +221,12 @@ class WorkerPool(Executor):
             command, descriptors = [sys.executable, *flags, "-c", program], [theirs.fileno()]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, **apart)  # noqa: S603
             self._workers.append(worker := (process, Connection(ours.detach())))
-        worker[1].send((function, context))
-        worker[1].recv()  # ready
+        _, pipe = worker
+        try:
+            pipe.send((function, context))
+            pipe.recv()  # ready
+        except (EOFError, OSError) as error:
+            raise EOFError(f"exit status {process.wait()}") from error
         return worker
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,14 +16,15 @@ from numpy.typing import NDArray
 
 from scannet_prep.archive.source import Place
 from scannet_prep.dataset import ScanNet
-from scannet_prep.errors import ContentError, MissingFileError, PredictionError, UsageError
+from scannet_prep.errors import ContentError, FileError, MissingFileError, UsageError
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
 from scannet_prep.evaluation.scores import check_integers
 from scannet_prep.failures import list_some
 from scannet_prep.files import read_file
-from scannet_prep.labels import LabelSet
+from scannet_prep.labels import LabelSet, parse_label_set
+from scannet_prep.place import open_place
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.foreign_arrays import iter_scores, load_arrays, parse_lines
+from scannet_prep.stages.foreign_arrays import load_arrays, load_scores, parse_lines
 from scannet_prep.tree import check_is_no_export
 
 Task: TypeAlias = Literal["semantic", "instance"]
@@ -43,7 +45,8 @@ class Predictions:
         paths: The prediction of each scene, by scene id.
         missing: Processed scenes without a prediction.
         left_out: Scenes with a prediction that are not among the processed ones.
-        unknown_ids: Ids that `read` found and that are none of the classes, with the number of vertices, or of
+        class_counts: Vertices, or predicted instances, by train id, in all predictions that `read` has read.
+        unknown_ids: Ids in these predictions that are none of the classes, with the number of vertices, or of
             predicted instances, that have them.
     """
 
@@ -53,7 +56,17 @@ class Predictions:
     paths: dict[str, Path]
     missing: tuple[str, ...]
     left_out: tuple[str, ...]
+    class_counts: Counter[int] = field(default_factory=Counter)
     unknown_ids: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the predictions."""
+        return next(iter(self.paths.values())).parent
+
+    def has_raw_ids(self, scene_id: str) -> bool:
+        """Whether the prediction of a scene holds raw ids (`.txt`); all other files hold train ids."""
+        return self.paths[scene_id].suffix == ".txt"
 
     def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by the task
         """Read the prediction of a scene, in the form that scores take.
@@ -70,26 +83,47 @@ class Predictions:
             FileError: A file cannot be read, or does not hold what it should.
         """
         path = self.paths[scene_id]
-        is_text = path.suffix == ".txt"
         try:
             if self.task == "instance":
-                found = _read_list(path, vertex_count) if is_text else load_arrays(path, *InstancePrediction._fields)
-                masks, ids, scores = check_prediction(InstancePrediction(**found), vertex_count)
-                return InstancePrediction(masks, self._to_train_ids(ids, is_raw=is_text), scores)
-            if path.name.endswith(_OCTFORMER_END):
-                blocks = iter_scores(path, len(self.label_set))
-                ids = np.concatenate([scores.argmax(axis=1) for scores in blocks]) - 1
-            else:
-                ids = parse_lines(read_file(path)) if is_text else load_arrays(path)[""]
-            return self._to_train_ids(check_integers(ids, "prediction", vertex_count), is_raw=is_text)
+                masks, ids, scores = self._read_instances(path, vertex_count)
+                return InstancePrediction(masks, self._to_train_ids(ids, scene_id), scores)
+            ids = check_integers(self._read_vertices(path), "prediction", vertex_count)
+            return self._to_train_ids(ids, scene_id)
         except ContentError as error:
-            raise PredictionError(path, error.message) from None
+            raise FileError(path, error.message, error.hint) from None
 
-    def _to_train_ids(self, ids: NDArray[np.int64], *, is_raw: bool) -> NDArray[np.int64]:
-        is_class = (ids >= 0) & (ids < len(self.label_set))
-        train_ids = self.label_set.train_ids_from_raw_ids(ids, -1) if is_raw else np.where(is_class, ids, -1)
-        unknown = np.unique(ids[train_ids < 0], return_counts=True)
-        self.unknown_ids.update(dict(zip(*(array.tolist() for array in unknown), strict=True)))
+    def _read_vertices(self, path: Path) -> NDArray[Any]:
+        """Read the id of each vertex, (V,), as the file holds it."""
+        if path.name.endswith(_OCTFORMER_END):
+            scores = load_scores(path, len(self.label_set))
+            return np.asarray(scores.argmax(axis=1) - 1)
+        if path.suffix == ".txt":
+            return parse_lines(read_file(path))
+        return load_arrays(path)[""]
+
+    @staticmethod
+    def _read_instances(
+        path: Path, vertex_count: int
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
+        """Read masks, ids and confidences, with the ids as the file holds them."""
+        if path.suffix == ".txt":
+            arrays = _read_list(path, vertex_count)
+        else:
+            arrays = load_arrays(path, *InstancePrediction._fields)
+        return check_prediction(InstancePrediction(**arrays), vertex_count)
+
+    def _to_train_ids(self, ids: NDArray[np.int64], scene_id: str) -> NDArray[np.int64]:
+        """Map the ids of a file to train ids, -1 for all others, and count them."""
+        class_count = len(self.label_set)
+        if self.has_raw_ids(scene_id):
+            train_ids = self.label_set.train_ids_from_raw_ids(ids, -1)
+        else:
+            train_ids = np.where((ids >= 0) & (ids < class_count), ids, -1)
+        is_class = train_ids >= 0
+        counts = np.bincount(train_ids[is_class], minlength=class_count).tolist()
+        self.class_counts.update({train_id: count for train_id, count in enumerate(counts) if count})
+        unknown, unknown_counts = np.unique(ids[~is_class], return_counts=True)
+        self.unknown_ids.update(dict(zip(unknown.tolist(), unknown_counts.tolist(), strict=True)))
         return train_ids
 
 
@@ -101,15 +135,16 @@ def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
         UsageError: A scene has several.
     """
     if not folder.is_dir():
-        raise MissingFileError(folder, "no such folder", "name the folder of the predictions")
+        raise MissingFileError(folder, "no such folder", "pass the folder that holds the predictions, one file a scene")
     paths: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        scene_id, end = path.name[:12], path.name[12:]
-        if SceneId.is_valid(scene_id) and end in _ENDS[task]:
-            if scene_id in paths:
-                problem = f"{folder}: holds {paths[scene_id].name} and {path.name}"
-                raise UsageError(problem, "leave one prediction of each scene in the folder")
-            paths[scene_id] = path
+        scene_id = path.name[:12]
+        if not SceneId.is_valid(scene_id) or path.name[12:] not in _ENDS[task]:
+            continue
+        if scene_id in paths:
+            problem = f"{folder}: holds {paths[scene_id].name} and {path.name}, expected one prediction of a scene"
+            raise UsageError(problem, f"remove one of them: rm {quote(str(path))}")
+        paths[scene_id] = path
     if not paths:
         names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
         raise MissingFileError(folder, f"holds no {task} predictions", f"expected {names} in this folder")
@@ -117,7 +152,13 @@ def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
 
 
 def find_predictions(
-    folder: Path, place: Place, *, task: Task, label_set: LabelSet, splits: Sequence[Split], hint: str
+    folder: Path,
+    place: Place,
+    *,
+    task: Task,
+    label_set: LabelSet | str | None = None,
+    splits: Sequence[Split],
+    hint: str,
 ) -> Predictions:
     """Find the prediction of each scene by its file's name, and open the processed scenes; no prediction is read.
 
@@ -125,32 +166,41 @@ def find_predictions(
         folder: Where the predictions are.
         place: A processed folder, or an archive of it.
         task: `semantic` or `instance`.
-        label_set: The classes.
+        label_set: The classes, or the name of the label set; None for the one that the scenes were processed with.
         splits: Which splits of the processed scenes.
         hint: What to do where processed scenes have no prediction; empty where they need none.
 
     Raises:
         MissingFileError: There is no such folder, or predictions are missing.
-        UsageError: A scene has several.
+        UsageError: A scene has several, or there is no such label set.
         ScanNetPrepError: The processed scenes cannot be read.
     """
     paths = find_prediction_files(folder, task)
     check_is_no_export(place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of scenes that failed in processing: it is told how many there are
-        datasets = [ScanNet(place, split=split, labels=label_set, keys=("labels", "instances")) for split in splits]
+        if label_set is None:
+            label_set = open_place([place]).options.label_set
+        label_set = parse_label_set(label_set)
+        keys = ("labels", "instances")
+        datasets = [ScanNet(place, split=split, labels=label_set, keys=keys) for split in splits]
     wanted = {name for dataset in datasets for name in dataset.scene_ids}
     missing = sorted(wanted - paths.keys())
     if missing and (hint or len(missing) == len(wanted)):
         problem = f"has no predictions of {len(missing):,} of {len(wanted):,} scenes: {list_some(missing)}"
         raise MissingFileError(folder, problem, hint)
+    predicted = []
+    for dataset in datasets:
+        names = [name for name in dataset.scene_ids if name in paths]
+        if names:
+            predicted.append(dataset.subset(names))
     return Predictions(
-        task,
-        label_set,
-        tuple(dataset.subset(name for name in dataset.scene_ids if name in paths) for dataset in datasets),
-        paths,
-        tuple(missing),
-        tuple(sorted(paths.keys() - wanted)),
+        task=task,
+        label_set=label_set,
+        datasets=tuple(predicted),
+        paths=paths,
+        missing=tuple(missing),
+        left_out=tuple(sorted(paths.keys() - wanted)),
     )
 
 
@@ -168,7 +218,7 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
         try:
             mask = check_integers(parse_lines(read_file(mask_path)), "mask", vertex_count)
         except ContentError as error:
-            raise PredictionError(mask_path, error.message) from None
+            raise FileError(mask_path, error.message) from None
         masks[name] = mask != 0
         labels.append(int(match[2]))
         scores.append(float(match[3]))

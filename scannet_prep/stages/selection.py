@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.errors import UnknownSceneError
 from scannet_prep.failures import SceneFailure
@@ -83,16 +84,18 @@ def select_scenes(
         if split is not None and not selection.wants(scene_id, split):
             if selection.scene_ids is not None:
                 problem = f"{scene_id} is in the split {split}, but only {', '.join(selection.splits)} was asked for"
-                raise UnknownSceneError(problem, "leave out the splits or the scene")
+                raise UnknownSceneError(problem, "leave out --splits, or take the scene out of --scenes")
         elif scene_id not in present:
             if find_official_split(scene_id) is None:
                 problem = f"{scene_id} is in none of the official lists, and {source} has no such folder"
-                raise UnknownSceneError(problem, "is the scene id right?")
+                hint = "check --scenes: ids of the release run from scene0000_00 to scene0806_00"
+                raise UnknownSceneError(problem, hint)
             problem = f"{source}: has no folder {scene_id}"
-            failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, "download the scene"))
+            hint = f"scannet-prep download --types seg -o {quote(str(source))} --scenes {scene_id}"
+            failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, hint))
         elif split is None:
             problem = f"{source}: {scene_id} is in none of the official split lists"
-            hint = "to put it into a split of your choice, ask for this scene and for one split"
+            hint = f"to put it into a split, for example train: --scenes {scene_id} --splits train"
             failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, hint))
         else:
             chosen.append((scene_id, split))

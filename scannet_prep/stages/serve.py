@@ -69,7 +69,7 @@ class SceneServer(ThreadingHTTPServer):
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
             problem = f"port {port} cannot be used: {error.strerror}"
-            raise UsageError(problem, "port 0 takes any that is free") from error
+            raise UsageError(problem, "port 0 takes any that is free: --serve 0") from error
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.viewing, self._turn = viewing, threading.Lock()
         entries = viewing.place.entries

@@ -12,23 +12,32 @@ from shlex import quote
 from typing import Literal, TypeAlias
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, MissingFileError, PredictionError, ProcessedFileError, UsageError
+from scannet_prep.errors import (
+    FileError,
+    MissingFileError,
+    ProcessedFileError,
+    UnknownSceneError,
+    UsageError,
+)
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.failures import list_some
 from scannet_prep.files import Buffer, check_is_folder, make_directory, write_atomically
-from scannet_prep.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET20, LabelSet
+from scannet_prep.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET200, LabelSet
 from scannet_prep.place import ProcessedPlace, open_place
+from scannet_prep.processed.npz import again_hint
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.progress import Progress
+from scannet_prep.scene import SceneId
 from scannet_prep.stages.predictions import Predictions, Task, find_prediction_files
 from scannet_prep.stages.selection import Selection, parse_scene_ids
+from scannet_prep.tree import is_archive
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
+DEFAULT_SOURCE = Path("data/processed")
 Kind: TypeAlias = Literal["html", "png", "ply"]
 KINDS: tuple[Kind, ...] = ("html", "png", "ply")
-_HINT = "process the scene again: scannet-prep process --checksum, with the same options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +66,9 @@ class Viewing:
         """
         path = self.place.file_path(name)
         scene = parse_processed(self.place.read(name), path)
-        check_meta(scene.meta, path, name, self.place.entries[name].split)
+        check_meta(scene.meta, path, name, self.place.entries[name].split, self.place.options)
         for problem in find_problems(scene):
-            raise ProcessedFileError(path, problem, _HINT)
+            raise ProcessedFileError(path, problem, again_hint(path))
         prediction = None if self.predictions is None else _read_prediction(self.predictions, name, len(scene.points))
         return view_scene(scene, prediction=prediction, only=only)
 
@@ -94,7 +103,7 @@ def open_scenes(
     pred_dir: Path | None = None,
     task: Task = "semantic",
     color: str = "",
-    label_set: LabelSet = SCANNET20,
+    label_set: LabelSet | None = None,
     certificates: bool | Path = True,
 ) -> Viewing:
     """Find the scenes that are to be shown, and their predictions; none is read.
@@ -106,7 +115,7 @@ def open_scenes(
         pred_dir: Folder with predictions of the scenes, in the forms that `evaluate` takes.
         task: What is predicted.
         color: One of `COLORINGS`, or `labels`; what there is by default.
-        label_set: Of the labels, and of the prediction.
+        label_set: Of the labels, and of the prediction; None for the one that the scenes were processed with.
         certificates: Of addresses, whom to trust, as `RangeSource` takes it.
 
     Raises:
@@ -116,28 +125,76 @@ def open_scenes(
         TransferError: An archive is on a web server, which does not give it.
     """
     if pred_dir is None and color in {"prediction", "error"}:
-        raise UsageError(f"without a prediction, there is no colouring by {color}", "give a folder of predictions")
+        raise UsageError(
+            f"without a prediction, there is no colouring by {color}", "name the folder of the predictions: --pred DIR"
+        )
+    for word in (source, *words):
+        _check_is_no_scene_file(word)
     place = open_place([source], certificates=certificates)
+    if not place.entries:
+        raise FileError(place.name, "holds no scenes", f"to see why: scannet-prep verify {quote(place.name)}")
+    label_set = label_set or place.options.label_set
     paths = None if pred_dir is None else find_prediction_files(pred_dir, task)
     names = [name for name in place.entries if paths is None or name in paths]
     if words:
-        selection = Selection(scene_ids=parse_scene_ids(words))
-        names = list(selection.scene_ids or ())
-        held = {name: str(entry.split) for name, entry in place.entries.items()}
-        selection.check_found(place.name, held, f"scannet-prep info {place.name} tells what is there")
+        names = [*_choose_scenes(words, place)]
     elif len(names) > 1 and not takes_all:
-        hint = f"name some, such as {names[0]}"
-        raise UsageError(f"{place.name}: holds {len(names):,} scenes; which of them?", hint)
-    if not place.entries:
-        raise FileError(place.name, "holds no scenes", f"scannet-prep verify {quote(place.name)} tells why")
+        raise UsageError(f"{place.name}: holds {len(names):,} scenes; which of them?", _show_commands(place, names[0]))
     predictions = None
     if pred_dir is not None and paths is not None:
         missing = sorted(set(names or place.entries) - paths.keys())
         if missing:
             told = f"{len(missing):,} of {max(len(names), len(missing)):,} scenes: {list_some(missing)}"
-            raise MissingFileError(pred_dir, f"has no predictions of {told}", "show scenes that have one")
+            raise MissingFileError(
+                pred_dir,
+                f"has no predictions of {told}",
+                f"to view one that is there: scannet-prep view {min(paths)} --pred {quote(str(pred_dir))}",
+            )
         predictions = Predictions(task, label_set, (), paths, (), ())
     return Viewing(place, tuple(names), predictions, color, label_set)
+
+
+def _check_is_no_scene_file(place: Place) -> None:
+    """Refuse the `.npz` of a scene where a scene id, a folder or an archive is expected."""
+    path = Path(str(place))
+    if not (path.suffix == ".npz" and SceneId.is_valid(path.stem)):
+        return
+    folder = path.absolute().parents[1] if len(path.parents) < 2 else path.parents[1]
+    raise UsageError(f"{place} is the file of a scene, expected a scene id", _view_command(str(folder), path.stem))
+
+
+def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[SceneId]:
+    """Find the scenes that were named; words are scene ids, and `@FILE` with one id a line.
+
+    Raises:
+        UnknownSceneError: A word is not a scene id, or the scene is not there.
+        UsageError: A word is a place that holds scenes.
+    """
+    example = next(iter(place.entries))
+    for word in words:
+        if not word.startswith("@") and not SceneId.is_valid(word) and (Path(word).is_dir() or is_archive(word)):
+            raise UsageError(f"{word} is not a scene id, but a place", _view_command(word, "SCENE"))
+    selection = Selection(scene_ids=parse_scene_ids(words))
+    names = list(selection.scene_ids or ())
+    for name in names:
+        if name in place.failures:
+            failure = place.failures[name]
+            raise UnknownSceneError(f"{place.name}: {name} failed in processing: {failure.message}", failure.hint)
+    held = {name: str(entry.split) for name, entry in place.entries.items()}
+    selection.check_found(place.name, held, _show_commands(place, example))
+    return names
+
+
+def _show_commands(place: ProcessedPlace, example: str) -> str:
+    """Return the hint for a scene that is not named, or not there."""
+    command = _view_command(place.name, example)
+    return f"for example: {command}; to list the scenes: scannet-prep info {quote(place.name)} --scenes"
+
+
+def _view_command(source: str, scene_id: str) -> str:
+    """Return a command that shows a scene of a place."""
+    option = "" if Path(source) == DEFAULT_SOURCE else f" --source {quote(source)}"
+    return f"scannet-prep view {scene_id}{option}"
 
 
 def run(
@@ -167,7 +224,7 @@ def run(
     if options is not None and kind != "png":
         raise UsageError(
             f"a view and a size are for pictures, but a .{kind} file is to be written",
-            "have pictures written, or leave these out",
+            "pass --png, or leave out --view and --size",
         )
     progress, colors, sizes = progress or Progress(), dict[str, str](), dict[str, int]()
     with progress.work("check", len(paths), "scenes"):
@@ -190,12 +247,14 @@ def _choose_paths(names: Sequence[str], output: Path | None, kind: Kind | None) 
     ending = next((item for item in KINDS if output is not None and output.suffix == f".{item}"), None)
     if output is not None and output.suffix and not output.is_dir() and ending not in ((kind,) if kind else KINDS):
         expected = f".{kind}" if kind else ".html, .png or .ply"
-        raise UsageError(f"{output} does not end in {expected}", "name such a file, or a folder that is there")
+        raise UsageError(
+            f"{output} does not end in {expected}", "name a file that ends so, or a folder that exists: -o OUT"
+        )
     kind = kind or ending or "html"
     if output is not None and ending:
         if kind != "html" and len(names) > 1:
             problem = f"{output} is one file, but {len(names):,} scenes are to be shown"
-            raise UsageError(problem, f"name a folder for the .{kind} files")
+            raise UsageError(problem, f"name a folder for the .{kind} files: -o DIR")
         paths = dict.fromkeys(names, output)
     else:
         stems = {name: "scenes" if kind == "html" and len(names) > 1 else name for name in names}
@@ -232,6 +291,7 @@ def _read_prediction(predictions: Predictions, name: str, vertex_count: int) -> 
     known = range(max_raw_id + 1) if path.suffix == ".txt" else range(-1, len(label_set))
     if unknown := [str(number) for number in predictions.unknown_ids if number not in known]:
         problem = f"has ids that {label_set.name} does not have, expected {known[0]}..{known[-1]}: "
-        hint = "is another label set predicted? Raw ids are in .txt, train ids in arrays"
-        raise PredictionError(path, problem + list_some(unknown), hint)
+        other = "scannet20" if label_set == SCANNET200 else "scannet200"
+        hint = f"pass --labels {other}, if that is predicted; raw ids are in .txt, train ids in arrays"
+        raise FileError(path, problem + list_some(unknown), hint)
     return Prediction(label_set, found)

@@ -1,4 +1,8 @@
-"""Transforms of colours: uint8 (V, 3), red, green, blue, 0..255. They are to be put before what makes them floats."""
+"""Transforms of colours, uint8 (V, 3), red, green, blue, 0..255, and of other features.
+
+Colours stay uint8 up to `Normalize` or `NormalizeColor`, which make them floats. So those two come
+last.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,25 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
+from scannet_prep.transforms.arguments import Triple, number, optional, triple
+from scannet_prep.transforms.draft import Columns, Draft
+from scannet_prep.transforms.draws import choose, draw, normal_quantiles
 from scannet_prep.transforms.motion import CenterShift
-from scannet_prep.transforms.steps import Columns, Draft, Moving, Transform, Triple, draw, normal_quantiles
+from scannet_prep.transforms.steps import Moving, Parameters, Transform
 
 _LEVELS = np.arange(256, dtype=np.float32)
+# Weights of red, green and blue in a grey level, as in ITU-R BT.601.
+_GRAY_WEIGHTS = (0.2989, 0.587, 0.114)
 
 
-class ColorJitter(Transform, shift=(0, 255), noise=(0, 255)):
-    """Shifts the colours of the scene, each channel by itself, and adds noise to those of each vertex.
+class ColorJitter(Transform, shift=number(0, 255), noise=number(0, 255)):
+    """Shifts the colours of the scene, each channel by itself, and adds noise to each vertex.
 
-    The shift of a channel is uniform in [-shift, shift], the noise normal (cut at 4.3 times its deviation). Colours
-    stay uint8: rounded, and cut to 0..255. To be put before `Normalize`. The shift alone is Pointcept's
-    `ChromaticTranslation(ratio=shift / 255)` and albumentations' `RGBShift`, the noise alone Pointcept's
+    The shift of a channel is uniform in [-shift, shift]. The noise is normal, cut at 4.3 times its
+    deviation. Colours stay uint8: rounded, and cut to 0..255. Put it before `Normalize`.
+
+    The shift alone is Pointcept's `ChromaticTranslation(ratio=shift / 255)`, and albumentations'
+    `RGBShift` but for rounding: that one rounds down. The noise alone is Pointcept's
     `ChromaticJitter(std=noise / 255)`.
 
     Attributes:
@@ -31,30 +42,33 @@ class ColorJitter(Transform, shift=(0, 255), noise=(0, 255)):
     shift: float = 12.0
     noise: float = 6.0
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `colors`."""
         shift = generator.uniform(-self.shift, self.shift, 3).astype(np.float32)
-        noise_generator = np.random.default_rng(generator.integers(1 << 63))  # so that later steps do not wait for it
+        # A generator of its own, so that the steps after this one need not wait for the noise.
+        noise_generator = np.random.default_rng(generator.integers(1 << 63))
 
         def jitter(levels: Columns) -> Columns:
             if not self.noise:
                 return _map_levels(levels, _LEVELS + shift[:, None])
-            for number, column in zip(shift, levels, strict=True):
-                steps = np.rint(normal_quantiles() * np.float32(self.noise) + number).astype(np.int16)
+            for offset, column in zip(shift, levels, strict=True):
+                noise = normal_quantiles() * np.float32(self.noise) + offset
+                steps = np.rint(noise).astype(np.int16)
                 noisy = draw(steps, noise_generator, len(column))
                 noisy += column
                 column[...] = np.clip(noisy, 0, 255, out=noisy)
             return levels
 
         _change_colors(draft, self, jitter)
+        return {"shift": shift}
 
 
-class ChromaticAutoContrast(Transform, blend_factor=(0, 1)):
+class ChromaticAutoContrast(Transform, blend_factor=optional(number(0, 1))):
     """Stretches each channel to 0..255, and blends the result with the colours from before.
 
-    Pointcept's `ChromaticAutoContrast` (pointcept/datasets/transform.py), which its configurations apply with
-    probability 0.2, and `_color_autocontrast` of OctFormer (datasets/scannet.py). Rounded to uint8; a channel with one
-    value stays as it is.
+    Pointcept's `ChromaticAutoContrast` (pointcept/datasets/transform.py), which its configurations
+    apply with probability 0.2, and `_color_autocontrast` of OctFormer (datasets/scannet.py). Rounded
+    to uint8; a channel with one value stays as it is.
 
     Attributes:
         blend_factor: Share of the stretched colours, 0..1; None for one that is uniform in [0, 1].
@@ -62,25 +76,35 @@ class ChromaticAutoContrast(Transform, blend_factor=(0, 1)):
 
     blend_factor: float | None = None
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `colors`."""
-        share = np.float32(generator.random() if self.blend_factor is None else self.blend_factor)
+        drawn = generator.random() if self.blend_factor is None else self.blend_factor
+        share = np.float32(drawn)
 
         def stretch(levels: Columns) -> Columns:
+            # (3, 1) each
             lowest = levels.min(axis=1, keepdims=True, initial=255).astype(np.float32)
             highest = levels.max(axis=1, keepdims=True, initial=0).astype(np.float32)
-            stretched = (_LEVELS - lowest) * (np.float32(255) / np.maximum(highest - lowest, 1))
-            return _map_levels(levels, np.where(highest > lowest, _LEVELS + share * (stretched - _LEVELS), _LEVELS))
+            factors = np.float32(255) / np.maximum(highest - lowest, 1)
+            stretched = (_LEVELS - lowest) * factors
+            blended = _LEVELS + share * (stretched - _LEVELS)
+            return _map_levels(levels, np.where(highest > lowest, blended, _LEVELS))
 
         _change_colors(draft, self, stretch)
         draft.columns("colors")  # now, because a crop would leave other extremes
+        return {"blend_factor": share}
 
 
-class RandomBrightnessContrast(Transform, brightness_limit=(0, 1), contrast_limit=(0, 1)):
-    """Multiplies colours by 1 + a, and adds 255 b, with a and b uniform within their limits. Rounded, cut to 0..255.
+class RandomBrightnessContrast(
+    Transform,
+    brightness_limit=number(0, 1),
+    contrast_limit=number(0, 1),
+):
+    """Multiplies colours by 1 + a and adds 255 b, with a and b uniform within their limits.
 
     albumentations' `RandomBrightnessContrast(brightness_by_max=True)`, as Mask3D applies it
-    (conf/augmentation/albumentations_aug.yaml).
+    (conf/augmentation/albumentations_aug.yaml), but for rounding: the result is rounded and cut to
+    0..255, where albumentations rounds down.
 
     Attributes:
         brightness_limit: Largest b on either side of 0.
@@ -90,18 +114,106 @@ class RandomBrightnessContrast(Transform, brightness_limit=(0, 1), contrast_limi
     brightness_limit: float = 0.2
     contrast_limit: float = 0.2
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `colors`."""
-        factor = np.float32(1 + generator.uniform(-self.contrast_limit, self.contrast_limit))
-        offset = np.float32(255 * generator.uniform(-self.brightness_limit, self.brightness_limit))
-        _change_colors(draft, self, lambda levels: _map_levels(levels, np.tile(_LEVELS * factor + offset, (3, 1))))
+        contrast = generator.uniform(-self.contrast_limit, self.contrast_limit)
+        brightness = generator.uniform(-self.brightness_limit, self.brightness_limit)
+        factor = np.float32(1 + contrast)
+        offset = np.float32(255 * brightness)
+        table = np.tile(_LEVELS * factor + offset, (3, 1))
+        _change_colors(draft, self, lambda levels: _map_levels(levels, table))
+        return {"contrast": contrast, "brightness": brightness}
 
 
-class NormalizeColor(Transform, mean=(0, 1), std=(1e-6, 1)):
+class HueSaturationTranslation(Transform, hue_max=number(0, 1), saturation_max=number(0, 1)):
+    """Turns the hue of all colours, and multiplies their saturation. Grey stays as it is.
+
+    In the hexcone model (HSV, as in Python's `colorsys`) a shift uniform in [-hue_max, hue_max] is
+    added to the hue, which is 1 for a whole turn; and the saturation is multiplied by a factor
+    uniform in [1 - saturation_max, 1 + saturation_max] and cut at 1. The value, the largest of the
+    three channels, stays.
+
+    Pointcept's `HueSaturationTranslation` (pointcept/datasets/transform.py) but for rounding: that
+    one rounds down. Put it before `Normalize`.
+
+    Attributes:
+        hue_max: Largest shift of the hue, in turns, 0..1.
+        saturation_max: Largest change of the factor of the saturation, 0..1.
+    """
+
+    hue_max: float = 0.5
+    saturation_max: float = 0.2
+
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
+        """Change `colors`."""
+        hue_shift = generator.uniform(-self.hue_max, self.hue_max)
+        saturation_factor = 1 + generator.uniform(-self.saturation_max, self.saturation_max)
+        _change_colors(draft, self, lambda levels: _turn_hues(levels, hue_shift, saturation_factor))
+        return {"hue_shift": hue_shift, "saturation_factor": saturation_factor}
+
+
+class RandomColorGrayScale(Transform):
+    """Replaces colours by their grey level, 0.2989 red + 0.587 green + 0.114 blue, in each channel.
+
+    Pointcept's `RandomColorGrayScale` (pointcept/datasets/transform.py); its `p` is
+    `Sometimes(RandomColorGrayScale(), p)`. Rounded to uint8, which that one leaves floats. Put it
+    before `Normalize`.
+    """
+
+    def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
+        """Change `colors`."""
+        _change_colors(draft, self, _make_gray)
+        return {}
+
+
+class RandomDropColor(Transform, drop_ratio=number(0, 1)):
+    """Makes a random share of the vertices black.
+
+    Pointcept's `RandomDropColor` (pointcept/datasets/transform.py); its
+    `drop_application_ratio` is `Sometimes(RandomDropColor(drop_ratio), drop_application_ratio)`. Put
+    it before `Normalize`.
+
+    Attributes:
+        drop_ratio: Share of the vertices, 0..1; their number is rounded down. Of the vertices that
+            the steps after it in a `Compose` leave, if these crop or sample.
+    """
+
+    drop_ratio: float = 0.2
+
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
+        """Change `colors`."""
+        _change_colors(draft, self, _make_eraser(self.drop_ratio, generator))
+        return {}
+
+
+class RandomDropNormal(Transform, drop_ratio=number(0, 1)):
+    """Makes the normals of a random share of the vertices (0, 0, 0), as undefined ones are.
+
+    Pointcept's `RandomDropNormal` (pointcept/datasets/transform.py); its
+    `drop_application_ratio` is `Sometimes(RandomDropNormal(drop_ratio), drop_application_ratio)`.
+
+    Attributes:
+        drop_ratio: As for `RandomDropColor`.
+    """
+
+    drop_ratio: float = 0.2
+
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
+        """Change `normals`."""
+        draft.later("normals", _make_eraser(self.drop_ratio, generator))
+        return {}
+
+
+class NormalizeColor(
+    Transform,
+    mean=triple(number(0, 1), "numbers from 0 to 1"),
+    std=triple(number(1e-6, 1), "numbers from 1e-06 to 1"),
+):
     """Makes colours float32, (c / 255 - mean) / std for each channel. Nothing is random.
 
-    The defaults are Mask3D's for ScanNet (datasets/semseg.py); mean 0 and std 1 are Pointcept's `NormalizeColor`.
-    `scannet_prep.convert` takes colours as they are or from `Normalize`, and refuses these.
+    The defaults are Mask3D's for ScanNet (datasets/semseg.py); mean 0 and std 1 are Pointcept's
+    `NormalizeColor`. `scannet_prep.convert` takes colours as they are or from `Normalize`, and
+    refuses these.
 
     Attributes:
         mean: Of red, green and blue, 0..1.
@@ -111,34 +223,40 @@ class NormalizeColor(Transform, mean=(0, 1), std=(1e-6, 1)):
     mean: Triple = (0.47793125906962, 0.4303257521323044, 0.3749598901421883)
     std: Triple = (0.2834475483823543, 0.27566157565723015, 0.27018971370874995)
 
-    def change(self, draft: Draft, generator: Generator) -> None:  # noqa: ARG002
+    def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
         """Change `colors`."""
         factors = (1 / (255 * np.array(self.std)[:, None])).astype(np.float32)
         offsets = (np.array(self.mean) / self.std).astype(np.float32)[:, None]
         _change_colors(draft, self, lambda levels: levels * factors - offsets)
+        return {}
 
 
 class Normalize(Moving):
-    """Puts the scene's middle at x = y = 0 and its lowest point at z = 0, and colours into [-1, 1]. Nothing is random.
+    """Puts the scene's middle at x = y = 0, its lowest point at z = 0, and colours into [-1, 1].
 
-    The middle is that of the bounding box. Colours become float32, c / 127.5 - 1.
+    Nothing is random. The middle is that of the bounding box. Colours become float32,
+    c / 127.5 - 1.
     """
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points` and `colors`."""
         if not draft.count:
-            raise UsageError("Normalize: there are no points")
-        CenterShift().change(draft, generator)
+            raise UsageError("Normalize: there are no points, expected at least one")
+        parameters = CenterShift().change(draft, generator)
         _change_colors(draft, self, lambda levels: levels / np.float32(127.5) - np.float32(1))
+        return parameters
 
 
 def _change_colors(draft: Draft, transform: object, change: Callable[[Columns], Columns]) -> None:
-    """Change colours later, by a function of uint8 (3, N); those that have been normalized are refused."""
+    """Change colours later, by a function of uint8 (3, N); floats are refused."""
 
     def change_levels(colors: Columns) -> Columns:
         if colors.dtype != np.uint8:
-            message = f"{type(transform).__name__}: colors are {colors.dtype}, expected uint8"
-            raise UsageError(message, "put it before Normalize and NormalizeColor")
+            name = type(transform).__name__
+            raise UsageError(
+                f"{name}: colors are {colors.dtype}, expected uint8",
+                f"Compose({name}(), Normalize()): colors become floats in the last step",
+            )
         return change(colors)
 
     draft.later("colors", change_levels)
@@ -148,3 +266,50 @@ def _map_levels(levels: Columns, table: NDArray[np.float32]) -> Columns:
     """Replace each level of each channel, by a table (3, 256); rounded, cut to 0..255."""
     rounded = np.clip(np.rint(table), 0, 255).astype(np.uint8)
     return np.stack([new.take(old) for new, old in zip(rounded, levels, strict=True)])
+
+
+def _make_eraser(share: float, generator: Generator) -> Callable[[Columns], Columns]:
+    """Make a function that sets a random share of the columns to 0, with a generator of its own."""
+    own_generator = np.random.default_rng(generator.integers(1 << 63))
+
+    def erase(columns: Columns) -> Columns:
+        columns[:, choose(own_generator, columns.shape[1], share)] = 0
+        return columns
+
+    return erase
+
+
+def _make_gray(levels: Columns) -> Columns:
+    """Replace colours, uint8 (3, N), by their grey levels."""
+    gray = np.zeros(levels.shape[1], np.float32)
+    for weight, column in zip(_GRAY_WEIGHTS, levels.astype(np.float32), strict=True):
+        gray += np.float32(weight) * column
+    return np.tile(np.rint(gray).astype(np.uint8), (3, 1))
+
+
+def _turn_hues(levels: Columns, hue_shift: float, saturation_factor: float) -> Columns:
+    """Turn the hues of colours, uint8 (3, N), and multiply their saturations."""
+    red, green, blue = levels.astype(np.float32)
+    value = np.maximum(np.maximum(red, green), blue)
+    chroma = value - np.minimum(np.minimum(red, green), blue)
+    divisor = np.maximum(chroma, 1)  # of grey, whose hue does not matter
+
+    # Hue in sixths of a turn: 0 red, 2 green, 4 blue.
+    hue = np.where(
+        red == value,
+        (green - blue) / divisor,
+        np.where(green == value, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
+    )
+    hue += np.float32(6 * hue_shift)
+
+    # The saturation is chroma / value, at most 1.
+    chroma = np.minimum(chroma * np.float32(saturation_factor), value)
+
+    # A channel has the full value within a sixth of a turn of its own hue, loses the chroma from a
+    # third of a turn on, and in between the level is linear in the hue.
+    result = np.empty_like(levels)
+    for channel, offset in enumerate((5, 3, 1)):
+        position = np.mod(hue + np.float32(offset), np.float32(6))
+        loss = np.clip(np.minimum(position, 4 - position), 0, 1)
+        result[channel] = np.rint(value - chroma * loss)
+    return result

@@ -7,28 +7,38 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import AnySample, Checked, Step, vertex_keys
+from scannet_prep.transforms import arguments
+from scannet_prep.transforms.draft import AnySample, vertex_keys
+from scannet_prep.transforms.steps import Checked, Step
 
 _IDS = ("instances", "segments")
 
 
-class Mix3D(Checked, mix_prob=(0, 1)):
-    """Mixes the scenes of a batch in pairs with a probability, and collates: `collate_fn=Mix3D(collate_torch)`.
+class Mix3D(
+    Checked,
+    collate=arguments.collate_function(),
+    mix_prob=arguments.number(0, 1),
+    step=arguments.optional(arguments.step()),
+    seed=arguments.whole_number(0),
+):
+    """Mixes the scenes of a batch in pairs with a probability, and collates.
 
-    Of an odd number, the last stays alone. The `mix_prob` of Pointcept (`point_collate_fn`,
-    pointcept/datasets/utils.py), 0.8 in most of its configurations for ScanNet; Nekrasov et al., Mix3D, 3DV 2021. All
-    scenes should have their middle at the origin (`CenterShift`, `Normalize`).
+    `collate_fn=Mix3D(collate_torch)`. Of an odd number, the last stays alone. The `mix_prob` of
+    Pointcept (`point_collate_fn`, pointcept/datasets/utils.py), 0.8 in most of its configurations
+    for ScanNet; Nekrasov et al., Mix3D, 3DV 2021. All scenes should have their middle at the origin
+    (`CenterShift`, `Normalize`).
 
-    A collate function gets no generator. Random numbers come from (seed, first points of the batch) alone, which do
-    not depend on workers, and differ from epoch to epoch.
+    A collate function gets no generator. Random numbers come from (seed, first points of the batch)
+    alone, which do not depend on workers, and differ from epoch to epoch.
 
     Attributes:
         collate: `collate`, `collate_torch`, or another.
         mix_prob: Probability that a batch is mixed, 0..1.
-        step: A transform for each scene before it is collated, mixed or not. Put `GridSample` here: points of two
-            scenes may share a voxel, which Pointcept leaves so.
+        step: A transform for each scene before it is collated, mixed or not. Put `GridSample` here:
+            points of two scenes may share a voxel, which Pointcept leaves so.
         seed: Of the random numbers.
     """
 
@@ -41,7 +51,8 @@ class Mix3D(Checked, mix_prob=(0, 1)):
         """Mix, and collate."""
         checksum = 0
         for sample in samples:
-            checksum = zlib.crc32(np.ascontiguousarray(sample["points"][:64]).tobytes(), checksum)
+            first_points = np.ascontiguousarray(sample["points"][:64])
+            checksum = zlib.crc32(first_points.tobytes(), checksum)
         generator = np.random.default_rng([self.seed, checksum])
         if generator.random() < self.mix_prob:
             samples = [mix(samples[start : start + 2]) for start in range(0, len(samples), 2)]
@@ -57,25 +68,60 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
         samples: At least one, with the same keys.
 
     Returns:
-        The arrays of the vertices, one scene after the other. Ids of instances and segments stay apart: those of a
-        scene follow those of the scene before, and -1 stays -1. `scene_id` is that of all, joined by `+`. Everything
-        else (`grid`, `inverse`, `faces`, `axis_alignment`, boxes of instances) does not hold for both, and is left out.
+        The arrays of the vertices, one scene after the other. Ids of instances and segments stay
+        apart: those of a scene follow those of the scene before, and -1 stays -1. `scene_id` is that
+        of all, joined by `+`; `label_set` stays. `transform_log` has one entry, with the scene ids
+        and the logs of all. Everything else (`grid`, `inverse`, `faces`, `axis_alignment`, boxes of
+        instances) does not hold for both, and is left out.
 
     Raises:
-        UsageError: The arrays of the scenes are not the same, by name, type and shape of a row.
+        UsageError: There are no scenes; their labels are of two label sets; or their arrays are not
+            the same, by name, type and shape of a row.
     """
+    if not samples:
+        raise UsageError("mix: there are no scenes, expected at least one", "mix([first, second])")
+    _check_label_sets(samples)
     result: dict[str, Any] = {}
-    for key in (key for key in vertex_keys(samples[0]) if key != "grid"):
+    for key in vertex_keys(samples[0]):
+        if key == "grid":
+            continue
         arrays = [np.asarray(sample.get(key)) for sample in samples]
         if len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
-            raise UsageError(f"scenes cannot be mixed: {key!r} differs in type or shape, or is missing in one")
+            raise UsageError(
+                f"scenes cannot be mixed: {key!r} differs in type or shape, or is missing in one",
+                'ScanNet(..., keys=["points", "colors", "labels"]) for both, with the same transform',
+            )
         if key in _IDS:
-            starts = np.cumsum([0, *(int(array.max(initial=-1)) + 1 for array in arrays)]).tolist()
-            arrays = [
-                array + np.where(array < 0, 0, start).astype(array.dtype)
-                for array, start in zip(arrays, starts, strict=False)
-            ]
+            arrays = _number_apart(arrays)
         result[key] = np.concatenate(arrays)
+    if "label_set" in samples[0]:
+        result["label_set"] = samples[0]["label_set"]
     if "scene_id" in samples[0]:
         result["scene_id"] = "+".join(sample["scene_id"] for sample in samples)
+    logs = [sample["transform_log"] for sample in samples if "transform_log" in sample]
+    if logs:
+        scene_ids = [sample.get("scene_id") for sample in samples]
+        parameters = {"scene_ids": scene_ids, "transform_logs": logs}
+        result["transform_log"] = [{"name": "mix", "parameters": parameters}]
     return result
+
+
+def _number_apart(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Let the ids of each array follow those of the array before; -1 stays -1."""
+    result = []
+    start = 0
+    for array in arrays:
+        shift = np.where(array < 0, 0, start).astype(array.dtype)
+        result.append(array + shift)
+        start += int(array.max(initial=-1)) + 1
+    return result
+
+
+def _check_label_sets(samples: Sequence[AnySample]) -> None:
+    """Check that the labels of all samples are of the same label set, as far as it is recorded."""
+    names = {sample["label_set"] for sample in samples if "label_set" in sample}
+    if len(names) > 1:
+        raise UsageError(
+            f"scenes cannot be mixed: their labels are of {' and '.join(sorted(names))}",
+            "ScanNet(..., labels=SCANNET20) for all of them",
+        )

@@ -1,66 +1,96 @@
-"""Transforms that move points, and turn normals with them. All take points in metres, float32 (V, 3), in any frame."""
+"""Transforms that move points, and turn normals with them.
+
+All take points in metres, float32 (V, 3), in any frame. The points that they leave are in a frame of
+their own, so they remove `axis_alignment` from the sample, and `grid` and boxes as well.
+"""
 
 from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms.steps import Columns, Draft, Moving, Triple, draw, normal_quantiles
+from scannet_prep.transforms.arguments import (
+    LARGEST,
+    SMALLEST,
+    Triple,
+    choice,
+    flag,
+    number,
+    number_range,
+    optional,
+    pairs,
+    triple,
+)
+from scannet_prep.transforms.draft import Columns, Draft
+from scannet_prep.transforms.draws import draw, normal_quantiles
+from scannet_prep.transforms.steps import Moving, Parameters
 
+Range: TypeAlias = tuple[float, float]
+
+# `ClipGaussianJitter` cuts the noise at so many standard deviations: 95 % of it lies within.
+_CLIP_QUANTILE = 1.96
 _PLANES = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}  # a rotation about the axis turns the first towards the second
 _MAX_NOISE_CELLS = 50_000_000
 
 
-class RotateZ(Moving, max_angle=(0, np.pi)):
-    """Rotates points and normals about the z axis, by an angle that is uniform in [-max_angle, max_angle].
+class RotateZ(Moving, max_angle=number(0, np.pi)):
+    """Rotates points and normals about the z axis, by an angle uniform in [-max_angle, max_angle].
 
     Attributes:
-        max_angle: Radians.
+        max_angle: Radians, 0..pi.
     """
 
     max_angle: float = np.pi
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points` and `normals`."""
-        turns = self.max_angle / np.pi
-        RandomRotate((-turns, turns), "z", (0.0, 0.0, 0.0)).change(draft, generator)
+        half_turns = self.max_angle / np.pi
+        rotation = RandomRotate((-half_turns, half_turns), "z", (0.0, 0.0, 0.0))
+        return rotation.change(draft, generator)
 
 
-class RandomRotate(Moving, angle=(-2, 2), center=(-np.inf, np.inf)):
+class RandomRotate(
+    Moving,
+    angle=number_range(-2, 2),
+    axis=choice(*_PLANES),
+    center=optional(triple(number(-LARGEST), "coordinates in metres")),
+):
     """Rotates points and normals about one of the axes, by an angle that is uniform in a range.
 
-    Pointcept's `RandomRotate` (pointcept/datasets/transform.py), with `Sometimes` for its `p`. With equal ends it turns
-    by a fixed angle, as `RandomRotateTargetAngle` does there in test-time augmentation.
+    Pointcept's `RandomRotate` (pointcept/datasets/transform.py), with `Sometimes` for its `p`. With
+    equal ends it turns by a fixed angle, as `RandomRotateTargetAngle` does there in test-time
+    augmentation.
 
     Attributes:
-        angle: Smallest and largest angle, in multiples of pi, as there: 1/64 is 2.8 degrees. Positive from x to y, y
-            to z, z to x.
+        angle: Smallest and largest angle, in multiples of pi, as there: 1/64 is 2.8 degrees.
+            Positive from x to y, y to z, z to x.
         axis: `x`, `y` or `z`.
         center: A point that stays where it is, metres; None for the middle of the bounding box.
     """
 
-    angle: tuple[float, float] = (-1.0, 1.0)
+    angle: Range = (-1.0, 1.0)
     axis: Literal["x", "y", "z"] = "z"
     center: Triple | None = None
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points` and `normals`."""
-        if self.axis not in _PLANES:
-            raise UsageError(f"RandomRotate: axis is {self.axis!r}, expected 'x', 'y' or 'z'")
         first, second = _PLANES[self.axis]
         angle = generator.uniform(*self.angle) * np.pi
-        cosine, sine = math.cos(angle), math.sin(angle)
+        cosine = math.cos(angle)
+        sine = math.sin(angle)
         middle = np.add(*_bounds(draft)) / 2 if self.center is None else self.center
 
         def turn(columns: Columns) -> Columns:
-            # Spelt out: a library's product of matrices may round in another way with another number of threads.
-            u, v = columns[first].copy(), columns[second].copy()
+            # Spelt out: a library's product of matrices may round in another way with another
+            # number of threads.
+            u = columns[first].copy()
+            v = columns[second].copy()
             columns[first] = cosine * u - sine * v
             columns[second] = sine * u + cosine * v
             return columns
@@ -68,9 +98,10 @@ class RandomRotate(Moving, angle=(-2, 2), center=(-np.inf, np.inf)):
         _by_axis(np.subtract, draft.move(), middle)
         draft.turn(turn)
         _by_axis(np.add, draft.move(), middle)
+        return {"axis": self.axis, "angle": angle, "center": np.asarray(middle)}
 
 
-class Flip(Moving, probability=(0, 1)):
+class Flip(Moving, probability=number(0, 1)):
     """Reflects points and normals in x, and in y, each with a probability of its own.
 
     Attributes:
@@ -79,37 +110,56 @@ class Flip(Moving, probability=(0, 1)):
 
     probability: float = 0.5
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points` and `normals`."""
-        signs = np.where(generator.random(2) < self.probability, -1, 1)
-        draft.turn(lambda columns: _by_axis(np.multiply, columns, np.append(signs, 1)))
+        signs = np.append(np.where(generator.random(2) < self.probability, -1, 1), 1)
+        draft.turn(lambda columns: _by_axis(np.multiply, columns, signs))
+        return {"signs": signs}
 
 
-class Scale(Moving, smallest=(1e-6, np.inf), largest=(1e-6, np.inf)):
+class Scale(
+    Moving,
+    smallest=number(SMALLEST),
+    largest=number(SMALLEST),
+    anisotropic=flag(),
+):
     """Scales points about the origin by a factor that is uniform in [smallest, largest].
 
-    Alike in all directions, normals stay as they are. Otherwise normals are divided by the factors and made unit
-    vectors again, so that they stay at right angles to surfaces.
+    Alike in all directions, normals stay as they are. Otherwise normals are divided by the factors
+    and made unit vectors again, so that they stay at right angles to surfaces.
 
     Attributes:
         smallest: Above 0.
         largest: At least `smallest`.
-        anisotropic: Whether each axis has a factor of its own, as in Pointcept's `RandomScale`, Mask3D and OctFormer.
+        anisotropic: Whether each axis has a factor of its own, as in Pointcept's `RandomScale`,
+            Mask3D and OctFormer.
     """
 
     smallest: float = 0.9
     largest: float = 1.1
     anisotropic: bool = False
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def __post_init__(self) -> None:
+        """Check the arguments, also against each other."""
+        super().__post_init__()
+        if self.smallest > self.largest:
+            raise UsageError(
+                f"{type(self).__name__}: smallest is {self.smallest!r} and largest is {self.largest!r}, "
+                "expected smallest <= largest",
+                f"{type(self).__name__}({self.largest!r}, {self.smallest!r})",
+            )
+
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points`, and `normals` if anisotropic."""
-        factors = generator.uniform(self.smallest, self.largest, 3 if self.anisotropic else 1)
+        count = 3 if self.anisotropic else 1
+        factors = generator.uniform(self.smallest, self.largest, count)
         _by_axis(np.multiply, draft.move(), factors)
         if self.anisotropic and "normals" in draft.sample:
             draft.later("normals", lambda columns: _make_unit(_by_axis(np.divide, columns, factors)))
+        return {"factors": factors}
 
 
-class Jitter(Moving, sigma=(0, np.inf), limit=(0, np.inf)):
+class Jitter(Moving, sigma=number(0), limit=number(0)):
     """Adds normal noise to each coordinate, cut at a largest distance. Normals stay as they are.
 
     Attributes:
@@ -120,14 +170,39 @@ class Jitter(Moving, sigma=(0, np.inf), limit=(0, np.inf)):
     sigma: float = 0.005
     limit: float = 0.02
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points`."""
         points = draft.move()
-        distances = np.clip(normal_quantiles() * np.float32(self.sigma), -self.limit, self.limit)
+        noise = normal_quantiles() * np.float32(self.sigma)
+        distances = np.clip(noise, -self.limit, self.limit)
         points += draw(distances, generator, points.size).reshape(points.shape)
+        return {}
 
 
-class ElasticDistortion(Moving, distortion_params=(1e-6, np.inf)):
+class ClipGaussianJitter(Moving, scalar=number(0)):
+    """Adds normal noise to each coordinate, of which 5 % is cut. Normals stay as they are.
+
+    The change of a coordinate is `scalar * clip(n / 1.96, -1, 1)` with n from the standard normal
+    distribution: the same as `Jitter(sigma=scalar / 1.96, limit=scalar)`. It is what Pointcept's
+    `ClipGaussianJitter` describes (pointcept/datasets/transform.py). That one cannot run: it passes
+    the number `np.mean(3)` as the mean of three coordinates, which NumPy refuses. Its
+    `store_jitter` is not offered.
+
+    Attributes:
+        scalar: Largest change of a coordinate, metres.
+    """
+
+    scalar: float = 0.02
+
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
+        """Change `points`."""
+        return Jitter(self.scalar / _CLIP_QUANTILE, self.scalar).change(draft, generator)
+
+
+class ElasticDistortion(
+    Moving,
+    distortion_params=pairs(number(SMALLEST), "(granularity, magnitude)"),
+):
     """Distorts points smoothly: adds noise on a coarse grid, smoothed and interpolated. Normals stay as they are.
 
     Normal noise on the corners of a grid is averaged twice over three neighbours along each axis, with zeros beyond the
@@ -142,15 +217,17 @@ class ElasticDistortion(Moving, distortion_params=(1e-6, np.inf)):
 
     distortion_params: tuple[tuple[float, float], ...] = ((0.2, 0.4), (0.8, 1.6))
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points`."""
         points = draft.move()
         if draft.count:
             for granularity, magnitude in self.distortion_params:
-                points += _interpolated_noise(points, granularity, generator) * np.float32(magnitude)
+                noise = _interpolated_noise(points, granularity, generator)
+                points += noise * np.float32(magnitude)
+        return {}
 
 
-class CenterShift(Moving):
+class CenterShift(Moving, apply_z=flag(), apply_xy=flag()):
     """Puts the middle of the bounding box at x = y = 0, and the lowest point at z = 0. Nothing is random.
 
     Pointcept's `CenterShift` (pointcept/datasets/transform.py); `Normalize` without the colours.
@@ -163,15 +240,19 @@ class CenterShift(Moving):
     apply_z: bool = True
     apply_xy: bool = True
 
-    def change(self, draft: Draft, generator: Generator) -> None:  # noqa: ARG002
+    def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
         """Change `points`."""
         lowest, highest = _bounds(draft)
         origin = (lowest + highest) / 2 * self.apply_xy
         origin[2] = lowest[2] * self.apply_z
         _by_axis(np.subtract, draft.move(), origin)
+        return {"origin": origin}
 
 
-class RandomShift(Moving, shift=(-np.inf, np.inf)):
+class RandomShift(
+    Moving,
+    shift=optional(triple(number_range(-LARGEST, LARGEST), "pairs (smallest, largest) in metres")),
+):
     """Shifts points by distances that are uniform, one for each axis.
 
     Pointcept's `RandomShift` (pointcept/datasets/transform.py). Without ranges it is what Mask3D begins with
@@ -181,17 +262,22 @@ class RandomShift(Moving, shift=(-np.inf, np.inf)):
         shift: Smallest and largest shift along x, y and z, metres; None for Mask3D's way.
     """
 
-    shift: tuple[tuple[float, float], tuple[float, float], tuple[float, float]] | None = None
+    shift: tuple[Range, Range, Range] | None = None
 
-    def change(self, draft: Draft, generator: Generator) -> None:
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points`."""
+        shift: NDArray[np.float64]
         if self.shift is not None:
-            shift: NDArray[np.float64] = np.asarray(generator.uniform(*np.array(self.shift, np.float64).T))
+            smallest, largest = np.array(self.shift, np.float64).T
+            shift = np.asarray(generator.uniform(smallest, largest))
         else:
-            mean = draft.columns("points").mean(axis=1, dtype=np.float64) if draft.count else np.zeros(3)
+            mean = np.zeros(3)
+            if draft.count:
+                mean = draft.columns("points").mean(axis=1, dtype=np.float64)
             lowest, highest = _bounds(draft)
             shift = np.asarray(generator.uniform(lowest - mean, highest - mean)) / 2 - mean
         _by_axis(np.add, draft.move(), shift)
+        return {"shift": shift}
 
 
 def _bounds(draft: Draft) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -220,7 +306,10 @@ def _interpolated_noise(columns: NDArray[Any], granularity: float, generator: Ge
     extent = np.floor(places.max(axis=1)) + 3  # one cell more on each side
     if not extent.prod() <= _MAX_NOISE_CELLS:
         cells = " x ".join(f"{number:g}" for number in extent)
-        raise UsageError(f"ElasticDistortion: the noise has {cells} cells, too many", "choose a larger granularity")
+        raise UsageError(
+            f"ElasticDistortion: the noise has {cells} cells, too many",
+            "ElasticDistortion(((0.2, 0.4), (0.8, 1.6))), for points in metres",
+        )
     cells = places.astype(np.intp)
     fractions = places - cells.astype(np.float32)
     shape = [int(number) for number in extent]

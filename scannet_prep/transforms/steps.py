@@ -1,209 +1,193 @@
-"""What all transforms share: arguments that are checked, and a draft of a sample, in which arrays are changed."""
+"""Base classes of the transforms, and the two that apply others: `Compose` and `Sometimes`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from inspect import get_annotations
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from scannet_prep.backports import dataclass_transform
 from scannet_prep.errors import UsageError
+from scannet_prep.transforms import arguments
+from scannet_prep.transforms.draft import AnySample, Draft
 
-Ints: TypeAlias = NDArray[np.int64]
-Columns: TypeAlias = NDArray[Any]  # an array of the vertices by axis, (3, N)
-AnySample: TypeAlias = dict[str, Any]
-Triple: TypeAlias = tuple[float, float, float]
 Step: TypeAlias = Callable[[Any, Generator], Any]  # of a dict, or of the TypedDict of the dataset
+Parameters: TypeAlias = dict[str, Any]  # what a step has drawn for the whole scene
+Log: TypeAlias = list[dict[str, Any]]  # of each step that was applied, its name and its parameters
 
-# These have no row for each vertex, even where the numbers are equal.
-_OTHER_KEYS = {"inverse", "axis_alignment", "faces", "instance_labels", "instance_boxes", "instance_centers"}
+_EXAMPLE = "Compose(RotateZ(), GridSample(0.02), record=True)"
 # These are computed from where the points are, and from which points there are.
-BOX_KEYS = ("instance_boxes", "instance_centers")
-
-
-class Draft:
-    """A sample while transforms change it.
-
-    Coordinates are held by axis: NumPy works several times as fast along long rows as on three numbers at a time.
-    Choices among the vertices add up, and arrays that nobody has asked for meanwhile are copied once, by `finish`.
-    What `later` is told is done then, too, to the vertices that are left.
-
-    Attributes:
-        sample: What it was made of, and what has been added; without what has been left out.
-        count: Number of vertices now, N.
-    """
-
-    def __init__(self, sample: AnySample) -> None:
-        self.sample = dict(sample)
-        self._kept: Ints | None = None  # of the vertices of the sample
-        self._columns: dict[str, Columns] = {}  # of the vertices that are left
-        self._later: dict[str, list[Callable[[Columns], Columns]]] = {}
-        self.count = len(sample.get("points", ()))  # a step of the user's may have renamed them
-
-    def columns(self, key: str) -> Columns:
-        """An array of the vertices by axis, (3, N) or (N,), contiguous; it may be changed in place."""
-        if key not in self._columns:
-            array = self.sample[key].T
-            self._columns[key] = array.copy() if self._kept is None else array.take(self._kept, axis=-1, mode="clip")
-        for function in self._later.pop(key, ()):
-            self._columns[key] = function(self._columns[key])
-        return self._columns[key]
-
-    def move(self) -> Columns:
-        """The points as floats, (3, N), metres, to be changed in place."""
-        points = self.columns("points")
-        self._columns["points"] = points.astype(np.result_type(points, np.float32), copy=False)
-        return self._columns["points"]
-
-    def turn(self, function: Callable[[Columns], Columns]) -> None:
-        """Change points, and later normals, by a function that changes columns in place."""
-        function(self.move())
-        if "normals" in self.sample:
-            self.later("normals", function)
-
-    def later(self, key: str, function: Callable[[Columns], Columns]) -> None:
-        """Replace the columns of an array by what a function makes of them, when all vertices have been chosen."""
-        self._later.setdefault(key, []).append(function)
-
-    def add(self, key: str, columns: Columns) -> None:
-        """Add an array of the vertices that are left, by axis."""
-        self._columns[key] = columns
-
-    def leave_out(self, keys: Collection[str]) -> None:
-        """Leave out keys, where they are there."""
-        for key in keys:
-            for arrays in (self.sample, self._columns, self._later):
-                arrays.pop(key, None)
-
-    def select(self, kept: Ints) -> None:
-        """Keep some vertices, by index.
-
-        Where `GridSample` has left an `inverse`, it points to the new places, and is -1 where the representative is
-        gone.
-        """
-        if "edge_index" in self.sample:
-            raise UsageError("the sample has an edge_index, whose numbers would no longer hold", "add edges afterwards")
-        if "inverse" in self.sample:
-            places = np.full(self.count + 1, -1, np.int64)  # the last for -1
-            places[kept] = np.arange(len(kept))
-            self.sample["inverse"] = places[self.sample["inverse"]]
-        self._columns = {key: array.take(kept, axis=-1, mode="clip") for key, array in self._columns.items()}
-        self._kept = kept if self._kept is None else self._kept.take(kept, mode="clip")
-        self.count = len(kept)
-
-    def finish(self) -> dict[str, Any]:
-        """The sample that has come of it; arrays that nothing has changed are those from before."""
-        for key in list(self._later):
-            self.columns(key)
-        result = self.sample | {key: as_rows(array) for key, array in self._columns.items()}
-        if self._kept is not None:
-            for key in set(vertex_keys(self.sample)) - self._columns.keys():
-                result[key] = self.sample[key].take(self._kept, axis=0, mode="clip")
-        return result
+_BOX_KEYS = ("instance_boxes", "instance_centers")
 
 
 @dataclass_transform(frozen_default=True)
 class Checked:
-    """Classes below that declare arguments are frozen dataclasses, and the arguments are checked.
+    """Base of frozen dataclasses whose arguments are checked and made hashable.
 
     Attributes:
-        limits: Lowest and highest number of arguments, by name. An argument is a number, a tuple of them, or None.
+        kinds: What each argument accepts, by name.
     """
 
-    limits: ClassVar[dict[str, tuple[float, float]]] = {}
+    kinds: ClassVar[dict[str, arguments.Argument]] = {}
 
-    def __init_subclass__(cls, **limits: tuple[float, float]) -> None:
-        """Take the limits from where the class is declared; one with arguments of its own becomes a dataclass."""
-        cls.limits = cls.limits | limits
+    def __init_subclass__(cls, **kinds: arguments.Argument) -> None:
+        """Take the kinds from the class statement; a class with arguments becomes a dataclass."""
+        cls.kinds = cls.kinds | kinds
         if get_annotations(cls):
             dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        for name, (lowest, highest) in self.limits.items():
-            value = getattr(self, name)
-            for number in [] if value is None else np.ravel(value).tolist():
-                if not isinstance(number, int | float) or not lowest <= number <= highest:
-                    expected = f"at least {lowest:g}" if highest == np.inf else f"from {lowest:g} to {highest:g}"
-                    raise UsageError(f"{type(self).__name__}: {name} is {number!r}, expected a number {expected}")
+        name = type(self).__name__
+        for key, kind in self.kinds.items():
+            value = arguments.check(name, key, getattr(self, key), kind, hint=type(self))
+            object.__setattr__(self, key, value)
 
 
 class Transform(Checked):
-    """What changes a sample.
+    """Base of the transforms of this package, which change a sample.
 
     Attributes:
-        drops: Keys that hold no longer, and are left out.
+        drops: Keys that no longer hold, and are left out.
     """
 
     drops: ClassVar[frozenset[str]] = frozenset()
 
-    def __call__(self, sample: AnySample, generator: Generator) -> Any:  # noqa: ANN401 - what the last step returns
-        """Apply it to a sample; what is given stays as it is."""
-        return _finish(self.apply(sample, generator))
+    def __call__(self, sample: AnySample, generator: Generator | None = None) -> Any:  # noqa: ANN401 - what the last step returns
+        """Apply it to a sample, and return another one.
 
-    def apply(self, state: Any, generator: Generator) -> Any:  # noqa: ANN401 - see below
-        """Apply it to a sample, or to the draft of one; gives either."""
-        draft = state if isinstance(state, Draft) else Draft(state)
-        draft.leave_out(self.drops)
-        self.change(draft, generator)
+        Args:
+            sample: A sample of `ScanNet`, or a dict of arrays. It is not changed.
+            generator: Random numbers, for example `numpy.random.default_rng(0)`.
+
+        Raises:
+            UsageError: There is no generator, or the transform does not fit the sample.
+        """
+        if not isinstance(generator, Generator):
+            name = type(self).__name__
+            given = "without rng" if generator is None else f"with rng={generator!r:.60}"
+            raise UsageError(
+                f"{name}: called {given}, expected transform(sample, rng) with a numpy.random.Generator",
+                "transform(sample, numpy.random.default_rng(0))",
+            )
+        return _finish(self.apply(sample, generator, log=None))
+
+    def apply(self, state: Any, generator: Generator, log: Log | None) -> Any:  # noqa: ANN401 - a sample or a draft
+        """Apply it to a sample, or to the draft of one; returns either.
+
+        Args:
+            state: The sample, or its draft.
+            generator: Random numbers.
+            log: A list to which the drawn parameters are appended; None to record nothing.
+        """
+        draft = self._draft(state)
+        parameters = self.change(draft, generator)
+        _record(log, self, parameters)
         return draft
 
-    def change(self, draft: Draft, generator: Generator) -> None:
-        """Change a draft."""
+    def change(self, draft: Draft, generator: Generator) -> Parameters:
+        """Change a draft, and return the random numbers that were drawn for the whole scene."""
+        raise NotImplementedError
+
+    def _draft(self, state: Any) -> Draft:  # noqa: ANN401
+        """Make the draft of a sample, without the keys that no longer hold."""
+        name = type(self).__name__
+        draft = state if isinstance(state, Draft) else Draft(state, name)
+        draft.step_name = name
+        draft.leave_out(self.drops)
+        return draft
 
 
 class Moving(Transform):
-    """A transform that moves points."""
+    """A transform that moves points: their cells, boxes and frame no longer hold."""
 
-    drops = frozenset({"grid", *BOX_KEYS})
+    drops = frozenset({"grid", "axis_alignment", *_BOX_KEYS})
 
 
 class Selecting(Transform):
     """A transform that chooses among the points."""
 
-    drops = frozenset({"faces", *BOX_KEYS})
+    drops = frozenset({"faces", *_BOX_KEYS})
 
 
 class Compose(Transform):
     """Applies transforms one after the other, with the same generator.
 
-    Those of this package share the work: rows are copied once, when all choices among the vertices have been made, and
-    colours and normals are changed after that. A callable of yours gets the sample as all steps before it leave it.
+    Those of this package share the work: rows are copied once, after the last selection of
+    vertices, and colours and normals are changed after that. A callable of yours gets the sample
+    as all steps before it leave it.
+
+    With `record=True` the sample gets `transform_log`: a list with a dict of each step that was
+    applied, in order, such as `{"name": "RandomRotate", "parameters": {"angle": 1.3, ...}}`. The
+    parameters are those that were drawn for the whole scene, as plain values. Numbers drawn for
+    each vertex are not in it: `dataset[index, epoch]` draws them again. Steps of nested `Compose`
+    and `Sometimes` are part of the list; a callable of yours has its name and no parameters.
+    `collate` makes a list with the log of each scene.
 
     Attributes:
-        steps: Callables of (sample, generator), or a list of them. They pickle if they stand at the top level of a
-            module.
+        steps: Callables of (sample, generator), or a list of them. They pickle if they stand at the
+            top level of a module.
+        record: Whether the drawn parameters are stored.
+
+    Raises:
+        UsageError: A step cannot be called as `transform(sample, rng)`.
     """
 
     steps: tuple[Step, ...]
+    record: bool
 
-    def __init__(self, *steps: Step | Sequence[Step]) -> None:
-        flat = [step for item in steps for step in (item if isinstance(item, Sequence) else [item])]
+    def __init__(self, *steps: Step | Sequence[Step], record: bool = False) -> None:
+        name = type(self).__name__
+        flat: list[Step] = []
+        for one_or_more in steps:
+            is_group = isinstance(one_or_more, Sequence) and not isinstance(one_or_more, str)
+            flat.extend(one_or_more if is_group else [one_or_more])  # type: ignore[arg-type,list-item]
+        for position, one in enumerate(flat, start=1):
+            arguments.check(name, f"step {position}", one, arguments.step(), _EXAMPLE)
+        is_recorded = arguments.check(name, "record", record, arguments.flag(), _EXAMPLE)
         object.__setattr__(self, "steps", tuple(flat))
+        object.__setattr__(self, "record", is_recorded)
 
     @property
     def drops(self) -> frozenset[str]:  # type: ignore[override]
         """Keys that a step leaves out."""
         return frozenset().union(*(getattr(step, "drops", ()) for step in self.steps))
 
-    def apply(self, state: Any, generator: Generator) -> Any:  # noqa: ANN401
-        """Apply them."""
-        for step in self.steps:
-            state = _apply(step, state, generator)
+    def apply(self, state: Any, generator: Generator, log: Log | None) -> Any:  # noqa: ANN401
+        """Apply the steps."""
+        if log is not None or not self.record:
+            return self._apply_steps(state, generator, log)
+        own_log: Log = []
+        result = self._apply_steps(state, generator, own_log)
+        sample = result.sample if isinstance(result, Draft) else result
+        if not isinstance(sample, dict):
+            raise UsageError(
+                f"{type(self).__name__}: the last step returned a {type(sample).__name__}, "
+                "expected a dict that can store transform_log",
+                "Compose(..., record=False)",
+            )
+        log_before = sample.get("transform_log", [])
+        if isinstance(result, Draft):
+            sample["transform_log"] = log_before + own_log
+            return result
+        return {**sample, "transform_log": log_before + own_log}
+
+    def _apply_steps(self, state: Any, generator: Generator, log: Log | None) -> Any:  # noqa: ANN401
+        for one in self.steps:
+            state = _apply(one, state, generator, log)
         return state
 
 
-class Sometimes(Transform, p=(0, 1)):
+class Sometimes(Transform, step=arguments.step(), p=arguments.number(0, 1)):
     """Applies a transform with a probability, and leaves the sample as it is otherwise.
 
-    It stands for the `p` of Pointcept's transforms. Samples of one batch must have the same keys: what the transforms
-    of this package leave out (`grid`, `faces`), is left out in either case. One that adds keys does not belong here.
+    It stands for the `p` of Pointcept's transforms. Samples of one batch must have the same keys:
+    those that the transforms of this package leave out (`grid`, `faces`, `axis_alignment`) are left
+    out in either case. A transform that adds keys does not belong here.
 
     Attributes:
         step: Any transform.
@@ -218,62 +202,39 @@ class Sometimes(Transform, p=(0, 1)):
         """Keys that the step leaves out."""
         return frozenset(getattr(self.step, "drops", ()))
 
-    def apply(self, state: Any, generator: Generator) -> Any:  # noqa: ANN401
-        """Apply it, or not."""
+    def apply(self, state: Any, generator: Generator, log: Log | None) -> Any:  # noqa: ANN401
+        """Apply the step, or not."""
         is_applied = generator.random() < self.p
-        return _apply(self.step, state, generator) if is_applied else super().apply(state, generator)
+        _record(log, self, {"step": _name_of(self.step), "is_applied": is_applied})
+        if is_applied:
+            return _apply(self.step, state, generator, log)
+        return self._draft(state)
 
 
-def _apply(step: Step, state: Any, generator: Generator) -> Any:  # noqa: ANN401
-    """Apply a step to a sample, or to the draft of one; gives either."""
-    if isinstance(step, Transform) and type(step).__call__ is Transform.__call__:  # a subclass may have its own
-        return step.apply(state, generator)
-    return step(_finish(state), generator)
+def _apply(step: Step, state: Any, generator: Generator, log: Log | None) -> Any:  # noqa: ANN401
+    """Apply a step to a sample, or to the draft of one; returns either."""
+    # A subclass may have a call of its own.
+    if isinstance(step, Transform) and type(step).__call__ is Transform.__call__:
+        return step.apply(state, generator, log)
+    result = step(_finish(state), generator)
+    _record(log, step, parameters={})
+    return result
+
+
+def _record(log: Log | None, step: Step, parameters: Parameters) -> None:
+    """Append an entry to a log, if there is one, with arrays as lists of numbers."""
+    if log is None:
+        return
+    plain = {}
+    for name, value in parameters.items():
+        plain[name] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    log.append({"name": _name_of(step), "parameters": plain})
+
+
+def _name_of(step: Step) -> str:
+    """Return the name of a function, or of the class of an object."""
+    return getattr(step, "__qualname__", type(step).__name__)
 
 
 def _finish(state: Any) -> Any:  # noqa: ANN401
     return state.finish() if isinstance(state, Draft) else state
-
-
-@cache
-def normal_quantiles() -> NDArray[np.float32]:
-    """65,536 numbers that are distributed normally, float32, ascending; the mean is 0, the standard deviation 1.
-
-    To draw from them takes a fifth of the time of drawing normal numbers; none is beyond 4.33.
-    """
-    numbers = np.linspace(-6, 6, 1 << 17)
-    density = np.exp(-numbers * numbers / 2)
-    shares = np.cumsum(density) - density / 2
-    quantiles = np.interp((np.arange(1 << 16) + 0.5) / (1 << 16), shares / density.sum(), numbers)
-    return np.asarray(quantiles / quantiles.std(), np.float32)
-
-
-def draw(values: NDArray[Any], generator: Generator, count: int) -> NDArray[Any]:
-    """Draw so many of 65,536 values, each as likely every time."""
-    places = draw_bits(generator, count)
-    return values.take(places, mode="clip", out=np.empty(count, values.dtype))  # much faster than without
-
-
-def draw_bits(generator: Generator, count: int) -> NDArray[np.uint16]:
-    """Draw so many numbers of 16 bits."""
-    return generator.integers(0, 1 << 64, -(-count // 4), np.uint64).view(np.uint16)[:count]
-
-
-def as_rows(columns: Columns) -> NDArray[Any]:
-    """(N, 3) of (3, N), contiguous; NumPy would copy three numbers at a time."""
-    if columns.ndim == 1:
-        return columns
-    rows = np.empty(columns.shape[::-1], columns.dtype)
-    for axis, column in enumerate(columns):
-        rows[:, axis] = column
-    return rows
-
-
-def vertex_keys(sample: AnySample) -> list[str]:
-    """Names of the arrays that have a row for each vertex."""
-    count = len(sample["points"])
-    return [
-        key
-        for key, value in sample.items()
-        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key not in _OTHER_KEYS
-    ]

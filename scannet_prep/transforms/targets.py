@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,56 +9,75 @@ from numpy.random import Generator
 
 from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.labels import LabelSet
-from scannet_prep.transforms.steps import AnySample
+from scannet_prep.transforms import arguments
+from scannet_prep.transforms.draft import Draft
+from scannet_prep.transforms.steps import Parameters, Transform
 
 
-@dataclass(frozen=True)
-class InstanceTargets:
-    """Numbers the instances that count from 0, and adds their classes, boxes and centres. To be put last.
+class InstanceTargets(Transform, label_set=arguments.label_set()):
+    """Numbers the instances that count from 0, and adds their classes, boxes and centres.
 
-    As the benchmark does: an instance is what has the same number and the same label; walls, floors and unlabeled
-    vertices have none. Compare `InstanceParser` of Pointcept (pointcept/datasets/transform.py), and
-    `filter_out_classes: [0, 1]` of Mask3D (conf/data/datasets/scannet.yaml; `[0, 2]` for ScanNet200). It changes
+    Put it last. As the benchmark does: an instance is what has the same number and the same label;
+    walls, floors and unlabeled vertices have none. Compare `InstanceParser` of Pointcept
+    (pointcept/datasets/transform.py), and `filter_out_classes: [0, 1]` of Mask3D
+    (conf/data/datasets/scannet.yaml; `[0, 2]` for ScanNet200). It changes
 
     - `instances`: int64 (V,), 0..K-1, by class and then by number, and -1;
 
     and adds
 
     - `instance_labels`: int64 (K,), train ids;
-    - `instance_boxes`: float32 (K, 6), centre and size of the axis-aligned box of the vertices, metres;
+    - `instance_boxes`: float32 (K, 6), centre and size of the axis-aligned box of the vertices,
+      metres;
     - `instance_centers`: float32 (K, 3), mean of the vertices, metres.
 
-    `collate` joins these three, with `instance_labels_offset`. Masks differ in width from scene to scene: make them of
-    a scene's part of the batch, with `instance_masks`.
+    `collate` joins these three, with `instance_labels_offset`. Masks differ in width from scene to
+    scene: make them of a scene's part of the batch, with `instance_masks`.
 
     Attributes:
-        label_set: That of the labels.
+        label_set: That of the labels. A sample with labels of the other one is refused; a dict
+            without `label_set` is accepted.
+
+    Raises:
+        UsageError: The labels of the sample are of the other label set.
     """
 
     label_set: LabelSet
 
-    def __call__(self, sample: AnySample, generator: Generator) -> AnySample:  # noqa: ARG002
-        """Change and add."""
-        points, labels, numbers = sample["points"], sample["labels"], sample["instances"]
-        classes = [item.train_id for item in self.label_set.classes if item.name not in NO_INSTANCES]
+    def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
+        """Change `instances`, and add the others."""
+        draft.check_label_set(self.label_set)
+        labels = draft.columns("labels")
+        numbers = draft.columns("instances")
+
+        # The vertices of instances that count, and for each the number of its instance, from 0.
+        classes = [one.train_id for one in self.label_set.classes if one.name not in NO_INSTANCES]
         inside = np.flatnonzero(np.isin(labels, classes) & (numbers >= 0))
         base = int(numbers.max(initial=0)) + 1
         keys, ids = _number(labels[inside] * base + numbers[inside])
         instances = np.full(len(labels), -1, np.int64)
         instances[inside] = ids
+
+        # The points of the instances, one instance after the other, float32 (M, 3).
         counts = np.bincount(ids, minlength=len(keys))
         starts = np.cumsum(counts) - counts
-        places = np.argsort(ids.astype(np.uint16 if len(keys) < 2**16 else np.int64), kind="stable")
-        rows = points.take(inside[places], axis=0).astype(np.float32)
-        lowest, highest = np.minimum.reduceat(rows, starts), np.maximum.reduceat(rows, starts)
-        boxes = np.concatenate([(lowest + highest) / 2, highest - lowest], axis=1)
+        small_ids = ids.astype(np.uint16 if len(keys) < 2**16 else np.int64)
+        order = np.argsort(small_ids, kind="stable")
+        rows = draft.columns("points").take(inside[order], axis=1).T
+        rows = np.ascontiguousarray(rows, np.float32)
+
+        lowest = np.minimum.reduceat(rows, starts)
+        highest = np.maximum.reduceat(rows, starts)
         centers = np.add.reduceat(rows, starts, dtype=np.float64) / counts[:, None]
-        changed = {"instances": instances, "instance_labels": keys // base}
-        return {**sample, **changed, "instance_boxes": boxes, "instance_centers": centers.astype(np.float32)}
+        draft.add("instances", instances)
+        draft.sample["instance_labels"] = keys // base
+        draft.sample["instance_boxes"] = np.hstack([(lowest + highest) / 2, highest - lowest])
+        draft.sample["instance_centers"] = centers.astype(np.float32)
+        return {}
 
 
 def instance_masks(instances: Any, count: int | None = None) -> Any:  # noqa: ANN401 - array or tensor
-    """Masks of instances.
+    """Make masks of instances.
 
     Args:
         instances: int64 (V,) of one scene, from `InstanceTargets`; array or tensor.
@@ -67,8 +85,14 @@ def instance_masks(instances: Any, count: int | None = None) -> Any:  # noqa: AN
 
     Returns:
         bool (K, V), of the same kind.
+
+    Raises:
+        UsageError: `count` is not a whole number from 0.
     """
-    if count is None:
+    if count is not None:
+        hint = "instance_masks(instances)"
+        count = arguments.check("instance_masks", "count", count, arguments.whole_number(0), hint)
+    else:
         count = int(instances.max()) + 1 if len(instances) else 0
     ids = np.arange(count)[:, None]
     return instances == (ids if isinstance(instances, np.ndarray) else instances.new_tensor(ids))
@@ -81,7 +105,7 @@ def unique_segments(segments: Any, batch: Any) -> tuple[Any, Any]:  # noqa: ANN4
     `voxelize` (datasets/utils.py).
 
     Args:
-        segments: int64 (N,), as in a batch; -1 stays -1.
+        segments: Integers (N,) of any type, as in a batch (int32); -1 stays -1.
         batch: int64 (N,), the number of the scene, as in a batch.
 
     Returns:
@@ -91,7 +115,7 @@ def unique_segments(segments: Any, batch: Any) -> tuple[Any, Any]:  # noqa: ANN4
     is_inside = segments >= 0
     base = int(segments.max()) + 1 if len(segments) else 0
     keys = (batch * base + segments)[is_inside]
-    superpoints = segments * 0 - 1
+    superpoints = batch * 0 - 1  # int64, whatever the type of the segments
     found, superpoints[is_inside] = _number(keys)
     return superpoints, found // max(base, 1)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, check_label_set
+from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, parse_label_set
 from scannet_prep.view.camera import Camera
 from scannet_prep.view.coloring import (
     UNLABELED,
@@ -40,7 +40,7 @@ def render(
     sample: Mapping[str, Any],
     color: str = "labels",
     *,
-    labels: LabelSet | None = None,
+    labels: LabelSet | str | None = None,
     view: str = "orbit",
     size: tuple[int, int] = (800, 600),
     legend: bool = True,
@@ -52,8 +52,8 @@ def render(
     Args:
         sample: Of `ScanNet`, as it comes or changed by transforms.
         color: `labels`, `rgb`, `instances`, `segments` or `normals`.
-        labels: SCANNET20 or SCANNET200. By default that of the dataset; a dict that is not a sample of `ScanNet`, such
-            as what a transform has made, does not know its label set.
+        labels: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`. By default that of `sample["label_set"]`,
+            which it must equal; required if the sample has no such key.
         view: `orbit` (from a corner), `top`, or azimuth and elevation in degrees, such as `-60,40`.
         size: Width and height, in pixels.
         legend: Whether the classes are listed, with their share of the vertices.
@@ -64,10 +64,9 @@ def render(
     Raises:
         UsageError: The sample cannot be shown so; the message says why.
     """
-    if labels is not None:
-        check_label_set(labels)
+    label_set = None if labels is None else parse_label_set(labels)
     options = PictureOptions(*size, Camera.parse(view), legend)
-    return render_scene(_view_sample(sample, color, labels), color, options)
+    return render_scene(_view_sample(sample, color, label_set), color, options)
 
 
 def draw_sample(sample: Mapping[str, Any]) -> bytes | None:
@@ -98,7 +97,13 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
     points = _read_array(sample, "points", "f", (3,))
     key, kinds, columns, make = _ARRAYS[color]
     values = _read_array(sample, key, kinds, columns, len(points))
-    known = label_set or _LABEL_SETS.get(getattr(sample, "label_set_name", ""))
+    own_label_set = _LABEL_SETS.get(str(sample.get("label_set", "")))
+    known = label_set or own_label_set
+    if label_set and own_label_set and label_set != own_label_set:
+        raise UsageError(
+            f"labels is {label_set.name}, but the labels of the sample are of {own_label_set.name}",
+            f"leave out labels=..., or read the sample with ScanNet(..., labels={label_set.name.upper()})",
+        )
     if known is None and color == "labels":
         raise UsageError("it is not known which label set the labels are of", "render(..., labels=SCANNET20)")
     has_normals, has_faces = "normals" in sample, "faces" in sample

@@ -15,7 +15,7 @@ from benchmark.machine import describe_machine
 from benchmark.settings import Part, Settings
 
 # A part is a module of that name beside this one, which has the functions of `settings.Part`.
-PARTS = ("process", "shards", "download", "pack", "loader", "export", "view", "startup")
+PARTS = ("process", "export", "download", "pack", "loader")
 
 
 def main() -> None:

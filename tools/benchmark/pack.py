@@ -9,12 +9,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmark.scenes import make_scenes
-from benchmark.timing import load_npz, time_call
+from benchmark.timing import time_call
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.layout import FORMAT_NAME, ArchiveKind, Head
@@ -28,13 +28,12 @@ from scannet_prep.splits import official_scenes
 from scannet_prep.stages import pack, process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from benchmark.settings import Result, Settings
     from scannet_prep.processed.scene import ProcessedScene
 
 _TOTAL_BYTES = 1_000_000_000
 _BASE_COUNT = 6
+_OPTIONS = ProcessOptions(scannet200=True, align_axis=True)
 _JOBS = 2
 _REPEAT = 3
 _READS = 40
@@ -65,7 +64,7 @@ def _make_processed(settings: Settings, source: Path) -> int:
     """Make 1 GB of processed scenes: a few are processed, the others are those with every vertex moved by noise."""
     raw_dir, base_dir = settings.folder / "pack-raw", settings.folder / "pack-base"
     make_scenes(raw_dir, _BASE_COUNT, settings.vertex_count, settings.seed)
-    process.run(process.plan(raw_dir, base_dir, ProcessOptions(scannet200=True, align_axis=True)), jobs=_JOBS)
+    process.run(process.plan(raw_dir, base_dir, _OPTIONS), jobs=_JOBS)
     bases = [read_processed(path) for path in sorted((base_dir / "train").glob("*.npz"))]
     total = sum(path.stat().st_size for path in source.rglob("*.npz"))
     if total >= _TOTAL_BYTES:
@@ -81,7 +80,7 @@ def _make_processed(settings: Settings, source: Path) -> int:
         write_atomically(processed_path(source, Split.TRAIN, scene_id), pieces)
         entries[scene_id] = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*pieces))
         written += sum(map(len, pieces))
-    (source / MANIFEST_NAME).write_bytes(encode_manifest(Manifest(entries)))
+    (source / MANIFEST_NAME).write_bytes(encode_manifest(Manifest(_OPTIONS, scenes=entries)))
     return len(entries)
 
 
@@ -154,7 +153,7 @@ def _measure_opening(folder: Path) -> float:
 
 
 def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
-    """Time random scenes: archives beside the folder, and both beside what other programs write, in turns."""
+    """Time random scenes: archives beside the folder, in turns."""
     stored_path = folder / "stored.tar.zst"
     pack.run(source, stored_path, level=0, is_forced=True, jobs=_JOBS)
     datasets = {
@@ -163,43 +162,16 @@ def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
         "folder": ScanNet(source, split="train"),
     }
     chosen = np.random.default_rng(seed).integers(len(datasets["folder"]), size=_READS).tolist()
-    float_path, compressed_path = folder / "float32.npz", folder / "compressed.npz"
-    best: dict[str, list[float]] = {
-        name: [] for name in ("archive", "stored", "folder", "np_load", "float32", "compressed")
-    }
+    best: dict[str, list[float]] = {name: [] for name in datasets}
     for index in chosen:
-        path = source / "train" / f"{datasets['folder'].scene_ids[index]}.npz"
-        arrays = _float_layout(read_processed(path))
-        np.savez(float_path, **arrays)
-        np.savez_compressed(compressed_path, **arrays)
-        calls: dict[str, Callable[[], object]] = {
-            "archive": lambda: datasets["archive"][index],  # noqa: B023 - called at once
-            "stored": lambda: datasets["stored"][index],  # noqa: B023 - called at once
-            "folder": lambda: datasets["folder"][index],  # noqa: B023 - called at once
-            "np_load": lambda: load_npz(path),  # noqa: B023 - called at once
-            "float32": lambda: load_npz(float_path),
-            "compressed": lambda: load_npz(compressed_path),
-        }
-        times = {name: min(time_call(call) for _ in range(3)) for name, call in calls.items()}
-        for name, seconds in times.items():
-            best[name].append(seconds)
+        for name, dataset in datasets.items():
+            seconds = [time_call(lambda: dataset[index]) for _ in range(3)]  # noqa: B023 - called at once
+            best[name].append(min(seconds))
     medians = {name: statistics.median(values) * 1e3 for name, values in best.items()}
     return {
         "ms": medians,
         "stored_to_folder": medians["stored"] / medians["folder"],
         "archive_to_folder": medians["archive"] / medians["folder"],
-        "archive_to_np_load": medians["archive"] / medians["np_load"],
-        "archive_to_compressed": medians["archive"] / medians["compressed"],
-    }
-
-
-def _float_layout(scene: ProcessedScene) -> dict[str, Any]:
-    """The arrays of OctFormer's files: 40 bytes a vertex."""
-    return {
-        "points": scene.points,
-        "normals": scene.normals.astype(np.float32),
-        "colors": scene.colors.astype(np.float32),
-        "labels": scene.labels.astype(np.int32),
     }
 
 
@@ -210,9 +182,6 @@ def describe(result: Result) -> str:
         "archive": "ScanNet(archive)[i]",
         "stored": "ScanNet(archive, --level 0)[i]",
         "folder": "ScanNet(folder)[i]",
-        "np_load": "np.load, our .npz",
-        "float32": "np.load, float32 .npz",
-        "compressed": "np.load, savez_compressed",
     }
     what = f"{result['scenes']} processed scenes of {result['vertices']:,} vertices, {result['source_mb']:.0f} MB"
     lines = [
@@ -227,7 +196,5 @@ def describe(result: Result) -> str:
         "reading a scene at random, warm, median ms",
         *(f"  {name:<32}{reading['ms'][key]:9.2f}" for key, name in names.items()),
         f"  archive / folder                {reading['archive_to_folder']:9.2f}",
-        f"  archive / np.load, ours         {reading['archive_to_np_load']:9.2f}",
-        f"  archive / savez_compressed      {reading['archive_to_compressed']:9.2f}",
     ]
     return "\n".join(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pickle
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +34,13 @@ class _Peer:
 def make_peers(dataset: ScanNet, folder: Path) -> Iterator[tuple[str, Any]]:
     """Store the scenes in every container that is installed; gives name and dataset, map-style or iterable."""
     folder.mkdir(exist_ok=True)
-    samples = [{key: value for key, value in sample.items() if key != "scene_id"} for sample in dataset]
+    samples = [
+        {key: value for key, value in sample.items() if key not in {"label_set", "scene_id"}} for sample in dataset
+    ]
     for name, package, write, open_reader in (
         ("np.load", "numpy", _write_npz, _open_npz),
         ("torch.load", "torch", _write_torch, _open_torch),
         ("h5py", "h5py", _write_hdf5, _open_hdf5),
-        ("LMDB", "lmdb", _write_lmdb, _open_lmdb),
     ):
         if find_spec(package):
             write(samples, folder)
@@ -80,23 +80,6 @@ def _write_hdf5(samples: Sequence[dict[str, Any]], folder: Path) -> None:
 def _open_hdf5(folder: Path) -> Callable[[int], dict[str, Any]]:
     file = importlib.import_module("h5py").File(folder / "scenes.h5")
     return lambda index: {key: value[()] for key, value in file[str(index)].items()}
-
-
-def _write_lmdb(samples: Sequence[dict[str, Any]], folder: Path) -> None:
-    with importlib.import_module("lmdb").open(str(folder / "lmdb"), map_size=1 << 36) as database:
-        for number, sample in enumerate(samples):
-            with database.begin(write=True) as transaction:
-                transaction.put(str(number).encode(), pickle.dumps(sample, protocol=5))
-
-
-def _open_lmdb(folder: Path) -> Callable[[int], dict[str, Any]]:
-    database = importlib.import_module("lmdb").open(str(folder / "lmdb"), readonly=True, lock=False)
-
-    def read(index: int) -> dict[str, Any]:
-        with database.begin(buffers=True) as transaction:
-            return dict(pickle.loads(transaction.get(str(index).encode())))  # noqa: S301 - our own
-
-    return read
 
 
 def _make_webdataset(samples: Sequence[dict[str, Any]], folder: Path) -> Any:  # noqa: ANN401 - a package's own type

@@ -1,17 +1,17 @@
-"""Part `process`: time by step, beside a reference and a mere copy; throughput, memory, and reading the result."""
+"""Part `process`: time of a scene beside a reference and a mere copy, memory, and reading the result."""
 
 from __future__ import annotations
 
 import shutil
 import statistics
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmark import memory, reference, throughput
+from benchmark import memory, reference
 from benchmark.scenes import make_scenes
-from benchmark.steps import STEPS, StepTimer
 from benchmark.timing import load_npz, time_call
 from scannet_prep import ScanNet
 from scannet_prep.files import put_in_place
@@ -19,7 +19,7 @@ from scannet_prep.labels import SCANNET200, builtin_label_map
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
 from scannet_prep.stages.process.make_scene import find_raw_files
-from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessContext, make_scene_file
+from scannet_prep.stages.process.scene_worker import ProcessContext, make_scene_file
 from scannet_prep.workers import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -37,13 +37,12 @@ _REFERENCE_REPEAT = 2
 def measure(settings: Settings) -> Result:
     """Measure everything."""
     keep_freed_memory()  # as workers do
-    raw_dir, out_dir = settings.folder / "raw", settings.folder / "processed"
-    scene_ids = make_scenes(raw_dir, 2 * settings.scene_count, settings.vertex_count, settings.seed)
-    plan = process.plan(raw_dir, out_dir, _OPTIONS)
-    tasks = [task for task in plan.tasks if task.scene.scene_id in scene_ids[: settings.scene_count]]
-    result = _measure_scenes(plan, tasks, settings)
-    result["throughput"] = throughput.measure(raw_dir, settings.folder, _OPTIONS, tasks, settings.repeat)
+    raw_dir = settings.folder / "raw"
+    out_dir = settings.folder / "processed"
+    make_scenes(raw_dir, settings.scene_count, settings.vertex_count, settings.seed)
+    result = _measure_scenes(process.plan(raw_dir, out_dir, _OPTIONS), settings)
     result["reading"] = _measure_reading(raw_dir, out_dir, settings)
+
     large_dir = settings.folder / "large"
     make_scenes(large_dir, 1, _LARGEST_VERTEX_COUNT, settings.seed)
     result["memory"] = {
@@ -56,39 +55,36 @@ def measure(settings: Settings) -> Result:
     return result
 
 
-def _measure_scenes(plan: ProcessPlan, tasks: list[ProcessTask], settings: Settings) -> Result:
+def _measure_scenes(plan: ProcessPlan, settings: Settings) -> Result:
     """Time each scene on one core: ours, a copy, the reference, in turns."""
+    tasks = plan.tasks
     shutil.rmtree(plan.out_dir, ignore_errors=True)
     for split in {task.split for task in tasks}:
         (plan.out_dir / split).mkdir(parents=True)
-    context = plan.context
-    ours: list[dict[str, float]] = [{} for _ in tasks]
+    context = replace(plan.context, uses_numba=True)  # a run of few scenes would not load it
+    ours = [float("inf")] * len(tasks)
     copies = [float("inf")] * len(tasks)
     references = [float("inf")] * min(settings.reference_count, len(tasks))
     sizes = []
-    timer = StepTimer()
     for repeat in range(settings.repeat):
         for index, task in enumerate(tasks):
             task.path.unlink(missing_ok=True)
-            with timer.installed():
-                found = timer.call(lambda: _make(task, context))  # noqa: B023 - called at once
-            ours[index] = {step: min(seconds, ours[index].get(step, seconds)) for step, seconds in found.items()}
+            seconds = time_call(lambda: _make(task, context))  # noqa: B023 - called at once
+            ours[index] = min(ours[index], seconds)
             seconds, read_bytes, written_bytes = _copy(task, settings.folder)
             copies[index] = min(copies[index], seconds)
             if repeat == 0:
                 sizes.append((read_bytes, written_bytes))
             if index < len(references) and repeat < _REFERENCE_REPEAT:
                 references[index] = min(references[index], _run_reference(task, settings.folder))
-    totals = [item["total"] for item in ours]
+
     vertex_count = sum(_count_vertices(task.path) for task in tasks)
     return {
-        "ms": {step: _summarize([item[step] for item in ours]) for step in (*STEPS, "total")},
+        "ms": _summarize(ours),
         "copy_ms": _summarize(copies),
         "reference_ms": _summarize(references),
-        "ratio_to_reference": statistics.median(
-            slow / fast for slow, fast in zip(references, totals[: len(references)], strict=True)
-        ),
-        "ratio_to_copy": statistics.median(total / copy for total, copy in zip(totals, copies, strict=True)),
+        "ratio_to_reference": statistics.median(slow / fast for slow, fast in zip(references, ours, strict=False)),
+        "ratio_to_copy": statistics.median(total / copy for total, copy in zip(ours, copies, strict=True)),
         "read_mb_per_scene": statistics.mean(size[0] for size in sizes) / 1e6,
         "written_mb_per_scene": statistics.mean(size[1] for size in sizes) / 1e6,
         "bytes_per_vertex": sum(size[1] for size in sizes) / vertex_count,
@@ -98,16 +94,17 @@ def _measure_scenes(plan: ProcessPlan, tasks: list[ProcessTask], settings: Setti
 
 
 def _make(task: ProcessTask, context: ProcessContext) -> None:
-    outcome = make_scene_file(task, context)
-    if not isinstance(outcome, FinishedScene) or outcome.temporary_path is None:
-        raise TypeError(f"{task.scene.scene_id} failed: {outcome}")
-    put_in_place(outcome.temporary_path, task.path)
+    scene = make_scene_file(task, context)
+    if scene.temporary_path is None:
+        raise RuntimeError(f"{task.scene_id} was not made: {task.path} exists")
+    put_in_place(scene.temporary_path, task.path)
 
 
 def _copy(task: ProcessTask, folder: Path) -> tuple[float, int, int]:
     """Read what `process` reads and write as much as it writes, and nothing else."""
     paths = find_raw_files(task.scene, task.split, _OPTIONS)
-    content, target_path = task.path.read_bytes(), folder / "copy.tmp"
+    content = task.path.read_bytes()
+    target_path = folder / "copy.tmp"
     target_path.unlink(missing_ok=True)
     read_bytes = 0
     start = time.perf_counter()
@@ -173,15 +170,13 @@ def describe(result: Result) -> str:
         f"process: {result['scenes']} scenes of {result['vertices']:,} vertices, warm, one core",
         f"  {'ms per scene':<26}{'median':>9}{'min':>9}",
     ]
-    rows = {**result["ms"], "mere copy": result["copy_ms"], "reference": result["reference_ms"]}
+    rows = {"ours": result["ms"], "mere copy": result["copy_ms"], "reference": result["reference_ms"]}
     lines += [f"  {step:<26}{item['median']:9.2f}{item['min']:9.2f}" for step, item in rows.items()]
     lines += [
         f"  reference / ours        {result['ratio_to_reference']:9.1f}",
         f"  ours / mere copy        {result['ratio_to_copy']:9.2f}",
         f"  MB read, written        {result['read_mb_per_scene']:9.2f}{result['written_mb_per_scene']:9.2f}",
         f"  bytes per vertex        {result['bytes_per_vertex']:9.2f}",
-        "",
-        throughput.describe(result["throughput"]),
         "",
         f"memory of a worker, scene of {result['memory']['vertices']:,} vertices",
         *(f"  {name:<22}{megabytes:9.0f} MB" for name, megabytes in result["memory"]["mb"].items()),

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _TESTS_DIR = Path(__file__).absolute().parents[2] / "tests"
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Time that a network adds.
+    """Time that a network adds, and requests that the server rejects.
 
     Attributes:
-        request_s: To each request.
-        connection_s: To each new connection.
+        request_s: Time added to each request.
+        connection_s: Time added to each new connection.
+        rejected: Share of the requests that are rejected, at random.
+        status: Status of a rejection.
+        retry_after: Its `Retry-After`, in seconds; empty for none.
+        log: File that receives the time of each rejection, on the monotonic clock.
     """
 
     request_s: float
     connection_s: float
+    rejected: float = 0.0
+    status: int = 503
+    retry_after: str = ""
+    log: str = ""
 
 
 @contextmanager
@@ -49,14 +59,33 @@ def serve(root: Path, *networks: Network) -> Iterator[list[str]]:
 def _main(root: Path, networks: list[Network]) -> None:
     # The server of the tests, where it is tested too; it needs nothing but the standard library and this package.
     sys.path.insert(0, str(_TESTS_DIR))
-    server_class = importlib.import_module("release_server").ReleaseServer
+    module = importlib.import_module("release_server")
     with ExitStack() as stack:
         servers = [
-            server_class(root, request_latency_s=network.request_s, connection_latency_s=network.connection_s)
+            module.ReleaseServer(
+                root,
+                faults=[_make_rejections(network, module.Status)],
+                request_latency_s=network.request_s,
+                connection_latency_s=network.connection_s,
+            )
             for network in networks
         ]
         print(json.dumps([stack.enter_context(server).base_url for server in servers]), flush=True)
         sys.stdin.read()  # until the client closes it, or has died
+
+
+def _make_rejections(network: Network, make_status: Callable[..., object]) -> Callable[[object], list[object]]:
+    """Make a rule of the release server that rejects requests at random."""
+    dice = random.Random(0)  # noqa: S311
+
+    def reject(_request: object) -> list[object]:
+        if dice.random() >= network.rejected:
+            return []
+        with Path(network.log).open("a", encoding="ascii") as file:
+            file.write(f"{time.monotonic()}\n")
+        return [make_status(network.status, network.retry_after or None)]
+
+    return reject
 
 
 if __name__ == "__main__":

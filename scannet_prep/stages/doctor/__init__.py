@@ -1,44 +1,52 @@
-"""The stage `doctor`: what a maintainer would ask first, found out within ten seconds whatever hangs.
+"""The stage `doctor`: answers to the first questions of a maintainer, within ten seconds.
 
-A file system, a name server or a GPU driver may hang, and then the process that asks it never goes on; sometimes no
-signal ends it. So other processes ask, all at the same time, and those that do not answer are left behind.
+    threads:    folder, scenes, server --> a check each, or no answer in time
+    a process:  PyTorch and the GPUs   --> a check, or no answer in time
+    meanwhile:  versions, cores, memory and other checks that cannot hang
+
+A file system or a name server may hang: a thread that waits for it is left behind and ends with the process. PyTorch
+holds Python's lock while it asks the GPU driver, which would stop the whole process, so it has one of its own.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from shlex import quote
 
-from scannet_prep.stages.doctor.check import Check
-from scannet_prep.stages.doctor.probes import ARGUMENT, check_machine
-from scannet_prep.typed_json import parse_json
+from scannet_prep.stages.doctor.check import Check, Severity
+from scannet_prep.stages.doctor.probes import DEFAULT_PLACE, PROBES, check_machine, make_check
+from scannet_prep.typed_json import make_decoder, parse_json
 
-_LIMIT_S, _LAST_LOOK_S = 7.0, 0.2
-_CODE = "import sys; sys.path[:] = {!r}; from scannet_prep.stages.doctor.probes import main; main()"
-_STUCK = "the file system hangs, or is very slow; df hangs, too. Ask its administrator"
-# What to do where a check does not end in time.
+_CHECK = make_decoder(Check)
+_LIMIT_S = 7.0
+# A check that is ready is read even after the time limit.
+_READING_S = 0.2
+_GPU_PROGRAM = "import sys; sys.path[:] = {!r}; from scannet_prep.stages.doctor.probes import main; main()"
+_STUCK = "the file system hangs, or is very slow: df -h {place} hangs, too; ask its administrator"
+# What to do if a check does not end in time.
 _HINTS = {
     "folder": _STUCK,
-    "scenes": f"{_STUCK}; scannet-prep verify PLACE looks at every scene, however long it takes",
-    "server": "only download needs it; look at proxy and firewall, or download on another machine",
+    "scenes": f"{_STUCK}; to check every scene, however long it takes: scannet-prep verify {{place}}",
+    "server": "only download needs it: check HTTPS_PROXY and the firewall, or download on another machine",
     "GPU": "run nvidia-smi: if it hangs, too, the driver does; else PyTorch is on a file system that is slow or hangs",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What was found.
+    """The result of all checks.
 
     Attributes:
         checks: All findings, in a fixed order.
-        seconds: How long it took.
+        seconds: The duration of the run.
     """
 
     checks: tuple[Check, ...]
@@ -46,47 +54,85 @@ class DoctorReport:
 
     @property
     def problems(self) -> list[Check]:
-        """What is going to hurt."""
+        """The checks with a problem."""
         return [check for check in self.checks if check.severity == "problem"]
 
 
 def run(place: str, environ: Mapping[str, str], base_url: str) -> DoctorReport:
-    """Look at everything that training and processing depend on. Nothing is left behind, and nothing raised.
+    """Check everything that training and processing depend on. Whatever a check raises is a finding.
 
     Args:
-        place: A folder or an archive of scenes, or an address; empty for `data/processed`, if that is there.
-        environ: The environment; the checks run in it.
-        base_url: Of the server that `download` fetches from.
+        place: A folder or an archive of scenes, or an address; empty for `data/processed`, if that exists.
+        environ: The environment of this process.
+        base_url: Address of the server that `download` fetches from.
     """
-    started_s, processes = time.monotonic(), dict[str, subprocess.Popen[bytes]]()
-    arguments = {"folder": place, "scenes": place, "server": base_url, "GPU": ""}
+    started_s = time.monotonic()
+    deadline_s = started_s + _LIMIT_S
+    shown_place = quote(_public_name(place or DEFAULT_PLACE))
+    arguments = {"folder": place, "scenes": place, "server": base_url}
     if "://" in place:
         del arguments["folder"]
-    command = [sys.executable, "-c", _CODE.format(sys.path)]
+
+    gpu_program = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        [sys.executable, "-c", _GPU_PROGRAM.format(sys.path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        for topic, argument in arguments.items():
-            processes[topic] = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [*command, topic], env={**environ, ARGUMENT: argument}, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-        found = check_machine(environ)
-        found += [_collect(topic, process, started_s + _LIMIT_S) for topic, process in processes.items()]
+        running = {topic: _start(topic, PROBES[topic], argument) for topic, argument in arguments.items()}
+        checks = check_machine(environ)
+        for topic, results in running.items():
+            checks.append(_wait_for_thread(topic, results, deadline_s, shown_place))
+        checks.append(_wait_for_gpu_program(gpu_program, deadline_s))
     finally:
-        for process in processes.values():
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            try:
-                process.communicate(timeout=_LAST_LOOK_S)
-            except subprocess.TimeoutExpired:  # it cannot be ended: it is left behind
-                process.returncode = -signal.SIGKILL
-    return DoctorReport(tuple(found), round(time.monotonic() - started_s, 3))
+        gpu_program.kill()
+        # A process that cannot be ended is left behind.
+        with suppress(subprocess.TimeoutExpired):
+            gpu_program.communicate(timeout=_READING_S)
+    return DoctorReport(tuple(checks), round(time.monotonic() - started_s, 3))
 
 
-def _collect(topic: str, process: subprocess.Popen[bytes], deadline_s: float) -> Check:
-    why = f"no answer within {_LIMIT_S:.0f} s"
-    with suppress(subprocess.TimeoutExpired):
-        if output := process.communicate(timeout=max(_LAST_LOOK_S, deadline_s - time.monotonic()))[0]:
-            return parse_json(output, Check)
-        why = f"the check ended early, with status {process.returncode}"
-    is_bad = topic in ("folder", "scenes") or (topic == "GPU" and any(Path("/dev").glob("nvidia[0-9]*")))
-    return Check(topic, why, "problem" if is_bad else "note", _HINTS[topic])
+def _public_name(place: str) -> str:
+    """Return a path as it is, and an address without what may be secret in it."""
+    if "://" not in place:
+        return place
+    from scannet_prep.remote.trouble import public_url  # Imported here: paths do not need requests.
+
+    return public_url(place)
+
+
+def _start(topic: str, probe: Callable[[Check, str], None], argument: str) -> SimpleQueue[Check]:
+    """Start a check in a thread. Its result goes into the queue that is returned."""
+    results = SimpleQueue[Check]()
+
+    def work() -> None:
+        results.put(make_check(topic, probe, argument))
+
+    threading.Thread(target=work, daemon=True).start()
+    return results
+
+
+def _wait_for_thread(topic: str, results: SimpleQueue[Check], deadline_s: float, shown_place: str) -> Check:
+    """Return the result of a thread. If there is none in time, that is the finding."""
+    try:
+        return results.get(timeout=max(_READING_S, deadline_s - time.monotonic()))
+    except Empty:
+        severity: Severity = "note" if topic == "server" else "problem"
+        hint = _HINTS[topic].format(place=shown_place)
+        return Check(topic, f"no answer within {_LIMIT_S:.0f} s", severity, hint)
+
+
+def _wait_for_gpu_program(process: subprocess.Popen[bytes], deadline_s: float) -> Check:
+    """Return the result of the process that asks PyTorch. If there is none in time, that is the finding."""
+    try:
+        output, _ = process.communicate(timeout=max(_READING_S, deadline_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        problem = f"no answer within {_LIMIT_S:.0f} s"
+    else:
+        if output:
+            return parse_json(output, _CHECK)
+        problem = f"the check ended early, with status {process.returncode}"
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
+    return Check("GPU", problem, "problem" if has_gpu else "note", _HINTS["GPU"])

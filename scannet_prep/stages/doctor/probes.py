@@ -1,4 +1,4 @@
-"""The checks: what cannot hang, such as versions; and what may, which processes of their own look at."""
+"""The checks: those that cannot hang, such as versions, and those that may."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
 from scannet_prep.typed_json import encode_json
 from scannet_prep.version import VERSION
 
-ARGUMENT = "SCANNET_PREP_DOCTOR_ARGUMENT"
-"""Variable with what a probe looks at: an address may hold a password, and everybody sees arguments of processes."""
 DEFAULT_PLACE = "data/processed"
 
 _Argument = TypeVar("_Argument")
@@ -36,7 +34,7 @@ _FEW_FILES = 4096
 _LITTLE_MEMORY_BYTES, _SMALL_SHM_BYTES, _FULL_SHM_BYTES, _LITTLE_BYTES = 2 << 30, 1 << 30, 16 << 20, 5_000_000_000
 _NAMES = (
     "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE",
-    "SCANNET_PREP_BASE_URL",
+    "SSL_CERT_DIR", "SCANNET_PREP_BASE_URL",
 )  # fmt: skip
 _NETWORK_TYPES = re.compile(r"nfs\d?|lustre|cifs|smb3?|beegfs|gpfs|ceph|glusterfs|afs|9p|panfs|wekafs|fuse\..*")
 _LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
@@ -75,7 +73,7 @@ def check_memory(check: Check, environ: Mapping[str, str]) -> None:
     who = ", ".join(f"{name} {format_bytes(number)}" for name, number in granted.items())
     check.message = f"{format_bytes(limit)} may be used ({who})"
     if limit < _LITTLE_MEMORY_BYTES:
-        hint = "srun --mem=8G, docker run --memory=8g, ulimit -v unlimited; until then work with one job"
+        hint = "for more: srun --mem=8G, docker run --memory=8g, ulimit -v unlimited; with this little: --jobs 1"
         check.add("problem", "too little for several workers", hint)
 
 
@@ -126,60 +124,94 @@ def check_folder(check: Check, place: str) -> None:
         hint = f"remove some, or ask for a quota: df -i {quote(str(folder))}"
         check.add("problem", "no more files can be made", hint)
     if _NETWORK_TYPES.fullmatch(kind):
-        hint = "for training, pack the scenes and copy the archive to a local disk"
+        hint = "for training, pack the scenes onto a local disk: scannet-prep pack -o /LOCAL/scannet.tar.zst"
         check.add("note", "on the network", hint)
     try:
         has_locks = _try_lock(folder)
     except OSError as error:
         why = f"nothing can be written here ({error.strerror}), so locks were not tried"
-        check.add("note", why, "choose another folder for what is written")
+        check.add("note", why, "write to another folder: -o DIR")
         return
     if has_locks:
         check.message += "; locks work between two processes of this machine"
     else:
-        why = "locks do not work: they keep no other process out, or there are none"
-        hint = "let only one run at a time write there, or give each run a shard"
-        check.add("problem", why, hint)
+        why = "file locks do not work on this file system: a second process was not kept out"
+        check.add("problem", why, "let only one run at a time write there")
 
 
 def check_scenes(check: Check, place: str) -> None:
-    """Whether a folder or an archive is whole, as the dataset and all commands see it."""
+    """Whether the scenes of a folder or an archive are there, with the sizes on record; none is read."""
     from scannet_prep.archive.layout import ArchiveKind
-    from scannet_prep.place import open_place
-    from scannet_prep.raw.layout import find_raw_scenes
-    from scannet_prep.remote.trouble import public_url
-    from scannet_prep.splits import read_scene_list
     from scannet_prep.tree import identify_tree, is_archive
 
     if not place and not Path(DEFAULT_PLACE).exists():
         check.add("note", f"{DEFAULT_PLACE} is not there", "name a folder: scannet-prep doctor PLACE")
         return
     place = place or DEFAULT_PLACE
-    shown = public_url(place) if "://" in place else place
     if not is_archive(place) and identify_tree(Path(place)) is ArchiveKind.RAW:
-        count, kind, command, list_path = len(find_raw_scenes(Path(place))), "raw", "verify", Path(place, "failed.txt")
-        failed = [*read_scene_list(list_path)] if list_path.exists() else []
+        _check_raw_scenes(check, Path(place))
     else:
-        opened = open_place([place])
-        count, kind, command, failed = len(opened.entries), "processed", "info", sorted(opened.failures)
-    check.message = f"{shown}: {count:,} {kind} scenes"
-    if failed:
+        _check_processed_scenes(check, place)
+
+
+def _check_raw_scenes(check: Check, raw_dir: Path) -> None:
+    from scannet_prep.raw.layout import find_raw_scenes
+    from scannet_prep.splits import read_scene_list
+
+    check.message = f"{raw_dir}: {len(find_raw_scenes(raw_dir)):,} raw scenes"
+    list_path = raw_dir / "failed.txt"
+    if list_path.exists() and (failed := list(read_scene_list(list_path))):
         why = f"scenes that failed: {len(failed):,}, such as {failed[0]}"
-        check.add("problem", why, f"to see why: scannet-prep {command} {quote(shown)}")
+        check.add("problem", why, f"to see why: scannet-prep verify {quote(str(raw_dir))}")
+
+
+def _check_processed_scenes(check: Check, place: str) -> None:
+    from scannet_prep.place import open_place
+    from scannet_prep.processed.folder import processed_path
+    from scannet_prep.remote.trouble import public_url
+
+    opened = open_place([place])
+    shown = public_url(place) if "://" in place else place
+    check.message = f"{shown}: {len(opened.entries):,} processed scenes"
+    if opened.failures:
+        why = f"scenes that failed: {len(opened.failures):,}, such as {min(opened.failures)}"
+        check.add("problem", why, f"to see why: scannet-prep info {quote(shown)}")
+    if opened.folder is None:
+        return  # the size of an archive has been compared with its index
+    missing, resized = [], []
+    for scene_id, entry in opened.entries.items():
+        path = processed_path(opened.folder, entry.split, scene_id)
+        try:
+            size_bytes = path.stat().st_size
+        except FileNotFoundError:
+            missing.append(str(path))
+        else:
+            if size_bytes != entry.size_bytes:
+                resized.append(f"{path} ({size_bytes:,} bytes, expected {entry.size_bytes:,})")
+    if missing:
+        check.add("problem", f"files of scenes that are missing: {len(missing):,}, such as {missing[0]}", "")
+    if resized:
+        check.add("problem", f"files of another size than in the manifest: {len(resized):,}, such as {resized[0]}", "")
+    if missing or resized:
+        hint = f"scannet-prep verify {quote(place)} names all of them; to make them again, run the same "
+        check.add("problem", "", f"{hint}scannet-prep process command, or unpack the archive again")
 
 
 def check_server(check: Check, base_url: str) -> None:
     """Whether the server of the release answers, whatever it says."""
+    from scannet_prep.remote.authorities import find_authorities
     from scannet_prep.remote.client import Client
     from scannet_prep.remote.gate import TransferPolicy
     from scannet_prep.remote.trouble import AttemptError, is_server_address, public_url
 
     check.message = public_url(base_url)
     if not is_server_address(base_url):
-        check.add("problem", "it is not an address", "an address looks like https://host/scannet/")
+        hint = "export SCANNET_PREP_BASE_URL=https://HOST/scannet/, or unset SCANNET_PREP_BASE_URL"
+        check.add("problem", "it is not an address", hint)
         return
     try:
-        client = Client(base_url, TransferPolicy(connect_timeout_s=2.5, answer_timeout_s=3.0), True)
+        policy = TransferPolicy(connect_timeout_s=2.5, answer_timeout_s=3.0)
+        client = Client(base_url, policy, find_authorities(os.environ))
         with client.open(base_url.rstrip("/") + "/ScanNet_TOS.pdf", {}, "HEAD"):
             pass
     except AttemptError as error:
@@ -191,7 +223,7 @@ def check_server(check: Check, base_url: str) -> None:
 
 
 def check_gpu(check: Check, _argument: str) -> None:
-    """What PyTorch says of GPUs and NCCL."""
+    """Check the GPUs and NCCL, as PyTorch sees them."""
     if find_spec("torch") is None:
         check.add("note", "PyTorch is not installed", "to train: pip install torch")
         return
@@ -214,16 +246,15 @@ PROBES: dict[str, Callable[[Check, str], None]] = {
     "folder": check_folder,
     "scenes": check_scenes,
     "server": check_server,
-    "GPU": check_gpu,
 }
+"""The checks that may hang, by topic, without the one of the GPU."""
 
 
 def main() -> None:
-    """Make one check, and print it as JSON."""
-    topic = sys.argv[1]
+    """Check the GPU, and print the result as JSON."""
     output = os.dup(1)
-    os.dup2(2, 1)  # what libraries print is not an answer
-    os.write(output, encode_json(make_check(topic, PROBES[topic], os.environ[ARGUMENT])))
+    os.dup2(2, 1)  # keeps what libraries print out of the result
+    os.write(output, encode_json(make_check("GPU", check_gpu, "")))
 
 
 def make_check(topic: str, function: Callable[[Check, _Argument], None], argument: _Argument) -> Check:

@@ -3,5 +3,6 @@
 from scannet_prep.stages.download.planning import DownloadPlan, plan
 from scannet_prep.stages.download.running import DownloadReport, run
 from scannet_prep.stages.download.tasks import FileOutcome
+from scannet_prep.stages.download.terms import HOW_TO_SIGN, has_accepted_terms
 
-__all__ = ["DownloadPlan", "DownloadReport", "FileOutcome", "plan", "run"]
+__all__ = ["HOW_TO_SIGN", "DownloadPlan", "DownloadReport", "FileOutcome", "has_accepted_terms", "plan", "run"]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep import release
 from scannet_prep.errors import UsageError
 from scannet_prep.files import check_is_folder
-from scannet_prep.raw.lock import read_locks, shards_of
+from scannet_prep.raw.lock import LockEntry, read_locks
 from scannet_prep.release import BASE_URL, FileKind
-from scannet_prep.remote.transfer import partial_path
+from scannet_prep.remote.transfer import aria2_path, partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.shards import Shard, Share
 from scannet_prep.splits import official_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
 
@@ -40,15 +40,19 @@ class DownloadPlan:
     data_dir: Path  # where the files go
     base_url: str  # where they come from; ends in `/`
     files: tuple[RemoteFile, ...]  # all files that were asked for, scene by scene
-    present: frozenset[str]  # local paths of those that are there; `run` checks each of them
+    present: frozenset[str]  # local paths of the files that exist; `run` checks each of them
+    incomplete: frozenset[str]  # those of them that are known not to be complete, without reading them
     partial_bytes: int  # what has arrived of the missing files, in an earlier run
-    share: Share | None = None  # the shard that `files` fall to; None where they are all that was asked for
-    is_merged: bool = False  # whether shards have been merged that had brought all of the job
+
+    @property
+    def complete(self) -> frozenset[str]:
+        """Local paths of the files that exist, and are complete as far as their size shows."""
+        return self.present - self.incomplete
 
     @property
     def missing(self) -> list[RemoteFile]:
-        """The files that are not there."""
-        return [file for file in self.files if file.local_path not in self.present]
+        """The files that do not exist, or are known not to be complete."""
+        return [file for file in self.files if file.local_path not in self.complete]
 
     @property
     def needed_bytes(self) -> int:
@@ -67,7 +71,6 @@ def plan(
     *,
     selection: Selection | None = None,
     base_url: str = BASE_URL,
-    shard: Shard | None = None,
 ) -> DownloadPlan:
     """Decide what to fetch, from the official lists and a table of which kinds of files exist; needs no network.
 
@@ -76,11 +79,10 @@ def plan(
         types: Presets (`seg`, `seg-min`) and official suffixes.
         selection: Which scenes; all by default.
         base_url: The server, or a mirror of it.
-        shard: Which part of all that to do; other runs do the others, and a run without it merges.
 
     Raises:
-        UsageError: A type is unknown, or the base URL is not one; or there are other shards.
-        LockError: This is a shard, and `scannet.lock` is damaged.
+        UsageError: A type is unknown, or the base URL is not one.
+        RawFileError: `scannet.lock` is damaged.
         UnknownSceneError: A scene is in none of the official lists, or not in the splits that were asked for.
         OutputError: `data_dir` is not a folder.
     """
@@ -91,36 +93,63 @@ def plan(
     selection = selection or Selection()
     selected, _ = select_scenes(everything, selection, data_dir)
     base_url = base_url.rstrip("/") + "/"
-    known_kinds = release.KINDS | release.SHARED_KINDS
-    suffixes = dict.fromkeys(suffix for word in types for suffix in release.PRESETS.get(word, (word,)))
-    if unknown := [suffix for suffix in suffixes if suffix not in known_kinds]:
-        hint = f"presets: {', '.join(release.PRESETS)}; types: {', '.join(known_kinds)}"
-        raise UsageError(f"{unknown[0]!r} is not a type of file", hint)
-    kinds = tuple(known_kinds[suffix] for suffix in suffixes)
-    files = tuple(list_files(selected, kinds, base_url))
+    files = tuple(list_files(selected, _parse_types(types), base_url))
     if not files:
         raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")
-    sizes = Counter[str]()
+
+    locked = read_locks(data_dir)
+    present: set[str] = set()
+    incomplete: set[str] = set()
+    partial_bytes = 0
     for file in files:
-        sizes[file.scene_id or ""] += file.kind.typical_bytes or 0
-    settings = {"types": " ".join(sorted(kind.suffix for kind in kinds))}
-    is_merged = False
-    if share := shards_of(data_dir).take(shard, sizes, settings, is_restricted=selection != Selection()):
-        known = {} if share.folder.exists() else read_locks(data_dir)
-        is_merged = all(file.local_path in known for file in files)
-        files = tuple(file for file in files if (file.scene_id or "") in share.names)
-    paths = {file.local_path: data_dir / file.local_path for file in files}
-    present = frozenset(name for name, path in paths.items() if os.path.lexists(path))
-    partials = [partial_path(path) for name, path in paths.items() if name not in present]
+        path = data_dir / file.local_path
+        if os.path.lexists(path):
+            present.add(file.local_path)
+            if not _is_incomplete(path, file.kind, locked.get(file.local_path)):
+                continue
+            incomplete.add(file.local_path)
+        with suppress(OSError):
+            partial_bytes += partial_path(path).stat().st_size
     return DownloadPlan(
         data_dir=data_dir,
         base_url=base_url,
         files=files,
-        present=present,
-        partial_bytes=sum(path.stat().st_size for path in partials if os.path.exists(path)),  # noqa: PTH110 - which never raises
-        share=share,
-        is_merged=is_merged,
+        present=frozenset(present),
+        incomplete=frozenset(incomplete),
+        partial_bytes=partial_bytes,
     )
+
+
+def _parse_types(types: Sequence[str]) -> list[FileKind]:
+    """Resolve presets and suffixes to kinds of files, each once.
+
+    Raises:
+        UsageError: A type is unknown.
+    """
+    known_kinds = release.KINDS | release.SHARED_KINDS
+    kinds: dict[str, FileKind] = {}
+    for word in types:
+        for suffix in release.PRESETS.get(word, (word,)):
+            if suffix not in known_kinds:
+                hint = f"presets: {', '.join(release.PRESETS)}; types: {', '.join(known_kinds)}"
+                raise UsageError(f"{suffix!r} is not a type of file", hint)
+            kinds[suffix] = known_kinds[suffix]
+    return list(kinds.values())
+
+
+def _is_incomplete(path: Path, kind: FileKind, recorded: LockEntry | None) -> bool:
+    """Whether an existing file cannot be complete, by its size or because aria2 has not finished it."""
+    if aria2_path(path).exists():
+        return True
+    try:
+        status = path.stat()
+    except OSError:  # for example a link that leads nowhere
+        return True
+    if not stat.S_ISREG(status.st_mode):
+        return True
+    if recorded is not None:
+        return status.st_size != recorded.size_bytes
+    return not 0 < status.st_size <= kind.max_bytes
 
 
 def list_files(
@@ -133,7 +162,7 @@ def list_files(
     files = []
     for kind in kinds:
         if not kind.splits:
-            place = kind.suffix if kind is release.LABEL_MAP else f"tasks/{kind.suffix}"
+            place = kind.suffix if kind is release.LABEL_MAP else f"{release.TASKS_DIR}/{kind.suffix}"
             files.append(RemoteFile(kind, None, None, f"{base_url}v2/tasks/{kind.suffix}", place))
     for scene_id, split in scenes:
         for kind in kinds:

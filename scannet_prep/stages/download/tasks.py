@@ -1,42 +1,35 @@
-"""The files of a scene on their way: what a thread of a download does with them. One thread at a time is at a scene.
+"""The work on files: adopt those of a scene that are there, fetch one, compare those of a scene.
 
-Is a file what its name says, and does it fit the other files of its scene? The parsers of `raw` decide.
+Parsers of `raw` decide whether a file is what its name says.
 """
 
 from __future__ import annotations
 
-import os
-import struct
-import time
-import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
 from scannet_prep.files import open_file, output_error
-from scannet_prep.labels import read_label_map
-from scannet_prep.raw.lock import LOCK_NAME, digest_file, read_locks
-from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS, Content
+from scannet_prep.labels import LABEL_MAP_HINT, describe_differences, read_label_map
+from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks
+from scannet_prep.release import AGGREGATION, BASE_URL, LABEL_MAP, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES
 from scannet_prep.remote.transfer import Partial, aria2_path
-from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
+from scannet_prep.remote.trouble import FEW_TRIES, MANY_TRIES, AttemptError, public_url
 from scannet_prep.scene import Split
 from scannet_prep.stages.download.planning import DownloadPlan, RemoteFile
 from scannet_prep.stages.process.make_scene import read_raw_file
 
 # Kinds of files of a scene that have to fit together.
 _FITTING = frozenset({MESH, LABELS_MESH, SEGMENTS, AGGREGATION})
-
-# Version 4 of the sensor stream (SensReader in ScanNet's repository): a header with a name of any length in it, and
-# frames of 96 bytes with colour and depth after each; at times the number of IMU frames, all of one size, and those.
-_SENS_START = struct.Struct("<IQ")
-_SENS_HEADER = struct.Struct("<64f2i4IfQ")
-_SENS_FRAME = struct.Struct("<80x2Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +50,56 @@ class FileOutcome(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class FileTask:
-    """One file on its way, and what became of it."""
+    """One file on its way, and what became of it.
 
-    file: RemoteFile  # the file
-    path: Path  # where it belongs
-    outcome: FileOutcome | None = None  # what became of it; None as long as that is open
-    size_bytes: int = 0  # how much of it is there under its final name
-    reason: str = ""  # why it is not there; the same text for all files that fail alike
-    place: str = ""  # what the reason is about: an address or a path
-    hint: str = ""  # what to do about it; may be empty
-    facts: Facts | None = None  # what others of its scene have to agree with, where it was looked into
-    most_bytes: int = 0  # the most that has arrived
-    failures: int = 0  # how often it has failed while the server served others
-    next_s: float = 0.0  # not to be tried before
-    partial: Partial = field(init=False)  # what has arrived of it, from when on it is fetched
+    Attributes:
+        file: The file.
+        path: Where it belongs.
+        outcome: What became of it; None as long as that is open.
+        size_bytes: How much of it is there under its final name.
+        reason: Why it is not there; the same text for all files that fail alike.
+        place: The address or path that the reason is about.
+        hint: What to do about it; may be empty.
+        checked_bytes: How much of a large file's content has been checked.
+        facts: What other files of its scene have to agree with, if the file was parsed.
+        most_bytes: The most that has arrived.
+        failures: How often it has failed since anything of it arrived last, by the number of tries for such failures.
+        is_late: Whether one of them was more than a rejection, so that all other files come first.
+        next_s: When it may be tried again, on the monotonic clock.
+        shown_bytes: How much of its typical size has been shown as progress.
+        partial: What has arrived of it; set when it is requested.
+    """
+
+    file: RemoteFile
+    path: Path
+    outcome: FileOutcome | None = None
+    size_bytes: int = 0
+    reason: str = ""
+    place: str = ""
+    hint: str = ""
+    facts: Facts | None = None
+    checked_bytes: int = 0
+    most_bytes: int = 0
+    failures: Counter[int] = field(default_factory=Counter)
+    is_late: bool = False
+    next_s: float = 0.0
+    shown_bytes: int = 0
+    partial: Partial = field(init=False)
+
+    def check(self, path: Path) -> None:
+        """Check the content of the file, perhaps under a temporary name, and keep what others have to agree with.
+
+        Raises:
+            FileError: It is not what it should be.
+        """
+
+        def advance(size_bytes: int) -> None:
+            self.checked_bytes += size_bytes
+
+        try:
+            self.facts = check_file(self.file, path, advance)
+        finally:
+            self.checked_bytes = 0
 
     @property
     def message(self) -> str:
@@ -79,31 +108,38 @@ class FileTask:
 
     def fail(self, reason: str, hint: str = "", place: str | Path = "") -> None:
         """Settle it: the file is not there."""
-        self.place, self.reason, self.hint = str(place or public_url(self.file.url)), reason, hint
+        self.place = str(place or public_url(self.file.url))
+        self.reason = reason
+        self.hint = hint
         self.outcome = FileOutcome.FAILED
 
-    def blame(self, error: AttemptError, tries: int, size_bytes: int) -> None:
-        """Count a failure that was the file's own, and settle the file if it was one too many.
+    def charge(self, error: AttemptError, tries: int) -> None:
+        """Count a failure, and settle the file if it was one too many.
 
-        Where more is there than the bytes that were there when it failed, it is the file that showed that the server
-        is up, and may be coming now.
+        Args:
+            error: The failure.
+            tries: So many failures give a file up, unless the error has a number of its own.
         """
-        if self.outcome is None and self.partial.size_bytes <= size_bytes:
-            self.failures += 1
-            if self.failures >= (error.tries or tries):
-                self.fail(error.describe(self.failures), error.hint)
+        tries = error.tries or tries
+        self.failures[tries] += 1
+        self.is_late = self.is_late or tries != MANY_TRIES
+        if self.failures[tries] >= tries:
+            self.fail(error.describe(self.failures.total()), error.hint)
 
 
 class Worker:
-    """Adopts and fetches; shared by all threads of a run.
+    """Adopts, fetches and compares files; shared by all threads of a run.
 
     Attributes:
         locked: What is recorded of whole files; threads change single entries, which needs no lock.
     """
 
-    def __init__(self, plan: DownloadPlan, client: Client, tell: Callable[[str], None], *, is_strict: bool) -> None:
+    def __init__(self, plan: DownloadPlan, client: Client, notify: Callable[[str], None], *, is_strict: bool) -> None:
         self.locked = read_locks(plan.data_dir)
-        self._plan, self._client, self._tell, self._is_strict = plan, client, tell, is_strict
+        self._plan = plan
+        self._client = client
+        self._notify = notify
+        self._is_strict = is_strict
         self._may_ask_sizes = True
 
     def adopt(self, tasks: Sequence[FileTask]) -> None:
@@ -112,7 +148,7 @@ class Worker:
         present = [task for task in tasks if task.file.local_path in self._plan.present]
         for task in present:
             try:
-                self._look(task)
+                self._check_and_record(task)
             except FileError as error:
                 faults[task] = error.problem
         whole = [task for task in present if task not in faults]
@@ -124,32 +160,46 @@ class Worker:
                     del self.locked[task.file.local_path]
         for task in present:
             if (fault := faults.get(task)) is None:
-                task.size_bytes, task.outcome = self.locked[task.file.local_path].size_bytes, FileOutcome.PRESENT
+                task.size_bytes = self.locked[task.file.local_path].size_bytes
+                task.outcome = FileOutcome.PRESENT
             elif task.path.is_file():
                 task.facts = None
-                self._tell(f"{task.path}: {fault}; fetching it again")
+                self._notify(f"{task.path}: {fault}; fetching it again")
             else:  # a pipe, a folder, or a link that leads nowhere
-                task.fail(fault, "mend the link, or move it away", task.path)
+                hint = f"move it away: mv {quote(str(task.path))} {quote(f'{task.path}.old')}"
+                task.fail(fault, hint, task.path)
 
-    def _look(self, task: FileTask) -> None:
-        """Check a file that is there, and record it; raises FileError where it is not whole."""
-        name, path, entry = task.file.local_path, task.path, self.locked.get(task.file.local_path)
+    def _check_and_record(self, task: FileTask) -> None:
+        """Check a file that is there, and record it; raises FileError if it is not whole."""
+        name = task.file.local_path
+        path = task.path
+        entry = self.locked.get(name)
         if entry is None and aria2_path(path).exists():
             raise FileError(path, f"is unfinished: {aria2_path(path).name} is beside it")
-        found = digest_file(path)
-        if entry is not None and found != entry:
-            sizes = f"{found.size_bytes:,} bytes, expected {entry.size_bytes:,}"
-            raise FileError(path, f"is not the file recorded in {LOCK_NAME}: {sizes}")
+        digest = digest_file(path)
+        if entry is not None and digest != entry:
+            raise FileError(path, f"is not the file recorded in {LOCK_NAME}: {_describe_difference(digest, entry)}")
         if entry is None or self._is_strict:
             try:
-                task.facts = check_file(task.file, path)
+                task.check(path)
             except FileError:  # only now: who is interrupted meanwhile keeps the record
                 self.locked.pop(name, None)
                 raise
+            self._warn_about_label_map(task)
         server_bytes = self._ask_size(task) if entry is None else None
-        if server_bytes not in (None, found.size_bytes):
-            raise FileError(path, f"has {found.size_bytes:,} bytes, but the server's has {server_bytes:,}")
-        self.locked[name] = found
+        if server_bytes not in (None, digest.size_bytes):
+            raise FileError(path, f"has {digest.size_bytes:,} bytes, but the server's has {server_bytes:,}")
+        self.locked[name] = digest
+        with suppress(OSError):  # left by a download over this file: it would count as incomplete
+            aria2_path(path).unlink()
+
+    def _warn_about_label_map(self, task: FileTask) -> None:
+        """Report a label map whose ids are not those of the release; other files pass."""
+        if task.file.kind is not LABEL_MAP:
+            return
+        difference = describe_differences(read_label_map(task.path))
+        if difference:
+            self._notify(f"warning: {task.path}: {difference}; {LABEL_MAP_HINT}")
 
     def _ask_size(self, task: FileTask) -> int | None:
         """How large the server's file is, if it tells; after a failure, it is never asked again."""
@@ -159,7 +209,7 @@ class Worker:
             self._may_ask_sizes = False
         return None
 
-    def fetch(self, task: FileTask, siblings: Sequence[FileTask]) -> None:
+    def fetch(self, task: FileTask) -> None:
         """Make one request for a file. If it is complete then, it gets its final name and a result.
 
         Raises:
@@ -171,48 +221,89 @@ class Worker:
             with task.partial.opened():
                 task.most_bytes = max(task.most_bytes, task.partial.size_bytes)
                 task.partial.receive(self._client, task.file.url, task.file.kind.max_bytes)
-                self._accept(task, siblings)
-        except AttemptError as error:
+                self._accept(task)
+        except AttemptError:
             if task.partial.size_bytes < task.most_bytes + PROGRESS_BYTES:
-                task.next_s = time.monotonic() + self._client.policy.pause_s(task.failures + 1, error.retry_after_s)
                 raise
-            task.most_bytes, task.failures = task.partial.size_bytes, 0
+            task.most_bytes = task.partial.size_bytes
+            task.failures.clear()
         except OSError as error:
-            found = error if isinstance(error, OutputError) else output_error(task.path, error)
-            if isinstance(found, DiskFullError):
-                raise found from error
-            task.fail(found.message.removeprefix(f"{task.path}: "), found.hint, task.path)
+            failure = error if isinstance(error, OutputError) else output_error(task.path, error)
+            if isinstance(failure, DiskFullError):
+                raise failure from error
+            task.fail(failure.message.removeprefix(f"{task.path}: "), failure.hint, task.path)
 
-    def _accept(self, task: FileTask, siblings: Sequence[FileTask]) -> None:
-        """Check what has arrived, and give it its final name."""
-        name, entry = task.file.local_path, self.locked.get(task.file.local_path)
+    def _accept(self, task: FileTask) -> None:
+        """Check what has arrived, give it its final name, and record it."""
+        name = task.file.local_path
+        entry = self.locked.get(name)
         try:
-            found, task.facts = digest_file(task.partial.path), check_file(task.file, task.partial.path)
-            there = [item for item in siblings if item is task or item.size_bytes]
-            problem = _find_contradiction(there) if task.facts else ""
+            digest = digest_file(task.partial.path)
+            task.check(task.partial.path)
         except FileError as error:
-            problem = error.problem
-        if problem:
+            task.partial.drop()
+            reason = f"is not what it should be: {error.problem}"
+            raise AttemptError(reason, self._retry_hint([task]), tries=FEW_TRIES, is_answer=True) from None
+        if entry is not None and digest != entry:
+            task.partial.drop()
             task.facts = None
-            task.partial.drop()
-            hint = (
-                "if it stays so, the server's file is damaged, or another one of the scene: remove that, and try again"
-            )
-            raise AttemptError(f"is not what it should be: {problem}", hint, tries=FEW_TRIES, is_answer=True)
-        if entry is not None and found != entry:
-            task.partial.drop()
-            what = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
-            reason = f"{what}, expected {entry.size_bytes:,}, {entry.sha256[:12]}"
-            hint = f"to accept the server's new version, remove its line from {self._plan.data_dir / LOCK_NAME}"
-            task.fail(f"is not what {LOCK_NAME} records: {reason}", hint)
+            lock_path = self._plan.data_dir / LOCK_NAME
+            pattern = rf"\|  {name}$|d"
+            command = f"sed -i {quote(pattern)} {quote(str(lock_path))}"
+            hint = f"to accept the server's new version, remove its line, and download again: {command}"
+            task.fail(f"is not what {LOCK_NAME} records: {_describe_difference(digest, entry)}", hint)
             return
         task.partial.publish()
-        self.locked[name] = found
-        task.size_bytes, task.outcome = found.size_bytes, FileOutcome.FETCHED
+        self._warn_about_label_map(task)
+        self.locked[name] = digest
+        task.size_bytes = digest.size_bytes
+        task.outcome = FileOutcome.FETCHED
+
+    def compare(self, tasks: Sequence[FileTask]) -> None:
+        """Compare the files of a scene, of which some were fetched. If they contradict each other, all of them fail.
+
+        Nobody knows which of them is right, so none stays on record: the next run fetches all of them again.
+        """
+        there = [task for task in tasks if task.outcome in (FileOutcome.FETCHED, FileOutcome.PRESENT)]
+        is_new = any(task.outcome is FileOutcome.FETCHED and task.facts for task in there)
+        problem = _find_contradiction(there) if is_new else ""
+        if problem:
+            compared = [task for task in there if task.facts]
+            for task in compared:
+                self.locked.pop(task.file.local_path, None)
+                names = ", ".join(other.file.kind.suffix for other in compared)
+                reason = f"the files of {task.file.scene_id} contradict each other ({names}): {problem}"
+                task.fail(reason, self._retry_hint(compared))
+        for task in tasks:
+            task.facts = None
+
+    def _retry_hint(self, tasks: Sequence[FileTask]) -> str:
+        """A hint to fetch files again, of one scene or of none."""
+        words = ["scannet-prep", "download", "-o", str(self._plan.data_dir)]
+        if self._plan.base_url != BASE_URL:
+            words += ["--base-url", self._plan.shown_base_url]
+        words += ["--types", *(task.file.kind.suffix for task in tasks)]
+        scene_id = tasks[0].file.scene_id
+        if scene_id is not None:
+            words += ["--scenes", scene_id]
+        return f"the server's file may be damaged; to try again later: {' '.join(map(quote, words))}"
 
 
-def check_file(remote: RemoteFile, path: Path) -> Facts | None:
+def _describe_difference(found: LockEntry, expected: LockEntry) -> str:
+    """Compare sizes and digests."""
+    return (
+        f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}, "
+        f"expected {expected.size_bytes:,}, {expected.sha256[:12]}"
+    )
+
+
+def check_file(remote: RemoteFile, path: Path, advance: Callable[[int], None] = lambda _: None) -> Facts | None:
     """Check that a file, perhaps under a temporary name, is whole, of its kind, and of its scene.
+
+    Args:
+        remote: The file of the release.
+        path: The file here.
+        advance: Called with the number of bytes that were checked of a large file.
 
     Returns:
         What other files have to agree with, if it is one of the kinds that are `_FITTING`.
@@ -223,12 +314,13 @@ def check_file(remote: RemoteFile, path: Path) -> Facts | None:
     with open_file(path, remote.kind.max_bytes):
         pass  # a regular file, and not too large
     content = remote.kind.content
-    found: Any = _READERS[content](path) if content in _READERS else read_raw_file(remote.kind, path)
+    if content in LARGE_FILE_CHECKS:
+        LARGE_FILE_CHECKS[content](path, advance)
+        return None
+    found: Any = read_label_map(path) if content == "label map" else read_raw_file(remote.kind, path)
     scene_id = getattr(found, "scene_id", "")
     if scene_id and scene_id != remote.scene_id:  # files that say nothing pass
         raise FileError(path, f"sceneId is {scene_id!r:.60}, expected {remote.scene_id}")
-    if content == "labels mesh" and found.labels is None:
-        raise FileError(path, "its vertices have no property label")
     if content == "info" and found.axis_alignment is None and remote.split is not Split.TEST:
         raise FileError(path, "has no axisAlignment, which every train and val scene has")
     if remote.kind not in _FITTING:
@@ -257,36 +349,3 @@ def _find_contradiction(tasks: Sequence[FileTask]) -> str:
     if known and named and known.isdisjoint(named):
         return f"{AGGREGATION.suffix} names {len(named):,} segments, none of which is in {SEGMENTS.suffix}"
     return ""
-
-
-def _check_zip(path: Path) -> None:
-    try:
-        zipfile.ZipFile(path).close()  # its directory is at the end
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise FileError(path, f"is not a zip file, or is truncated: {error}") from None
-
-
-def _check_sensor_stream(path: Path) -> None:
-    size_bytes, count = path.stat().st_size, 0
-    try:
-        with path.open("rb") as file:
-            version, name_bytes = _SENS_START.unpack(file.read(_SENS_START.size))
-            file.seek(name_bytes, os.SEEK_CUR)
-            count = _SENS_HEADER.unpack(file.read(_SENS_HEADER.size))[-1]
-            for _ in range(count):
-                file.seek(sum(_SENS_FRAME.unpack(file.read(_SENS_FRAME.size))), os.SEEK_CUR)
-            rest = size_bytes - file.tell()
-            imu_count = int.from_bytes(file.read(8), "little")
-    except (struct.error, OSError, OverflowError):
-        version, rest, imu_count = 0, 0, 0
-    is_end = rest == 0 or (rest >= 8 and (rest - 8) % max(1, imu_count) == 0 and (rest > 8) == (imu_count > 0))
-    if version != 4 or not count or not is_end:
-        raise FileError(path, f"is truncated, or not a sensor stream: {size_bytes:,} bytes, {count:,} frames")
-
-
-# Of files that no scene is made from.
-_READERS: dict[Content, Callable[[Path], object]] = {
-    "label map": read_label_map,
-    "zip": _check_zip,
-    "sensor stream": _check_sensor_stream,
-}

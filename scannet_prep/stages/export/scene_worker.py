@@ -1,164 +1,199 @@
-"""What a worker process does with one scene of an export.
+"""The files of one scene of an export: made in a worker process, moved in by the run itself.
 
-It makes the files in a hidden folder, and the run itself moves them in when all are whole: a worker that outlives its
-run changes nothing. A folder that is the scene's own is moved as one, so that nobody ever sees half of it.
+    processed scene --> format --> hidden work folder   (worker)
+    hidden work folder --> final names                  (run)
+
+A worker that outlives its run changes nothing, because it never writes under a final name. A folder
+that belongs to one scene is moved as a whole, so that no other program sees half of it.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.errors import FileError, OutputError, ProcessedFileError, ScanNetPrepError
-from scannet_prep.export.format import ExportFormat, FileContent, JoinedFormat, ProcessedFile
+from scannet_prep.errors import FileError, ProcessedFileError, ScanNetPrepError
+from scannet_prep.export.format import ExportFormat, ProcessedFile
 from scannet_prep.export.manifest import ExportEntry
-from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer, Fingerprint, make_directory, output_error
 from scannet_prep.place import ProcessedPlace
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.scene import check_meta, parse_processed
+from scannet_prep.processed.scene import ProcessedScene, check_meta, parse_processed
 
-WORK_NAME, PARTS_NAME = ".scannet-prep-work", ".scannet-prep-parts"
+_WORK_NAME = ".scannet-prep-work"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """One scene of a run.
+
+    Attributes:
+        scene_id: The scene.
+        processed: Its entry in the manifest of the processed scenes.
+        source: Its processed file, for messages; a text if it is in an archive.
+    """
+
+    scene_id: str
+    processed: SceneEntry
+    source: Path | str
 
 
 @dataclass(frozen=True, slots=True)
 class ExportContext:
-    """What all tasks of a run share.
+    """The settings that all tasks of a run share.
 
     Attributes:
-        place: Where the processed scenes are.
-        format: How they are exported.
-        out_dir: Where the export goes.
-        shard: Name of the shard that the run is; empty for one that does all.
+        place: The folder or archive of the processed scenes.
+        format: The format, with its options.
+        out_dir: The folder of the export.
     """
 
     place: ProcessedPlace
     format: ExportFormat
     out_dir: Path
-    shard: str = ""
 
     @property
     def work_dir(self) -> Path:
-        """For what is not whole yet; the run removes it at its end."""
-        return self.out_dir / WORK_NAME / self.shard
+        """The hidden folder for unfinished files. The run removes it at its end."""
+        return self.out_dir / _WORK_NAME
+
+    def new_work_path(self) -> Path:
+        """Return an unused path in the work folder."""
+        return self.work_dir / secrets.token_hex(8)
 
 
 @dataclass(frozen=True, slots=True)
 class MadeScene:
-    """A scene whose files are whole, and not yet where they belong.
+    """A scene whose files are complete, but still in the work folder.
 
     Attributes:
-        entry: What the manifest says of it.
-        units: Where what is moved as one lies, by its name in the export.
+        entry: Its entry for the manifest of the export.
+        work_paths: The path in the work folder of each file or folder that is moved as a whole, by
+            its name in the export.
     """
 
     entry: ExportEntry
-    units: dict[str, Path]
+    work_paths: dict[str, Path]
 
 
-def export_scene(task: tuple[str, SceneEntry], context: ExportContext) -> MadeScene | SceneFailure | OutputError:
-    """Make one scene, in a worker. Errors are returned, not raised: the worker goes on with others.
+def export_scene(task: ExportTask, context: ExportContext) -> MadeScene:
+    """Make the files of one scene, in a worker.
 
-    Args:
-        task: The scene, and what the manifest says of it.
-        context: What all tasks share; its place holds no entries.
-
-    Returns:
-        The scene, or why it could not be made; an `OutputError` where no further scene could be written either.
+    Raises:
+        FileError: The processed scene is damaged, or something is in the way of its files.
+        ScanNetPrepError: The format cannot represent the scene.
+        OutputError: The files cannot be written.
     """
-    scene_id, entry = task
-    place = replace(context.place, entries={scene_id: entry})
-    try:
-        return _export(scene_id, place, context)
-    except OutputError as error:
-        return error
-    except Exception as error:  # noqa: BLE001 - a bug must not stop the other scenes; its traceback is kept and shown
-        return SceneFailure.from_exception(scene_id, error, place.file_path(scene_id))
-
-
-def _export(scene_id: str, place: ProcessedPlace, context: ExportContext) -> MadeScene:
-    path, expected = place.file_path(scene_id), place.entries[scene_id]
-    data = place.read(scene_id)
-    if Fingerprint.from_bytes(data) != expected.fingerprint:
-        hint = f"to learn more: scannet-prep verify {quote(place.name)}"
-        raise ProcessedFileError(path, "is not the file that the manifest records", hint)
-    scene = parse_processed(data, path)
-    check_meta(scene.meta, path, scene_id, expected.split)
-    inputs = context.format.other_inputs(scene_id, expected.split)
+    data, scene = _read_processed(task, context)
+    split = task.processed.split
+    extra_inputs = context.format.extra_input_fingerprints(task.scene_id, split)
     exported = context.format.encode_scene(scene)
-    start = f"{PARTS_NAME}/" if isinstance(context.format, JoinedFormat) else ""
-    files, units = dict[str, Fingerprint](), dict[str, Path]()
-    with _told(context.out_dir):
+
+    fingerprints: dict[str, Fingerprint] = {}
+    work_paths: dict[str, Path] = {}
+    with _translated_os_errors(context.out_dir):
         make_directory(context.work_dir)
         for name, content in exported.files.items():
-            unit = find_unit(scene_id, start + name)
-            target = units.setdefault(unit, find_place(context.work_dir)) / (start + name)[len(unit) :].lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            files[start + name] = _write(target, content, path, data)
-    return MadeScene(ExportEntry(expected.split, expected.fingerprint, files, {**exported.record, **inputs}), units)
+            unit = _unit_of(task.scene_id, name)
+            if unit not in work_paths:
+                work_paths[unit] = context.new_work_path()
+            path = work_paths[unit]
+            if unit != name:
+                path /= name.removeprefix(f"{unit}/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, ProcessedFile):
+                fingerprints[name] = _copy_processed(task.source, data, path)
+            else:
+                fingerprints[name] = _write(content, path)
+
+    record = {**exported.record, **extra_inputs}
+    entry = ExportEntry(split, task.processed.fingerprint, fingerprints, record)
+    return MadeScene(entry, work_paths)
 
 
-def put_in_place(made: MadeScene, context: ExportContext) -> None:
-    """Move the files of a scene to where they belong.
+def _read_processed(task: ExportTask, context: ExportContext) -> tuple[Buffer, ProcessedScene]:
+    """Read the processed scene, and check that it is the one that the manifest records."""
+    place = context.place
+    data = place.read(task.scene_id)
+    if Fingerprint.from_bytes(data) != task.processed.fingerprint:
+        raise ProcessedFileError(
+            task.source,
+            "is not the file that the manifest records",
+            f"to learn more: scannet-prep verify {quote(place.name)}",
+        )
+    scene = parse_processed(data, task.source)
+    check_meta(scene.meta, task.source, task.scene_id, task.processed.split, place.options)
+    return data, scene
+
+
+def move_in(scene: MadeScene, context: ExportContext) -> None:
+    """Move the files of a scene to their final names.
 
     Raises:
         FileError: Something is in the way.
         OutputError: They cannot be moved.
     """
-    with _told(context.out_dir):
-        for unit, path in made.units.items():
+    with _translated_os_errors(context.out_dir):
+        for unit, work_path in scene.work_paths.items():
             target = context.out_dir / unit
             target.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_dir():
-                move(target, find_place(context.work_dir))
-            path.replace(target)
+            if work_path.is_dir():  # a rename does not replace a folder that holds files
+                _move_if_there(target, context.new_work_path())
+            work_path.replace(target)
+
+
+def remove_scene(scene_id: str, entry: ExportEntry, context: ExportContext) -> None:
+    """Move the files of a scene into the work folder, so that no other program sees half of it."""
+    for unit in {_unit_of(scene_id, name) for name in entry.files}:
+        _move_if_there(context.out_dir / unit, context.new_work_path())
+
+
+def _unit_of(scene_id: str, name: str) -> str:
+    """Return what a file is moved with as a whole: the folder of the scene, else the file itself."""
+    parent, separator, _ = name.partition(f"/{scene_id}/")
+    return f"{parent}/{scene_id}" if separator else name
+
+
+def _move_if_there(path: Path, target: Path) -> None:
+    with suppress(FileNotFoundError):
+        path.replace(target)
 
 
 @contextmanager
-def _told(out_dir: Path) -> Iterator[None]:
-    """Make errors of ours of those of the operating system."""
+def _translated_os_errors(out_dir: Path) -> Iterator[None]:
+    """Translate OSError into the package's own errors."""
     try:
         yield
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
-        raise FileError(error.filename or out_dir, "is in the way", "remove or rename it") from None
+        # Of a rename, the second name is the target.
+        path = error.filename2 or error.filename or out_dir
+        raise FileError(path, "is in the way", "remove or rename it") from None
     except OSError as error:
         if isinstance(error, ScanNetPrepError):
             raise
         raise output_error(out_dir, error) from error
 
 
-def _write(target: Path, content: FileContent, path: Path | str, data: Buffer) -> Fingerprint:
-    """Write a file; the processed one is linked where it can be, if it is still the one that was read."""
-    chunks = [data] if isinstance(content, ProcessedFile) else [*content]
-    fingerprint = Fingerprint.from_bytes(*chunks)
-    if isinstance(content, ProcessedFile) and isinstance(path, Path):
-        with suppress(OSError):  # on another file system, or on one that has no links
-            os.link(path, target)
-            if Fingerprint.from_file(target) == fingerprint:
+def _copy_processed(source: Path | str, data: Buffer, path: Path) -> Fingerprint:
+    """Link to the processed file if possible; else write the bytes that were read from it."""
+    fingerprint = Fingerprint.from_bytes(data)
+    if isinstance(source, Path):
+        with suppress(OSError):  # another file system, or one without links
+            os.link(source, path)
+            # The file may have been replaced after it was read.
+            if Fingerprint.from_file(path) == fingerprint:
                 return fingerprint
-        target.unlink(missing_ok=True)
-    with target.open("xb") as file:
+        path.unlink(missing_ok=True)
+    return _write([data], path)
+
+
+def _write(content: Iterable[Buffer], path: Path) -> Fingerprint:
+    chunks = list(content)
+    with path.open("xb") as file:
         file.writelines(chunks)
-    return fingerprint
-
-
-def find_unit(scene_id: str, name: str) -> str:
-    """What is moved as one: the folder of the scene, where a file lies in one of that name; else the file."""
-    head, is_inside, _ = name.partition(f"/{scene_id}/")
-    return f"{head}/{scene_id}" if is_inside else name
-
-
-def find_place(work_dir: Path) -> Path:
-    """A name of its own among what is not whole yet, or no longer wanted."""
-    return work_dir / secrets.token_hex(8)
-
-
-def move(path: Path, target: Path) -> None:
-    """Give a file or a folder another name; nothing happens where there is none."""
-    with suppress(FileNotFoundError):
-        path.replace(target)
+    return Fingerprint.from_bytes(*chunks)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep import release
-from scannet_prep.annotate import Annotation, annotate, measure_groups
+from scannet_prep.annotate import Annotation, annotate, find_contradictions, measure_groups
 from scannet_prep.errors import AnnotationError, FileError, MissingFileError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.geometry import points_and_normals
 from scannet_prep.labels import MAX_NYU40_ID, LabelMap
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, SceneMeta
+from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, SceneMeta
 from scannet_prep.raw.info import ScanInfo, read_scan_info
-from scannet_prep.raw.layout import RawScene
-from scannet_prep.raw.mesh import Mesh, read_mesh
+from scannet_prep.raw.layout import RawScene, download_hint
+from scannet_prep.raw.mesh import LabelsMesh, Mesh, read_labels_mesh, read_mesh
 from scannet_prep.raw.segments import Aggregation, Segmentation, read_aggregation, read_segments
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
@@ -28,7 +29,14 @@ from scannet_prep.version import VERSION
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 
 RawContents: TypeAlias = Mapping[release.FileKind, Any]
-"""What files hold, by kind: `Mesh`, `ScanInfo`, `Segmentation` or `Aggregation`."""
+"""What files hold, by kind: `Mesh`, `LabelsMesh`, `ScanInfo`, `Segmentation` or `Aggregation`."""
+
+# The release has 50 in scene0270_00 and scene0270_02, and 149 in scene0384_00, which are not nyu40 ids.
+_KNOWN_OUTSIDE_NYU40 = (50, 149)
+# In ScanNet v2, labels.ply and the groups are equal but for overlaps. A segment, the smallest unit of both, has at
+# least 20 vertices, so that a single wrong label of a segment is more than this.
+_MAX_CONTRADICTIONS = 10
+_V1_CAUSE = "a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids"
 
 
 def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> dict[release.FileKind, Path]:
@@ -57,10 +65,11 @@ def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> di
         if kind in needed | optional and is_there(path):
             paths[kind] = path
         elif kind in needed:
-            raise MissingFileError(path, "no such file", "the scene needs this file: download it")
+            raise MissingFileError(path, "no such file", _download_missing(path))
     if options.scannet200 and release.LABELS_MESH in paths and groups is None:
         problem = "no such file, and labels.ply holds no ScanNet ids"
-        raise MissingFileError(scene.path(release.AGGREGATION), problem, "download it, or make labels of ScanNet20")
+        path = scene.path(release.AGGREGATION)
+        raise MissingFileError(path, problem, f"{_download_missing(path)}, or leave out --scannet200")
     return paths
 
 
@@ -73,16 +82,16 @@ def fingerprint_files(paths: Mapping[release.FileKind, Path]) -> dict[str, Finge
     return {path.name: Fingerprint.from_bytes(read_file(path, kind.max_bytes)) for kind, path in paths.items()}
 
 
-def read_raw_file(kind: release.FileKind, path: Path) -> Any:  # noqa: ANN401 - see `RawContents`
+def read_raw_file(kind: release.FileKind, path: Path, *, uses_numba: bool = False) -> Any:  # noqa: ANN401 - see `RawContents`
     """Read a file that scenes are made from.
 
     Raises:
         FileError: It is damaged.
     """
-    readers = {
+    readers: dict[str, Callable[[Path], Any]] = {
         "mesh": read_mesh,
-        "labels mesh": read_mesh,
-        "segments": read_segments,
+        "labels mesh": read_labels_mesh,
+        "segments": partial(read_segments, uses_numba=uses_numba),
         "aggregation": read_aggregation,
         "info": read_scan_info,
     }
@@ -90,16 +99,31 @@ def read_raw_file(kind: release.FileKind, path: Path) -> Any:  # noqa: ANN401 - 
 
 
 def process_scene(
-    scene: RawScene, split: Split, options: ProcessOptions, label_map: LabelMap, contents: RawContents | None = None
+    scene: RawScene,
+    split: Split,
+    options: ProcessOptions,
+    label_map: LabelMap,
+    contents: RawContents | None = None,
+    *,
+    uses_numba: bool = False,
 ) -> ProcessedScene:
-    """Make a processed scene of raw files, which are found and read unless it is known what each of them holds.
+    """Make a processed scene from raw files.
+
+    Args:
+        scene: The raw scene.
+        split: Its split.
+        options: The options to process with.
+        label_map: Ids by raw category.
+        contents: The contents of the raw files; by default, the files are found and read.
+        uses_numba: Whether to use the compiled loops, if numba is installed. The scene is the same.
 
     Raises:
         FileError: A raw file is not there, cannot be read, or is damaged.
         AnnotationError: The files do not fit together.
     """
     if contents is None:
-        contents = {kind: read_raw_file(kind, path) for kind, path in find_raw_files(scene, split, options).items()}
+        paths = find_raw_files(scene, split, options)
+        contents = {kind: read_raw_file(kind, path, uses_numba=uses_numba) for kind, path in paths.items()}
     mesh: Mesh = contents[release.MESH]
     info: ScanInfo = contents.get(release.INFO, ScanInfo(None, None))
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
@@ -107,16 +131,17 @@ def process_scene(
     if release.LABELS_MESH in contents:
         labels_path = scene.path(release.LABELS_MESH)
         nyu40_ids, warnings = match_ply_labels(labels_path, contents[release.LABELS_MESH], mesh)
+        warnings += _compare_with_groups(labels_path, contents, annotation)
         annotation = replace(annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings))
     alignment = np.eye(4) if info.axis_alignment is None else info.axis_alignment
     aligned_from_scan = alignment if options.align_axis else None
-    points, normals = points_and_normals(mesh.positions, mesh.faces, aligned_from_scan)
+    points, normals = points_and_normals(mesh.positions, mesh.faces, aligned_from_scan, uses_numba=uses_numba)
     source = annotation.nyu40_ids if options.label_set.raw_ids_key == "nyu40_ids" else annotation.scannet_ids
     return ProcessedScene(
         points=points,
         normals=normals.astype(np.float16),
         colors=mesh.colors,
-        labels=options.label_set.labels_from_raw_ids(source),
+        stored_labels=options.label_set.labels_from_raw_ids(source),
         nyu40_ids=annotation.nyu40_ids,
         scannet_ids=annotation.scannet_ids,
         instances=annotation.instances,
@@ -124,9 +149,10 @@ def process_scene(
         faces=mesh.faces if options.faces else None,
         axis_alignment=alignment,
         meta=SceneMeta(
+            format_version=FORMAT_VERSION,
             scene_id=scene.scene_id,
-            split=split,
             options=options,
+            split=split,
             scene_type=info.scene_type,
             groups=measure_groups(annotation.groups, annotation.instances, points),
             segment_ids=() if segmentation is None else tuple(segmentation.raw_ids.tolist()),
@@ -160,7 +186,7 @@ def _make_annotation(scene: RawScene, contents: RawContents, label_map: LabelMap
     if unknown and release.HIGH_RESOLUTION_AGGREGATION in contents:
         raise AnnotationError(
             f"{path}: is for the high-resolution mesh: {unknown:,} of its segment ids occur at no vertex",
-            f"download {scene.scene_id}{release.AGGREGATION.suffix}",
+            _download_missing(scene.path(release.AGGREGATION)),
         )
     return annotation
 
@@ -174,30 +200,78 @@ def _find_groups_kind(kinds: Collection[release.FileKind]) -> release.FileKind |
     return next((kind for kind in _GROUPS_KINDS if kind in kinds), None)
 
 
-def match_ply_labels(path: Path, labels_mesh: Mesh, mesh: Mesh) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
+def match_ply_labels(
+    path: Path, labels_mesh: LabelsMesh, mesh: Mesh
+) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
     """Take the nyu40 ids from a `labels.ply` of the given name and content, which has to be of the scene's mesh.
 
-    The release has 50 in scene0270_00 and scene0270_02, and 149 in scene0384_00, which are not nyu40 ids.
-
     Returns:
-        uint8 (V,), 0 unannotated; and a warning where the file holds other ids.
+        uint8 (V,), 0 unannotated; and a warning where the file holds the ids 50 or 149, as three scenes of the
+        release do.
 
     Raises:
-        AnnotationError: The file has no labels, or is not of the same mesh.
+        AnnotationError: The file is not of the same mesh, or holds other ids that are not nyu40 ids.
     """
-    if (labels := labels_mesh.labels) is None:
-        raise AnnotationError(f"{path}: its vertices have no property label", "download it again")
     _check_count(path, labels_mesh.vertex_count, mesh.vertex_count)
     if not np.array_equal(labels_mesh.positions, mesh.positions):
         raise AnnotationError(
-            f"{path}: its vertices lie elsewhere than those of {path.parent.name}{release.MESH.suffix}"
+            f"{path}: its vertices lie elsewhere than those of {path.parent.name}{release.MESH.suffix}",
+            download_hint(path),
         )
+    labels = labels_mesh.labels
     is_outside = labels > MAX_NYU40_ID
     nyu40_ids = np.where(is_outside, 0, labels).astype(np.uint8)
     if not is_outside.any():
         return nyu40_ids, ()
-    found = ", ".join(map(str, np.unique(labels[is_outside])[:5].tolist()))
-    return nyu40_ids, (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, found, int(np.count_nonzero(is_outside))),)
+    outside_ids = np.unique(labels[is_outside]).tolist()
+    count = int(np.count_nonzero(is_outside))
+    listed = ", ".join(map(str, outside_ids[:5]))
+    if not set(outside_ids).issubset(_KNOWN_OUTSIDE_NYU40):
+        raise AnnotationError(
+            f"{path}: {count:,} of {len(labels):,} labels are not nyu40 ids (0 to {MAX_NYU40_ID}), "
+            f"for example {listed}: {_V1_CAUSE}",
+            _describe_v1_remedy(path),
+        )
+    return nyu40_ids, (SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, listed, count),)
+
+
+def _describe_v1_remedy(path: Path) -> str:
+    """Return the hint for a `labels.ply` of ScanNet v1."""
+    return f"remove it, then {download_hint(path)}; or leave out --labels-from ply, to take the labels from the groups"
+
+
+def _download_missing(path: Path) -> str:
+    """Return the hint for a file that is not there."""
+    return download_hint(path).replace("download it again", "download it")
+
+
+def _compare_with_groups(path: Path, contents: RawContents, annotation: Annotation) -> tuple[SceneWarning, ...]:
+    """Compare a `labels.ply` with the groups, where these are there.
+
+    Returns:
+        A warning where a few vertices of groups have another label than the groups give them.
+
+    Raises:
+        AnnotationError: More than a few do.
+    """
+    groups_kind = _find_groups_kind(contents)
+    if groups_kind is None:
+        return ()
+    labels = contents[release.LABELS_MESH].labels
+    contradicts = find_contradictions(labels, contents[release.SEGMENTS], contents[groups_kind])
+    # Vertices that no group claims are left to `verify`: there, groups may be missing, but no label is wrong.
+    contradicts &= annotation.instances >= 0
+    count = int(np.count_nonzero(contradicts))
+    if count > _MAX_CONTRADICTIONS:
+        vertex = int(np.argmax(contradicts))
+        raise AnnotationError(
+            f"{path}: the groups contradict {count:,} of {len(labels):,} labels, for example that of vertex {vertex}: "
+            f"{labels[vertex]}, by the groups {annotation.nyu40_ids[vertex]}: {_V1_CAUSE}",
+            _describe_v1_remedy(path),
+        )
+    if not count:
+        return ()
+    return (SceneWarning(WarningKind.LABELS_CONTRADICT_GROUPS, count=count),)
 
 
 def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
@@ -230,7 +304,9 @@ def is_there(path: Path) -> bool:
 def _check_count(path: Path, found: int, expected: int) -> None:
     if found != expected:
         mesh_name = f"{path.parent.name}{release.MESH.suffix}"
-        raise AnnotationError(f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}")
+        raise AnnotationError(
+            f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}", download_hint(path)
+        )
 
 
 def _find_warnings(scene: RawScene, split: Split, contents: RawContents) -> Iterator[SceneWarning]:

@@ -1,69 +1,111 @@
-"""What a worker process does with one scene: keep its file if it is up to date, else make a new one.
+"""One scene of a run, in a worker process: keep its file if it is up to date, else make a new one.
 
-It writes under a temporary name; the run itself puts the file in place, so that a worker that outlives its run never
-overwrites what the next run has made.
+    read what is there --> current?  keep it
+                       --> else      process_scene --> temporary file
 
-So that a rerun need not read files, sizes and times of those that were found right are kept beside the manifest. As
-rsync does: a file is taken for unchanged where size, time of change in ns, and inode are the same, unless all bytes are
-asked to be compared. That is not part of the folder's content: without it, the next run reads everything once.
+The worker writes under a temporary name, and the run itself renames the file: a worker that outlives its run never
+overwrites a file of the next run.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
-from scannet_prep.errors import AnnotationError, ContentError, FileError, OutputError
-from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Fingerprint, read_file, write_if_changed, write_temporary
+from scannet_prep.backports import StrEnum
+from scannet_prep.errors import AnnotationError, FileError
+from scannet_prep.files import Fingerprint, read_file, write_temporary
 from scannet_prep.labels import LabelMap
-from scannet_prep.processed.manifest import SceneEntry, shards_of
+from scannet_prep.processed.folder import read_entry
+from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions, encode_processed, parse_processed
-from scannet_prep.raw.layout import RawScene
-from scannet_prep.release import AGGREGATION, INFO, INPUT_KINDS, MESH
-from scannet_prep.scene import Split
+from scannet_prep.raw.layout import RawScene, download_hint
+from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SPLIT_DIRS
+from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process.make_scene import find_raw_files, fingerprint_files, process_scene, used_label_map
-from scannet_prep.typed_json import encode_json, parse_json
+from scannet_prep.stages.process.seen import SeenScene, look_at
 
-SEEN_NAME = ".scannet-prep-seen.json"
-SHARD_SEEN_SUFFIX = ".seen.json"
+# The file that a warning is about, if that is not the one with the groups.
+_FILES = {
+    WarningKind.NO_FACES: MESH,
+    WarningKind.NO_ALIGNMENT: INFO,
+    WarningKind.NO_INFO: INFO,
+    WarningKind.NOT_RIGID: INFO,
+    WarningKind.LABELS_CONTRADICT_GROUPS: LABELS_MESH,
+}
 
-# What warnings are about, where that is not the groups.
-_FILES = {WarningKind.NO_FACES: MESH, WarningKind.NO_ALIGNMENT: INFO, WarningKind.NOT_RIGID: INFO}
+
+class Reason(StrEnum):
+    """The reason why a scene is processed, in the words of `--dry-run`; the last two are those of scenes that stay."""
+
+    NEW = "not processed yet"
+    FORCED = "--force"
+    OPTIONS = "other options, or an older format"
+    LABEL_MAP = "the label map changed"
+    RAW_CHANGED = "raw files changed"
+    OUTPUT_CHANGED = "the processed file changed"
+    UNKNOWN = "compared first, and processed if inputs or options differ"
+    RAW_GONE = "raw files are gone, so it stays as it is"
+    UP_TO_DATE = "up to date"
+
+    @property
+    def keeps_scene(self) -> bool:
+        """Whether the scene stays as it is."""
+        return self in (Reason.RAW_GONE, Reason.UP_TO_DATE)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTask:
-    """One scene to be made.
+    """One scene of a run.
 
     Attributes:
         scene: Its raw files.
         split: The split it goes into.
         path: The file to write.
-        recorded: What the manifest says of that file; None where it says nothing.
+        recorded: Its entry in the folder's manifest; None if it has none.
+        reason: The reason why it is processed, or that it is up to date.
     """
 
     scene: RawScene
     split: Split
     path: Path
     recorded: SceneEntry | None
+    reason: Reason = Reason.UNKNOWN
+
+    @property
+    def scene_id(self) -> SceneId:
+        """The scene."""
+        return self.scene.scene_id
+
+    @property
+    def source(self) -> Path:
+        """The folder of its raw files, for messages."""
+        return self.scene.directory
+
+    @property
+    def mesh_bytes(self) -> int:
+        """Size of the mesh; 0 if no scene can be made of it."""
+        with suppress(OSError):  # the worker reports it
+            size_bytes = self.scene.path(MESH).stat().st_size
+            return size_bytes if size_bytes <= MESH.max_bytes else 0
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """What all tasks of a run share.
+    """The settings that all tasks of a run share.
 
     Attributes:
-        options: How scenes are made.
+        options: The options of the folder.
         label_map: Ids by raw category; the label map beside the raw scenes, else the built-in one.
-        is_forced: Whether scenes are made again even where they are up to date.
+        is_forced: Whether scenes are made again even if they are up to date.
         is_strict: Whether doubts about labels are errors.
         is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only a warning.
-        compares_bytes: Whether all files are read, and not taken for unchanged by their sizes and times.
+        compares_bytes: Whether all files are read, rather than judged by their sizes and times.
+        uses_numba: Whether the compiled loops are used, if numba is installed. The scenes are the same.
     """
 
     options: ProcessOptions
@@ -72,6 +114,7 @@ class ProcessContext:
     is_strict: bool = False
     is_lenient: bool = False
     compares_bytes: bool = False
+    uses_numba: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,127 +123,129 @@ class FinishedScene:
 
     Attributes:
         entry: Its line in the manifest.
-        seen: What its files were like: their sizes, times and inodes.
-        temporary_path: The file that this run made, which has still to be put in place; None where the scene was up to
-            date.
+        seen: The state of its files; None if they are to be read again next time.
+        temporary_path: The file that this run made and has yet to rename; None if the scene was up to date.
     """
 
     entry: SceneEntry
-    seen: str
+    seen: SeenScene | None
     temporary_path: Path | None = None
 
 
-def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene | SceneFailure | OutputError:
-    """Make one scene, unless it is up to date. Errors are returned, not raised: the worker goes on with others.
+def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene:
+    """Make one scene in a worker, unless it is up to date.
 
-    Returns:
-        The scene, or why it could not be made; an `OutputError` where no further scene could be written either.
+    Raises:
+        ScanNetPrepError: Raw files are missing or damaged, or their warnings are errors in this run.
+        OutputError: Its file cannot be written.
     """
+    if task.reason is Reason.RAW_GONE:
+        return _keep_without_raw_files(task, context)
+
+    # The inputs as they were before they were read: a later change is found in the next run.
+    before = look_at(task.scene, task.split, task.path, context.label_map)
+    entry = None if context.is_forced else _find_current(task, context)
+    if entry is not None:
+        _check_warnings(task, entry.warnings, context)
+        return FinishedScene(entry, before)
+
+    scene = process_scene(task.scene, task.split, context.options, context.label_map, uses_numba=context.uses_numba)
+    _check_warnings(task, scene.meta.warnings, context)
+    after = look_at(task.scene, task.split, task.path, context.label_map)
+    if after.inputs != before.inputs:
+        raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
+    chunks = encode_processed(scene)
+    temporary_path = write_temporary(task.path, chunks)
+    written = look_at(task.scene, task.split, temporary_path, context.label_map)
+    entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
+    return FinishedScene(entry, replace(before, output=written.output), temporary_path)
+
+
+def has_errors(task: ProcessTask, context: ProcessContext) -> bool:
+    """Whether the recorded warnings of a scene are errors in this run."""
+    if task.recorded is None:
+        return False
     try:
-        return _make(task, context)
-    except OutputError as error:
-        return error
-    except Exception as error:  # noqa: BLE001 - a bug must not stop the other scenes; its traceback is kept and shown
-        return SceneFailure.from_exception(task.scene.scene_id, error, task.scene.directory)
+        _check_warnings(task, task.recorded.warnings, context)
+    except AnnotationError:
+        return True
+    return False
 
 
 def _check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], context: ProcessContext) -> None:
-    """Make errors of warnings, where that is wanted.
+    """Raise an error for warnings that are errors in this run.
 
     Raises:
         AnnotationError: There is such a warning; names the files that it is about.
     """
-    found, hint = [item for item in warnings if item.kind.is_damage], ""
-    if found and task.split is not Split.TEST and not context.is_lenient:
-        hint = "every train and val scene of the release has it: download the file again, or be lenient about it"
-    elif context.is_strict and (found := [item for item in warnings if item.kind.is_doubt]):
-        hint = "to go on all the same, do not be strict about it"
-    if hint:
-        paths = (task.scene.path(_FILES.get(item.kind, AGGREGATION)) for item in found)
-        raise AnnotationError("; ".join(f"{path}: {item.text}" for path, item in zip(paths, found, strict=True)), hint)
+    damage = [warning for warning in warnings if warning.kind.is_damage]
+    if damage and task.split is not Split.TEST and not context.is_lenient:
+        path = task.scene.path(_FILES.get(damage[0].kind, AGGREGATION))
+        advice = f"every train and val scene has it; {download_hint(path)}; or pass --lenient"
+        raise _error_of_warnings(task, damage, advice)
+    doubts = [warning for warning in warnings if warning.kind.is_doubt]
+    if doubts and context.is_strict:
+        raise _error_of_warnings(task, doubts, "to process the scene anyway, leave out --strict")
 
 
-def _make(task: ProcessTask, context: ProcessContext) -> FinishedScene:
-    inputs = _see_inputs(task, context.label_map)
-    entry = None if context.is_forced else _find_current(task, context)
-    if entry is not None:
-        _check_warnings(task, entry.warnings, context)
-        return FinishedScene(entry, f"{inputs} {_see(task.path)}")
-    scene = process_scene(task.scene, task.split, context.options, context.label_map)
-    _check_warnings(task, scene.meta.warnings, context)
-    if _see_inputs(task, context.label_map) != inputs:
-        raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
-    chunks = encode_processed(scene)
-    path = write_temporary(task.path, chunks)
-    entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
-    # The inputs as they were before they were read: what has changed since is read again next time.
-    return FinishedScene(entry, f"{inputs} {_see(path)}", path)
+def _error_of_warnings(task: ProcessTask, warnings: list[SceneWarning], hint: str) -> AnnotationError:
+    faults = []
+    for warning in warnings:
+        path = task.scene.path(_FILES.get(warning.kind, AGGREGATION))
+        faults.append(f"{path}: {warning.fault}")
+    return AnnotationError("; ".join(faults), hint)
+
+
+def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> FinishedScene:
+    """Keep a scene whose raw files are gone.
+
+    Its file must be the recorded one. Without a record, for example because the manifest was removed, it must be whole
+    and made with the options and the label map of the folder.
+    """
+    head = Manifest(context.options, context.label_map.digest)
+    try:
+        entry = read_entry(task.path, task.scene.scene_id, task.split, head)
+    except FileError as error:
+        raise _error_without_raw_files(task, error.problem) from None
+    if task.recorded is not None and entry.fingerprint != task.recorded.fingerprint:
+        raise _error_without_raw_files(task, "is not the file that the manifest records")
+    return FinishedScene(entry, seen=None)
+
+
+def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
+    parent = task.scene.parent
+    raw_dir = parent.parent if parent.name in SPLIT_DIRS.values() else parent
+    return unusable_without_raw_files(task.path, problem, raw_dir)
+
+
+def unusable_without_raw_files(path: Path, problem: str, raw_dir: Path) -> FileError:
+    """Describe a processed scene that cannot be used as it is, and cannot be processed again either."""
+    download = f"scannet-prep download --types seg -o {quote(str(raw_dir))} --scenes {path.stem}"
+    hint = f"download them again: {download}; or remove the scene: rm {quote(str(path))}"
+    return FileError(path, f"{problem}, and its raw files are gone", hint)
 
 
 def _find_current(task: ProcessTask, context: ProcessContext) -> SceneEntry | None:
-    """The scene's file, if it is whole and was made from the same inputs with the same options.
+    """Return the entry of the scene's file, if that is whole and was made from the same inputs and options.
 
-    Whole is what has the fingerprint that the manifest records; a file that the manifest does not know, for example
-    after a run that was interrupted, is whole where to encode its content again gives the same bytes.
+    A file is whole if it has the fingerprint that the manifest records. A file that the manifest does not record, for
+    example after an interrupted run, is whole if encoding its content again gives the same bytes.
     """
     try:
         data = read_file(task.path, MAX_FILE_BYTES)
         scene = parse_processed(data, task.path)
     except FileError:
-        return None  # not there, truncated, or not ours: made again
+        return None  # missing, truncated, or of another program or version: made again
     paths = find_raw_files(task.scene, task.split, context.options)
-    fingerprint, meta = Fingerprint.from_bytes(data), scene.meta
+    meta = scene.meta
+    if (meta.scene_id, meta.split, meta.options) != (task.scene_id, task.split, context.options):
+        return None
+    if meta.label_map != used_label_map(paths, context.label_map):
+        return None
+    fingerprint = Fingerprint.from_bytes(data)
     is_recorded = task.recorded is not None and task.recorded.fingerprint == fingerprint
-    is_same = (
-        (meta.scene_id, meta.split) == (task.scene.scene_id, task.split)
-        and meta.options == context.options
-        and meta.label_map == used_label_map(paths, context.label_map)
-        and (is_recorded or b"".join(encode_processed(scene)) == data)
-        and meta.inputs == fingerprint_files(paths)
-    )
-    return SceneEntry.from_scene(scene, fingerprint) if is_same else None
-
-
-def find_unchanged(
-    tasks: Iterable[ProcessTask], entries: Mapping[str, SceneEntry], context: ProcessContext, seen: Mapping[str, str]
-) -> dict[str, FinishedScene]:
-    """The scenes whose files are as the last run saw them, so that they need not be opened."""
-    found = dict[str, FinishedScene]()
-    for task in () if context.is_forced or context.compares_bytes else tasks:
-        entry, now = entries.get(task.scene.scene_id), ""
-        if entry and (entry.split, entry.options) == (task.split, context.options) and not task.scene.problem:
-            with suppress(AnnotationError):  # the worker finds it again
-                _check_warnings(task, entry.warnings, context)
-                now = f"{_see_inputs(task, context.label_map)} {_see(task.path)}"
-        if entry and now and now == seen.get(task.scene.scene_id):
-            found[task.scene.scene_id] = FinishedScene(entry, now)
-    return found
-
-
-def read_seen(out_dir: Path) -> dict[str, str]:
-    """Read what the last run saw, and shards after it, by scene id; empty where nothing is known."""
-    seen = dict[str, str]()
-    for path in (out_dir / SEEN_NAME, *shards_of(out_dir).list_files(SHARD_SEEN_SUFFIX).values()):
-        with suppress(FileError, ContentError):  # damaged: then everything is read again
-            seen |= parse_json(read_file(path), dict[str, str])
-    return seen
-
-
-def write_seen(path: Path, scenes: Mapping[str, str]) -> None:
-    """Write what this run saw, unless that cannot be written: it only saves time."""
-    with suppress(OutputError):
-        write_if_changed(path, encode_json(dict(sorted(scenes.items()))))
-
-
-def _see_inputs(task: ProcessTask, label_map: LabelMap) -> str:
-    """What the label map and the raw files are like: digest; size, time of change in ns and inode of each."""
-    start = f"{task.scene.parent}/{task.scene.scene_id}/{task.scene.scene_id}"
-    return " ".join([label_map.digest, *(_see(start + kind.suffix) for kind in INPUT_KINDS)])
-
-
-def _see(path: str | Path) -> str:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - eleven thousand of them, before anything else happens
-    except OSError:
-        return "-"
-    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+    if not is_recorded and b"".join(encode_processed(scene)) != data:
+        return None
+    if meta.inputs != fingerprint_files(paths):
+        return None
+    return SceneEntry.from_scene(scene, fingerprint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -65,9 +66,10 @@ def _measure(task: CheckTask, source: Source, findings: Findings) -> tuple[Scene
     """Measure one scene, in a worker."""
     scene, entry = source.load(task.scene_id)
     if not (np.isfinite(scene.points).all() and np.isfinite(scene.axis_alignment).all()):
-        raise FileError(source.place.name, "points or the axis alignment are not all finite", "process the scene again")
+        raise FileError(source.place.name, "points or the axis alignment are not all finite")
+    hint = f"to list the differences: scannet-prep verify {quote(source.place.name)}"
     if source.kind != "raw" and entry != source.place.entries[task.scene_id]:
-        findings.error(source.place.name, "is not what the manifest records", "scannet-prep verify tells what differs")
+        findings.error(source.place.name, "is not what the manifest records", hint)
     moves = np.eye(4) if scene.meta.options.align_axis else scene.axis_alignment
     return entry, measure_scene(scene.points, scene.normals, scene.nyu40_ids, moves)
 

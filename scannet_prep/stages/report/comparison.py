@@ -17,6 +17,7 @@ from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, read_file
 from scannet_prep.labels import LABEL_MAP_NAME, find_label_map
 from scannet_prep.processed.manifest import SceneEntry, parse_manifest
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
 from scannet_prep.release import INPUT_KINDS
 from scannet_prep.scene import SceneId
@@ -100,7 +101,7 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
     mine, theirs = sides
     if mine.kind != theirs.kind:
         told = f"{mine.name} holds {mine.kind} scenes, {theirs.name} {theirs.kind} ones: they cannot be compared"
-        raise UsageError(told, "compare two raw trees, or what was processed from both")
+        raise UsageError(told, "name two raw folders, or two processed folders or archives")
     scene_ids = sorted(mine.scenes & theirs.scenes)
     found = reading.look(_look, scene_ids, sides, findings)
     differences = {name: facts for name, facts in found.items() if facts}
@@ -125,6 +126,7 @@ class _Side:
         name: Path or address.
         kind: `processed` or `raw`.
         records: What is on record of each scene, where only that is known.
+        options: The options of a processed folder; None for raw scenes.
         source: The scenes themselves; None where they are not there.
         label_map: Beside raw scenes, its digest; `-` for none.
     """
@@ -132,6 +134,7 @@ class _Side:
     name: str
     kind: str
     records: Mapping[str, SceneEntry | Mapping[str, LockEntry]]
+    options: ProcessOptions | None = None
     source: Source | None = None
     label_map: str = "-"
 
@@ -143,21 +146,32 @@ class _Side:
     def tell(self, scene_id: str, *, is_deep: bool) -> Facts:
         """What is known of a scene's files; or, of a processed one, of what is in it."""
         if self.source is None:
-            return _flatten(self.records[scene_id])
+            return self._flatten_entry(self.records[scene_id])
         if self.source.raw is not None:
             raw, _ = self.source.raw[scene_id]
             paths = [path for kind in INPUT_KINDS if (path := raw.path(kind)).exists()]
             if not paths:
-                raise MissingFileError(raw.directory, "holds none of the scene's files", "download the scene")
+                raise MissingFileError(
+                    raw.directory,
+                    "holds none of the scene's files",
+                    f"scannet-prep download --types seg --scenes {raw.scene_id}",
+                )
             return _flatten({path.name: digest_file(path) for path in paths})
         scene, entry = self.source.load(scene_id)
         if not is_deep:
-            return _flatten(entry)
+            return self._flatten_entry(entry)
         facts, arrays = _flatten(replace(scene.meta, program_version="")), scene.arrays()
         del arrays["meta"]
         for key, array in arrays.items():
             crc32 = Fingerprint.from_bytes(array.reshape(-1).view("u1").data).crc32
             facts[f"array {key}"] = f"{array.dtype} {array.shape}, CRC-32 {crc32}"
+        return facts
+
+    def _flatten_entry(self, entry: SceneEntry | Mapping[str, LockEntry]) -> Facts:
+        """The facts of a record, with the options of its folder."""
+        facts = _flatten(entry)
+        if self.options is not None:
+            facts |= _flatten(self.options, "options")
         return facts
 
 
@@ -174,11 +188,17 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
         side = _read_record(path)
     else:
         source = open_source(places, reading, findings)
-        label_map = find_label_map(path) if source.raw is not None else None
-        digest = digest_file(label_map).sha256 if label_map else "-"
-        side = _Side(source.place.name, "processed" if source.raw is None else "raw", {}, source, digest)
+        name = source.place.name
+        if source.raw is None:
+            side = _Side(name=name, kind="processed", records={}, options=source.place.options, source=source)
+        else:
+            label_map = find_label_map(path)
+            digest = digest_file(label_map).sha256 if label_map else "-"
+            side = _Side(name=name, kind="raw", records={}, source=source, label_map=digest)
     if not side.scenes:  # to find no difference would prove nothing
-        raise FileError(side.name, "names no scene: there is nothing to compare", "give a place that holds scenes")
+        raise FileError(
+            side.name, "names no scene: there is nothing to compare", "name a folder or an archive that holds scenes"
+        )
     return side
 
 
@@ -186,14 +206,15 @@ def _read_record(path: Path) -> _Side:
     """Read a `manifest.json` or a `scannet.lock`."""
     data, found, label_map = read_file(path), dict[str, dict[str, LockEntry]](), "-"
     if data.lstrip().startswith(b"{"):
-        return _Side(str(path), "processed", parse_manifest(data, path).scenes)
+        manifest = parse_manifest(data, path)
+        return _Side(name=str(path), kind="processed", records=manifest.scenes, options=manifest.options)
     for name, entry in read_lock(path, data).items():
         file = PurePosixPath(name)
         if file.name == LABEL_MAP_NAME:
             label_map = entry.sha256
         elif SceneId.is_valid(file.parent.name) and file.name.removeprefix(file.parent.name) in _SUFFIXES:
             found.setdefault(file.parent.name, {})[file.name] = entry
-    return _Side(str(path), "raw", found, None, label_map)
+    return _Side(name=str(path), kind="raw", records=found, label_map=label_map)
 
 
 def _flatten(value: object, name: str = "") -> dict[str, str]:

@@ -13,6 +13,7 @@ import numpy as np
 from scannet_prep.failures import list_some
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.manifest import SceneEntry
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.space import format_bytes
@@ -72,6 +73,7 @@ class Report:
     Attributes:
         place: Path or address.
         kind: `processed`, `archive` or `raw`.
+        options: The options that the scenes were processed with; None for a raw tree.
         splits: By split, and of `all`: `scenes`, `vertices`, `size_bytes` of the files of scenes (of an archive,
             unpacked); and vertices of train and val (`annotated`), and those of them that have a group (`labeled`).
         label_sets: A row for each class of each label set, as `tables.distribution` has them.
@@ -85,6 +87,7 @@ class Report:
 
     place: str
     kind: str
+    options: ProcessOptions | None
     splits: dict[str, dict[str, int]] = field(hash=False)
     label_sets: dict[str, list[dict[str, Any]]] = field(hash=False)
     measures: dict[str, dict[str, float]] = field(hash=False)
@@ -93,6 +96,14 @@ class Report:
     warnings: tuple[WarningSummary, ...]
     findings: tuple[Finding, ...]
     table: list[dict[str, Any]] = field(hash=False)
+
+    @property
+    def contents(self) -> str:
+        """Kind of the scenes, and for processed scenes their label set and frame."""
+        if self.options is None:
+            return f"{self.kind} scenes"
+        frame = "axis-aligned" if self.options.align_axis else "frame of the scan"
+        return f"{self.kind} scenes, {self.options.label_set.name}, {frame}"
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -136,6 +147,7 @@ def make_report(
     return Report(
         place=source.place.name,
         kind=source.kind,
+        options=source.place.options if source.raw is None else None,
         splits=count_by_split((entry.split, _count(entry)) for entry in entries.values()),
         label_sets={item.name: _to_rows(distribution(records, item)) for item in (SCANNET20, SCANNET200)},
         measures=numbers.agg(["min", "median", "max"]).round(4).dropna(axis="columns", how="all").to_dict(),

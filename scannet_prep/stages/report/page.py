@@ -52,7 +52,7 @@ them ({TERMS_URL}). Made by scannet-prep {VERSION} report."""
 
 
 def _make_sections(report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None) -> Iterator[Element]:
-    what = f"{report.kind} scenes; errors: {len(report.errors):,}; scenes that stand out: {len(report.odd):,}"
+    what = f"{report.contents}; errors: {len(report.errors):,}; scenes that stand out: {len(report.odd):,}"
     yield element("header", element("h1", report.place), element("p", what))
     if comparison is not None:
         yield _section(f"Compared with {comparison.there}", comparison.summary, _lay_out(comparison.table))

@@ -11,7 +11,14 @@ from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import FileError, TransferError
 from scannet_prep.files import Fingerprint
-from scannet_prep.labels import LABEL_MAP_NAME, LabelMap, builtin_label_map, find_label_map, label_map_for
+from scannet_prep.labels import (
+    LABEL_MAP_NAME,
+    LabelMap,
+    builtin_label_map,
+    describe_differences,
+    find_label_map,
+    label_map_for,
+)
 from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, check_meta, parse_processed
@@ -105,7 +112,7 @@ class Source:
         except TransferError as error:
             raise FileError(self.place.name, error.message, error.hint) from error
         scene = parse_processed(data, path)
-        check_meta(scene.meta, path, scene_id, self.place.entries[scene_id].split)
+        check_meta(scene.meta, path, scene_id, self.place.entries[scene_id].split, self.place.options)
         return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
 
 
@@ -122,7 +129,15 @@ def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -
         if find_label_map(path) is None:
             findings.note(path / LABEL_MAP_NAME, "no such file: the built-in label map is used")
         label_map = findings.attempt(path, label_map_for, path)
-        place = ProcessedPlace(str(path), None, {}, {item.scene_id: item for item in failures})
+        if label_map is not None and (difference := describe_differences(label_map)):
+            findings.note(Path(label_map.source), difference)
+        place = ProcessedPlace(
+            name=str(path),
+            options=ProcessOptions(),
+            folder=None,
+            entries={},
+            failures={failure.scene_id: failure for failure in failures},
+        )
         source = Source(place, {name: (scenes[name], split) for name, split in chosen}, label_map)
     else:
         source = Source(open_place(places, certificates=reading.certificates, must_be_usable=False))

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scannet_prep.archive.checksum import check_checksum
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.source import Place
-from scannet_prep.errors import UnknownSplitError, UsageError
+from scannet_prep.archive.source import FileSource, Place
+from scannet_prep.errors import UsageError
 from scannet_prep.export import is_export
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
@@ -23,8 +24,11 @@ from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.verify import export, processed, raw
 from scannet_prep.tree import find_folder, identify_tree
 
-_DAMAGED_HINT = "copy the archive again, or pack it again; the other scenes can be used, and unpack gets them out"
-_WARNING_HINT = "the files here are whole; copy again what is damaged or missing, or pack it again by force"
+_DAMAGED_HINT = (
+    "copy the archive again, or pack it again: scannet-prep pack --force; "
+    "the other scenes can be used: scannet-prep unpack recovers them"
+)
+_WARNING_HINT = "the files here are whole; copy the archive again, or pack it again: scannet-prep pack --force"
 # What finds what is to be checked of a tree, and checks a scene.
 _CHECKS: dict[str, Any] = {ArchiveKind.RAW: raw, ArchiveKind.PROCESSED: processed, "export": export}
 
@@ -37,6 +41,7 @@ class VerifyReport:
         paths: The tree, or the archives: paths or addresses.
         kind: `raw`, `processed`, `export` or `archive`.
         scenes: How many were checked.
+        shared_files: Number of checked files that belong to no scene: those in `tasks/` of a raw tree.
         vertices: Of the whole ones; 0 where they were not counted.
         size_bytes: Of the files that were read, or of all archives.
         splits: Of each split, how many of its official scenes are `present`, and how many there are (`official`).
@@ -48,12 +53,19 @@ class VerifyReport:
     paths: tuple[str, ...]
     kind: str
     scenes: int
+    shared_files: int
     vertices: int
     size_bytes: int
     splits: Mapping[str, Mapping[str, int]] = field(hash=False)
     whole_scenes: tuple[str, ...]
     damaged_scenes: tuple[str, ...]
     findings: tuple[Finding, ...]
+
+    @property
+    def to_download(self) -> tuple[list[str], list[str]]:
+        """Of a raw tree: the types and the scenes to download again; no scenes if others may be concerned, too."""
+        types, scenes = raw.find_damaged_types(self.findings)
+        return types, [] if "" in scenes else sorted(scenes)
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -86,16 +98,19 @@ def run(
     Raises:
         MissingFileError: It is not such a tree.
         FileError: It cannot be looked into.
-        UsageError: Several folders; `against`, which is for raw trees; or a part of the scenes that must be complete.
+        UsageError: Several folders; `against`, which is for raw trees; or a part of the scenes that must be complete;
+            or there are no scenes of the selected splits.
         UnknownSceneError: The selection contradicts itself.
-        UnknownSplitError: There are no scenes of the splits that were asked for.
         WorkerDiedError: Worker processes cannot be started.
         ScanNetPrepError: Of archives, what `ArchiveSet` raises.
     """
     selection, findings, progress = selection or Selection(), Findings(), progress or Progress()
     present: Mapping[Any, str | None]
     if must_be_complete and not selection.has_whole_splits:
-        raise UsageError("a part of the scenes cannot be complete", "ask for whole splits, or not for completeness")
+        raise UsageError(
+            "a part of the scenes cannot be complete", "leave out --complete; or leave out --scenes and --limit"
+        )
+    shared_files = 0
     path, kind = find_folder(places), "archive"
     if path is not None:
         kind = "export" if is_export(path) else str(identify_tree(path))
@@ -106,6 +121,8 @@ def run(
         archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
         paths = tuple(archives.names)
         checked = _check_archives(archives, selection, findings, jobs, progress)
+        if selection == Selection():
+            _check_checksums(archives, findings)
         present, size_bytes = archives.held, sum(reader.source.size_bytes for reader in archives.readers)
     else:
         paths, check = (str(path),), _CHECKS[kind]
@@ -114,15 +131,19 @@ def run(
         numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
         checked = {name: count for name, (count, _) in numbers.items()}
         size_bytes = sum(size for _, size in numbers.values())
+        if kind == ArchiveKind.RAW and selection == Selection():
+            shared_files, shared_bytes = raw.check_shared_files(path, findings, against, progress)
+            size_bytes += shared_bytes
     splits = _compare_with_lists(paths[0], selection, present, findings, must_be_complete=must_be_complete)
     damaged = {finding.scene_id for finding in findings.found if finding.is_error}
-    if not (checked or damaged):
+    if not (checked or damaged or shared_files):
         # To check nothing and find nothing wrong would not be a check.
-        raise UnknownSplitError(f"{paths[0]}: holds no scenes of the splits {', '.join(splits)}", "choose other splits")
+        raise UsageError(f"{paths[0]}: holds no scenes of the splits {', '.join(splits)}", "check --splits")
     return VerifyReport(
         paths=paths,
         kind=kind,
         scenes=len(checked),
+        shared_files=shared_files,
         vertices=sum(checked.values()),
         size_bytes=size_bytes,
         splits=splits,
@@ -165,6 +186,14 @@ def _check_archives(
     for scene_id in sorted(expected - checked.keys()) if selection.limit is None else ():
         findings.error(archives.names[0], message, hint, scene_id=scene_id)
     return checked
+
+
+def _check_checksums(archives: ArchiveSet, findings: Findings) -> None:
+    """Compare archives on a disk with the checksum files beside them, where there are any."""
+    for reader in archives.readers:
+        if isinstance(reader.source, FileSource):
+            path = Path(reader.name)
+            findings.attempt(path, check_checksum, path)
 
 
 def _compare_with_lists(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scannet_prep.errors import FileError
 from scannet_prep.export import EXPORT_NAME
-from scannet_prep.export.manifest import read_export, shards_of
+from scannet_prep.export.manifest import read_export
 from scannet_prep.failures import list_some
 from scannet_prep.files import Fingerprint
 from scannet_prep.scene import SceneId, Split
@@ -25,10 +25,7 @@ def plan(
     Returns:
         Scenes to check, each with what the manifest records of its files by name; and the split of all there are.
     """
-    path, shards = out_dir / EXPORT_NAME, shards_of(out_dir)
-    findings.found += [Finding.from_exception(fault, shards.path) for fault in shards.find_faults()]
-    if shards.exists() and not findings.found:
-        findings.error(shards.path, "has not been merged", f"{_AGAIN}, without a shard")
+    path = out_dir / EXPORT_NAME
     try:
         manifest = read_export(out_dir)
     except FileError as error:
@@ -62,5 +59,5 @@ def _check_files(out_dir: Path, files: Mapping[str, Fingerprint], findings: Find
         if found is not None and found != known:
             numbers = [f"{item.size_bytes:,} bytes and CRC-32 {item.crc32}" for item in (found, known)]
             findings.error(
-                out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", f"{_AGAIN}, by force"
+                out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", f"{_AGAIN} with --force"
             )

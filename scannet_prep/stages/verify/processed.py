@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
+from scannet_prep.errors import OldFormatError
 from scannet_prep.files import Fingerprint, read_file
-from scannet_prep.processed.folder import find_state, iter_processed_scenes, processed_path
+from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
-
-_AGAIN = "scannet-prep process --checksum, with the same options, keeps whole scenes, and makes the others"
 
 
 def plan(
@@ -22,44 +22,75 @@ def plan(
 
     Returns:
         Scenes to check, each with its split and what the manifest records of it; and the split of all there are.
+
+    Raises:
+        OldFormatError: The folder has the format of an older version, which cannot be checked.
     """
-    state = find_state(out_dir)
-    manifest = state.manifest if state.has_manifest else Manifest(is_complete=False)
-    findings.found += [Finding.from_exception(fault, out_dir) for fault in state.faults]
-    if not (state.has_manifest or state.faults):
-        findings.error(out_dir / MANIFEST_NAME, "no such file", _AGAIN)
-    present = {(name, split) for name, split, _ in iter_processed_scenes(out_dir)}  # one may lie in two splits
-    splits = dict(sorted(present))
+    state = _find_usable_state(out_dir, findings)
+    manifest = state.manifest
+    # A scene may lie in two splits.
+    present = {(name, split): path for name, split, path in folder.iter_processed_scenes(out_dir)}
     recorded = {(SceneId(name), entry.split): entry for name, entry in manifest.scenes.items()}
-    read = {fault.path for fault in state.faults}  # without a manifest, every scene
-    known, tasks = set(manifest.failures), []
-    for name, split in sorted(present | recorded.keys()):
-        path, entry = processed_path(out_dir, split, name), recorded.get((name, split))
+    # Without a manifest, and after an interruption, files count that no manifest records.
+    is_manifest_final = state.has_manifest and not (out_dir / folder.UNFINISHED_NAME).exists()
+    already_read = {fault.path for fault in state.faults}
+
+    splits = dict(sorted(present))
+    tasks = []
+    for name, split in sorted(present | recorded):
         if not selection.wants(name, split):
             continue
-        known.add(name)
-        if name not in splits:
-            findings.error(path, "no such file, though the manifest names it", _AGAIN, scene_id=name)
-        elif (name, split) in present and (entry or not manifest.is_complete) and path not in read:
-            tasks.append(CheckTask(name, path, (split, entry)))
-        elif entry is None and manifest.is_complete and name not in manifest.failures:
-            hint = "remove it" if name in manifest.scenes else _AGAIN
+        path = folder.processed_path(out_dir, split, name)
+        entry = recorded.get((name, split))
+        if (name, split) not in present:
+            if name not in splits:
+                findings.error(
+                    path, "no such file, though the manifest names it", _process_again(out_dir), scene_id=name
+                )
+        elif entry is None and is_manifest_final:
+            hint = f"remove it: rm {quote(str(path))}"
             findings.error(path, f"is not in the manifest as a {split} scene", hint, scene_id=name)
+        elif path not in already_read:
+            tasks.append(CheckTask(name, path, (split, entry, manifest.options)))
+
+    _report_failures(out_dir, manifest, selection, findings)
+    known = {name for name, split in present | recorded if selection.wants(name, split)} | manifest.failures.keys()
+    for scene_id in set(selection.scene_ids or ()) - known:
+        findings.error(out_dir, "is not here, or not in the selected splits", scene_id=scene_id)
+    return tuple(tasks[: selection.limit]), splits, None
+
+
+def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
+    """Inspect the folder as a whole; its faults are findings."""
+    state = folder.find_state(out_dir)
+    for fault in state.faults:
+        if isinstance(fault, OldFormatError):
+            raise fault
+        findings.found.append(Finding.from_exception(fault, out_dir))
+    if not (state.has_manifest or state.faults):
+        findings.error(out_dir / MANIFEST_NAME, "no such file", _process_again(out_dir))
+    return state
+
+
+def _report_failures(out_dir: Path, manifest: Manifest, selection: Selection, findings: Findings) -> None:
+    """Report the scenes that failed in processing; their splits are not on record."""
     for scene_id, failure in manifest.failures.items():
-        if selection.scene_ids is None or scene_id in selection.scene_ids:  # its split is not on record
+        if selection.scene_ids is None or scene_id in selection.scene_ids:
             problem = f"this scene failed: {failure.message}"
             findings.error(out_dir / MANIFEST_NAME, problem, failure.hint, scene_id=scene_id)
-    for scene_id in set(selection.scene_ids or ()) - known:
-        findings.error(out_dir, "is not here, or not in the splits that were asked for", scene_id=scene_id)
-    return tuple(tasks[: selection.limit]), splits, None
+
+
+def _process_again(out_dir: Path) -> str:
+    """Return the hint for scenes that are missing or damaged."""
+    return f"scannet-prep process -o {quote(str(out_dir))} --checksum keeps whole scenes and makes the others again"
 
 
 def look(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
     """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its file."""
     data = read_file(task.path)
-    split, entry = task.data
+    split, entry, options = task.data
     scene = parse_processed(data, task.path)
-    check_meta(scene.meta, task.path, task.scene_id, split)
+    check_meta(scene.meta, task.path, task.scene_id, split, options)
     problems = list(find_problems(scene))
     # One cause, one finding: a file that is wrong by itself cannot be the one on record either.
     if not problems and entry is not None:
@@ -71,5 +102,5 @@ def look(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:
             if here != there
         ][:1]
     for problem in problems:
-        findings.error(task.path, problem, _AGAIN)
+        findings.error(task.path, problem, _process_again(task.path.parents[1]))
     return len(scene.points), len(data)

@@ -1,0 +1,19 @@
+"""The checks of the large files of the release, from which no scene is made: zip files and sensor streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from scannet_prep.raw.sensor_stream import check_sensor_stream
+from scannet_prep.raw.zip_file import check_zip
+from scannet_prep.release import Content
+
+LARGE_FILE_CHECKS: dict[Content, Callable[[Path, Callable[[int], None]], None]] = {
+    "zip": check_zip,
+    "sensor stream": check_sensor_stream,
+}
+"""By content, the function that reads a whole file, and raises FileError if a part of it is damaged.
+
+Its second argument is called with the number of bytes that were checked since the last call.
+"""

@@ -1,0 +1,79 @@
+"""The zip files of the release: the check that every member is complete."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from scannet_prep.errors import FileError
+from scannet_prep.files import open_file
+
+_PIECE_BYTES = 1 << 20
+_MAX_TAIL_BYTES = (1 << 16) + 200  # of the end records, with the longest comment
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# NotImplementedError is a RuntimeError, and so is what zipfile raises for encrypted members.
+_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
+
+
+def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> None:
+    """Decompress every member of a zip file, and compare it with its size and CRC-32.
+
+    Args:
+        path: The file.
+        advance: Called with the number of stored bytes that were checked, member by member.
+
+    Raises:
+        FileError: The directory at the end, or a member, is damaged; or there are no members.
+    """
+    with open_file(path, 1 << 40) as raw_file:
+        file = io.BufferedReader(raw_file, _PIECE_BYTES)
+        try:
+            archive = zipfile.ZipFile(file)
+        except _ERRORS as error:
+            raise FileError(path, f"is not a zip file, or is truncated: {error}") from None
+        members = archive.infolist()
+        if not members:
+            raise FileError(path, "is a zip file without files")
+        # zipfile passes over members if a length in the directory is damaged.
+        expected_count = _read_member_count(file)
+        if len(members) != expected_count:
+            problem = f"it lists {len(members):,} files, expected {expected_count:,}"
+            raise FileError(path, f"its directory is damaged: {problem}")
+        for member in members:
+            try:
+                _read_through(archive, member)
+            except _ERRORS as error:
+                raise FileError(path, f"{member.filename!r:.80} in it is damaged: {error}") from None
+            advance(member.compress_size)
+
+
+def _read_member_count(file: BinaryIO) -> int:
+    """Read the number of members from the end record of a zip file, which zipfile has found already."""
+    size_bytes = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size_bytes - _MAX_TAIL_BYTES))
+    tail = file.read()
+    end = tail.rfind(b"PK\x05\x06")
+    (count,) = struct.unpack_from("<H", tail, end + 10)
+    # 65,535 or more members are counted by another record (zip64).
+    large_end = tail.rfind(b"PK\x06\x06", 0, end)
+    if count == 0xFFFF and large_end >= 0:
+        (count,) = struct.unpack_from("<Q", tail, large_end + 32)
+    return int(count)
+
+
+def _read_through(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Read a member to its end; zipfile compares the CRC-32 there."""
+    if member.compress_type not in _METHODS:
+        raise zipfile.BadZipFile(f"its compression method is {member.compress_type}, expected 0 or 8")
+    size_bytes = 0
+    with archive.open(member) as file:
+        while piece := file.read(_PIECE_BYTES):
+            size_bytes += len(piece)
+    if size_bytes != member.file_size:
+        raise zipfile.BadZipFile(f"it has {size_bytes:,} bytes, expected {member.file_size:,}")

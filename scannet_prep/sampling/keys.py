@@ -1,0 +1,71 @@
+"""Keys of samples: the index of a scene and the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from scannet_prep.errors import UsageError
+
+
+class SceneKey(NamedTuple):
+    """Key of a sample: `dataset[key]` reads a scene, with the random numbers of an epoch.
+
+    PyTorch's `Subset` and `ConcatDataset` use a key as a number. That is an error which names what to use instead.
+
+    Attributes:
+        scene_index: Index of the scene in the dataset.
+        epoch: The epoch.
+    """
+
+    scene_index: int
+    epoch: int
+
+    def __index__(self) -> int:
+        """Refuse to be a number: the epoch would be lost."""
+        raise UsageError(
+            f"{tuple(self)} is the index of a scene and an epoch, expected by ScanNet; PyTorch's Subset and "
+            "random_split need plain numbers",
+            "take dataset.subset(indices) for a part of the scenes, and make the sampler from it",
+        )
+
+    def __lt__(self, other: object) -> bool:
+        """Compare with another key; a number is refused, as PyTorch's `ConcatDataset` compares with."""
+        if isinstance(other, tuple):
+            return tuple.__lt__(self, other)
+        raise UsageError(
+            f"{tuple(self)} is the index of a scene and an epoch; PyTorch's ConcatDataset needs plain numbers",
+            "join the datasets with scannet_prep.ConcatDataset([train, val]), or train + val",
+        )
+
+
+class WithEpoch:
+    """Gives `(index, epoch)` for each index of another sampler, so that transforms of `ScanNet` know the epoch.
+
+    For samplers of PyTorch, such as `RandomSampler` and `DistributedSampler`; ours know it by themselves.
+
+    Args:
+        sampler: Gives indices: a sampler of PyTorch, or a collection.
+
+    Attributes:
+        sampler: As given.
+        epoch: What is given with each index; `set_epoch` changes it.
+    """
+
+    def __init__(self, sampler: Any) -> None:  # noqa: ANN401 - has a length, and may have `set_epoch`
+        self.sampler = sampler
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Number of indices."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[SceneKey]:
+        """Indices, each with the epoch."""
+        return (SceneKey(index, self.epoch) for index in self.sampler)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next, to the other sampler too if it wants to know."""
+        self.epoch = epoch
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)

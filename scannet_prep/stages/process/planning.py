@@ -1,0 +1,404 @@
+"""Decide what a run of `process` has to do: options, scenes, and the reason why each is processed.
+
+    raw tree + selection --> scenes
+    command + manifest   --> options of the folder     (one set for all scenes, or the run is refused)
+    sizes and times      --> reason per scene          (up to date, new, raw files changed, ...)
+
+Nothing is written here; `running` does the work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from shlex import quote
+
+from scannet_prep.errors import (
+    FileError,
+    MissingFileError,
+    OldFormatError,
+    RawFileError,
+    UsageError,
+)
+from scannet_prep.export import is_export
+from scannet_prep.failures import SceneFailure, list_some
+from scannet_prep.files import check_is_folder
+from scannet_prep.labels import LABEL_MAP_HINT, LabelMap, describe_differences, label_map_for
+from scannet_prep.processed import folder
+from scannet_prep.processed.manifest import Manifest, read_manifest, read_old_options
+from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
+from scannet_prep.release import SPLIT_DIRS
+from scannet_prep.scene import SceneId, Split
+from scannet_prep.stages.process.make_scene import find_raw_files
+from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason, has_errors
+from scannet_prep.stages.process.seen import SeenScene, look_at, read_seen
+from scannet_prep.stages.selection import Selection, select_scenes
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """The work of one run; making the plan writes nothing.
+
+    Attributes:
+        raw_dir: The raw scenes.
+        out_dir: The processed folder.
+        context: The options, the label map and the strictness that all scenes share.
+        options_source: Where the options come from, in words: the command, the folder, the defaults.
+        before: Options and label map of the folder as it was found; None for a new folder.
+        tasks: The selected scenes, each with the reason why it is processed, or that it is up to date.
+        kept: Scenes without a raw folder that were selected by id and that the folder holds: they stay.
+        failures: Selected scenes that are not available.
+        notes: Warnings about the label map and the raw tree.
+        is_restricted: Whether only a part of the scenes was selected.
+        starts_anew: Whether the options, the label map or the format of the folder change, or the folder is new.
+    """
+
+    raw_dir: Path
+    out_dir: Path
+    context: ProcessContext
+    options_source: str
+    before: Manifest | None
+    tasks: tuple[ProcessTask, ...]
+    kept: tuple[str, ...]
+    failures: tuple[SceneFailure, ...]
+    notes: tuple[str, ...]
+    is_restricted: bool
+    starts_anew: bool
+
+    @property
+    def to_process(self) -> list[str]:
+        """The scenes that are processed for certain. Others stay, or are compared first."""
+        others = {Reason.UNKNOWN, Reason.RAW_GONE, Reason.UP_TO_DATE}
+        return [str(task.scene_id) for task in self.tasks if task.reason not in others]
+
+    @property
+    def scenes_by_reason(self) -> dict[Reason, list[str]]:
+        """Scene ids by the reason why they are processed, or that they are up to date."""
+        by_reason: dict[Reason, list[str]] = {}
+        for reason in Reason:
+            scene_ids = [str(task.scene_id) for task in self.tasks if task.reason is reason]
+            if scene_ids:
+                by_reason[reason] = scene_ids
+        return by_reason
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFolder:
+    """A processed folder as a run finds it.
+
+    Attributes:
+        head: Options and label map alone; None for a new folder.
+        manifest: The manifest; without scenes where it is missing or damaged, so that files are read instead.
+        held: The split of each scene whose file lies in the folder.
+        is_old: Whether the folder has the format of an older version.
+    """
+
+    head: Manifest | None
+    manifest: Manifest
+    held: Mapping[SceneId, Split] = field(hash=False)
+    is_old: bool = False
+
+
+def plan(
+    raw_dir: Path,
+    out_dir: Path,
+    options: ProcessOptions | Mapping[str, bool | str] | None = None,
+    *,
+    selection: Selection | None = None,
+    is_forced: bool = False,
+    is_strict: bool = False,
+    is_lenient: bool = False,
+    compares_bytes: bool = False,
+) -> ProcessPlan:
+    """Decide what to do; nothing is written.
+
+    Args:
+        raw_dir: Folder with `scans/` and `scans_test/`, or with the scene folders themselves.
+        out_dir: Folder for the processed scenes.
+        options: The options to process with. `ProcessOptions` states all of them, a mapping only those that it names;
+            the others, and all of them by default, are those of the folder.
+        selection: Which scenes; all by default.
+        is_forced: Process scenes again even if they are up to date; and the whole folder with other options.
+        is_strict: Treat doubts about labels, such as an unknown raw category, as errors.
+        is_lenient: Treat damage that leaves a train or val scene without alignment, groups or normals as a warning.
+        compares_bytes: Read all files. By default, a file whose size, time and inode are as before is unchanged.
+
+    Raises:
+        MissingFileError: There are no raw scenes.
+        OutputError: `out_dir` is not a folder.
+        UsageError: `out_dir` lies in the raw tree, or is an export, or was made with other options;
+            or the run would leave scenes of the folder as they are that it has to process again; or
+            arguments contradict each other; or there are no scenes of the selected splits.
+        OldFormatError: `out_dir` has the format of an older version, and the run is not forced.
+        RawFileError: The label map beside the raw scenes is damaged; or `is_strict` is set, and it differs from the
+            release's.
+        UnknownSceneError: The selection contradicts itself.
+    """
+    if is_strict and is_lenient:
+        raise UsageError("--strict and --lenient contradict each other", "leave out one of them")
+    selection = selection or Selection()
+    check_is_folder(out_dir)
+    raw_scenes = _find_raw_scenes(raw_dir)
+    _check_apart(raw_dir, out_dir, {scene.parent for scene in raw_scenes.values()})
+
+    try:
+        before = read_folder(out_dir, is_forced=is_forced)
+    except OldFormatError as error:
+        command = f"scannet-prep process --force -o {quote(str(out_dir))} {quote(str(raw_dir))}"
+        raise OldFormatError(error.path, error.problem, f"process the folder again: {command}") from None
+    chosen_options, options_source = _choose_options(out_dir, before, options, is_forced=is_forced)
+    label_map = label_map_for(raw_dir)
+    label_map_notes = _check_label_map(label_map, is_strict=is_strict)
+    context = ProcessContext(
+        options=chosen_options,
+        label_map=label_map,
+        is_forced=is_forced,
+        is_strict=is_strict,
+        is_lenient=is_lenient,
+        compares_bytes=compares_bytes,
+    )
+
+    filed = {scene_id: entry.split for scene_id, entry in before.manifest.scenes.items()}
+    selected, failures = select_scenes(raw_scenes, selection, raw_dir, filed)
+    if not selected and not failures:
+        raise UsageError(
+            f"{raw_dir}: has {len(raw_scenes):,} scenes, but none of {', '.join(selection.splits)}",
+            f"check --splits, or run: scannet-prep download --types seg -o {quote(str(raw_dir))}",
+        )
+    is_restricted = selection != Selection()
+    available = {scene_id: raw_scenes[scene_id] for scene_id, _ in selected}
+    _check_none_left_behind(out_dir, before, context, available, is_restricted=is_restricted)
+
+    seen = read_seen(out_dir)
+    tasks = []
+    for scene_id, split in selected:
+        task = ProcessTask(
+            scene=raw_scenes[scene_id],
+            split=split,
+            path=folder.processed_path(out_dir, split, scene_id),
+            recorded=before.manifest.scenes.get(scene_id),
+        )
+        reason = _find_reason(task, context, before, seen.get(scene_id))
+        tasks.append(replace(task, reason=reason))
+    return ProcessPlan(
+        raw_dir=raw_dir,
+        out_dir=out_dir,
+        context=context,
+        options_source=options_source,
+        before=before.head,
+        tasks=tuple(tasks),
+        kept=tuple(item.scene_id for item in failures if item.scene_id in before.manifest.scenes),
+        failures=tuple(item for item in failures if item.scene_id not in before.manifest.scenes),
+        notes=(*label_map_notes, *_find_notes(raw_scenes)),
+        is_restricted=is_restricted,
+        starts_anew=before.is_old or before.head != Manifest(chosen_options, label_map.digest),
+    )
+
+
+def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
+    """Find the raw scenes, or raise an error that identifies what the place holds instead."""
+    try:
+        return find_raw_scenes(raw_dir)
+    except MissingFileError:
+        # Imported here: they know archives, and take time to load.
+        from scannet_prep.archive.layout import ArchiveKind
+        from scannet_prep.tree import identify_tree
+
+        # Raises for every other kind of place. A raw tree may hold only files of no scene.
+        if identify_tree(raw_dir) is ArchiveKind.RAW:
+            raise
+        raise MissingFileError(
+            raw_dir, "holds processed scenes, expected raw ones", "give the raw folder: scannet-prep process RAW"
+        ) from None
+
+
+def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
+    """Refuse to write among the raw scenes, or into an export; a folder beside `scans` is allowed."""
+    beside_scenes = {Path(os.path.realpath(parent)) for parent in parents}
+    split_dirs = {path for path in beside_scenes if path.name in SPLIT_DIRS.values()}
+    # realpath never raises, unlike Path.resolve.
+    out = Path(os.path.realpath(out_dir))
+    raw = Path(os.path.realpath(raw_dir))
+    roots = {raw, *beside_scenes, *(path.parent for path in split_dirs)}
+    hint = "choose another output folder with -o"
+    if out in roots or split_dirs & set(out.parents):
+        raise UsageError(f"{out_dir}: processed scenes would lie among the raw ones", hint)
+    if is_export(out_dir):
+        raise UsageError(f"{out_dir}: processed scenes would lie among those of an export", hint)
+
+
+def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[str]:
+    """Compare the label map with the one of the release.
+
+    Returns:
+        A warning where they differ.
+
+    Raises:
+        RawFileError: They differ, and `is_strict` is set.
+    """
+    difference = describe_differences(label_map)
+    if not difference:
+        return []
+    if is_strict:
+        raise RawFileError(label_map.source, difference, f"{LABEL_MAP_HINT}, or leave out --strict")
+    return [f"warning: {label_map.source}: {difference}"]
+
+
+def read_folder(out_dir: Path, *, is_forced: bool) -> FoundFolder:
+    """Read what is known of the output folder.
+
+    Raises:
+        OldFormatError: It has the format of an older version, and the run is not forced.
+    """
+    held = {scene_id: split for scene_id, split, _ in folder.iter_processed_scenes(out_dir)}
+    try:
+        manifest = read_manifest(out_dir)
+    except OldFormatError:
+        if not is_forced:
+            raise
+        head = Manifest(read_old_options(out_dir) or ProcessOptions())
+        return FoundFolder(head=head, manifest=head, held=held, is_old=True)
+    except FileError:  # damaged: rebuilt from the files
+        manifest = None
+    if manifest is None:
+        head_of_files = folder.find_head(out_dir)
+        return FoundFolder(head=head_of_files, manifest=head_of_files or Manifest(ProcessOptions()), held=held)
+    return FoundFolder(head=Manifest(manifest.options, manifest.label_map), manifest=manifest, held=held)
+
+
+def _choose_options(
+    out_dir: Path,
+    before: FoundFolder,
+    options: ProcessOptions | Mapping[str, bool | str] | None,
+    *,
+    is_forced: bool,
+) -> tuple[ProcessOptions, str]:
+    """Complete the named options by those of the folder.
+
+    Returns:
+        The options, and where they come from, in words.
+
+    Raises:
+        UsageError: The folder has other options, or holds scenes and nothing shows their options; and the run is not
+            forced.
+    """
+    named = asdict(options) if isinstance(options, ProcessOptions) else dict(options or {})
+    if before.head is None and before.held and not named and not is_forced:
+        problem = "holds scenes, but neither a manifest nor a whole scene of this format shows their options"
+        raise UsageError(
+            f"{out_dir}: {problem}",
+            "name them, for example --scannet200 --align-axis; or write to another folder with -o DIR",
+        )
+    if before.head is None:
+        return ProcessOptions(**named), "the command" if named else "the defaults"
+    old_options = before.head.options
+    chosen = replace(old_options, **named)
+    if chosen == old_options:
+        return chosen, str(out_dir)
+    if not is_forced:
+        raise UsageError(
+            f"{out_dir}: was made with {old_options.flags}; this command asks for {chosen.flags}",
+            "write to another folder with -o DIR; or process the whole folder again with --force",
+        )
+    return chosen, "the command"
+
+
+def _check_none_left_behind(
+    out_dir: Path,
+    before: FoundFolder,
+    context: ProcessContext,
+    available: Mapping[SceneId, RawScene],
+    *,
+    is_restricted: bool,
+) -> None:
+    """Refuse a run that changes the options or the label map of a folder, but not of all of its scenes.
+
+    Raises:
+        UsageError: A scene of the folder was not selected, or its raw files are gone.
+    """
+    if before.head is None:
+        return
+    if before.is_old:
+        cause = "the whole folder has to be processed again, because it has an older format"
+        outdated = dict(before.held)
+    elif before.head.options != context.options:
+        cause = "other options apply to the whole folder"
+        outdated = dict(before.held)
+    elif before.head.label_map not in ("", context.label_map.digest):
+        cause = f"the label map has changed ({context.label_map.source}), which applies to all annotated scenes"
+        outdated = {name: split for name, split in before.held.items() if split is not Split.TEST}
+    else:
+        return
+
+    not_selected = sorted(outdated.keys() - available.keys())
+    if not_selected and is_restricted:
+        raise UsageError(
+            f"{out_dir}: {cause}, and {len(not_selected):,} of them are not selected: {list_some(not_selected)}",
+            "leave out --scenes, --splits and --limit; or write to another folder with -o DIR",
+        )
+    gone = set(not_selected)
+    for name in outdated.keys() & available.keys():
+        if _are_raw_files_gone(available[name], outdated[name], context.options):
+            gone.add(name)
+    if gone:
+        raise UsageError(
+            f"{out_dir}: {cause}, but the raw files are gone for {len(gone):,} of its scenes: {list_some(sorted(gone))}",
+            f"write to another folder with -o DIR; or remove these scenes: {_remove_command(out_dir, before, gone)}",
+        )
+
+
+def _remove_command(out_dir: Path, before: FoundFolder, scene_ids: Iterable[SceneId]) -> str:
+    """Give the command that removes scenes from the folder, or its beginning where they are many."""
+    names = sorted(scene_ids)
+    paths = [str(folder.processed_path(out_dir, before.held[name], name)) for name in names]
+    shown = " ".join(paths[:3])
+    return f"rm {shown}" if len(paths) <= 3 else f"rm {shown} ..."
+
+
+def _find_reason(task: ProcessTask, context: ProcessContext, before: FoundFolder, seen: SeenScene | None) -> Reason:
+    """Find the reason why a scene is processed, as far as sizes and times show it."""
+    now = look_at(task.scene, task.split, task.path, context.label_map)
+    if not now.output:
+        return Reason.NEW
+    if before.is_old or (before.head is not None and before.head.options != context.options):
+        return Reason.OPTIONS
+    is_recorded = task.recorded is not None and task.recorded.split == task.split
+    can_compare = is_recorded and seen is not None and not context.compares_bytes
+    if can_compare and seen == now and not context.is_forced and not has_errors(task, context):
+        return Reason.UP_TO_DATE
+    if _are_raw_files_gone(task.scene, task.split, context.options):
+        return Reason.RAW_GONE
+    if context.is_forced:
+        return Reason.FORCED
+    if not can_compare or seen is None:
+        return Reason.UNKNOWN
+    if seen.label_map != now.label_map:
+        return Reason.LABEL_MAP
+    if seen.inputs != now.inputs:
+        return Reason.RAW_CHANGED
+    if seen.output != now.output:
+        return Reason.OUTPUT_CHANGED
+    return Reason.UNKNOWN
+
+
+def _are_raw_files_gone(scene: RawScene, split: Split, options: ProcessOptions) -> bool:
+    """Whether a raw file is missing that the scene needs, or its folder is a link that leads nowhere."""
+    if scene.problem:
+        return not scene.directory.exists()
+    try:
+        find_raw_files(scene, split, options)
+    except MissingFileError:
+        return True
+    except FileError:  # damaged, which the worker reports
+        return False
+    return False
+
+
+def _find_notes(raw_scenes: Mapping[SceneId, RawScene]) -> Iterable[str]:
+    strangers = [path.name for path in find_strangers(raw_scenes)]
+    if strangers:
+        names = f"{len(strangers):,} ({list_some(strangers)})"
+        yield f"warning: ignored folders whose names are not scene ids: {names}"

@@ -1,0 +1,74 @@
+"""Sizes and times of the files of each scene, as the last run saw them.
+
+They are stored beside the manifest, so that a rerun need not read files. As in rsync, a file is unchanged if its size,
+its time of change in ns and its inode are. They are not part of the folder's content: without them, the next run reads
+everything once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from scannet_prep.errors import ContentError, FileError, OutputError
+from scannet_prep.files import read_file, write_if_changed
+from scannet_prep.labels import LabelMap
+from scannet_prep.raw.layout import RawScene
+from scannet_prep.release import INPUT_KINDS
+from scannet_prep.scene import Split
+from scannet_prep.typed_json import encode_json, make_decoder, parse_json
+
+SEEN_NAME = ".scannet-prep-seen.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenScene:
+    """The state of the files of one scene.
+
+    Attributes:
+        label_map: Digest of the label map; empty for test scenes, which do not depend on it.
+        inputs: Size, time and inode of each raw file.
+        output: The same of the processed file; empty if it does not exist.
+    """
+
+    label_map: str
+    inputs: str
+    output: str
+
+
+_SEEN = make_decoder(dict[str, SeenScene])
+
+
+def look_at(scene: RawScene, split: Split, output_path: Path, label_map: LabelMap) -> SeenScene:
+    """Find the present state of the files of one scene."""
+    start = f"{scene.parent}/{scene.scene_id}/{scene.scene_id}"
+    return SeenScene(
+        label_map="" if split is Split.TEST else label_map.digest,
+        inputs=" ".join(_describe(start + kind.suffix) or "-" for kind in INPUT_KINDS),
+        output=_describe(output_path),
+    )
+
+
+def read_seen(out_dir: Path) -> dict[str, SeenScene]:
+    """Read the states that the last run saw, by scene id; empty if there are none."""
+    with suppress(FileError, ContentError):  # missing or damaged: then everything is read again
+        return parse_json(read_file(out_dir / SEEN_NAME), _SEEN)
+    return {}
+
+
+def write_seen(out_dir: Path, scenes: Mapping[str, SeenScene]) -> None:
+    """Write the states that this run saw, unless that is impossible: they only save time."""
+    with suppress(OutputError):
+        write_if_changed(out_dir / SEEN_NAME, encode_json(dict(sorted(scenes.items()))))
+
+
+def _describe(path: str | Path) -> str:
+    """Describe a file by its size, time of change in ns and inode; empty if it cannot be looked at."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - eleven thousand of them, before anything else happens
+    except OSError:
+        return ""
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"

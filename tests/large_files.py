@@ -1,0 +1,33 @@
+"""Sensor streams and zip files, small enough to check by hand."""
+
+import io
+import struct
+import zipfile
+import zlib
+
+WIDTH, HEIGHT = 8, 6
+DEPTH = zlib.compress(bytes(range(WIDTH * HEIGHT)) * 2)
+# Start, a comment, the start of a scan, its data (with an escaped 0xFF and a restart marker), and the end.
+JPEG = b"\xff\xd8" + b"\xff\xfe\x00\x05abc" + b"\xff\xda\x00\x03\x01" + b"da\xff\x00ta\xff\xd0!" + b"\xff\xd9"
+
+
+def make_stream(
+    frames: int = 3,
+    imu_frames: int = 0,
+    *,
+    color: bytes = JPEG,
+    depth: bytes = DEPTH,
+    compressions: tuple[int, int] = (2, 1),
+) -> bytes:
+    head = struct.pack("<IQ9s", 4, 9, b"StructSen") + bytes(256)
+    head += struct.pack("<2i4IfQ", *compressions, WIDTH, HEIGHT, WIDTH, HEIGHT, 1e3, frames)
+    frame = bytes(64) + struct.pack("<4Q", 1, 2, len(color), len(depth)) + color + depth
+    return head + frame * frames + struct.pack("<Q", imu_frames) + bytes(128 * imu_frames)
+
+
+def make_zip(compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("label-filt/0.png", bytes(range(256)) * 10)
+        archive.writestr("label-filt/1.png", b"second")
+    return file.getvalue()
