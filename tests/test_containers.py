@@ -23,7 +23,7 @@ from launches import LAUNCHES
 from test_readme import find_commands
 
 from scannet_prep.cli.main import make_parser
-from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
+from scannet_prep.limits import find_core_limits, find_memory_limits
 
 REPOSITORY_DIR = Path(__file__).parents[1]
 COMPOSE_PATH = REPOSITORY_DIR / "compose.yaml"
@@ -145,19 +145,19 @@ def write_group(root: Path, files: dict[str, str]) -> Path:
 def test_granted_cores_and_memory_are_the_least_of_machine_container_and_slurm(tmp_path: Path) -> None:
     first = {"cpu.max": "150000 100000", "memory.max": f"{3 << 30}\n"}
     group = write_group(tmp_path / "first", first)
-    assert find_granted_cores({}, group)["container"] == 2
-    assert find_granted_memory({}, group)["container"] == 3 << 30
+    assert find_core_limits({}, group)["container"] == 2
+    assert find_memory_limits({}, group)["container"] == 3 << 30
     second = {"job/cpu.max": "100000 100000", "job/step/cpu.max": "max 100000", "job/step/memory.max": "max"}
     group = write_group(tmp_path / "second", second | {"job/memory.max": f"{2 << 30}"})
-    cores = find_granted_cores({"SLURM_CPUS_PER_TASK": "7", "SLURM_CPUS_ON_NODE": "9"}, group)
+    cores = find_core_limits({"SLURM_CPUS_PER_TASK": "7", "SLURM_CPUS_ON_NODE": "9"}, group)
     assert cores | {"affinity": 0} == {"affinity": 0, "Slurm": 7, "container": 1}
     slurm = {"SLURM_MEM_PER_NODE": "1024"}
     expected = {"machine": 0, "container": 2 << 30, "Slurm": 1 << 30}
-    assert find_granted_memory(slurm, group) | {"machine": 0} == expected
-    assert find_granted_memory({"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": "4"}, group)["Slurm"] == 2 << 30
-    assert "container" not in find_granted_cores({}, tmp_path)
+    assert find_memory_limits(slurm, group) | {"machine": 0} == expected
+    assert find_memory_limits({"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": "4"}, group)["Slurm"] == 2 << 30
+    assert "container" not in find_core_limits({}, tmp_path)
     for launch in LAUNCHES:  # Slurm's cores are shared by the processes on a node
-        assert find_granted_cores(launch.environ, tmp_path).get("Slurm") == launch.cores, launch.name
+        assert find_core_limits(launch.environ, tmp_path).get("Slurm") == launch.cores, launch.name
 
 
 def test_odd_words_in_control_groups_and_the_environment_are_no_limits(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_odd_words_in_control_groups_and_the_environment_are_no_limits(tmp_path:
     (tmp_path / GROUPS / "job/step/memory.max").write_bytes(b"\xff\xfe\0")
     odd = {"SLURM_CPUS_PER_TASK": "²", "SLURM_CPUS_ON_NODE": "4(x2)", "SLURM_STEP_TASKS_PER_NODE": "0,²(x2)"}
     odd |= {"SLURM_MEM_PER_NODE": "8G", "SLURM_MEM_PER_CPU": "-1"}
-    assert list(find_granted_cores(odd, group)) == ["affinity"]
-    assert set(find_granted_memory(odd, group)) <= {"machine", "ulimit -v"}
+    assert list(find_core_limits(odd, group)) == ["affinity"]
+    assert set(find_memory_limits(odd, group)) <= {"machine", "ulimit -v"}
     (tmp_path / GROUPS / "job/cpu.max").write_text("100000 -1")
-    assert list(find_granted_cores(odd, group)) == ["affinity"]
+    assert list(find_core_limits(odd, group)) == ["affinity"]
     (tmp_path / MEMBERSHIP).write_bytes(b"0::/\0\n::\n\xff\n0::/../../..\n")
-    assert list(find_granted_cores({}, group)) == ["affinity"]
+    assert list(find_core_limits({}, group)) == ["affinity"]

@@ -196,9 +196,9 @@ def jobs_from(arguments: argparse.Namespace) -> int:
     """The number of worker processes that was chosen, or that this machine grants."""
     import os
 
-    from scannet_prep.stages.granted import find_granted_cores
+    from scannet_prep.limits import find_core_limits
 
-    jobs: int = arguments.jobs or max(1, min(find_granted_cores(os.environ).values()))
+    jobs: int = arguments.jobs or max(1, min(find_core_limits(os.environ).values()))
     return jobs
 
 

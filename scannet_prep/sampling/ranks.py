@@ -9,13 +9,9 @@ from types import FrameType
 from typing import Any
 
 from scannet_prep.errors import UsageError
+from scannet_prep.launcher import HINT_PASS_RANK, find_launcher, read_rank
 from scannet_prep.number_lists import check_number
 
-_HINT_GIVE_RANK = (
-    "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"
-)
-# Number of processes as Slurm, Open MPI and MPICH set it.
-_LAUNCHERS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 # Classes that give each rank only some of a sampler's output, and how to avoid them.
 _SHARDERS = {
     "_DatasetSamplerWrapper": "Trainer(use_distributed_sampler=False), or the same of Fabric's setup_dataloaders",
@@ -43,8 +39,7 @@ class RankedSampler:
         if joined is not None:
             default_rank, default_size = joined
         elif not self._is_given:
-            default_rank = _read_variable("RANK")
-            default_size = _read_variable("WORLD_SIZE")
+            default_rank, default_size = read_rank(os.environ)
         rank = default_rank if rank is None else check_number(rank, "rank", 0)
         world_size = default_size if world_size is None else check_number(world_size, "world_size", 1)
 
@@ -56,7 +51,7 @@ class RankedSampler:
         if rank is None or world_size is None or not 0 <= rank < world_size:
             raise UsageError(
                 f"the rank is {rank}, the number of ranks is {world_size}: both must be known, the first less",
-                _HINT_GIVE_RANK,
+                HINT_PASS_RANK,
             )
         self.rank = rank
         self.world_size = world_size
@@ -110,13 +105,14 @@ class RankedSampler:
 
 def _refuse_unknown_launcher() -> None:
     """Raise UsageError if a launcher started several processes without setting WORLD_SIZE."""
-    for name in _LAUNCHERS:
-        count = os.environ.get(name, "")
-        if count not in {"", "0", "1"}:
-            raise UsageError(
-                f"this process is one of {count} ({name}), but WORLD_SIZE is not set: all would get the same data",
-                f"{_HINT_GIVE_RANK}; for one by itself, 0 and 1",
-            )
+    launcher = find_launcher(os.environ)
+    if launcher is not None:
+        name, count = launcher
+        raise UsageError(
+            f"this process is one of {count} ({name}), but WORLD_SIZE is not set: "
+            "all would get the same data",
+            f"{HINT_PASS_RANK}; for one by itself, 0 and 1",
+        )
 
 
 def _caller_classes() -> Iterator[str]:
@@ -125,18 +121,6 @@ def _caller_classes() -> Iterator[str]:
     while frame is not None:
         yield type(frame.f_locals.get("self")).__name__
         frame = frame.f_back
-
-
-def _read_variable(name: str) -> int | None:
-    """Read an environment variable that holds a whole number; None if it is not set."""
-    text = os.environ.get(name, "")
-    if not text:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        message = f"{name} is {text!r} in the environment, expected a whole number"
-        raise UsageError(message, _HINT_GIVE_RANK) from None
 
 
 def _torch_rank() -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ from typing import TypeVar
 from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.space import RESERVE_BYTES, RESERVE_FILES, format_bytes
 from scannet_prep.stages.doctor.check import Check
-from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
+from scannet_prep.limits import find_core_limits, find_memory_limits
 from scannet_prep.typed_json import encode_json
 from scannet_prep.version import VERSION
 
@@ -58,7 +58,7 @@ def check_versions(check: Check, _environ: Mapping[str, str]) -> None:
 
 def check_cores(check: Check, environ: Mapping[str, str]) -> None:
     """Processors: of the machine, and those that are granted."""
-    granted, machine = find_granted_cores(environ), os.cpu_count() or 1
+    granted, machine = find_core_limits(environ), os.cpu_count() or 1
     count = min(granted.values())
     who = ", ".join(f"{name} {number}" for name, number in granted.items())
     check.message = f"{count} of {machine} may be used ({who})"
@@ -68,7 +68,7 @@ def check_cores(check: Check, environ: Mapping[str, str]) -> None:
 
 def check_memory(check: Check, environ: Mapping[str, str]) -> None:
     """Memory: of the machine, and what is granted."""
-    granted = find_granted_memory(environ)
+    granted = find_memory_limits(environ)
     limit = min(granted.values())
     who = ", ".join(f"{name} {format_bytes(number)}" for name, number in granted.items())
     check.message = f"{format_bytes(limit)} may be used ({who})"

@@ -1,0 +1,86 @@
+"""CPU cores and memory that affinity, control groups and Slurm leave to this process."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from scannet_prep.launcher import find_slurm_cores, find_slurm_memory
+
+_NO_LIMIT_BYTES = 1 << 60
+
+
+def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
+    """Find how many cores this process may keep busy, by the name of the limit.
+
+    The smallest number counts.
+
+    Args:
+        environ: The environment, in which Slurm leaves its limit.
+        root: Root of the file system with `proc` and `sys`.
+    """
+    limits = {"affinity": os.cpu_count() or 1}
+    if hasattr(os, "sched_getaffinity"):
+        limits["affinity"] = len(os.sched_getaffinity(0))
+
+    slurm_cores = find_slurm_cores(environ)
+    if slurm_cores is not None:
+        limits["Slurm"] = slurm_cores
+
+    quotas = []
+    for text in _iter_group_files("cpu.max", root):
+        with suppress(ValueError):  # no limit: "max"
+            quota, period = map(int, text.split())
+            if quota > 0 and period > 0:
+                quotas.append(math.ceil(quota / period))
+    if quotas:
+        limits["container"] = min(quotas)
+    return limits
+
+
+def find_memory_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
+    """Find how many bytes of memory this process may use, by the name of the limit.
+
+    The smallest number counts. The arguments are those of `find_core_limits`.
+    """
+    import resource
+
+    limits = {"machine": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
+    texts = [text.strip() for text in _iter_group_files("memory.max", root)]
+    groups = [int(text) for text in texts if text.isdecimal()]
+    if groups:
+        limits["container"] = min(groups)
+
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if 0 <= soft_limit < _NO_LIMIT_BYTES:
+        limits["ulimit -v"] = soft_limit
+
+    slurm_bytes = find_slurm_memory(environ)
+    if slurm_bytes is not None:
+        limits["Slurm"] = slurm_bytes
+    return limits
+
+
+def _iter_group_files(name: str, root: Path) -> Iterator[str]:
+    """Iterate over a file in the control group of this process and in all groups above it.
+
+    Only control groups of version 2 are read.
+    """
+    lines: list[str] = []
+    with suppress(OSError):  # not Linux
+        membership = root / "proc/self/cgroup"
+        lines = membership.read_text(encoding="ascii", errors="replace").splitlines()
+    top = root / "sys/fs/cgroup"
+    for line in lines:
+        # Lines of version 1 name controllers: `3:cpu:/box`.
+        if not line.startswith("0::"):
+            continue
+        directory = top / line.removeprefix("0::").lstrip("/")
+        for group in (directory, *directory.parents):
+            with suppress(OSError, ValueError):  # no such group, or not a path
+                yield (group / name).read_text(encoding="ascii", errors="replace")
+            if group == top:
+                break
