@@ -19,14 +19,10 @@ from dataclasses import dataclass
 
 from scannet_prep.errors import UsageError
 
-HINT_PASS_RANK = (
-    "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); "
-    "torchrun sets them"
+HINT_GIVE_RANK = (
+    "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"
 )
-_HINT_START = (
-    "start it as you start training: "
-    "torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
-)
+_HINT_START = "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
 _PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 # Number of processes on this node. srun sets it for all nodes, such as 4,1(x2).
 _PROCESS_COUNTS_ON_NODE = (
@@ -77,14 +73,11 @@ def read_torchrun_job(environ: Mapping[str, str]) -> TorchrunJob:
         )
     except (KeyError, ValueError):
         raise UsageError(
-            "this is not a rank of a job: "
-            "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set",
+            "this is not a rank of a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set",
             _HINT_START,
         ) from None
     if not 0 <= rank < world_size:
-        raise UsageError(
-            f"RANK is {rank}, WORLD_SIZE is {world_size}: the first must be less", _HINT_START
-        )
+        raise UsageError(f"RANK is {rank}, WORLD_SIZE is {world_size}: the first must be less", _HINT_START)
     return job
 
 
@@ -158,6 +151,4 @@ def _read_integer(environ: Mapping[str, str], name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(
-            f"{name} is {text!r} in the environment, expected a whole number", HINT_PASS_RANK
-        ) from None
+        raise UsageError(f"{name} is {text!r} in the environment, expected a whole number", HINT_GIVE_RANK) from None

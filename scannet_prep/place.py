@@ -9,8 +9,8 @@ from pathlib import Path
 from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.archive.source import Place as OnePlace
 from scannet_prep.errors import FileError
-from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Buffer
+from scannet_prep.findings import Finding
 from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.reader import FolderReader, SceneSource
@@ -35,7 +35,7 @@ class ProcessedPlace:
     options: ProcessOptions
     folder: Path | None
     entries: Mapping[str, SceneEntry]
-    failures: Mapping[str, SceneFailure]
+    failures: Mapping[str, Finding]
     faults: tuple[FileError, ...] = ()
     _reader: SceneSource = None  # type: ignore[assignment]  # of the same scenes; of a raw tree, where none is read
 
@@ -80,7 +80,8 @@ def open_place(
                 "pack the processed folder again: scannet-prep pack DIR",
             )
         failures = {
-            name: SceneFailure(name, "", message, reader.how_to_add(name)) for name, message in reader.failures.items()
+            name: Finding(scene_id=name, message=message, hint=reader.how_to_add(name))
+            for name, message in reader.failures.items()
         }
         chosen = {name: entries[name] for name in reader.lengths}
         return ProcessedPlace(reader.name, reader.options, None, chosen, failures, _reader=reader)

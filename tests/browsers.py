@@ -20,7 +20,7 @@ from scannet_prep.labels import SCANNET20
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
-from scannet_prep.view.page import make_page
+from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
 CHROMIUM = shutil.which("chromium")
@@ -150,7 +150,7 @@ def seen(seen_dir: Path) -> dict[str, ViewedScene]:
 @pytest.fixture(scope="session")
 def page_path(seen: dict[str, ViewedScene], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "three scenes & more.html"
-    path.write_bytes(make_page(seen.values()))
+    path.write_bytes(make_scene_page(seen.values()))
     return path
 
 

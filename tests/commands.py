@@ -23,9 +23,10 @@ import pytest
 
 from scannet_prep import SceneId, Split, official_scenes, read_processed
 from scannet_prep.cli.main import main
+from scannet_prep.findings import Findings
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.stages import pool
-from scannet_prep.stages.finding import CheckTask, Findings
+from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.synthetic import write_release
 
 TRAIN, VAL, TEST = "scene0000_00", "scene0011_00", "scene0707_00"

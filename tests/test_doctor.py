@@ -24,9 +24,9 @@ from commands import COMMAND, Outcome, run_command, run_main
 from test_cli import run_on_terminal
 
 from scannet_prep.cli.main import main
+from scannet_prep.findings import Finding
 from scannet_prep.processed.folder import find_state, mark_unfinished
 from scannet_prep.stages.doctor import probes
-from scannet_prep.stages.doctor.check import Check
 
 TOPICS = [
     "versions", "cores", "memory", "shared memory", "open files", "environment",
@@ -35,7 +35,7 @@ TOPICS = [
 CLOSED = "http://127.0.0.1:9/"  # nobody listens there
 
 
-def look(topic: str, argument: Path | str) -> Check:
+def look(topic: str, argument: Path | str) -> Finding:
     """Make one check that may hang, here."""
     return probes.make_check(topic, probes.PROBES[topic], str(argument))
 
@@ -120,25 +120,6 @@ def test_a_file_system_that_never_answers_is_a_finding(tmp_path: Path, stub_dir:
     assert "nvidia-smi" in found["GPU"]["hint"]
 
 
-def test_an_interrupted_check_up_leaves_no_process(tmp_path: Path, stub_dir: Path) -> None:
-    mark = tmp_path / "started"
-    (stub_dir / "torch/__init__.py").write_text(f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\n")
-    with (stub_dir / "torch/__init__.py").open("a") as file:
-        file.write("time.sleep(1000)\n")
-    environment = {**os.environ, "SCANNET_PREP_BASE_URL": CLOSED}
-    environment["PYTHONPATH"] = os.pathsep.join([str(stub_dir), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen([*COMMAND, "doctor"], env=environment, cwd=tmp_path, stderr=subprocess.PIPE)
-    while not (mark.exists() and mark.read_text()):
-        assert process.poll() is None
-        time.sleep(0.02)
-    time.sleep(0.2)  # until Popen, which such a child can be faster than, has come back
-    process.terminate()
-    assert process.communicate(timeout=30)[1] == b"interrupted: run the same command again\n"
-    assert process.returncode == 130
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(mark.read_text()), 0)
-
-
 def test_what_is_wrong_with_a_folder_is_what_every_command_says(
     out_dir: Path, raw_dir: Path, archive_path: Path
 ) -> None:
@@ -146,7 +127,9 @@ def test_what_is_wrong_with_a_folder_is_what_every_command_says(
     assert look("scenes", archive_path).message == f"{archive_path}: 3 processed scenes"
     mark_unfinished(out_dir, ["scene0000_00"])
     (fault,) = find_state(out_dir).faults
-    assert look("scenes", out_dir) == Check("scenes", fault.message, "problem", fault.hint)
+    assert look("scenes", out_dir) == Finding(
+        subject="scenes", message=fault.message, severity="problem", hint=fault.hint
+    )
     (out_dir / "manifest.json").write_text("{")
     assert look("scenes", out_dir).severity == "problem"
     archive_path.write_bytes(archive_path.read_bytes()[:-40])
@@ -270,7 +253,7 @@ def test_variables_that_lead_connections_elsewhere_show_without_passwords() -> N
     proxies = {"HTTPS_PROXY": "http://me:sec/ret@proxy:3128", "http_proxy": "me:sec[ret@proxy"}
     others = {"SSL_CERT_FILE": "/x.pem", "NCCL_DEBUG": "INFO", "no_proxy": ""}
     found = probes.make_check("", probes.check_environment, proxies | others)
-    assert found == Check("", "set: HTTPS_PROXY, SSL_CERT_FILE, http_proxy, NCCL_DEBUG=INFO")
+    assert found == Finding(message="set: HTTPS_PROXY, SSL_CERT_FILE, http_proxy, NCCL_DEBUG=INFO", severity="ok")
 
 
 def test_little_memory_few_files_and_a_limit_of_addresses_say_what_to_type() -> None:

@@ -19,7 +19,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
-from scannet_prep.view.page import make_page
+from scannet_prep.view.page import make_scene_page
 
 
 @pytest.fixture(scope="module")
@@ -40,26 +40,26 @@ def load(raw_dir: Path, scene_id: str = TRAIN, split: Split = Split.TRAIN, **opt
 
 def test_page_of_124_000_points_takes_at_most_3_mb(tmp_path: Path) -> None:
     write_scene(make_scene(TRAIN, vertices=124_000), tmp_path)
-    assert len(make_page([view_scene(load(tmp_path / "scans"))])) <= 3_000_000
+    assert len(make_scene_page([view_scene(load(tmp_path / "scans"))])) <= 3_000_000
 
 
 @pytest.mark.realdata
 @pytest.mark.skipif(not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA has no scans/scene0000_00")
 def test_page_of_the_real_scene_with_triangles_takes_at_most_as_much_per_vertex() -> None:
     scene = view_scene(load(REAL_DIR / "scans", faces=True))
-    assert len(make_page([scene])) <= 3_000_000 / 124_000 * len(scene.points)
+    assert len(make_scene_page([scene])) <= 3_000_000 / 124_000 * len(scene.points)
 
 
 def test_page_has_no_address_in_it_that_a_browser_would_load(scenes: dict[str, ViewedScene]) -> None:
-    page = make_page(scenes.values())
+    page = make_scene_page(scenes.values())
     text = re.sub(rb'<script type="application/octet-stream".*?</script>', b"", page)
     assert re.findall(rb"(?:src|href|action)=(?![\"']?data:,)|url\(|@import|\bimport\b", text) == []
     assert set(re.findall(rb"https?://[^\s\"'<]+", text)) == {b"http://www.w3.org/2000/svg"}
-    assert make_page(scenes.values()) == page  # the same scenes give the same bytes
+    assert make_scene_page(scenes.values()) == page  # the same scenes give the same bytes
 
 
 def test_positions_colours_and_triangles_of_a_page_are_those_of_the_scene(scenes: dict[str, ViewedScene]) -> None:
-    scene, page = scenes[TRAIN], make_page([scenes[TRAIN]]).decode()
+    scene, page = scenes[TRAIN], make_scene_page([scenes[TRAIN]]).decode()
     described = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["scenes"][0]
     origin, step = described["origin"], described["step"]
     grid = np.rint((scene.points.astype(np.float64) - origin) / step).astype(int)

@@ -12,7 +12,7 @@ from browsers import Shown, draw, needs_browser, share_alike
 from commands import TEST, TRAIN, VAL, run_main
 
 from scannet_prep.view.coloring import ViewedScene, color_segments
-from scannet_prep.view.page import make_page
+from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.renderer import BACKGROUNDS
 
 pytestmark = needs_browser
@@ -35,7 +35,7 @@ def odd_path(seen: dict[str, ViewedScene], tmp_path_factory: pytest.TempPathFact
         replace(val, scene_id=FAR, points=stray),
     )
     path = tmp_path_factory.mktemp("odd") / "odd.html"
-    path.write_bytes(make_page(odd))
+    path.write_bytes(make_scene_page(odd))
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -17,7 +18,7 @@ from tiny import SCENE_ID, write_tiny
 from scannet_prep import SCANNET20, read_processed, tables
 from scannet_prep.labels import LABEL_MAP_NAME
 from scannet_prep.processed.scene import encode_processed
-from scannet_prep.raw.lock import LOCK_NAME, digest_file, encode_lock
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, encode_lock
 from scannet_prep.stages.report.figures import MEASURES
 from scannet_prep.stages.report.measures import SceneMeasures, measure_scene
 from scannet_prep.synthetic import write_release
@@ -148,13 +149,14 @@ def _write_markup(value: Any) -> None:
 
 
 def test_page_loads_nothing_and_escapes_what_annotators_and_folders_are_called(page: str) -> None:
-    assert not set(re.findall(r"<([a-z]+)", page)) & {"script", "link", "iframe", "object", "a"}
+    assert not set(re.findall(r"<([a-z]+)", page)) & {"script", "iframe", "object", "a"}
     assert "default-src 'none'; img-src data:; style-src 'sha256-" in page
     sources = re.findall(r' src="([^"]*)"', page)
     assert len(sources) == 2
     assert all(source.startswith("data:image/png;base64,iVBOR") for source in sources)
     tags = " ".join(re.findall(r"<[a-z][^>]*>", page))
-    assert not re.search(r" (on[a-z]+|style|href)=", tags)
+    assert not re.search(r" (on[a-z]+|style)=", tags)
+    assert re.findall(r" href=\"([^\"]*)\"", tags) == ["data:,"]
     assert "url(" not in page
     assert "&lt;script&gt;alert('&amp;quot;')" in page
     assert "<raw>" not in page
@@ -279,6 +281,49 @@ def test_nothing_is_not_compared_with_nothing(tmp_path: Path, content: str, word
     path.write_text(content)
     outcome = report(path, "--against", path)
     assert (outcome.status, words in outcome.stderr) == (1, True), outcome.stderr
+
+
+def write_lock(path: Path, files: dict[str, bytes], raw_dir: Path) -> Path:
+    """Write a record of a raw tree, with other content for some of its files."""
+    entries = {}
+    for file in raw_dir.rglob("*"):
+        if file.is_file():
+            entries[file.relative_to(raw_dir).as_posix()] = digest_file(file)
+    for name, content in files.items():
+        entries[name] = LockEntry(hashlib.sha256(content).hexdigest(), len(content))
+    path.write_bytes(encode_lock(entries))
+    return path
+
+
+def test_stream_that_differs_from_the_record_is_named(raw_dir: Path, tmp_path: Path) -> None:
+    stream = raw_file(raw_dir, ".sens")
+    stream.write_bytes(b"here")
+    name = stream.relative_to(raw_dir).as_posix()
+    lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
+
+    status, found = compare(raw_dir, lock)
+
+    assert status == 3
+    assert list(found["differences"]) == [TRAIN]
+    assert set(found["differences"][TRAIN]) == {f"{stream.name} sha256", f"{stream.name} size_bytes"}
+
+
+def test_stream_that_only_one_place_has_is_no_difference(raw_dir: Path, tmp_path: Path) -> None:
+    name = raw_file(raw_dir, ".sens").relative_to(raw_dir).as_posix()
+    lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
+    assert compare(raw_dir, lock)[0] == 0
+
+
+def test_file_in_tasks_that_differs_from_the_record_is_named(raw_dir: Path, tmp_path: Path) -> None:
+    name = "tasks/limited-bboxes.zip"
+    (raw_dir / "tasks").mkdir()
+    (raw_dir / name).write_bytes(b"here")
+    lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
+
+    status, found = compare(raw_dir, lock)
+
+    assert status == 3
+    assert list(found["differences"]["tasks"]) == [name]
 
 
 def test_raw_and_processed_scenes_cannot_be_compared(whole_dir: Path) -> None:

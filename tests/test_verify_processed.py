@@ -15,11 +15,12 @@ from commands import TEST, TRAIN, VAL, Verify, check_one, edit_json, look_or_die
 
 from scannet_prep import official_scenes
 from scannet_prep.files import Fingerprint
+from scannet_prep.findings import Findings
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import encode_processed, read_processed
 from scannet_prep.release import INFO, MESH, SEGMENTS
 from scannet_prep.scene import SceneId
-from scannet_prep.stages.finding import CheckTask, Findings, look_at_scenes
+from scannet_prep.stages.scene_checks import CheckTask, check_scenes
 from scannet_prep.synthetic import write_release
 from scannet_prep.typed_json import to_plain
 
@@ -154,7 +155,7 @@ def test_people_get_findings_hints_and_what_to_type(raw_dir: Path) -> None:
 def test_worker_that_is_killed_is_a_finding_of_its_scene(tmp_path: Path) -> None:
     tasks = [CheckTask(SceneId(name), tmp_path / name) for name in (TRAIN, VAL, TEST)]
     findings = Findings()
-    results = look_at_scenes(look_or_die, tasks, VAL, findings, title="look", jobs=2)
+    results = check_scenes(look_or_die, tasks, VAL, findings, title="look", jobs=2)
     assert results == {SceneId(name): name for name in (TRAIN, TEST)}
     assert [(item.scene_id, item.place) for item in findings.found] == [(VAL, str(tmp_path / VAL))]
     assert "its worker process ended with status -9" in findings.found[0].message

@@ -1,6 +1,5 @@
 """Every kind of damage to a raw tree gives exactly its finding; what is whole gives none."""
 
-import hashlib
 import os
 import re
 import shutil
@@ -222,26 +221,3 @@ def test_a_missing_or_changed_file_is_one_error_with_a_hint_for_its_scene_alone(
     assert f"--types seg .sens --verify -o {raw_dir} --scenes {TRAIN}\n" in run_main("verify", raw_dir).stdout
     (raw_dir / "scannet.lock").write_text("x")
     assert f"--types seg --verify -o {raw_dir}\n" in run_main("verify", raw_dir).stdout
-
-
-def test_copies_are_compared_by_their_lock_files(raw_dir: Path, out_dir: Path, tmp_path: Path, verify: Verify) -> None:
-    name, lock, own = relative(TRAIN, INFO.suffix), tmp_path / "their.lock", raw_dir / "scannet.lock"
-    words = ("--against", str(lock), "--limit", "9")
-    data = (raw_dir / name).read_bytes()
-    record = f"{hashlib.sha256(data).hexdigest()}  {len(data)}  "
-    lock.write_text(f"{record}{name}\n{'0' * 64}  3  scans/scene0002_00/scene0002_00.txt\n")
-    own.write_text(f"{record}{name}\n")
-    for path in (lock, own):
-        result = verify(raw_dir, "--against", str(path), "--limit", "9")
-        check_one(result, "note", "", os.path.relpath(path, raw_dir), "was compared with 1 files of the scenes here")
-    own.unlink()
-    (raw_dir / name).write_bytes(b"note = changed\n" + data)
-    status, findings = verify(raw_dir, *words)
-    (finding,) = [item for item in findings if item[0] == "error"]
-    assert (status, finding[:3]) == (3, ("error", TRAIN, name))
-    assert "is not the file that their.lock records" in finding[3]
-    for content in ("", f"{record}ScanNet/{name}\n"):
-        lock.write_text(content)
-        check_one(verify(raw_dir, *words), "error", "", os.path.relpath(lock, raw_dir), "none was compared")
-    assert verify(out_dir, *words)[0] == 2
-    assert "is not a raw tree" in verify.value["message"]

@@ -97,9 +97,6 @@ def test_every_colouring_is_its_categories(root: Path) -> None:
             assert np.bincount(coloring.indices).tolist() == [item.count for item in coloring.categories]
             order = [(item.name == "unlabeled", -item.count) for item in coloring.categories]
             assert order == sorted(order)
-        only = view_scene(scene, prediction=predicted, only=name).colorings
-        assert list(only) == [name]
-        assert np.array_equal(only[name].colors, coloring.colors)
 
 
 def test_test_scenes_have_colours_normals_and_predictions_but_no_errors(root: Path) -> None:
@@ -169,7 +166,7 @@ def test_notebooks_show_samples_as_text_and_picture(root: Path) -> None:
         sample = ScanNet(root / "data/processed", split=split)[0]  # type: ignore[arg-type]
         data = sample._repr_png_()
         assert np.array_equal(decode_png(data), render(sample, key, size=(640, 480)))
-        assert sample._repr_html_().startswith(f"<pre>{html.escape(repr(sample))}</pre><img alt=")
+        assert sample._repr_html_().startswith(f"<pre>{html.escape(repr(sample), quote=False)}</pre><img alt=")
         assert pickle.loads(pickle.dumps(sample))._repr_png_() == data
 
 
@@ -177,7 +174,7 @@ def test_notebooks_show_samples_as_text_and_picture(root: Path) -> None:
 def test_samples_without_points_are_shown_as_text(root: Path, keys: Any) -> None:
     sample = ScanNet(root / "data/processed", split="val", keys=keys)[0]
     assert sample._repr_png_() is None
-    assert sample._repr_html_() == f"<pre>{html.escape(repr(sample))}</pre>"
+    assert sample._repr_html_() == f"<pre>{html.escape(repr(sample), quote=False)}</pre>"
 
 
 def test_what_transforms_leave_in_a_sample_is_shown_or_passed_over(root: Path) -> None:

@@ -23,8 +23,8 @@ from scannet_prep.space import format_bytes
 from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
+    from scannet_prep.findings import Finding
     from scannet_prep.stages.export import ExportReport
-    from scannet_prep.stages.finding import Finding
     from scannet_prep.stages.process import ProcessReport
 
 _MAX_WIDTH = 100
@@ -110,10 +110,10 @@ class Console(Progress):
             OutputError: Standard output cannot be written, for example because the disk is full.
         """
         if self.is_json:
-            from scannet_prep.typed_json import to_plain
+            from scannet_prep.findings import to_json
 
             frame = {"exit_status": status, **({"command": self.command} if self.command else {})}
-            text = json.dumps({**frame, **to_plain(value), **to_plain(more)})
+            text = json.dumps({**frame, **to_json(value), **to_json(more)})
         if self.is_json or not self.is_quiet:
             print_out(text)
         return status

@@ -1,21 +1,22 @@
 """Look at the machine, the folders, the server and the GPUs.
 
-Tells what a maintainer would ask first: versions, what is granted of processors, memory and files, file systems and
-their locks, free space, proxies, the server, whether PLACE is whole, and GPUs. It takes less than 10 s even if a file
-system, the server or a GPU driver hangs, and leaves nothing behind.
+Answers what a maintainer would ask first: versions, the processors, memory and open files that may be used, file
+systems and their locks, free space, proxies, the server, whether PLACE is complete, and GPUs. It takes less than 10 s,
+even if a file system, the server or a GPU driver hangs, and leaves nothing behind.
 
 Each line is ok, note (worth knowing), or problem (it is going to hurt), with what to do about it. The exit status is 0,
 or 3 if there are problems. A server that cannot be reached is a note: only download needs it.
 
 With --ddp, under torchrun, on all machines of a job: whether all ranks are there, see the same scenes, plan the same
-epoch with the same versions, and can add up a number together; else which rank is the reason, within a time limit.
+epoch with the same versions, and can add up a number together. If not, it names the rank that is the reason, within a
+time limit.
 
 examples:
   scannet-prep doctor
   scannet-prep doctor data/processed --json
   torchrun --nproc_per_node=4 -m scannet_prep doctor --ddp
 
-environment: SCANNET_PREP_BASE_URL is the server's address; users and passwords in proxies never show
+environment: SCANNET_PREP_BASE_URL is the address of the server; users and passwords in proxies never show
 """
 
 from __future__ import annotations
@@ -30,53 +31,82 @@ from scannet_prep.cli.console import Console, format_count
 from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
+    from scannet_prep.findings import Finding
     from scannet_prep.stages.doctor import DoctorReport
-    from scannet_prep.stages.doctor.check import Check
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    what = "folder of scenes, or an archive: path or address (default: data/processed, if it is there)"
-    parser.add_argument("place", nargs="?", type=shared.place_argument, metavar="PLACE", help=what)
+    parser.add_argument(
+        "place",
+        nargs="?",
+        type=shared.place_argument,
+        metavar="PLACE",
+        help="folder of scenes, or an archive: path or address (default: data/processed, if it exists)",
+    )
     ranks = parser.add_argument_group("under torchrun")
-    ranks.add_argument("--ddp", action="store_true", help="compare all ranks, and try whether they can work together")
     ranks.add_argument(
-        "--timeout", type=shared.positive_number, default=60, metavar="S", help="seconds to wait (default: 60)"
+        "--ddp",
+        action="store_true",
+        help="compare all ranks, and try whether they can work together",
+    )
+    ranks.add_argument(
+        "--timeout",
+        type=shared.positive_number,
+        default=60,
+        metavar="S",
+        help="seconds to wait (default: 60)",
     )
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Run the command. Of several ranks, only the first speaks on standard output."""
+    """Run the command."""
     from scannet_prep.release import BASE_URL
     from scannet_prep.stages import doctor
 
-    place, environ = str(arguments.place or ""), os.environ
-    if not arguments.ddp:
-        return _tell(doctor.run(place, environ, environ.get("SCANNET_PREP_BASE_URL") or BASE_URL), console)
+    if arguments.ddp:
+        return _compare_ranks(arguments, console)
+    base_url = os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
+    report = doctor.run(str(arguments.place or ""), os.environ, base_url)
+    status = _show(report, console)
+    if doctor.has_hanging_check():
+        os._exit(status)  # the check would keep the process; everything has been printed
+    return status
+
+
+def _compare_ranks(arguments: argparse.Namespace, console: Console) -> int:
+    """Compare all ranks of a job. Only the first prints on standard output."""
+    from scannet_prep.launcher import read_torchrun_job
     from scannet_prep.stages.doctor import ranks
 
-    place = place or "data/processed"
-    report = ranks.run(place, environ, timeout_s=arguments.timeout)
-    status = _tell(report, console, is_first=environ["RANK"] == "0")
-    os._exit(status)  # what hangs would keep the process; all that was said is out
+    place = str(arguments.place or "data/processed")
+    report = ranks.run(place, os.environ, timeout_s=arguments.timeout)
+    is_first = read_torchrun_job(os.environ).rank == 0
+    status = _show(report, console, is_first=is_first)
+    os._exit(status)  # as above
 
 
-def _tell(report: DoctorReport, console: Console, *, is_first: bool = True) -> int:
+def _show(report: DoctorReport, console: Console, *, is_first: bool = True) -> int:
+    """Print a report, and return the exit status."""
     status = 3 if report.problems else 0
     if report.problems and (console.is_quiet or not is_first):
         console.warn("\n".join(_describe(report.problems)))
+    if not is_first:
+        return status
     text = "\n".join([*_describe(report.checks), _count(report)])
-    return console.result(text, report, status) if is_first else status
+    return console.result(text, report, status)
 
 
-def _describe(checks: Iterable[Check]) -> Iterator[str]:
+def _describe(checks: Iterable[Finding]) -> Iterator[str]:
     for check in checks:
-        yield f"{check.severity}: {check.topic}: {check.message}"
+        yield f"{check.severity}: {check.subject}: {check.message}"
         if check.hint:
             yield f"  to do: {check.hint}"
 
 
 def _count(report: DoctorReport) -> str:
+    """Count the problems and notes: `1 problem, no notes, in 2 s`."""
     severities = [check.severity for check in report.checks]
-    counts = ", ".join(format_count(severities.count(name), name) for name in ("problem", "note"))
-    return f"{counts}, in {format_duration(report.seconds)}"
+    problems = format_count(severities.count("problem"), "problem")
+    notes = format_count(severities.count("note"), "note")
+    return f"{problems}, {notes}, in {format_duration(report.seconds)}"

@@ -10,10 +10,10 @@ from typing import Any
 
 from scannet_prep.errors import ContentError, FileError, MissingFileError
 from scannet_prep.export import EXPORT_NAME
-from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file, write_if_changed
+from scannet_prep.findings import Finding, to_json
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.typed_json import make_decoder, parse_json, to_plain
+from scannet_prep.typed_json import make_decoder, parse_json
 from scannet_prep.version import VERSION
 
 _KIND = "scannet_prep export"
@@ -60,7 +60,7 @@ class ExportManifest:
     program_version: str = VERSION
     shared: Mapping[str, Fingerprint] = field(default_factory=dict, hash=False)
     scenes: Mapping[str, ExportEntry] = field(default_factory=dict, hash=False)
-    failures: Mapping[str, SceneFailure] = field(default_factory=dict, hash=False)
+    failures: Mapping[str, Finding] = field(default_factory=dict, hash=False)
     unfinished: tuple[str, ...] = ()
 
     def files(self) -> Iterator[tuple[str, Fingerprint]]:
@@ -113,4 +113,4 @@ def write_export(path: Path, manifest: ExportManifest, *, is_durable: bool = Fal
 
 def encode_export(manifest: ExportManifest) -> bytes:
     """Encode a manifest. Equal manifests give equal bytes."""
-    return json.dumps(to_plain(manifest), sort_keys=True).encode() + b"\n"
+    return json.dumps(to_json(manifest), sort_keys=True).encode() + b"\n"

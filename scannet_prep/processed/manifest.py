@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import ContentError, FileError, MissingFileError, OldFormatError
-from scannet_prep.failures import SceneFailure
 from scannet_prep.files import Fingerprint, read_file
+from scannet_prep.findings import Finding, to_json
 from scannet_prep.labels import LabelSet
 from scannet_prep.processed.npz import FORCE_HINT
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, describe_other_format
@@ -89,7 +89,7 @@ class Manifest(msgspec.Struct, frozen=True):
     options: ProcessOptions
     label_map: str = ""
     scenes: Mapping[SceneIdText, SceneEntry] = {}
-    failures: Mapping[str, SceneFailure] = {}
+    failures: Mapping[str, Finding] = {}
     program_version: str = ""
 
 
@@ -196,17 +196,19 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "options": to_plain(manifest.options),
         "label_map": manifest.label_map,
     }
+    scenes = {name: to_plain(entry) for name, entry in manifest.scenes.items()}
+    failures = {name: to_json(failure, "failures") for name, failure in manifest.failures.items()}
     lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
-    lines.append(f'"scenes": {_encode_lines(manifest.scenes)}')
-    lines.append(f'"failures": {_encode_lines(manifest.failures)}')
+    lines.append(f'"scenes": {_encode_lines(scenes)}')
+    lines.append(f'"failures": {_encode_lines(failures)}')
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def _encode_lines(entries: Mapping[str, SceneEntry | SceneFailure]) -> str:
+def _encode_lines(entries: Mapping[str, object]) -> str:
     """Encode entries by scene id as a JSON object, one line each."""
     if not entries:
         return "{}"
-    lines = [f'  "{name}": {json.dumps(to_plain(entry))}' for name, entry in sorted(entries.items())]
+    lines = [f'  "{name}": {json.dumps(entry)}' for name, entry in sorted(entries.items())]
     return "{\n" + ",\n".join(lines) + "\n}"
 
 

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from scannet_prep.errors import UsageError
-from scannet_prep.launcher import HINT_PASS_RANK, find_launcher, read_rank
+from scannet_prep.launcher import HINT_GIVE_RANK, find_launcher, read_rank
 from scannet_prep.number_lists import check_number
 
 # Classes that give each rank only some of a sampler's output, and how to avoid them.
@@ -51,7 +51,7 @@ class RankedSampler:
         if rank is None or world_size is None or not 0 <= rank < world_size:
             raise UsageError(
                 f"the rank is {rank}, the number of ranks is {world_size}: both must be known, the first less",
-                HINT_PASS_RANK,
+                HINT_GIVE_RANK,
             )
         self.rank = rank
         self.world_size = world_size
@@ -109,9 +109,8 @@ def _refuse_unknown_launcher() -> None:
     if launcher is not None:
         name, count = launcher
         raise UsageError(
-            f"this process is one of {count} ({name}), but WORLD_SIZE is not set: "
-            "all would get the same data",
-            f"{HINT_PASS_RANK}; for one by itself, 0 and 1",
+            f"this process is one of {count} ({name}), but WORLD_SIZE is not set: all would get the same data",
+            f"{HINT_GIVE_RANK}; for one by itself, 0 and 1",
         )
 
 

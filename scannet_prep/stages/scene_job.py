@@ -2,8 +2,8 @@
 
 worker returns a result            --> result: the stage moves its files to their final names
 worker raises OutputError          --> the run ends: no other scene could be written either
-worker raises any other exception  --> SceneFailure: the other scenes go on
-worker process dies twice          --> SceneFailure: the other scenes go on
+worker raises any other exception  --> Finding: the other scenes go on
+worker process dies twice          --> Finding: the other scenes go on
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from scannet_prep.errors import OutputError, WorkerDiedError
-from scannet_prep.failures import SceneFailure
+from scannet_prep.findings import Finding
 from scannet_prep.stages.pool import run_tasks
 
 
@@ -43,7 +43,7 @@ def make_scenes(
     *,
     jobs: int,
     executor: Executor | None,
-) -> Generator[tuple[Task, Result | SceneFailure], None, None]:
+) -> Generator[tuple[Task, Result | Finding], None, None]:
     """Call a function for each scene, in worker processes or in an executor.
 
     The caller closes the generator if it stops early: until then, workers continue.
@@ -68,14 +68,12 @@ def make_scenes(
             if isinstance(outcome, OutputError):
                 raise outcome
             if isinstance(outcome, WorkerDiedError):
-                yield task, SceneFailure.from_exception(task.scene_id, outcome, task.source)
+                yield task, Finding.from_failure(outcome, task.source, task.scene_id)
             else:
                 yield task, outcome
 
 
-def _try_to_make(
-    task: Task, call: tuple[Callable[[Task, Context], Result], Context]
-) -> Result | SceneFailure | OutputError:
+def _try_to_make(task: Task, call: tuple[Callable[[Task, Context], Result], Context]) -> Result | Finding | OutputError:
     """Make one scene, in a worker. Errors are returned, so that the worker makes other scenes."""
     make, context = call
     try:
@@ -83,4 +81,4 @@ def _try_to_make(
     except OutputError as error:
         return error
     except Exception as error:  # noqa: BLE001 - a bug must not stop the other scenes; its traceback is kept and shown
-        return SceneFailure.from_exception(task.scene_id, error, task.source)
+        return Finding.from_failure(error, task.source, task.scene_id)

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 
 from scannet_prep.errors import UnknownSceneError
-from scannet_prep.failures import SceneFailure
+from scannet_prep.findings import Finding
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.splits import find_official_split, read_scene_list
 
@@ -57,7 +57,7 @@ class Selection:
 
 def select_scenes(
     available: Iterable[SceneId], selection: Selection, source: Path, filed: Mapping[str, Split] | None = None
-) -> tuple[tuple[tuple[SceneId, Split], ...], tuple[SceneFailure, ...]]:
+) -> tuple[tuple[tuple[SceneId, Split], ...], tuple[Finding, ...]]:
     """Choose among raw scenes. Their split is the official one, else the only one asked for, else that of before.
 
     Args:
@@ -77,7 +77,7 @@ def select_scenes(
     present = dict.fromkeys(available)  # which keeps their order, so that they are sorted in no time
     only = selection.splits[0] if len(selection.splits) == 1 else None
     chosen: list[tuple[SceneId, Split]] = []
-    failures: list[SceneFailure] = []
+    failures: list[Finding] = []
     for scene_id in sorted(present if selection.scene_ids is None else {*selection.scene_ids}):
         before = (filed or {}).get(scene_id)  # which only naming the scene changes
         split = find_official_split(scene_id) or (only or before if selection.scene_ids is not None else before or only)
@@ -92,11 +92,11 @@ def select_scenes(
                 raise UnknownSceneError(problem, hint)
             problem = f"{source}: has no folder {scene_id}"
             hint = f"scannet-prep download --types seg -o {quote(str(source))} --scenes {scene_id}"
-            failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, hint))
+            failures.append(Finding(scene_id=scene_id, error="UnknownSceneError", message=problem, hint=hint))
         elif split is None:
             problem = f"{source}: {scene_id} is in none of the official split lists"
             hint = f"to put it into a split, for example train: --scenes {scene_id} --splits train"
-            failures.append(SceneFailure(scene_id, "UnknownSceneError", problem, hint))
+            failures.append(Finding(scene_id=scene_id, error="UnknownSceneError", message=problem, hint=hint))
         else:
             chosen.append((scene_id, split))
     return tuple(chosen[: selection.limit]), tuple(failures)

@@ -12,8 +12,8 @@ from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import ArchiveError
-from scannet_prep.failures import SceneFailure
 from scannet_prep.files import make_directory, run_lock
+from scannet_prep.findings import Finding
 from scannet_prep.progress import Progress
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack_target import AGAIN_HINT, Target
@@ -38,7 +38,7 @@ class UnpackReport:
     out_dir: Path
     files: Mapping[str, int] = field(hash=False)
     scenes: tuple[str, ...]
-    failures: tuple[SceneFailure, ...]
+    failures: tuple[Finding, ...]
     damages: tuple[str, ...]
     warnings: tuple[str, ...]
 

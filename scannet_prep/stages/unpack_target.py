@@ -21,7 +21,7 @@ from scannet_prep.errors import (
     UnknownSceneError,
 )
 from scannet_prep.export import is_export
-from scannet_prep.failures import SceneFailure, list_some
+from scannet_prep.failures import list_some
 from scannet_prep.files import (
     Buffer,
     Fingerprint,
@@ -31,6 +31,7 @@ from scannet_prep.files import (
     write_atomically,
     write_if_changed,
 )
+from scannet_prep.findings import Finding
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
@@ -86,7 +87,7 @@ class Target:
     def __init__(self, archives: ArchiveSet, out_dir: Path, selection: Selection) -> None:
         self.files: dict[str, UnpackedFile] = {}
         self.scenes: dict[str, list[str]] = {}
-        self.failures: dict[str, SceneFailure] = {}
+        self.failures: dict[str, Finding] = {}
         self.spared: set[str] = set()
         self.damages: list[str] = []
         self.warnings: list[str] = []
@@ -192,7 +193,9 @@ class Target:
             error: Why it could not be unpacked.
             expected: Its files, as far as the archive names them.
         """
-        self.failures[scene_id] = SceneFailure(scene_id, type(error).__name__, error.message, error.hint)
+        self.failures[scene_id] = Finding(
+            scene_id=scene_id, error=type(error).__name__, message=error.message, hint=error.hint
+        )
         for member in expected:
             self._expected_digests[member.name] = LockEntry(member.sha256, member.size_bytes)
         for name in self.scenes.pop(scene_id, []):

@@ -1,12 +1,23 @@
-"""Processed scenes in, pages, pictures and coloured meshes out.
+"""Show processed scenes as pages, pictures and coloured meshes.
 
-Everything is read and checked before anything is written: scenes, predictions, and whether all of it can be shown so.
+The way of a page, for each scene once:
+
+    open_scenes  find scenes and predictions by name; nothing is read
+    run          choose the output files
+                 --> Viewing.load: read, check, add the prediction
+                 --> view/: choose the colours, encode
+                 --> a temporary file
+                 after the last scene: give all files their final names
+
+So a scene that is damaged, or cannot be shown, leaves no file at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Literal, TypeAlias
@@ -21,7 +32,13 @@ from scannet_prep.errors import (
 )
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.failures import list_some
-from scannet_prep.files import Buffer, check_is_folder, make_directory, write_atomically
+from scannet_prep.files import (
+    Buffer,
+    check_is_folder,
+    make_directory,
+    put_in_place,
+    write_temporary,
+)
 from scannet_prep.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET200, LabelSet
 from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.npz import again_hint
@@ -42,14 +59,15 @@ KINDS: tuple[Kind, ...] = ("html", "png", "ply")
 
 @dataclass(frozen=True, slots=True)
 class Viewing:
-    """Scenes that are to be shown, unread, and how they are coloured.
+    """Scenes to show, unread, and how they are coloured.
 
     Attributes:
-        place: Where the scenes are.
-        scene_ids: Which of them.
-        predictions: Of all of these; None where nothing is predicted.
-        color: What was asked for; empty for the prediction, the labels, or the colours of the scan, whichever there is.
-        label_set: Whose labels are meant by `labels`.
+        place: The place that holds the scenes.
+        scene_ids: The scenes to show.
+        predictions: Predictions for all of these; None for none.
+        color: The colouring; empty for the first of prediction, labels and colours of the scan
+            that a scene has.
+        label_set: The label set that the colouring `labels` stands for.
     """
 
     place: ProcessedPlace
@@ -58,35 +76,40 @@ class Viewing:
     color: str
     label_set: LabelSet
 
-    def load(self, name: str, *, only: str | None = None) -> ViewedScene:
-        """Read one of the scenes and its prediction, and check them; `only` is the one colouring to make.
+    def load(self, scene_id: str) -> ViewedScene:
+        """Read one of the scenes and its prediction, and check them.
 
         Raises:
-            FileError: One is damaged, has values that none has, or they do not fit each other.
+            FileError: One is damaged, has invalid values, or they do not fit each other.
         """
-        path = self.place.file_path(name)
-        scene = parse_processed(self.place.read(name), path)
-        check_meta(scene.meta, path, name, self.place.entries[name].split, self.place.options)
+        path = self.place.file_path(scene_id)
+        scene = parse_processed(self.place.read(scene_id), path)
+        split = self.place.entries[scene_id].split
+        check_meta(scene.meta, path, scene_id, split, self.place.options)
         for problem in find_problems(scene):
             raise ProcessedFileError(path, problem, again_hint(path))
-        prediction = None if self.predictions is None else _read_prediction(self.predictions, name, len(scene.points))
-        return view_scene(scene, prediction=prediction, only=only)
+        prediction = None
+        if self.predictions is not None:
+            prediction = _read_prediction(self.predictions, scene_id, len(scene.points))
+        return view_scene(scene, prediction=prediction)
 
-    def color_of(self, scene: ViewedScene) -> str:
-        """The colouring that was asked for, or the one that says most of what the scene has."""
+    def choose_color(self, scene: ViewedScene) -> str:
+        """Choose the colouring that was asked for, or the most telling one that the scene has."""
         labels = self.label_set.name.lower()
+        if self.color == "labels":
+            return labels
         if self.color:
-            return labels if self.color == "labels" else self.color
+            return self.color
         return next(name for name in ("prediction", labels, "rgb") if name in scene.colorings)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewReport:
-    """What `run` did.
+    """The result of `run`.
 
     Attributes:
-        kind: `html`: one page of all scenes; `png` or `ply`: a file for each.
-        colors: The colouring of each scene; of a page, the one that it begins with.
+        kind: `html`: one page of all scenes. `png` or `ply`: a file for each.
+        colors: The colouring of each scene; on a page, the page begins with the first.
         files: Size in bytes of each file that was written.
     """
 
@@ -106,95 +129,64 @@ def open_scenes(
     label_set: LabelSet | None = None,
     certificates: bool | Path = True,
 ) -> Viewing:
-    """Find the scenes that are to be shown, and their predictions; none is read.
+    """Find the scenes to show, and their predictions. Reads none of them.
 
     Args:
-        words: Scene ids, and `@FILE` with one id a line; empty for all that there are, or that have a prediction.
+        words: Scene ids, and `@FILE` with one id per line; empty for all scenes, or for all that
+            have a prediction.
         source: A processed folder or an archive.
-        takes_all: Whether all may be more than one.
+        takes_all: Whether empty words may stand for more than one scene.
         pred_dir: Folder with predictions of the scenes, in the forms that `evaluate` takes.
         task: What is predicted.
-        color: One of `COLORINGS`, or `labels`; what there is by default.
-        label_set: Of the labels, and of the prediction; None for the one that the scenes were processed with.
-        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
+        color: One of `COLORINGS`, or `labels`; empty for the default of each scene.
+        label_set: The label set of labels and prediction; None for the one that the scenes were
+            processed with.
+        certificates: The certificates to trust for addresses, as `RangeSource` takes them.
 
     Raises:
-        UsageError: It is not clear which scene is meant, or an error is to be shown without a prediction.
-        UnknownSceneError: A scene is not there.
-        FileError: The source cannot be used, or predictions are missing.
-        TransferError: An archive is on a web server, which does not give it.
+        UsageError: It is not clear which scene is meant, or a colouring needs a prediction.
+        UnknownSceneError: The place does not have a scene.
+        FileError: The place cannot be used, or predictions are missing.
+        TransferError: An archive on a web server cannot be read.
     """
     if pred_dir is None and color in {"prediction", "error"}:
         raise UsageError(
-            f"without a prediction, there is no colouring by {color}", "name the folder of the predictions: --pred DIR"
+            f"without a prediction, there is no colouring by {color}",
+            "name the folder of the predictions: --pred DIR",
         )
     for word in (source, *words):
-        _check_is_no_scene_file(word)
+        _refuse_scene_file(word)
     place = open_place([source], certificates=certificates)
     if not place.entries:
-        raise FileError(place.name, "holds no scenes", f"to see why: scannet-prep verify {quote(place.name)}")
+        hint = f"to see why: scannet-prep verify {quote(place.name)}"
+        raise FileError(place.name, "holds no scenes", hint)
     label_set = label_set or place.options.label_set
-    paths = None if pred_dir is None else find_prediction_files(pred_dir, task)
-    names = [name for name in place.entries if paths is None or name in paths]
+
+    paths: dict[str, Path] = {}
+    scene_ids: list[str] = list(place.entries)
+    if pred_dir is not None:
+        paths = find_prediction_files(pred_dir, task)
+        scene_ids = [scene_id for scene_id in scene_ids if scene_id in paths]
     if words:
-        names = [*_choose_scenes(words, place)]
-    elif len(names) > 1 and not takes_all:
-        raise UsageError(f"{place.name}: holds {len(names):,} scenes; which of them?", _show_commands(place, names[0]))
+        scene_ids = _choose_scenes(words, place)
+    elif len(scene_ids) > 1 and not takes_all:
+        raise UsageError(
+            f"{place.name}: holds {len(scene_ids):,} scenes; which of them?",
+            _suggest_commands(place, scene_ids[0]),
+        )
+
     predictions = None
-    if pred_dir is not None and paths is not None:
-        missing = sorted(set(names or place.entries) - paths.keys())
-        if missing:
-            told = f"{len(missing):,} of {max(len(names), len(missing)):,} scenes: {list_some(missing)}"
-            raise MissingFileError(
-                pred_dir,
-                f"has no predictions of {told}",
-                f"to view one that is there: scannet-prep view {min(paths)} --pred {quote(str(pred_dir))}",
-            )
-        predictions = Predictions(task, label_set, (), paths, (), ())
-    return Viewing(place, tuple(names), predictions, color, label_set)
-
-
-def _check_is_no_scene_file(place: Place) -> None:
-    """Refuse the `.npz` of a scene where a scene id, a folder or an archive is expected."""
-    path = Path(str(place))
-    if not (path.suffix == ".npz" and SceneId.is_valid(path.stem)):
-        return
-    folder = path.absolute().parents[1] if len(path.parents) < 2 else path.parents[1]
-    raise UsageError(f"{place} is the file of a scene, expected a scene id", _view_command(str(folder), path.stem))
-
-
-def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[SceneId]:
-    """Find the scenes that were named; words are scene ids, and `@FILE` with one id a line.
-
-    Raises:
-        UnknownSceneError: A word is not a scene id, or the scene is not there.
-        UsageError: A word is a place that holds scenes.
-    """
-    example = next(iter(place.entries))
-    for word in words:
-        if not word.startswith("@") and not SceneId.is_valid(word) and (Path(word).is_dir() or is_archive(word)):
-            raise UsageError(f"{word} is not a scene id, but a place", _view_command(word, "SCENE"))
-    selection = Selection(scene_ids=parse_scene_ids(words))
-    names = list(selection.scene_ids or ())
-    for name in names:
-        if name in place.failures:
-            failure = place.failures[name]
-            raise UnknownSceneError(f"{place.name}: {name} failed in processing: {failure.message}", failure.hint)
-    held = {name: str(entry.split) for name, entry in place.entries.items()}
-    selection.check_found(place.name, held, _show_commands(place, example))
-    return names
-
-
-def _show_commands(place: ProcessedPlace, example: str) -> str:
-    """Return the hint for a scene that is not named, or not there."""
-    command = _view_command(place.name, example)
-    return f"for example: {command}; to list the scenes: scannet-prep info {quote(place.name)} --scenes"
-
-
-def _view_command(source: str, scene_id: str) -> str:
-    """Return a command that shows a scene of a place."""
-    option = "" if Path(source) == DEFAULT_SOURCE else f" --source {quote(source)}"
-    return f"scannet-prep view {scene_id}{option}"
+    if pred_dir is not None:
+        _check_predictions(pred_dir, paths, scene_ids or list(place.entries))
+        predictions = Predictions(
+            task=task,
+            label_set=label_set,
+            datasets=(),
+            paths=paths,
+            missing=(),
+            left_out=(),
+        )
+    return Viewing(place, tuple(scene_ids), predictions, color, label_set)
 
 
 def run(
@@ -205,19 +197,21 @@ def run(
     *,
     progress: Progress | None = None,
 ) -> ViewReport:
-    """Read and check all scenes and predictions, then write.
+    """Read, check and encode all scenes; then write all files, or none.
 
     Args:
-        viewing: What is shown.
-        output: A file, whose ending says what it is; else a folder; by default the current one.
-        kind: What is written; by default what the ending of the output says, else `html`.
-        options: How pictures look.
-        progress: Told of every scene.
+        viewing: The scenes.
+        output: A file, whose ending determines its kind, or else a folder; by default the current
+            one.
+        kind: The kind of the files; by default that of the ending of the output, or else `html`.
+        options: Options of pictures.
+        progress: Advanced by each scene.
 
     Raises:
-        UsageError: The ending is another one, several scenes are to go into one picture, or options of pictures are
-            given for something else; or a scene cannot be coloured so.
-        FileError: A scene or a prediction is damaged, has values that none has, or they do not fit each other.
+        UsageError: The ending contradicts the kind, several scenes are to go into one picture,
+            options of pictures are given for something else, or a scene cannot be coloured so.
+        FileError: A scene or a prediction is damaged, has invalid values, or they do not fit each
+            other.
         OutputError: A file cannot be written.
     """
     kind, paths = _choose_paths(viewing.scene_ids, output, kind)
@@ -226,72 +220,211 @@ def run(
             f"a view and a size are for pictures, but a .{kind} file is to be written",
             "pass --png, or leave out --view and --size",
         )
-    progress, colors, sizes = progress or Progress(), dict[str, str](), dict[str, int]()
-    with progress.work("check", len(paths), "scenes"):
-        for name in paths:
-            scene = viewing.load(name)
-            colors[name] = scene.coloring(viewing.color_of(scene)).name
-            progress.advance()
-    for path in set(paths.values()):
-        make_directory(path.parent)
-    with progress.work("write", len(set(paths.values())), "files"):
-        for path, content in _encode(viewing, kind, paths, colors, options):
-            sizes[str(path)] = sum(map(len, content))
-            write_atomically(path, content)
-            progress.advance()
+    progress = progress or Progress()
+    colors: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    temporaries: dict[Path, Path] = {}
+    folder = next(iter(paths.values())).parent
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        with progress.work("view", len(paths), "scenes"):
+            scenes = _load_scenes(viewing, colors, progress)
+            for path, content in _encode(scenes, kind, paths, colors, options):
+                make_directory(folder)
+                temporaries[path] = write_temporary(path, content)
+                sizes[str(path)] = sum(map(len, content))
+        for path, temporary in temporaries.items():
+            put_in_place(temporary, path)
+    finally:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+        for path in new_folders:
+            with suppress(OSError):  # it is not empty, or has not been made
+                path.rmdir()
     return ViewReport(kind, colors, sizes)
 
 
-def _choose_paths(names: Sequence[str], output: Path | None, kind: Kind | None) -> tuple[Kind, dict[str, Path]]:
-    """What is written, and the file of each scene; for a page, the one of all."""
-    ending = next((item for item in KINDS if output is not None and output.suffix == f".{item}"), None)
-    if output is not None and output.suffix and not output.is_dir() and ending not in ((kind,) if kind else KINDS):
-        expected = f".{kind}" if kind else ".html, .png or .ply"
-        raise UsageError(
-            f"{output} does not end in {expected}", "name a file that ends so, or a folder that exists: -o OUT"
+def _refuse_scene_file(place: Place) -> None:
+    """Refuse the `.npz` of a scene where a scene id, a folder or an archive is expected."""
+    path = Path(str(place))
+    if path.suffix != ".npz" or not SceneId.is_valid(path.stem):
+        return
+    folder = path.parents[1] if len(path.parents) > 1 else path.absolute().parents[1]
+    raise UsageError(
+        f"{place} is the file of a scene, expected a scene id",
+        _view_command(str(folder), path.stem),
+    )
+
+
+def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[str]:
+    """Find the scenes that were named.
+
+    Raises:
+        UnknownSceneError: A word is not a scene id, or the place does not have the scene.
+        UsageError: A word is a place that holds scenes.
+    """
+    for word in words:
+        is_id = word.startswith("@") or SceneId.is_valid(word)
+        if not is_id and (Path(word).is_dir() or is_archive(word)):
+            command = _view_command(word, "SCENE")
+            raise UsageError(f"{word} is not a scene id, but a place", command)
+    selection = Selection(scene_ids=parse_scene_ids(words))
+    scene_ids = list(selection.scene_ids or ())
+    for scene_id in scene_ids:
+        failure = place.failures.get(scene_id)
+        if failure is not None:
+            raise UnknownSceneError(f"{place.name}: {scene_id} failed in processing: {failure.message}", failure.hint)
+    splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
+    example = next(iter(place.entries))
+    selection.check_found(place.name, splits, _suggest_commands(place, example))
+    return [str(scene_id) for scene_id in scene_ids]
+
+
+def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Sequence[str]) -> None:
+    """Check that all scenes have a prediction.
+
+    Raises:
+        MissingFileError: Some have none.
+    """
+    missing = sorted(set(scene_ids) - paths.keys())
+    if missing:
+        counts = f"{len(missing):,} of {len(scene_ids):,} scenes"
+        command = f"scannet-prep view {min(paths)} --pred {quote(str(pred_dir))}"
+        raise MissingFileError(
+            pred_dir,
+            f"has no predictions of {counts}: {list_some(missing)}",
+            f"to view one that is there: {command}",
         )
+
+
+def _suggest_commands(place: ProcessedPlace, example: str) -> str:
+    """Return the hint for a scene that is not named, or not there."""
+    view = _view_command(place.name, example)
+    return f"for example: {view}; to list the scenes: scannet-prep info {quote(place.name)} --scenes"
+
+
+def _view_command(source: str, scene_id: str) -> str:
+    """Return a command that shows a scene of a place."""
+    command = f"scannet-prep view {scene_id}"
+    if Path(source) != DEFAULT_SOURCE:
+        command += f" --source {quote(source)}"
+    return command
+
+
+def _choose_paths(scene_ids: Sequence[str], output: Path | None, kind: Kind | None) -> tuple[Kind, dict[str, Path]]:
+    """Choose the kind of the files, and the file of each scene; of a page, the same one for all.
+
+    Raises:
+        UsageError: See `run`.
+        OutputError: A file is in the way of the folder.
+    """
+    ending = None
+    if output is not None:
+        ending = next((known for known in KINDS if output.suffix == f".{known}"), None)
+        _check_ending(output, ending, kind)
     kind = kind or ending or "html"
-    if output is not None and ending:
-        if kind != "html" and len(names) > 1:
-            problem = f"{output} is one file, but {len(names):,} scenes are to be shown"
-            raise UsageError(problem, f"name a folder for the .{kind} files: -o DIR")
-        paths = dict.fromkeys(names, output)
+
+    if output is not None and ending is not None:
+        if kind != "html" and len(scene_ids) > 1:
+            raise UsageError(
+                f"{output} is one file, but {len(scene_ids):,} scenes are to be shown",
+                f"name a folder for the .{kind} files: -o DIR",
+            )
+        paths = dict.fromkeys(scene_ids, output)
     else:
-        stems = {name: "scenes" if kind == "html" and len(names) > 1 else name for name in names}
-        paths = {name: (output or Path()) / f"{stem}.{kind}" for name, stem in stems.items()}
+        folder = output or Path()
+        is_joint_page = kind == "html" and len(scene_ids) > 1
+        paths = {}
+        for scene_id in scene_ids:
+            stem = "scenes" if is_joint_page else scene_id
+            paths[scene_id] = folder / f"{stem}.{kind}"
     for path in set(paths.values()):
         check_is_folder(path.parent)
     return kind, paths
 
 
-def _encode(
-    viewing: Viewing, kind: Kind, paths: Mapping[str, Path], colors: Mapping[str, str], options: PictureOptions | None
-) -> Iterator[tuple[Path, list[Buffer]]]:
-    """Give the files and their content, one at a time."""
-    if kind == "html":
-        from scannet_prep.view.page import make_page
+def _check_ending(output: Path, ending: Kind | None, kind: Kind | None) -> None:
+    """Check that the output is a folder, or a file with the ending of its kind.
 
-        scenes = (viewing.load(name) for name in paths)
-        yield next(iter(paths.values())), [make_page(scenes, color=next(iter(colors.values())))]
+    Raises:
+        UsageError: It has another ending.
+    """
+    if not output.suffix or output.is_dir():
         return
-    for name, path in paths.items():
-        scene = viewing.load(name, only=colors[name])
+    if ending is not None and kind in (None, ending):
+        return
+    expected = ".html, .png or .ply"
+    if kind is not None:
+        expected = f".{kind}"
+    raise UsageError(
+        f"{output} does not end in {expected}",
+        "name a file that ends so, or a folder that exists: -o OUT",
+    )
+
+
+def _load_scenes(viewing: Viewing, colors: dict[str, str], progress: Progress) -> Iterator[tuple[str, ViewedScene]]:
+    """Load the scenes one after the other, and choose their colourings.
+
+    Raises:
+        UsageError: A scene cannot be coloured so.
+    """
+    for scene_id in viewing.scene_ids:
+        scene = viewing.load(scene_id)
+        color = viewing.choose_color(scene)
+        scene.check_coloring(color)
+        colors[scene_id] = color
+        yield scene_id, scene
+        progress.advance()
+
+
+def _encode(
+    scenes: Iterator[tuple[str, ViewedScene]],
+    kind: Kind,
+    paths: Mapping[str, Path],
+    colors: Mapping[str, str],
+    options: PictureOptions | None,
+) -> Iterator[tuple[Path, list[Buffer]]]:
+    """Encode the files, one at a time."""
+    if kind == "html":
+        from scannet_prep.view.page import make_scene_page
+
+        # The page begins with the colouring of the first scene, which must be loaded to know it.
+        first_id, first = next(scenes)
+        others = (scene for _, scene in scenes)
+        yield paths[first_id], [make_scene_page(chain([first], others), color=colors[first_id])]
+        return
+    for scene_id, scene in scenes:
+        color = colors[scene_id]
         if kind == "png":
-            yield path, [encode_png(render_scene(scene, colors[name], options))]
+            content: list[Buffer] = [encode_png(render_scene(scene, color, options))]
         else:
-            comment = f"{scene.scene_id}, coloured by {colors[name]}"
-            yield path, encode_ply(comment, scene.points, scene.colorings[colors[name]].colors, scene.faces)
+            comment = f"{scene_id}, coloured by {color}"
+            vertex_colors = scene.coloring(color).colors
+            content = encode_ply(comment, scene.points, vertex_colors, scene.faces)
+        yield paths[scene_id], content
 
 
-def _read_prediction(predictions: Predictions, name: str, vertex_count: int) -> Prediction:
-    """Read a prediction; ids that nothing has are an error. Raw ids of other classes are shown as unlabeled."""
+def _read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:
+    """Read a prediction. Raw ids of other classes are shown as unlabeled.
+
+    Raises:
+        FileError: It is damaged, or has ids that do not exist.
+    """
     predictions.unknown_ids.clear()
-    found, path, label_set = predictions.read(name, vertex_count), predictions.paths[name], predictions.label_set
-    max_raw_id = MAX_NYU40_ID if label_set.raw_ids_key == "nyu40_ids" else MAX_SCANNET_ID
-    known = range(max_raw_id + 1) if path.suffix == ".txt" else range(-1, len(label_set))
-    if unknown := [str(number) for number in predictions.unknown_ids if number not in known]:
-        problem = f"has ids that {label_set.name} does not have, expected {known[0]}..{known[-1]}: "
+    values = predictions.read(scene_id, vertex_count)
+    path = predictions.paths[scene_id]
+    label_set = predictions.label_set
+    valid_ids = range(-1, len(label_set))
+    if path.suffix == ".txt":  # raw ids
+        has_nyu40_ids = label_set.raw_ids_key == "nyu40_ids"
+        valid_ids = range((MAX_NYU40_ID if has_nyu40_ids else MAX_SCANNET_ID) + 1)
+    invalid = [str(number) for number in predictions.unknown_ids if number not in valid_ids]
+    if invalid:
         other = "scannet20" if label_set == SCANNET200 else "scannet200"
-        hint = f"pass --labels {other}, if that is predicted; raw ids are in .txt, train ids in arrays"
-        raise FileError(path, problem + list_some(unknown), hint)
-    return Prediction(label_set, found)
+        raise FileError(
+            path,
+            f"has ids that {label_set.name} does not have, "
+            f"expected {valid_ids[0]}..{valid_ids[-1]}: {list_some(invalid)}",
+            f"pass --labels {other}, if that is predicted; raw ids are in .txt, train ids in arrays",
+        )
+    return Prediction(label_set, values)

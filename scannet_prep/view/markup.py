@@ -1,10 +1,17 @@
-"""Trees of HTML and SVG elements. What stands in one is text, never markup: it is escaped when the tree is written."""
+"""Trees of HTML and SVG elements, and whole pages.
+
+All HTML that the program writes is made here. Content is text, never markup: it is escaped when the
+tree is written. Only style sheets and scripts are written as they are.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable
+from importlib import resources
 from typing import TypeAlias
-from xml.etree.ElementTree import Element, tostring
+from xml.etree.ElementTree import Element, fromstring, tostring
 
 Child: TypeAlias = "Element | str | Iterable[Element | str]"
 
@@ -15,29 +22,106 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
     Args:
         tag: Its name.
         children: Elements, texts, or several of them.
-        attributes: `_` stands for `-`, one at the end is left out (`class_`), and so are attributes that are None.
+        attributes: `_` stands for `-`, and one at the end is removed (`class_`). Attributes that
+            are None are left out.
     """
-    names = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
-    made = Element(
-        tag, {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in names.items()}
-    )
-    for child in children:
-        for item in [child] if isinstance(child, str | Element) else child:
-            if isinstance(item, Element):
-                made.append(item)
-            elif len(made):
-                made[-1].tail = (made[-1].tail or "") + item
-            else:
-                made.text = (made.text or "") + item
+    made = Element(tag)
+    for name, value in attributes.items():
+        if value is None:
+            continue
+        text = f"{value:.6g}" if isinstance(value, float) else str(value)
+        made.set(name.rstrip("_").replace("_", "-"), text)
+    append(made, *children)
     return made
 
 
-def to_html(page: Element) -> str:
-    """Write a whole page."""
-    return "<!DOCTYPE html>\n" + tostring(page, "unicode", method="html") + "\n"
+def append(parent: Element, *children: Child) -> None:
+    """Append elements and texts to an element."""
+    for child in children:
+        if isinstance(child, Element):
+            parent.append(child)
+        elif isinstance(child, str):
+            _append_text(parent, child)
+        else:
+            append(parent, *child)
+
+
+def make_page(
+    title: str,
+    *content: Child,
+    style: str,
+    script: str = "",
+    images: str = "data:",
+    forms: str = "'none'",
+) -> bytes:
+    """Make a page that may load nothing but images, which its Content-Security-Policy enforces.
+
+    Args:
+        title: Title of the page.
+        content: Content of the body.
+        style: The style sheet.
+        script: The script; none by default.
+        images: Where images may come from, as in a Content-Security-Policy.
+        forms: Where forms may lead.
+
+    Returns:
+        The whole file, UTF-8.
+    """
+    rules = ["default-src 'none'", f"img-src {images}", f"style-src {_hash_source(style)}"]
+    scripts = []
+    if script:
+        rules.append(f"script-src {_hash_source(script)}")
+        scripts.append(element("script", script, type="module"))
+    rules += ["base-uri 'none'", f"form-action {forms}"]
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content="; ".join(rules)),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", title),
+        element("link", rel="icon", href="data:,"),  # or else browsers ask a server for one
+        element("style", style),
+    )
+    body = element("body", *content, scripts)
+    return b"<!doctype html>\n" + to_html(element("html", head, body, lang="en")) + b"\n"
+
+
+def to_html(tree: Element) -> bytes:
+    """Write an element as a part of a page, UTF-8."""
+    return tostring(tree, "unicode", method="html").encode("utf-8", "backslashreplace")
 
 
 def to_svg(picture: Element) -> str:
     """Write a picture as a file of its own."""
     picture.set("xmlns", "http://www.w3.org/2000/svg")
     return tostring(picture, "unicode") + "\n"
+
+
+def embed_png(data: bytes) -> str:
+    """Return a PNG as an address that contains it."""
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+def read_asset(name: str) -> str:
+    """Read one of the files that pages are made of."""
+    return resources.files("scannet_prep").joinpath(f"assets/{name}").read_text(encoding="utf-8")
+
+
+def read_fragment(name: str) -> Element:
+    """Read an asset that is a well-formed element."""
+    return fromstring(read_asset(name))  # noqa: S314 - a file of this package
+
+
+def _append_text(parent: Element, text: str) -> None:
+    """Append a text: behind the last child, or else at the beginning."""
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
+    else:
+        parent.text = (parent.text or "") + text
+
+
+def _hash_source(text: str) -> str:
+    """Name a script or a style sheet in a Content-Security-Policy."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,73 +1,90 @@
-"""Scenes as one HTML file that shows them in a browser: no network, no server, nothing to install.
+"""Scenes as one HTML file that shows them in a browser: no network, no server, no installation.
 
-    policy      the page may run its one script and use its one style sheet, by their hashes, and ask for nothing else
-    data        JSON of titles, categories and descriptions of arrays; every `<` in it is escaped
-    blocks      one `<script type="application/octet-stream">` an array: base64 of raw deflate
-    script      the files of `assets/page`, one after the other
+The way of a scene:
 
-Positions are whole multiples of a step, 65,535 of which are the longest side of the scene's box: 0.1 mm in a room.
-Vertices are sorted along a Z-order curve, so that neighbours are alike; stored are the differences of neighbours, byte
-by byte, which halves what deflate makes of them. The order of vertices is not that of the mesh, for which a page has no
-use.
+    coloring   all its colourings
+    page       vertices sorted along a Z-order curve
+               --> arrays as blocks: <script type="application/octet-stream">, base64 of deflate
+               --> descriptions as JSON, in one <script type="application/json">
+    markup     one file of blocks, descriptions, style sheet and script
+
+Positions are whole multiples of a step. 65,535 steps are the longest side of the scene's box, so that
+a step is 0.1 mm in a room. Along a Z-order curve, neighbours are alike. The blocks hold the
+differences between neighbours, byte by byte, which compress to half the size. The order of the mesh
+is lost; a page does not need it.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 from collections.abc import Iterable
-from html import escape
-from importlib import resources
-from string import Template
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import deflate
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
-from scannet_prep.view.coloring import Coloring, ViewedScene
+from scannet_prep.view.coloring import Category, Coloring, ViewedScene
+from scannet_prep.view.markup import element, make_page, read_asset, read_fragment
 from scannet_prep.view.raster import SPREAD, estimate_spacing
 from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT, find_floor
 
-_SCRIPTS = (  # each uses only those before it
-    "data", "camera", "drawing", "picking", "legend", "tooltip", "link", "controls", "viewer",
-)  # fmt: skip
+# Each script uses only those before it.
+_SCRIPTS = (
+    "data",
+    "camera",
+    "drawing",
+    "picking",
+    "legend",
+    "tooltip",
+    "link",
+    "controls",
+    "viewer",
+)
 _GRID_STEPS = 65_535
+_GRID_BITS = 16
 _DEFLATE_LEVEL = 7
 
 
-def make_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str = "") -> bytes:
+def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str = "") -> bytes:
     """Make a page that shows scenes.
 
     Args:
         scenes: At least one; they are encoded one after the other.
-        color: The colouring that is shown first, where a scene has it; by default `rgb`.
-        home: Address of a list of scenes that the page leads back to; none by default.
+        color: The colouring that is shown first, if a scene has it; by default `rgb`.
+        home: Address of a list of scenes that the page links to; none by default.
 
     Returns:
         The whole file, UTF-8. The same scenes always give the same bytes.
     """
-    described, blocks = list[dict[str, Any]](), list[str]()
-    for scene in scenes:
-        described.append(_describe_scene(scene, blocks))
-    title = described[0]["name"] + (f" and {len(described) - 1:,} more" if len(described) > 1 else "")
+    blocks = _Blocks()
+    described = [_describe_scene(scene, blocks) for scene in scenes]
+    title: str = described[0]["name"]
+    if len(described) > 1:
+        title += f" and {len(described) - 1:,} more"
     data = {"title": title, "color": color, "home": home, **_describe_view(), "scenes": described}
-    script = "\n".join(read_asset(f"{name}.js") for name in _SCRIPTS)
-    style = read_asset("page.css")
-    policy = f"default-src 'none'; script-src {hash_source(script)}; style-src {hash_source(style)}; img-src data:; "
-    policy += "base-uri 'none'; form-action 'none'"
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # so that no name can end the element
-    embedded = "\n".join([f'<script type="application/json" id="data">{text}</script>', *blocks])
-    page = Template(read_asset("page.html"))
-    return page.substitute(policy=policy, title=escape(title), style=style, script=script, data=embedded).encode()
+    # Escaped so that no name can end the element.
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return make_page(
+        title,
+        list(read_fragment("page/page.html")),
+        element("script", text, type="application/json", id="data"),
+        blocks.elements,
+        style=read_asset("page/page.css"),
+        script="\n".join(read_asset(f"page/{name}.js") for name in _SCRIPTS),
+    )
 
 
 def _describe_view() -> dict[str, Any]:
-    """The numbers of the software renderer, so that pages and pictures look the same."""
+    """Return the constants of the renderer, so that pages and pictures look the same."""
     camera = Camera()
+    backgrounds = {}
+    for name, (color, _) in BACKGROUNDS.items():
+        backgrounds[name] = [part / 255 for part in color]
     return {
         "camera": {
             "azimuth": math.radians(camera.azimuth),
@@ -77,89 +94,131 @@ def _describe_view() -> dict[str, Any]:
             "near": NEAR,
         },
         "light": {"direction": LIGHT.tolist(), "ambient": AMBIENT},
-        "backgrounds": {name: [part / 255 for part in color] for name, (color, _) in BACKGROUNDS.items()},
+        "backgrounds": backgrounds,
     }
 
 
-def _describe_scene(scene: ViewedScene, blocks: list[str]) -> dict[str, Any]:
-    """What the script is told of a scene; its arrays are added to the blocks."""
+class _Blocks:
+    """The arrays of a page.
+
+    Attributes:
+        elements: An element for each array.
+    """
+
+    def __init__(self) -> None:
+        self.elements: list[Element] = []
+
+    def add(self, array: NDArray[np.unsignedinteger[Any]]) -> dict[str, Any]:
+        """Encode an array, (rows,) or (rows, columns).
+
+        Returns:
+            The description from which `data.js` decodes it.
+        """
+        columns = np.ascontiguousarray(array.reshape(len(array), -1).T)
+        # Differences of unsigned numbers wrap around, and so do the sums that undo them.
+        differences = np.diff(columns, axis=1, prepend=columns.dtype.type(0))
+        item_bytes = columns.dtype.itemsize
+        # (columns, bytes, rows): the first byte of all rows, then the second, and so on.
+        planes = differences.astype(f"<u{item_bytes}").view(np.uint8)
+        planes = planes.reshape(*columns.shape, item_bytes).transpose(0, 2, 1)
+        packed = deflate.deflate_compress(np.ascontiguousarray(planes).data, _DEFLATE_LEVEL)
+
+        name = f"block-{len(self.elements)}"
+        text = base64.b64encode(packed).decode()
+        self.elements.append(element("script", text, type="application/octet-stream", id=name))
+        return {
+            "block": name,
+            "rows": len(array),
+            "columns": len(columns),
+            "bytes": item_bytes,
+        }
+
+
+def _describe_scene(scene: ViewedScene, blocks: _Blocks) -> dict[str, Any]:
+    """Describe a scene for the script; its arrays are added to the blocks."""
+    colorings = list(scene.colorings.values())
+    spacing = estimate_spacing(scene.points)
+
+    # Positions as steps from the lowest corner of the scene's box.
     points = scene.points.astype(np.float64)
     origin = points.min(axis=0)
-    step = float((points - origin).max()) / _GRID_STEPS or 1.0 / _GRID_STEPS
+    longest = float((points - origin).max())
+    step = longest / _GRID_STEPS or 1.0 / _GRID_STEPS  # a scene of one point has no extent
     grid = np.rint((points - origin) / step).astype(np.uint16)
+
     order = _z_order(grid)
-    arrays = {"positions": _add_block(grid[order], blocks)}
+    arrays = {"positions": blocks.add(grid[order])}
+    face_count = 0
     if scene.faces is not None and len(scene.faces):
-        arrays["faces"] = _add_block(_pack_faces(scene.faces, order), blocks)
+        face_count = len(scene.faces)
+        arrays["faces"] = blocks.add(_pack_faces(scene.faces, order))
     return {
         "name": scene.scene_id,
         "split": scene.split,
         "frame": scene.frame,
         "vertices": len(points),
-        "triangles": 0 if scene.faces is None else len(scene.faces),
+        "triangles": face_count,
         "origin": origin.tolist(),
         "step": step,
         "grid": grid.max(axis=0).tolist(),
         "floor": find_floor(scene.points),
-        "pointSize": estimate_spacing(scene.points) * SPREAD,
+        "pointSize": spacing * SPREAD,
         "arrays": arrays,
-        "colorings": [_describe_coloring(item, order, blocks) for item in scene.colorings.values()],
+        "colorings": [_describe_coloring(coloring, order, blocks) for coloring in colorings],
     }
 
 
-def _describe_coloring(coloring: Coloring, order: NDArray[np.int64], blocks: list[str]) -> dict[str, Any]:
+def _describe_coloring(coloring: Coloring, order: NDArray[np.int64], blocks: _Blocks) -> dict[str, Any]:
+    """Describe a colouring: indices of categories, or colours if it has no categories."""
     values: NDArray[np.unsignedinteger[Any]] = coloring.colors
-    indices, categories = coloring.indices, list[dict[str, Any]]()
-    if indices is not None:
-        values = indices.astype(np.uint8) if len(coloring.categories) <= 1 << 8 else indices
-        categories = [
-            {"name": item.name, "color": "#{:02x}{:02x}{:02x}".format(*item.color), "count": item.count}
-            | ({"raw": item.raw_category} if item.raw_category else {})
-            for item in coloring.categories
-        ]
-    array = _add_block(values[order], blocks)
-    return {"name": coloring.name, "title": coloring.title, "values": array, "categories": categories}
+    if coloring.indices is not None:
+        values = coloring.indices
+        if len(coloring.categories) <= 1 << 8:
+            values = values.astype(np.uint8)
+    return {
+        "name": coloring.name,
+        "title": coloring.title,
+        "values": blocks.add(values[order]),
+        "categories": [_describe_category(category) for category in coloring.categories],
+    }
+
+
+def _describe_category(category: Category) -> dict[str, Any]:
+    described = {
+        "name": category.name,
+        "color": "#{:02x}{:02x}{:02x}".format(*category.color),
+        "count": category.count,
+    }
+    if category.raw_category:
+        described["raw"] = category.raw_category
+    return described
 
 
 def _z_order(grid: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """The order of points along a Z-order curve (Morton, 1966): the bits of x, y and z in turns, as one number."""
+    """Sort points along a Z-order curve (Morton, 1966).
+
+    The key of a point interleaves the bits of x, y and z.
+    """
     keys = np.zeros(len(grid), np.uint64)
-    for bit in range(16):
+    for bit in range(_GRID_BITS):
         for axis in range(3):
-            keys |= (grid[:, axis] >> bit & 1).astype(np.uint64) << np.uint64(3 * bit + axis)
+            bits = (grid[:, axis] >> bit & 1).astype(np.uint64)
+            keys |= bits << np.uint64(3 * bit + axis)
     return np.argsort(keys, kind="stable")
 
 
 def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Triangles of the sorted vertices, sorted: the lowest corner, and how far the two others are from it."""
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
-    corners = places[faces]
-    turns = (corners.argmin(axis=1)[:, np.newaxis] + np.arange(3)) % 3  # the side that is seen stays the same
-    corners = np.take_along_axis(corners, turns, axis=1)
+    """Pack triangles of the sorted vertices, (F, 3).
+
+    Returns:
+        Sorted rows of the lowest corner, and the distances of the two others from it.
+    """
+    new_indices = np.empty(len(order), np.int64)
+    new_indices[order] = np.arange(len(order))
+    corners = new_indices[faces]
+    # Rotate each triangle to its lowest corner; the side that is seen stays the same.
+    rotations = (corners.argmin(axis=1)[:, np.newaxis] + np.arange(3)) % 3
+    corners = np.take_along_axis(corners, rotations, axis=1)
     corners = corners[np.lexsort(corners.T[::-1])]
     corners[:, 1:] -= corners[:, :1]
     return corners.astype(np.uint32)
-
-
-def _add_block(array: NDArray[np.unsignedinteger[Any]], blocks: list[str]) -> dict[str, Any]:
-    """Encode an array, (rows,) or (rows, columns); `data.js` decodes it."""
-    columns = np.ascontiguousarray(array.reshape(len(array), -1).T)
-    differences = np.diff(columns, axis=1, prepend=columns.dtype.type(0))  # of unsigned numbers: they wrap
-    item_bytes = columns.dtype.itemsize
-    planes = differences.astype(f"<u{item_bytes}").view(np.uint8).reshape(*columns.shape, item_bytes)
-    packed = deflate.deflate_compress(np.ascontiguousarray(planes.transpose(0, 2, 1)).data, _DEFLATE_LEVEL)
-    name = f"block-{len(blocks)}"
-    text = base64.b64encode(packed).decode()
-    blocks.append(f'<script type="application/octet-stream" id="{name}">{text}</script>')
-    return {"block": name, "rows": len(array), "columns": len(columns), "bytes": item_bytes}
-
-
-def hash_source(text: str) -> str:
-    """Name a script or a style sheet in a Content-Security-Policy."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def read_asset(name: str) -> str:
-    """One of the files that pages are made of."""
-    return resources.files("scannet_prep").joinpath(f"assets/page/{name}").read_text(encoding="utf-8")

@@ -1,12 +1,13 @@
-"""`doctor --ddp`: whether all ranks of a job are there, agree, and can work together; else, which one is the reason.
+"""`doctor --ddp`: whether all ranks of a job are there, agree, and can work together.
 
-A collective operation only says that somebody is missing, and says it late. So every rank leaves its own keys in the
-store of the job. Rank 0 looks at them until the time is up, and is the one that tells what it found:
+If not, which rank is the reason. A collective operation only reports late that some rank is
+missing. So every rank leaves its own keys in the store of the job. Rank 0 reads them until the
+time is up, and reports what it found:
 
-    here/RANK   host and process: it has started
-    facts/RANK  scenes, plan and versions, as it sees them, or why it cannot see them
-    sum/RANK    how the all-reduce went, which follows
-    end/0       rank 0 has seen enough: all may end
+    here/RANK   host and process: the rank has started
+    facts/RANK  scenes, plan and versions, as the rank sees them, or why it cannot see them
+    sum/RANK    the result of the all-reduce, which follows
+    end/0       rank 0 has read enough: all may end
 """
 
 from __future__ import annotations
@@ -20,183 +21,278 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from scannet_prep.errors import ScanNetPrepError, UsageError
+from scannet_prep.findings import Finding
+from scannet_prep.launcher import TorchrunJob, read_torchrun_job
 from scannet_prep.stages.doctor import DoctorReport
-from scannet_prep.stages.doctor.check import Check
 from scannet_prep.version import VERSION
 
-Results = dict[int, dict[str, Any]]
+Results: TypeAlias = dict[int, dict[str, Any]]
+"""What ranks have left under a key, by rank, in order of arrival."""
 
-_LOOK_S, _GRACE_S, _GOODBYE_S = 0.05, 5.0, 1.0
-_SLOW_S, _SLOW_FACTOR = 3.0, 3.0
+_POLL_INTERVAL_S = 0.05
+_GRACE_S = 5.0
+_EXIT_DELAY_S = 1.0
+_SLOW_AFTER_S = 3.0
+_SLOW_FACTOR = 3.0
 _MAX_POINTS = 600_000  # of a batch, for the plan
-_START = "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
-_MISSING = "was it started, on every machine, with the same MASTER_ADDR, MASTER_PORT and number of ranks?"
-_STUCK = "its file system is slow or hangs: scannet-prep doctor PLACE on that machine"
-_SLOW = "all others wait for it in every step: look at its disk and its load"
-_DIFFERENT = "give all ranks the same scenes, verified, and the same versions of NumPy, PyTorch and scannet-prep"
-_SUM = "look at its network: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; docs/training-hangs.md"
+_MAX_NAMED_RANKS = 8
+_HINT_MISSING = "was it started, on every machine, with the same MASTER_ADDR, MASTER_PORT and number of ranks?"
+_HINT_STUCK = "its file system is slow or hangs: scannet-prep doctor PLACE on that machine"
+_HINT_SLOW = "all others wait for it in every step: look at its disk and its load"
+_HINT_DIFFERENT = "give all ranks the same scenes, verified, and the same versions of NumPy, PyTorch and scannet-prep"
+_HINT_NETWORK = "look at its network: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; docs/training-hangs.md"
 
 
 def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorReport:
-    """Compare the ranks of a job; to be called on all of them, under torchrun.
+    """Compare the ranks of a job. Must be called on all of them, under torchrun.
 
     Something that hangs may go on in a thread when this returns: end the process with `os._exit`.
 
     Args:
         place: Folder or archive of processed scenes.
-        environ: The environment, as torchrun sets it: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+        environ: The environment, as torchrun sets it.
         timeout_s: How long to wait for the ranks, and again for the all-reduce.
 
     Returns:
-        On rank 0, everything that was found; on the others, nothing but why they do not hear from rank 0.
+        On rank 0, everything that was found; on the others, only why they cannot reach rank 0.
 
     Raises:
         UsageError: PyTorch is not installed, or this is not a rank of a job.
     """
     started_s = time.monotonic()
+    job = read_torchrun_job(environ)
     try:
-        rank, world_size, port = (int(environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
-        host, local_rank = environ["MASTER_ADDR"], int(environ.get("LOCAL_RANK", rank))
-    except (KeyError, ValueError):
-        message = "this is not a rank of a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set"
-        raise UsageError(message, _START) from None
-    if not 0 <= rank < world_size:
-        raise UsageError(f"RANK is {rank}, WORLD_SIZE is {world_size}: the first must be less", _START)
-    try:
-        from torch import distributed
+        from torch import distributed  # noqa: F401 - only whether it is installed
     except ImportError:
         raise UsageError("comparing ranks needs PyTorch, which is not installed", "pip install torch") from None
 
-    def connect(*, is_keeper: bool = False) -> Any:  # noqa: ANN401 - of torch
-        limit = timedelta(seconds=timeout_s)
-        store = distributed.TCPStore(host, port, None, is_keeper, limit, wait_for_workers=False)
-        return distributed.PrefixStore("scannet-prep-doctor", store)
-
-    def work() -> None:
-        facts = _attempt(_find_facts, place, rank, world_size)
-        job.say("facts", facts)
-        if "error" not in facts:
-            # Over a connection of its own: one that waits for another rank lets nobody else speak.
-            job.say("sum", _attempt(_all_reduce, connect(), rank, world_size, local_rank, timeout_s))
-
-    # torchrun itself keeps the store, if it says so.
-    is_keeper = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    keeps_store = job.rank == 0 and not job.has_store
     try:
-        job = _RankJob(connect(is_keeper=is_keeper), rank, world_size, timeout_s)
-        job.say("here", f"{socket.gethostname()}, process {os.getpid()}")
-        threading.Thread(target=work, daemon=True).start()
-        checks = job.judge() if rank == 0 else []
-        if rank != 0:  # again over another connection, so that the thread can speak
-            connect().wait(["end/0"], timedelta(seconds=2 * timeout_s + _GRACE_S))
+        checks = _compare_ranks(job, place, timeout_s, keeps_store=keeps_store)
     except RuntimeError as error:
-        whose = "another job uses the port" if is_keeper else "rank 0 has not started, has ended, or cannot be reached"
-        text = f"rank {rank} cannot use the store of the job at {host}:{port}: {str(error).splitlines()[0][:200]}"
-        checks = [_problem("ranks", text, f"{whose}; look at MASTER_ADDR and MASTER_PORT")]
-    if is_keeper:
-        time.sleep(_GOODBYE_S)  # until the others have heard that all may end
+        checks = [_describe_store_error(error, job, keeps_store=keeps_store)]
+    if keeps_store:
+        time.sleep(_EXIT_DELAY_S)  # until the others have read that all may end
     return DoctorReport(tuple(checks), round(time.monotonic() - started_s, 3))
 
 
-class _RankJob:
-    """The ranks of a job, and what they say to each other through its store."""
+def _compare_ranks(job: TorchrunJob, place: str, timeout_s: float, *, keeps_store: bool) -> list[Finding]:
+    """Leave the keys of this rank; on rank 0, judge those of all ranks.
 
-    def __init__(self, store: Any, rank: int, world_size: int, timeout_s: float) -> None:  # noqa: ANN401 - of torch
-        self._store, self._rank, self._world_size, self._timeout_s = store, rank, world_size, timeout_s
+    Raises:
+        RuntimeError: The store cannot be reached.
+    """
+    board = _Board(_connect(job, timeout_s, keeps_store=keeps_store), job.rank)
+    board.write("here", f"{socket.gethostname()}, process {os.getpid()}")
 
-    def judge(self) -> list[Check]:
-        """Tell what all ranks say, and let them end."""
-        facts, ready_s = self._listen("facts")
-        checks = self._judge_presence(facts, ready_s)
-        checks += self._compare({rank: found for rank, found in sorted(facts.items()) if "error" not in found})
-        if all(check.severity != "problem" for check in checks):
-            checks.append(self._judge_sums(self._listen("sum")[0]))
-        self.say("end", True)
-        return checks
+    def work() -> None:
+        facts = _attempt(_find_facts, place, job)
+        board.write("facts", facts)
+        if "error" not in facts:
+            # Over another connection: one that waits for a rank blocks all other requests.
+            board.write("sum", _attempt(_all_reduce, _connect(job, timeout_s), job, timeout_s))
 
-    def _listen(self, key: str) -> tuple[Results, dict[int, float]]:
-        """What ranks say until the time is up, in the order in which they do; and when they were heard."""
-        found, heard_s = Results(), dict[int, float]()
-        deadline_s = time.monotonic() + self._timeout_s
-        while time.monotonic() < deadline_s and len(found) < self._world_size:
-            for rank in set(range(self._world_size)) - found.keys():
-                if (result := self._hear(key, rank)) is not None:
-                    found[rank], heard_s[rank] = result, time.monotonic()
-                    if key == "sum" and "error" in result:  # the others wait for it, perhaps for ever
-                        deadline_s = min(deadline_s, time.monotonic() + 1.0)
-            time.sleep(_LOOK_S)
-        return found, heard_s
+    threading.Thread(target=work, daemon=True).start()
+    if job.rank == 0:
+        return _Judge(board, job.world_size, timeout_s).judge()
+    # Again over another connection, so that the thread can write.
+    _connect(job, timeout_s).wait(["end/0"], timedelta(seconds=2 * timeout_s + _GRACE_S))
+    return []
 
-    def _judge_presence(self, facts: Results, ready_s: dict[int, float]) -> list[Check]:
-        """Tell which ranks are missing, cannot see the scenes, or are slow."""
-        checks, times_s = [], list(ready_s.values()) or [0.0]
-        first_s, usual_s, last_s = times_s[0], statistics.median_low(times_s), times_s[-1]
-        for rank in range(self._world_size):
-            if rank not in facts:
-                is_here = self._hear("here", rank) is not None
-                text = "came, but could not read the scenes in time" if is_here else "is missing: it never came"
-                checks.append(_problem("ranks", f"{self._name(rank)} {text}", _STUCK if is_here else _MISSING))
-            elif "error" in facts[rank]:
-                checks.append(_problem("ranks", f"{self._name(rank)}: {facts[rank]['error']}", facts[rank]["hint"]))
-            elif (wait_s := ready_s[rank] - first_s) > max(_SLOW_S, _SLOW_FACTOR * (usual_s - first_s)):
-                text = f"{self._name(rank)} is slow: it was ready {wait_s:.1f} s after the first"
-                checks.append(Check("ranks", text, "note", _SLOW))
-        if all(check.severity == "note" for check in checks):
-            text = f"all {self._world_size} are there, the last {last_s - first_s:.1f} s after the first"
-            checks.insert(0, Check("ranks", text))
-        return checks
 
-    def _compare(self, facts: Results) -> list[Check]:
-        """Compare what ranks see. What most of them see is right; else what the first does."""
-        checks, usual = [], dict[str, Any]()
-        for name in next(iter(facts.values()), {}):
-            usual[name], count = Counter(found[name] for found in facts.values()).most_common(1)[0]
-            others = f"{count} {'rank has' if count == 1 else 'ranks have'} {usual[name]}"
-            for rank, found in facts.items():
-                if found[name] != usual[name]:
-                    text = f"{self._name(rank)}: {name}: {found[name]}; {others}"
-                    checks.append(_problem("agreement", text, _DIFFERENT))
-        if not checks and usual:
-            checks.append(Check("agreement", ", ".join(f"{name} {value}" for name, value in usual.items())))
-        return checks
+def _connect(job: TorchrunJob, timeout_s: float, *, keeps_store: bool = False) -> Any:  # noqa: ANN401 - of torch
+    """Connect to the store of the job."""
+    from torch import distributed
 
-    def _judge_sums(self, sums: Results) -> Check:
-        """Tell whether the all-reduce went well; else the first rank that failed, because of which others failed."""
-        for rank, result in sums.items():
-            if "error" in result:
-                return _problem("all-reduce", f"{self._name(rank)}: {result['error']}", result["hint"] or _SUM)
-        if silent := [self._name(rank) for rank in range(self._world_size) if rank not in sums]:
-            text = f"did not end within {self._timeout_s:.0f} s on {', '.join(silent[:8])}"
-            return _problem("all-reduce", text, _SUM)
-        return Check("all-reduce", f"{sums[0]['backend']} works on all {self._world_size} ranks")
+    store = distributed.TCPStore(
+        job.host,
+        job.port,
+        world_size=None,
+        is_master=keeps_store,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+    )
+    return distributed.PrefixStore("scannet-prep-doctor", store)
 
-    def _name(self, rank: int) -> str:
-        return f"rank {rank} ({where})" if (where := self._hear("here", rank)) else f"rank {rank}"
 
-    def say(self, key: str, value: object) -> None:
+def _describe_store_error(error: RuntimeError, job: TorchrunJob, *, keeps_store: bool) -> Finding:
+    """Describe why the store of the job cannot be used."""
+    reason = "rank 0 has not started, has ended, or cannot be reached"
+    if keeps_store:
+        reason = "another job uses the port"
+    text = str(error).splitlines()[0][:200]
+    return _problem(
+        "ranks",
+        f"rank {job.rank} cannot use the store of the job at {job.host}:{job.port}: {text}",
+        f"{reason}; look at MASTER_ADDR and MASTER_PORT",
+    )
+
+
+class _Board:
+    """The keys that ranks leave in the store of the job.
+
+    Args:
+        store: The store.
+        rank: The rank of this process.
+    """
+
+    def __init__(self, store: Any, rank: int) -> None:  # noqa: ANN401 - of torch
+        self._store = store
+        self._rank = rank
+
+    def write(self, key: str, value: object) -> None:
         """Leave a key of this rank."""
         self._store.set(f"{key}/{self._rank}", json.dumps(value))
 
-    def _hear(self, key: str, rank: int) -> Any:  # noqa: ANN401 - as it was said
-        """What a rank has said; None where nothing was."""
+    def read(self, key: str, rank: int) -> Any:  # noqa: ANN401 - as it was written
+        """Read a key of a rank; None if there is none yet."""
         name = f"{key}/{rank}"
-        return json.loads(self._store.get(name)) if self._store.check([name]) else None
+        if not self._store.check([name]):
+            return None
+        return json.loads(self._store.get(name))
+
+    def name(self, rank: int) -> str:
+        """Name a rank, with its host and process if it has started."""
+        location = self.read("here", rank)
+        if not location:
+            return f"rank {rank}"
+        return f"rank {rank} ({location})"
 
 
-def _attempt(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Call a function; what came of it."""
+class _Judge:
+    """Rank 0, which reads the keys of all ranks and reports what is wrong.
+
+    Args:
+        board: The keys.
+        world_size: Number of ranks.
+        timeout_s: How long to wait for a key of all ranks.
+    """
+
+    def __init__(self, board: _Board, world_size: int, timeout_s: float) -> None:
+        self._board = board
+        self._world_size = world_size
+        self._timeout_s = timeout_s
+
+    def judge(self) -> list[Finding]:
+        """Report what all ranks have left, and let them end."""
+        facts, arrivals_s = self._collect("facts")
+        checks = self._judge_presence(facts, arrivals_s)
+        readable = {rank: facts[rank] for rank in sorted(facts) if "error" not in facts[rank]}
+        checks += self._judge_agreement(readable)
+        if all(check.severity != "problem" for check in checks):
+            sums, _ = self._collect("sum")
+            checks.append(self._judge_sums(sums))
+        self._board.write("end", value=True)
+        return checks
+
+    def _collect(self, key: str) -> tuple[Results, dict[int, float]]:
+        """Collect a key of all ranks until the time is up.
+
+        Returns:
+            The values, and when each was seen.
+        """
+        results: Results = {}
+        arrivals_s: dict[int, float] = {}
+        deadline_s = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline_s and len(results) < self._world_size:
+            for rank in range(self._world_size):
+                if rank in results:
+                    continue
+                result = self._board.read(key, rank)
+                if result is None:
+                    continue
+                results[rank] = result
+                arrivals_s[rank] = time.monotonic()
+                if key == "sum" and "error" in result:
+                    # The others wait for this rank, perhaps for ever.
+                    deadline_s = min(deadline_s, time.monotonic() + 1.0)
+            time.sleep(_POLL_INTERVAL_S)
+        return results, arrivals_s
+
+    def _judge_presence(self, facts: Results, arrivals_s: dict[int, float]) -> list[Finding]:
+        """Find the ranks that are missing, cannot read the scenes, or are slow."""
+        checks = []
+        times_s = list(arrivals_s.values()) or [0.0]
+        first_s = times_s[0]
+        usual_wait_s = statistics.median_low(times_s) - first_s
+        max_wait_s = max(_SLOW_AFTER_S, _SLOW_FACTOR * usual_wait_s)
+        for rank in range(self._world_size):
+            name = self._board.name(rank)
+            if rank not in facts:
+                checks.append(self._judge_missing(rank, name))
+            elif "error" in facts[rank]:
+                text = f"{name}: {facts[rank]['error']}"
+                checks.append(_problem("ranks", text, facts[rank]["hint"]))
+            elif arrivals_s[rank] - first_s > max_wait_s:
+                wait_s = arrivals_s[rank] - first_s
+                text = f"{name} is slow: it was ready {wait_s:.1f} s after the first"
+                checks.append(Finding(subject="ranks", message=text, severity="note", hint=_HINT_SLOW))
+        if all(check.severity == "note" for check in checks):
+            spread_s = times_s[-1] - first_s
+            text = f"all {self._world_size} are there, the last {spread_s:.1f} s after the first"
+            checks.insert(0, _ok("ranks", text))
+        return checks
+
+    def _judge_missing(self, rank: int, name: str) -> Finding:
+        """Describe a rank that has left no facts."""
+        has_started = self._board.read("here", rank) is not None
+        if has_started:
+            text = f"{name} came, but could not read the scenes in time"
+            return _problem("ranks", text, _HINT_STUCK)
+        return _problem("ranks", f"{name} is missing: it never came", _HINT_MISSING)
+
+    def _judge_agreement(self, facts: Results) -> list[Finding]:
+        """Compare the facts of the ranks with those of most ranks, or else of the first."""
+        if not facts:
+            return []
+        checks = []
+        usual = {}
+        first = next(iter(facts.values()))
+        for name in first:
+            counts = Counter(rank_facts[name] for rank_facts in facts.values())
+            value, count = counts.most_common(1)[0]
+            usual[name] = value
+            ranks = "1 rank has" if count == 1 else f"{count} ranks have"
+            for rank, rank_facts in facts.items():
+                if rank_facts[name] != value:
+                    rank_name = self._board.name(rank)
+                    text = f"{rank_name}: {name}: {rank_facts[name]}; {ranks} {value}"
+                    checks.append(_problem("agreement", text, _HINT_DIFFERENT))
+        if not checks:
+            text = ", ".join(f"{name} {value}" for name, value in usual.items())
+            checks.append(_ok("agreement", text))
+        return checks
+
+    def _judge_sums(self, sums: Results) -> Finding:
+        """Check the all-reduce; report the first rank that failed, which made others fail."""
+        for rank, result in sums.items():
+            if "error" in result:
+                text = f"{self._board.name(rank)}: {result['error']}"
+                return _problem("all-reduce", text, result["hint"] or _HINT_NETWORK)
+        silent = [rank for rank in range(self._world_size) if rank not in sums]
+        if silent:
+            names = ", ".join(self._board.name(rank) for rank in silent[:_MAX_NAMED_RANKS])
+            text = f"did not end within {self._timeout_s:.0f} s on {names}"
+            return _problem("all-reduce", text, _HINT_NETWORK)
+        return _ok("all-reduce", f"{sums[0]['backend']} works on all {self._world_size} ranks")
+
+
+def _attempt(function: Callable[..., dict[str, Any]], *arguments: object) -> dict[str, Any]:
+    """Call a function. Returns its result, or `error` and `hint`."""
     try:
         return function(*arguments)
     except ScanNetPrepError as error:
         return {"error": error.message, "hint": error.hint}
-    except Exception as error:  # noqa: BLE001 - whatever a backend raises is told
-        return {"error": f"{type(error).__name__}: {error}"[:300].partition("\n")[0], "hint": ""}
+    except Exception as error:  # noqa: BLE001 - whatever a backend raises is reported
+        first_line, _, _ = f"{type(error).__name__}: {error}"[:300].partition("\n")
+        return {"error": first_line, "hint": ""}
 
 
-def _find_facts(place: str, rank: int, world_size: int) -> dict[str, Any]:
-    """What all ranks must agree on."""
+def _find_facts(place: str, job: TorchrunJob) -> dict[str, Any]:
+    """Find the facts on which all ranks must agree."""
     import numpy as np
     import torch
 
@@ -204,30 +300,48 @@ def _find_facts(place: str, rank: int, world_size: int) -> dict[str, Any]:
     from scannet_prep.sampling.samplers import PointBudgetBatchSampler
 
     with ScanNet(place, split="train") as dataset:
-        sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=rank, world_size=world_size)
-        versions = {"numpy": np.__version__, "torch": str(torch.__version__), "scannet_prep": VERSION}
-        seen = {"scenes": len(dataset), "digest of the scenes": dataset.digest}
-        return seen | versions | {"steps of the epoch": len(sampler), "plan of the epoch": sampler.digest}
+        sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=job.rank, world_size=job.world_size)
+        return {
+            "scenes": len(dataset),
+            "digest of the scenes": dataset.digest,
+            "numpy": np.__version__,
+            "torch": str(torch.__version__),
+            "scannet_prep": VERSION,
+            "steps of the epoch": len(sampler),
+            "plan of the epoch": sampler.digest,
+        }
 
 
-def _all_reduce(store: Any, rank: int, world_size: int, local_rank: int, timeout_s: float) -> dict[str, Any]:  # noqa: ANN401
-    """Let all ranks add up a number: with nccl where there are GPUs, else with gloo."""
+def _all_reduce(store: Any, job: TorchrunJob, timeout_s: float) -> dict[str, Any]:  # noqa: ANN401 - of torch
+    """Let all ranks add up a number, with NCCL if there are GPUs, otherwise with gloo."""
     import torch
     from torch import distributed
 
-    backend, device = "gloo", torch.device("cpu")
+    backend = "gloo"
+    device = torch.device("cpu")
     if torch.cuda.is_available() and distributed.is_nccl_available():
-        backend, device = "nccl", torch.device("cuda", local_rank)
+        backend = "nccl"
+        device = torch.device("cuda", job.local_rank)
         torch.cuda.set_device(device)
-    limit = timedelta(seconds=timeout_s)
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
-    total = torch.ones(1, device=device)
-    distributed.all_reduce(total)
-    if total.item() != world_size:  # which waits for the GPU
-        raise UsageError(f"{backend} adds {world_size} ones up to {total.item()}", "")
+    distributed.init_process_group(
+        backend,
+        store=store,
+        rank=job.rank,
+        world_size=job.world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    ones = torch.ones(1, device=device)
+    distributed.all_reduce(ones)
+    total = ones.item()  # waits for the GPU
+    if total != job.world_size:
+        raise UsageError(f"all-reduce with {backend} is wrong: {job.world_size} ones add up to {total}")
     distributed.destroy_process_group()
     return {"backend": backend}
 
 
-def _problem(topic: str, message: str, hint: str) -> Check:
-    return Check(topic, message, "problem", hint)
+def _ok(topic: str, message: str) -> Finding:
+    return Finding(subject=topic, message=message, severity="ok")
+
+
+def _problem(topic: str, message: str, hint: str) -> Finding:
+    return Finding(subject=topic, message=message, severity="problem", hint=hint)

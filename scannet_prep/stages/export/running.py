@@ -22,7 +22,6 @@ from pathlib import Path
 from scannet_prep.errors import FileError, OutputError
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, write_export
-from scannet_prep.failures import SceneFailure
 from scannet_prep.files import (
     Fingerprint,
     make_directory,
@@ -31,6 +30,7 @@ from scannet_prep.files import (
     run_lock,
     write_if_changed,
 )
+from scannet_prep.findings import Finding
 from scannet_prep.processed.folder import FAILED_NAME, prepare_folder, write_failed_list
 from scannet_prep.progress import Progress
 from scannet_prep.scene import Split
@@ -69,7 +69,7 @@ class ExportReport:
     settings: Mapping[str, bool | str] = field(hash=False)
     made: tuple[str, ...]
     kept: tuple[str, ...]
-    failures: tuple[SceneFailure, ...]
+    failures: tuple[Finding, ...]
     left_out: Mapping[Split, str] = field(hash=False)
     files: int
     size_bytes: int
@@ -131,7 +131,7 @@ class _ExportRun:
         for scene_id in self._outdated:
             self.entries.pop(scene_id, None)
         self.made: set[str] = set()
-        self.failures: dict[str, SceneFailure] = {}
+        self.failures: dict[str, Finding] = {}
 
     def _read_previous(self) -> ExportManifest:
         """Read the manifest under the lock; an empty one for a new export."""
@@ -166,7 +166,7 @@ class _ExportRun:
             with progress.work("export", len(scene_ids), "scenes"), closing(outcomes):
                 progress.advance(len(scene_ids) - len(tasks))
                 for task, outcome in outcomes:
-                    if isinstance(outcome, SceneFailure):
+                    if isinstance(outcome, Finding):
                         self.failures[task.scene_id] = outcome
                     else:
                         self._finish(task, outcome)
@@ -186,7 +186,7 @@ class _ExportRun:
         try:
             move_in(scene, self._context)
         except FileError as error:
-            failure = SceneFailure.from_exception(task.scene_id, error, task.source)
+            failure = Finding.from_failure(error, task.source, task.scene_id)
             self.failures[task.scene_id] = failure
         else:
             self.entries[task.scene_id] = scene.entry

@@ -23,8 +23,9 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.export import is_export
-from scannet_prep.failures import SceneFailure, list_some
+from scannet_prep.failures import list_some
 from scannet_prep.files import check_is_folder
+from scannet_prep.findings import Finding
 from scannet_prep.labels import LABEL_MAP_HINT, LabelMap, describe_differences, label_map_for
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest, read_manifest, read_old_options
@@ -63,7 +64,7 @@ class ProcessPlan:
     before: Manifest | None
     tasks: tuple[ProcessTask, ...]
     kept: tuple[str, ...]
-    failures: tuple[SceneFailure, ...]
+    failures: tuple[Finding, ...]
     notes: tuple[str, ...]
     is_restricted: bool
     starts_anew: bool

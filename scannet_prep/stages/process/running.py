@@ -20,8 +20,8 @@ import msgspec
 
 from scannet_prep.compiled import MIN_SCENES
 from scannet_prep.errors import LockedError
-from scannet_prep.failures import SceneFailure
 from scannet_prep.files import make_directory, put_in_place, remove_file, remove_temporaries, run_lock
+from scannet_prep.findings import Finding
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.progress import Progress
@@ -69,7 +69,7 @@ class ProcessReport:
     made: tuple[str, ...]
     kept: tuple[str, ...]
     raw_gone: tuple[str, ...]
-    failures: tuple[SceneFailure, ...]
+    failures: tuple[Finding, ...]
     warnings: tuple[WarningSummary, ...]
     vertices: int
     size_bytes: int
@@ -174,7 +174,7 @@ class _ProcessRun:
         with progress.work("process", len(self._plan.tasks), "scenes"), closing(outcomes):
             progress.advance(len(self.finished))
             for task, outcome in outcomes:
-                if isinstance(outcome, SceneFailure):
+                if isinstance(outcome, Finding):
                     self._fail(task, outcome)
                     progress.status(f"{len(self.failures):,} failed")
                 else:
@@ -187,7 +187,7 @@ class _ProcessRun:
             put_in_place(scene.temporary_path, task.path)
         self.finished[task.scene_id] = scene
 
-    def _fail(self, task: ProcessTask, failure: SceneFailure) -> None:
+    def _fail(self, task: ProcessTask, failure: Finding) -> None:
         self.failures[failure.scene_id] = failure
         is_outdated = task.reason in {Reason.OPTIONS, Reason.LABEL_MAP} or failure.error in _CONTENT_ERRORS
         if is_outdated and task.path.exists():
@@ -243,7 +243,7 @@ class _ProcessRun:
             scene_id = fault.path.stem
             if scene_id not in scenes:
                 error = scene_worker.unusable_without_raw_files(fault.path, fault.problem, self._plan.raw_dir)
-                self.failures[scene_id] = SceneFailure.from_exception(scene_id, error, fault.path)
+                self.failures[scene_id] = Finding.from_failure(error, fault.path, scene_id)
         failures = {**manifest.failures, **self.failures}
         return msgspec.structs.replace(manifest, scenes=scenes, failures=failures)
 

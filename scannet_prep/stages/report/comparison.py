@@ -1,49 +1,60 @@
-"""Compares two places, scene by scene: what proves that they hold the same data, or tells what differs.
+"""Compare two places scene by scene: prove that they hold the same data, or list the differences.
 
-Of processed scenes, arrays and descriptions are compared by what is in the files; only the version of the program does
-not count. Of raw scenes, the SHA-256 of the files that scenes are made from. Where one side is only a `manifest.json`
-or a `scannet.lock`, what is on record of whole files is compared instead.
+    two places with processed scenes   arrays and descriptions; not the version of the program
+    a manifest.json on either side     the records of whole files
+    raw trees, or their scannet.lock   SHA-256 of the files
+
+Of raw files, only those that scenes are made from have to be on both sides. All others, such as
+sensor streams, are compared if both sides have them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.files import Fingerprint, read_file
+from scannet_prep.findings import Finding, Findings, sort_findings
 from scannet_prep.labels import LABEL_MAP_NAME, find_label_map
 from scannet_prep.processed.manifest import SceneEntry, parse_manifest
-from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.raw.layout import find_shared_files
 from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
-from scannet_prep.release import INPUT_KINDS
+from scannet_prep.release import INPUT_KINDS, KINDS, TASKS_DIR
 from scannet_prep.scene import SceneId
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, sort_findings
 from scannet_prep.stages.report.source import Reading, Source, Table, open_source
+from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.tree import is_archive
 from scannet_prep.typed_json import to_plain
 
-Facts = Mapping[str, str]
-Differences = Mapping[str, tuple[str, str]]
-_SUFFIXES = {kind.suffix for kind in INPUT_KINDS}
+SceneFacts: TypeAlias = Mapping[str, str]
+Differences: TypeAlias = Mapping[str, tuple[str, str]]
+"""By the name of a fact: its value here, and there; `-` for none."""
+
+_NONE = "-"
+_INPUT_SUFFIXES = {kind.suffix for kind in INPUT_KINDS}
+_SUFFIXES = {kind.suffix for kind in KINDS.values()}
 _DIGEST = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
-_MAX_FACT = 90  # characters; what is longer is told by its digest
+_MAX_FACT = 90  # characters; a longer text is represented by its digest
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two places have in common, and what not.
+    """What two places have in common, and what differs.
 
     Attributes:
         here: The first place.
         there: The second one.
-        same: How many scenes are the same in both.
+        same: Number of scenes that are the same in both.
         only_here: Scenes that only the first place has.
         only_there: Scenes that only the second one has.
-        differences: By scene that both have (`label map` beside raw ones), what differs: values here and there.
+        differences: The differences of each scene that both have; for raw scenes, also of the
+            `label map` and of the files in `tasks`.
         findings: What cannot be read.
     """
 
@@ -64,21 +75,29 @@ class Comparison:
     def summary(self) -> str:
         """The result in one sentence."""
         verdict = "the same data" if self.is_same else "not the same data"
-        only = f"only here: {len(self.only_here):,}, only there: {len(self.only_there):,}"
-        errors = f", errors: {len(self.findings):,}" if self.findings else ""
-        return f"{verdict}; same: {self.same:,}, different: {len(self.differences):,}, {only}{errors}"
+        counts = [
+            f"same: {self.same:,}",
+            f"different: {len(self.differences):,}",
+            f"only here: {len(self.only_here):,}",
+            f"only there: {len(self.only_there):,}",
+        ]
+        if self.findings:
+            counts.append(f"errors: {len(self.findings):,}")
+        return f"{verdict}; {', '.join(counts)}"
 
     @property
     def table(self) -> Table:
-        """All that is not the same; of digests, the beginning."""
-        rows = [
-            [name, what, *(_DIGEST.sub(r"\1...", text) for text in pair)]
-            for name, facts in self.differences.items()
-            for what, pair in facts.items()
-        ]
-        rows += [[name, "scene", "there", "-"] for name in self.only_here]
-        rows += [[name, "scene", "-", "there"] for name in self.only_there]
-        rows += [[item.scene_id, "error", f"{item.path}: {item.message}", item.hint] for item in self.findings]
+        """All differences; of digests, the beginning."""
+        rows = []
+        for scene_id, differences in self.differences.items():
+            for name, values in differences.items():
+                here, there = (_DIGEST.sub(r"\1...", value) for value in values)
+                rows.append([scene_id, name, here, there])
+        rows += [[scene_id, "scene", "there", _NONE] for scene_id in self.only_here]
+        rows += [[scene_id, "scene", _NONE, "there"] for scene_id in self.only_there]
+        for finding in self.findings:
+            message = f"{finding.subject}: {finding.message}"
+            rows.append([finding.scene_id, "error", message, finding.hint])
         return Table("Differences", ["scene", "what", "here", "there"], rows)
 
 
@@ -86,35 +105,40 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
     """Compare two places.
 
     Args:
-        here: A processed folder, an archive or all its shards, a `manifest.json`; or a raw tree, or a `scannet.lock`.
+        here: A processed folder, an archive or all its shards, or a `manifest.json`; or a raw tree
+            or a `scannet.lock`.
         there: Another one of the same kind.
         reading: How to read them.
 
     Raises:
         UsageError: One holds raw scenes and the other processed ones.
         FileError: A place cannot be read, or names no scene.
-        TransferError: An archive is on a web server, which does not give it.
+        TransferError: An archive on a web server cannot be read.
         WorkerDiedError: Worker processes cannot be started.
     """
     findings = Findings()
-    sides = [_open_side(places, reading, findings) for places in (here, there)]
+    sides = _open_side(here, reading, findings), _open_side(there, reading, findings)
     mine, theirs = sides
     if mine.kind != theirs.kind:
-        told = f"{mine.name} holds {mine.kind} scenes, {theirs.name} {theirs.kind} ones: they cannot be compared"
-        raise UsageError(told, "name two raw folders, or two processed folders or archives")
-    scene_ids = sorted(mine.scenes & theirs.scenes)
-    found = reading.look(_look, scene_ids, sides, findings)
-    differences = {name: facts for name, facts in found.items() if facts}
-    if mine.label_map != theirs.label_map:
-        differences["label map"] = {LABEL_MAP_NAME: (mine.label_map, theirs.label_map)}
+        raise UsageError(
+            f"{mine.name} holds {mine.kind} scenes, {theirs.name} {theirs.kind} ones: they cannot be compared",
+            "name two raw folders, or two processed folders or archives",
+        )
+    scenes_here = mine.scene_ids
+    scenes_there = theirs.scene_ids
+    common = sorted(scenes_here & scenes_there)
+    results = reading.check(_compare_scene, common, sides, findings)
+    differences = {scene_id: found for scene_id, found in results.items() if found}
+    same = len(results) - len(differences)
+    differences |= _compare_shared_files(mine, theirs)
     return Comparison(
         here=mine.name,
         there=theirs.name,
-        same=len(found.keys() - differences.keys()),
-        only_here=tuple(sorted(mine.scenes - theirs.scenes)),
-        only_there=tuple(sorted(theirs.scenes - mine.scenes)),
+        same=same,
+        only_here=tuple(sorted(scenes_here - scenes_there)),
+        only_there=tuple(sorted(scenes_there - scenes_here)),
         differences=differences,
-        findings=sort_findings(item for item in findings.found if item.is_error),
+        findings=sort_findings(finding for finding in findings.found if finding.is_error),
     )
 
 
@@ -125,104 +149,215 @@ class _Side:
     Attributes:
         name: Path or address.
         kind: `processed` or `raw`.
-        records: What is on record of each scene, where only that is known.
+        source: The scenes themselves; None if only records are known.
+        entries: Records of processed scenes, if only these are known.
+        locked: Records of raw scenes, by the name of the file, if only these are known.
         options: The options of a processed folder; None for raw scenes.
-        source: The scenes themselves; None where they are not there.
-        label_map: Beside raw scenes, its digest; `-` for none.
+        shared_files: For raw scenes, the label map and the files in `tasks/`, or their records, by
+            path in the tree.
     """
 
     name: str
     kind: str
-    records: Mapping[str, SceneEntry | Mapping[str, LockEntry]]
-    options: ProcessOptions | None = None
     source: Source | None = None
-    label_map: str = "-"
+    entries: Mapping[str, SceneEntry] = field(default_factory=dict)
+    locked: Mapping[str, Mapping[str, LockEntry]] = field(default_factory=dict)
+    options: ProcessOptions | None = None
+    shared_files: Mapping[str, Path | LockEntry] = field(default_factory=dict)
 
     @property
-    def scenes(self) -> set[str]:
+    def scene_ids(self) -> set[str]:
         """All scenes."""
-        return set(self.records if self.source is None else self.source.scene_ids)
+        if self.source is not None:
+            return set(self.source.scene_ids)
+        return set(self.entries or self.locked)
 
-    def tell(self, scene_id: str, *, is_deep: bool) -> Facts:
-        """What is known of a scene's files; or, of a processed one, of what is in it."""
+    def find_raw_files(self, scene_id: str) -> Mapping[str, Path | LockEntry]:
+        """Find the files of a raw scene, or their records, by name.
+
+        Raises:
+            MissingFileError: There is none.
+        """
+        if self.source is None or self.source.raw is None:
+            return self.locked[scene_id]
+        raw, _ = self.source.raw[scene_id]
+        paths = [raw.path(kind) for kind in KINDS.values()]
+        files = {path.name: path for path in paths if path.exists()}
+        if not files:
+            command = f"scannet-prep download --types seg --scenes {raw.scene_id}"
+            raise MissingFileError(raw.directory, "holds none of the scene's files", command)
+        return files
+
+    def collect_facts(self, scene_id: str, *, compares_arrays: bool) -> SceneFacts:
+        """Collect the facts of a processed scene.
+
+        Args:
+            scene_id: The scene.
+            compares_arrays: Whether the facts are those of its arrays, or those of its record.
+        """
         if self.source is None:
-            return self._flatten_entry(self.records[scene_id])
-        if self.source.raw is not None:
-            raw, _ = self.source.raw[scene_id]
-            paths = [path for kind in INPUT_KINDS if (path := raw.path(kind)).exists()]
-            if not paths:
-                raise MissingFileError(
-                    raw.directory,
-                    "holds none of the scene's files",
-                    f"scannet-prep download --types seg --scenes {raw.scene_id}",
-                )
-            return _flatten({path.name: digest_file(path) for path in paths})
+            return self._flatten_entry(self.entries[scene_id])
         scene, entry = self.source.load(scene_id)
-        if not is_deep:
-            return self._flatten_entry(entry)
-        facts, arrays = _flatten(replace(scene.meta, program_version="")), scene.arrays()
-        del arrays["meta"]
-        for key, array in arrays.items():
+        if compares_arrays:
+            return _collect_array_facts(scene)
+        return self._flatten_entry(entry)
+
+    def _flatten_entry(self, entry: SceneEntry) -> SceneFacts:
+        """Return the facts of a record, with the options of its folder."""
+        return _flatten(entry) | _flatten(self.options, "options")
+
+
+def _compare_scene(task: CheckTask, sides: tuple[_Side, _Side], _findings: Findings) -> Differences:
+    """Compare a scene between two places, in a worker.
+
+    The arrays are compared only if both places hold the scenes themselves.
+    """
+    here, there = sides
+    if here.kind == "raw":
+        return _compare_raw_files(
+            here.find_raw_files(task.scene_id), there.find_raw_files(task.scene_id), task.scene_id
+        )
+    compares_arrays = here.source is not None and there.source is not None
+    return _compare_facts(
+        here.collect_facts(task.scene_id, compares_arrays=compares_arrays),
+        there.collect_facts(task.scene_id, compares_arrays=compares_arrays),
+    )
+
+
+def _compare_raw_files(
+    here: Mapping[str, Path | LockEntry], there: Mapping[str, Path | LockEntry], scene_id: str
+) -> Differences:
+    """Compare the files of a raw scene by their digests."""
+    names = []
+    for name in {**here, **there}:
+        is_input = name.removeprefix(scene_id) in _INPUT_SUFFIXES
+        if is_input or (name in here and name in there):
+            names.append(name)
+    return _compare_facts(_digest_facts(here, names), _digest_facts(there, names))
+
+
+def _digest_facts(files: Mapping[str, Path | LockEntry], names: Iterable[str]) -> SceneFacts:
+    """Return size and SHA-256 of the named files, as far as they are there."""
+    return _flatten({name: _digest(files[name]) for name in names if name in files})
+
+
+def _digest(file: Path | LockEntry) -> LockEntry:
+    """Return the record of a file; compute it for the file itself."""
+    if isinstance(file, LockEntry):
+        return file
+    return digest_file(file)
+
+
+def _compare_facts(here: SceneFacts, there: SceneFacts) -> Differences:
+    """Find the facts that differ."""
+    differences = {}
+    for name in {**here, **there}:
+        values = here.get(name, _NONE), there.get(name, _NONE)
+        if values[0] != values[1]:
+            differences[name] = values
+    return differences
+
+
+def _compare_shared_files(here: _Side, there: _Side) -> dict[str, Differences]:
+    """Compare the label map, and the files in `tasks/` that both sides have."""
+    differences: dict[str, Differences] = {}
+    label_maps = []
+    for side in (here, there):
+        file = side.shared_files.get(LABEL_MAP_NAME)
+        label_maps.append(_NONE if file is None else _digest(file).sha256)
+    if label_maps[0] != label_maps[1]:
+        differences["label map"] = {LABEL_MAP_NAME: (label_maps[0], label_maps[1])}
+
+    tasks = {}
+    for name in sorted(here.shared_files.keys() & there.shared_files.keys()):
+        digests = _digest(here.shared_files[name]).sha256, _digest(there.shared_files[name]).sha256
+        if name != LABEL_MAP_NAME and digests[0] != digests[1]:
+            tasks[name] = digests
+    if tasks:
+        differences["tasks"] = tasks
+    return differences
+
+
+def _collect_array_facts(scene: ProcessedScene) -> SceneFacts:
+    """Return the description of a scene, and type, shape and CRC-32 of each array."""
+    facts = _flatten(replace(scene.meta, program_version=""))
+    for key, array in scene.arrays().items():
+        if key != "meta":
             crc32 = Fingerprint.from_bytes(array.reshape(-1).view("u1").data).crc32
             facts[f"array {key}"] = f"{array.dtype} {array.shape}, CRC-32 {crc32}"
-        return facts
-
-    def _flatten_entry(self, entry: SceneEntry | Mapping[str, LockEntry]) -> Facts:
-        """The facts of a record, with the options of its folder."""
-        facts = _flatten(entry)
-        if self.options is not None:
-            facts |= _flatten(self.options, "options")
-        return facts
-
-
-def _look(task: CheckTask, sides: Sequence[_Side], findings: Findings) -> Differences:  # noqa: ARG001
-    """What differs between two scenes, as deep as both are known."""
-    mine, theirs = (side.tell(task.scene_id, is_deep=all(side.source for side in sides)) for side in sides)
-    pairs = {what: (mine.get(what, "-"), theirs.get(what, "-")) for what in {**mine, **theirs}}
-    return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
+    return facts
 
 
 def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) -> _Side:
+    """Open a place, or read the record of one.
+
+    Raises:
+        FileError: It names no scene.
+    """
     path = Path(str(places[0])).expanduser()
     if len(places) == 1 and path.is_file() and not is_archive(path):
         side = _read_record(path)
     else:
-        source = open_source(places, reading, findings)
-        name = source.place.name
-        if source.raw is None:
-            side = _Side(name=name, kind="processed", records={}, options=source.place.options, source=source)
-        else:
-            label_map = find_label_map(path)
-            digest = digest_file(label_map).sha256 if label_map else "-"
-            side = _Side(name=name, kind="raw", records={}, source=source, label_map=digest)
-    if not side.scenes:  # to find no difference would prove nothing
+        side = _open_place(places, path, reading, findings)
+    if not side.scene_ids:
+        # To find no difference would prove nothing.
         raise FileError(
-            side.name, "names no scene: there is nothing to compare", "name a folder or an archive that holds scenes"
+            side.name,
+            "names no scene: there is nothing to compare",
+            "name a folder or an archive that holds scenes",
         )
     return side
 
 
+def _open_place(places: Sequence[Place], path: Path, reading: Reading, findings: Findings) -> _Side:
+    """Open a place that holds the scenes themselves."""
+    source = open_source(places, reading, findings)
+    name = source.place.name
+    if source.raw is None:
+        options = source.place.options
+        return _Side(name=name, kind="processed", source=source, options=options)
+    shared_files = {f"{TASKS_DIR}/{it.name}": it for it in find_shared_files(path).values()}
+    label_map = find_label_map(path)
+    if label_map is not None:
+        shared_files[LABEL_MAP_NAME] = label_map
+    return _Side(name=name, kind="raw", source=source, shared_files=shared_files)
+
+
 def _read_record(path: Path) -> _Side:
     """Read a `manifest.json` or a `scannet.lock`."""
-    data, found, label_map = read_file(path), dict[str, dict[str, LockEntry]](), "-"
+    data = read_file(path)
     if data.lstrip().startswith(b"{"):
         manifest = parse_manifest(data, path)
-        return _Side(name=str(path), kind="processed", records=manifest.scenes, options=manifest.options)
+        return _Side(
+            name=str(path),
+            kind="processed",
+            entries=manifest.scenes,
+            options=manifest.options,
+        )
+    locked: dict[str, dict[str, LockEntry]] = {}
+    shared_files: dict[str, Path | LockEntry] = {}
     for name, entry in read_lock(path, data).items():
         file = PurePosixPath(name)
+        scene_id = file.parent.name
         if file.name == LABEL_MAP_NAME:
-            label_map = entry.sha256
-        elif SceneId.is_valid(file.parent.name) and file.name.removeprefix(file.parent.name) in _SUFFIXES:
-            found.setdefault(file.parent.name, {})[file.name] = entry
-    return _Side(name=str(path), kind="raw", records=found, label_map=label_map)
+            shared_files[LABEL_MAP_NAME] = entry
+        elif scene_id == TASKS_DIR:
+            shared_files[f"{TASKS_DIR}/{file.name}"] = entry
+        elif SceneId.is_valid(scene_id) and file.name.removeprefix(scene_id) in _SUFFIXES:
+            locked.setdefault(scene_id, {})[file.name] = entry
+    return _Side(name=str(path), kind="raw", locked=locked, shared_files=shared_files)
 
 
 def _flatten(value: object, name: str = "") -> dict[str, str]:
-    """The facts that a description holds, by name."""
+    """Return the facts in a description, by name; a nested value is named after its path."""
     plain = to_plain(value)
     if isinstance(plain, dict):
-        parts = [_flatten(item, f"{name} {key}".lstrip()) for key, item in plain.items()]
-        return {key: text for part in parts for key, text in part.items()}
+        facts = {}
+        for key, nested in plain.items():
+            facts.update(_flatten(nested, f"{name} {key}".lstrip()))
+        return facts
     text = str(plain)
-    digest = f"{len(text):,} characters, CRC-32 {Fingerprint.from_bytes(text.encode()).crc32}"
-    return {name: text if len(text) <= _MAX_FACT else digest}
+    if len(text) > _MAX_FACT:
+        crc32 = Fingerprint.from_bytes(text.encode()).crc32
+        text = f"{len(text):,} characters, CRC-32 {crc32}"
+    return {name: text}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from scannet_prep.failures import list_some
+from scannet_prep.findings import Finding
 from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessOptions
@@ -18,7 +19,6 @@ from scannet_prep.scene import Split
 from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.space import format_bytes
 from scannet_prep.splits import official_scenes
-from scannet_prep.stages.finding import Finding
 from scannet_prep.stages.info import count_by_split
 from scannet_prep.stages.report.measures import SceneMeasures
 from scannet_prep.stages.report.source import Source, Table
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 
 
 class Measure(NamedTuple):
-    """What is measured of a scene.
+    """A quantity that is measured of each scene.
 
     Attributes:
-        title: What it is called, with its unit.
-        section: Of the page.
+        title: Its title, with its unit.
+        section: Its section of the page.
         is_log: Whether its axis is logarithmic.
-        shown: What the axis has to reach.
-        limit: A scene stands out beyond it, up or down. None where it is compared with the others: then a scene stands
-            out that is farther from the middle half of all than three times its width (Tukey's outer
-            fences), taken as a tenth of the median at least.
+        shown: Values that the axis has to include.
+        limit: A scene stands out if the absolute value is greater. None to compare scenes with each
+            other: then a scene stands out if it is farther from the middle half of all scenes than
+            three times the width of that half (Tukey's outer fences), which counts as at least a
+            tenth of the median.
     """
 
     title: str
@@ -59,30 +60,31 @@ MEASURES = {
     "floor_height_m": Measure("floor above z = 0, m", "Floor and walls", shown=(-0.2, 0.2), limit=0.25),
     "wall_turn_deg": Measure("walls off the axes, degrees", "Floor and walls", shown=(-5, 4.9), limit=5),
 }
-"""What is measured, by column of the table of scenes."""
+"""The measures, by column of the table of scenes."""
 
-_MIN_COMPARED = 8
-_SHOWN = 4
+_MIN_COMPARED_SCENES = 8
+_GALLERY_COUNT = 4  # of the largest, the smallest and the oddest scenes
 _UNKNOWN = SceneMeasures(math.nan, math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a place holds.
+    """The figures of a place.
 
     Attributes:
         place: Path or address.
         kind: `processed`, `archive` or `raw`.
         options: The options that the scenes were processed with; None for a raw tree.
-        splits: By split, and of `all`: `scenes`, `vertices`, `size_bytes` of the files of scenes (of an archive,
-            unpacked); and vertices of train and val (`annotated`), and those of them that have a group (`labeled`).
+        splits: For each split, and for `all`: number of `scenes` and `vertices`; `size_bytes` of
+            the files of scenes (unpacked, in an archive); vertices of train and val (`annotated`),
+            and those of them that have a group (`labeled`).
         label_sets: A row for each class of each label set, as `tables.distribution` has them.
-        measures: Of each thing that is measured, `min`, `median` and `max`; without those that no scene has.
+        measures: `min`, `median` and `max` of each measure, without those that no scene has.
         odd: Scenes that stand out, the oddest first, and why.
         gallery: Scenes that are worth a look, and why: the largest, the smallest, the oddest.
-        warnings: What was odd about the raw files, each oddity once.
+        warnings: The oddities of the raw files, each once.
         findings: What could not be read or made, and what is worth knowing.
-        table: A row for each scene: `tables.scenes` and what was measured.
+        table: A row for each scene: `tables.scenes` and the measures.
     """
 
     place: str
@@ -107,104 +109,177 @@ class Report:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that are wrong, not just worth knowing."""
+        """The findings that are wrong, not only worth knowing."""
         return tuple(finding for finding in self.findings if finding.is_error)
 
-    def tables(self) -> Iterator[Table]:
-        """The figures that are few enough to be read one by one."""
-        rows = [[f"{item.severity}: {item.place}", item.message, item.hint] for item in self.findings]
-        yield Table("Errors and notes", ["where", "what", "what to do"], rows)
-        header = ["split", "scenes", "official", "vertices", "size", "labeled"]
-        yield Table("Splits", header, [_tell(*item) for item in self.splits.items()], frozenset(range(1, 6)))
-        rows = [[MEASURES[name].title, *map(format_measure, row.values())] for name, row in self.measures.items()]
-        yield Table("Measures", ["of a scene", "min", "median", "max"], rows, frozenset(range(1, 4)))
-        rows = [[item.text, list_some(item.scenes), item.kind.advice] for item in self.warnings]
-        yield Table("Irregular scenes", ["what is odd about the raw files", "scenes", "what to do"], rows)
-        yield Table("Scenes that stand out", ["scene", "why"], list(self.odd.items()))
+    def tables(self) -> list[Table]:
+        """Return the figures that are few enough to be read one by one."""
+        findings = []
+        for finding in self.findings:
+            where = f"{finding.severity}: {finding.place}"
+            findings.append([where, finding.message, finding.hint])
+        splits = [_format_split(split, row) for split, row in self.splits.items()]
+        measures = []
+        for name, row in self.measures.items():
+            measures.append([MEASURES[name].title, *map(format_measure, row.values())])
+        warnings = [[it.text, list_some(it.scenes), it.kind.advice] for it in self.warnings]
+        return [
+            Table("Errors and notes", ["where", "what", "what to do"], findings),
+            Table(
+                "Splits",
+                ["split", "scenes", "official", "vertices", "size", "labeled"],
+                splits,
+                right=frozenset(range(1, 6)),
+            ),
+            Table(
+                "Measures",
+                ["of a scene", "min", "median", "max"],
+                measures,
+                right=frozenset(range(1, 4)),
+            ),
+            Table(
+                "Irregular scenes",
+                ["what is odd about the raw files", "scenes", "what to do"],
+                warnings,
+            ),
+            Table("Scenes that stand out", ["scene", "why"], list(self.odd.items())),
+        ]
 
 
 def make_report(
-    source: Source, looked: Mapping[str, tuple[SceneEntry, SceneMeasures]], findings: tuple[Finding, ...]
+    source: Source,
+    measured: Mapping[str, tuple[SceneEntry, SceneMeasures]],
+    findings: tuple[Finding, ...],
 ) -> Report:
-    """Put the figures together.
+    """Put the figures of all scenes together.
 
     Args:
-        source: What they are about.
-        looked: What a manifest would say of the scenes that were read, and their measures.
+        source: The scenes.
+        measured: For each scene that was read, its entry in a manifest and its measures.
         findings: What was found on the way.
     """
     import pandas as pd
 
-    entries: dict[str, SceneEntry] = {**source.place.entries, **{name: entry for name, (entry, _) in looked.items()}}
+    # Scenes that could not be read have only the entry of the manifest.
+    entries: dict[str, SceneEntry] = dict(source.place.entries)
+    entries.update({scene_id: entry for scene_id, (entry, _) in measured.items()})
+    measures = []
+    for scene_id in entries:
+        scene_measures = measured[scene_id][1] if scene_id in measured else _UNKNOWN
+        measures.append(asdict(scene_measures))
+
+    # A row for each scene.
     records = Records(source.place, entries)
-    measures = [asdict(looked[name][1] if name in looked else _UNKNOWN) for name in entries]
     table = scenes(records)
     table = table.join(pd.DataFrame(measures, table.index, list(asdict(_UNKNOWN)), float))
     table["labeled"] = table.labeled.where(table.split != "test").astype(float).round(4)
+
     numbers = table[list(MEASURES)].astype(float)
+    summary = numbers.agg(["min", "median", "max"]).round(4).dropna(axis="columns", how="all")
     odd = dict(_find_odd(numbers))
-    warnings = summarize_warnings((name, item) for name, entry in entries.items() for item in entry.warnings)
+    warnings = []
+    for scene_id, entry in entries.items():
+        warnings += [(scene_id, warning) for warning in entry.warnings]
+    label_sets = {}
+    for label_set in (SCANNET20, SCANNET200):
+        label_sets[label_set.name] = _to_rows(distribution(records, label_set))
     return Report(
         place=source.place.name,
         kind=source.kind,
         options=source.place.options if source.raw is None else None,
         splits=count_by_split((entry.split, _count(entry)) for entry in entries.values()),
-        label_sets={item.name: _to_rows(distribution(records, item)) for item in (SCANNET20, SCANNET200)},
-        measures=numbers.agg(["min", "median", "max"]).round(4).dropna(axis="columns", how="all").to_dict(),
+        label_sets=label_sets,
+        measures=summary.to_dict(),
         odd=odd,
         gallery=_choose_gallery(numbers, odd),
-        warnings=tuple(warnings),
+        warnings=tuple(summarize_warnings(warnings)),
         findings=findings,
         table=_to_rows(table),
     )
 
 
+def format_measure(value: float) -> str:
+    """Format a number with four digits, or as a whole: `0.1234`, `12.34`, `124,000`."""
+    if abs(value) < 1000:
+        return f"{value + 0:.4g}"  # + 0 turns -0 into 0
+    return f"{value:,.0f}"
+
+
 def _count(entry: SceneEntry) -> dict[str, int]:
-    annotated = 0 if entry.split is Split.TEST else entry.vertex_count
-    labeled = annotated and annotated - entry.nyu40_counts.get(0, 0)
-    return {"vertices": entry.vertex_count, "size_bytes": entry.size_bytes, "annotated": annotated, "labeled": labeled}
+    """Return the numbers of a scene that are added up by split."""
+    annotated = 0
+    labeled = 0
+    if entry.split is not Split.TEST:
+        annotated = entry.vertex_count
+        labeled = annotated - entry.nyu40_counts.get(0, 0)
+    return {
+        "vertices": entry.vertex_count,
+        "size_bytes": entry.size_bytes,
+        "annotated": annotated,
+        "labeled": labeled,
+    }
 
 
-def _tell(split: str, row: Mapping[str, int]) -> list[str]:
-    official = sum(len(official_scenes(item)) for item in Split if split in (item, "all"))
-    numbers = [f"{number:,}" for number in (row["scenes"], official, row["vertices"])]
-    labeled = f"{row['labeled'] / row['annotated']:.1%}" if row["annotated"] else "-"
-    return [split, *numbers, format_bytes(row["size_bytes"]), labeled]
+def _format_split(split: str, row: Mapping[str, int]) -> list[str]:
+    """Format the numbers of a split, or of `all`."""
+    official = 0
+    for known in Split:
+        if split in (known, "all"):
+            official += len(official_scenes(known))
+    labeled = "-"
+    if row["annotated"]:
+        labeled = f"{row['labeled'] / row['annotated']:.1%}"
+    return [
+        split,
+        f"{row['scenes']:,}",
+        f"{official:,}",
+        f"{row['vertices']:,}",
+        format_bytes(row["size_bytes"]),
+        labeled,
+    ]
 
 
 def _find_odd(numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """The scenes that stand out, the oddest first, and why."""
-    scores, reasons = numbers[[]].copy(), {}
+    """Find the scenes that stand out, the oddest first, and why."""
+    # A column for each measure; a scene stands out if its score is above 1.
+    scores = numbers[[]].copy()
+    reasons = {}
     for name, measure in MEASURES.items():
         column = numbers[name]
         low, middle, high = column.quantile([0.25, 0.5, 0.75])
         if measure.limit is not None:
-            scores[name], reasons[name] = column.abs() / measure.limit, f"limit: {measure.limit:g}"
-        elif column.count() >= _MIN_COMPARED:
-            scores[name] = np.maximum(low - column, column - high) / (3 * max(high - low, middle / 10))
+            scores[name] = column.abs() / measure.limit
+            reasons[name] = f"limit: {measure.limit:g}"
+        elif column.count() >= _MIN_COMPARED_SCENES:
+            width = max(high - low, middle / 10)
+            scores[name] = np.maximum(low - column, column - high) / (3 * width)
             reasons[name] = f"half of all: {format_measure(low)} to {format_measure(high)}"
-    most = scores.max(axis="columns").sort_values(ascending=False, kind="stable")
-    for scene_id in most.index[most > 1]:
-        own = [name for name in scores if scores.at[scene_id, name] > 1]
-        texts = (
-            f"{MEASURES[name].title}: {format_measure(numbers.at[scene_id, name])} ({reasons[name]})" for name in own
-        )
+
+    highest = scores.max(axis="columns").sort_values(ascending=False, kind="stable")
+    for scene_id in highest.index[highest > 1]:
+        texts = []
+        for name in scores:
+            if scores.at[scene_id, name] > 1:
+                value = format_measure(numbers.at[scene_id, name])
+                texts.append(f"{MEASURES[name].title}: {value} ({reasons[name]})")
         yield scene_id, "; ".join(texts)
 
 
 def _choose_gallery(numbers: pd.DataFrame, odd: Mapping[str, str]) -> dict[str, str]:
+    """Choose the largest, the smallest and the oddest scenes, and say why."""
     sizes = numbers.vertices.sort_values(kind="stable")
-    chosen = {name: f"large: {sizes[name]:,.0f} vertices" for name in sizes.index[::-1][:_SHOWN]}
-    chosen |= {name: f"small: {sizes[name]:,.0f} vertices" for name in sizes.index[:_SHOWN] if name not in chosen}
-    return chosen | {name: f"odd: {odd[name]}" for name in list(odd)[:_SHOWN]}
-
-
-def format_measure(value: float) -> str:
-    """A number with four digits, or whole: `0.1234`, `12.34`, `124,000`."""
-    return f"{value + 0:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    chosen = {}
+    for scene_id in sizes.index[::-1][:_GALLERY_COUNT]:
+        chosen[scene_id] = f"large: {sizes[scene_id]:,.0f} vertices"
+    for scene_id in sizes.index[:_GALLERY_COUNT]:
+        chosen.setdefault(scene_id, f"small: {sizes[scene_id]:,.0f} vertices")
+    for scene_id in list(odd)[:_GALLERY_COUNT]:
+        chosen[scene_id] = f"odd: {odd[scene_id]}"
+    return chosen
 
 
 def _to_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as values for JSON: None for what is missing."""
-    rows: list[dict[str, Any]] = json.loads(table.reset_index().to_json(orient="records"))
+    """Turn a table into values for JSON, with None for missing ones."""
+    text = table.reset_index().to_json(orient="records")
+    rows: list[dict[str, Any]] = json.loads(text)
     return rows

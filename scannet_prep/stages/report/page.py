@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -14,8 +12,7 @@ from scannet_prep.stages.report.figures import MEASURES, Report
 from scannet_prep.stages.report.source import Table
 from scannet_prep.version import VERSION
 from scannet_prep.view.charts import SERIES, draw_bars, draw_histogram
-from scannet_prep.view.markup import Child, element, to_html
-from scannet_prep.view.page import hash_source
+from scannet_prep.view.markup import Child, element, embed_png, make_page, read_asset
 
 _SPLITS = ("train", "val")
 _NOTES = {
@@ -24,83 +21,111 @@ _NOTES = {
     "Floor and walls": "In the axis-aligned frame, by the vertices labeled floor and wall, where there are enough.",
     "Gallery": "The largest, the smallest and the oddest scenes, in colours of ScanNet20; test scenes in their own.",
 }
+_TERMS = f"""\
+Pictures and figures derive from ScanNet and are under its terms of use: give them only to people who have accepted
+them ({TERMS_URL}). Made by scannet-prep {VERSION} report."""
 
 
-def make_page(report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None = None) -> str:
+def make_report_page(report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None = None) -> bytes:
     """Make the page.
 
     Args:
         report: What it shows.
-        pictures: Of the scenes of the gallery, by id, as PNG.
-        comparison: With another place; None for none.
+        pictures: The scenes of the gallery, by id, as PNG.
+        comparison: The comparison with another place; None for none.
     """
-    style = resources.files("scannet_prep").joinpath("assets/report.css").read_text(encoding="utf-8")
-    policy = f"default-src 'none'; img-src data:; style-src {hash_source(style)}; base-uri 'none'; form-action 'none'"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{report.place} - scannet-prep report"),
-        element("style", style),
+    return make_page(
+        f"{report.place} - scannet-prep report",
+        element("main", _make_sections(report, pictures, comparison)),
+        element("footer", _TERMS),
+        style=read_asset("report.css"),
     )
-    terms = f"""\
-Pictures and figures derive from ScanNet and are under its terms of use: give them only to people who have accepted
-them ({TERMS_URL}). Made by scannet-prep {VERSION} report."""
-    main = element("main", _make_sections(report, pictures, comparison))
-    return to_html(element("html", head, element("body", main, element("footer", terms)), lang="en"))
 
 
 def _make_sections(report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None) -> Iterator[Element]:
-    what = f"{report.contents}; errors: {len(report.errors):,}; scenes that stand out: {len(report.odd):,}"
-    yield element("header", element("h1", report.place), element("p", what))
+    """Make the parts of the page, from top to bottom."""
+    errors = f"errors: {len(report.errors):,}"
+    odd = f"scenes that stand out: {len(report.odd):,}"
+    summary = f"{report.contents}; {errors}; {odd}"
+    yield element("header", element("h1", report.place), element("p", summary))
+
     if comparison is not None:
-        yield _section(f"Compared with {comparison.there}", comparison.summary, _lay_out(comparison.table))
+        title = f"Compared with {comparison.there}"
+        yield _section(title, comparison.summary, _lay_out(comparison.table))
     for table in report.tables():
-        yield from [_section(table.title, "", _lay_out(table))] if table.rows else []
-    yield from (_show_classes(name, rows) for name, rows in report.label_sets.items())
+        if table.rows:
+            yield _section(table.title, "", _lay_out(table))
+    for name, rows in report.label_sets.items():
+        yield _show_classes(name, rows)
+
     for title in dict.fromkeys(measure.section for measure in MEASURES.values()):
-        if charts := [_draw_measure(report, name) for name in report.measures if MEASURES[name].section == title]:
+        names = [name for name in report.measures if MEASURES[name].section == title]
+        if names:
+            charts = [_draw_measure(report, name) for name in names]
             yield _section(title, _NOTES[title], element("div", charts, class_="charts"))
-    figures = [_show_picture(name, why, data) for name, why in report.gallery.items() if (data := pictures.get(name))]
+
+    figures = []
+    for scene_id, reason in report.gallery.items():
+        if scene_id in pictures:
+            figures.append(_show_picture(scene_id, reason, pictures[scene_id]))
     if figures:
-        yield _section("Gallery", _NOTES["Gallery"], element("div", figures, class_="gallery"))
+        gallery = element("div", figures, class_="gallery")
+        yield _section("Gallery", _NOTES["Gallery"], gallery)
 
 
 def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
-    charts = []
+    """Draw the vertices of each class of a label set: a chart for each frequency of classes."""
     largest = max(row[split] for row in rows for split in _SPLITS)
+    charts = []
     for frequency in dict.fromkeys(row["frequency"] for row in rows):
         group = [row for row in rows if row["frequency"] == frequency]
-        occurring = sorted((row for row in group if row["scenes"]), key=lambda row: -row["train"] - row["val"])
+        occurring = [row for row in group if row["scenes"]]
+        occurring.sort(key=lambda row: -row["train"] - row["val"])
+        if not occurring:
+            continue
+        title = f"{frequency or 'classes'}: {len(occurring)} of {len(group)} occur"
         bars = [(row["name"], [row[split] for split in _SPLITS]) for row in occurring]
-        caption = element("figcaption", f"{frequency or 'classes'}: {len(bars)} of {len(group)} occur")
-        if bars:
-            charts.append(element("figure", caption, draw_bars(bars, _SPLITS, "vertices", max(2, largest))))
+        chart = draw_bars(bars, _SPLITS, "vertices", max(2, largest))
+        charts.append(element("figure", element("figcaption", title), chart))
+
     share = sum(row["share"] for row in rows)
     note = f"{share:.1%} of the vertices of train and val have one of its classes. The axis is logarithmic."
-    key = element("p", [element("span", split, class_=f"key {at}") for split, at in zip(_SPLITS, SERIES, strict=True)])
-    return _section(name, note, key, element("div", charts, class_="charts"))
+    keys = []
+    for split, series in zip(_SPLITS, SERIES, strict=True):
+        keys.append(element("span", split, class_=f"key {series}"))
+    return _section(name, note, element("p", keys), element("div", charts, class_="charts"))
 
 
 def _draw_measure(report: Report, name: str) -> Element:
-    title, _, is_log, shown, _ = MEASURES[name]
-    values = [row[name] for row in report.table if row[name] is not None and (row[name] > 0 or not is_log)]
-    return element("figure", draw_histogram(values, title, is_log=is_log, shown=shown))
+    """Draw how many scenes have which value of a measure."""
+    measure = MEASURES[name]
+    values = [row[name] for row in report.table if row[name] is not None]
+    if measure.is_log:
+        values = [value for value in values if value > 0]
+    chart = draw_histogram(values, measure.title, is_log=measure.is_log, shown=measure.shown)
+    return element("figure", chart)
 
 
-def _show_picture(name: str, why: str, data: bytes) -> Element:
-    image = element("img", src=f"data:image/png;base64,{base64.b64encode(data).decode()}", alt=f"{name}, {why}")
-    return element("figure", image, element("figcaption", element("b", name), element("br"), why))
+def _show_picture(scene_id: str, reason: str, data: bytes) -> Element:
+    """Show a scene of the gallery."""
+    image = element("img", src=embed_png(data), alt=f"{scene_id}, {reason}")
+    caption = element("figcaption", element("b", scene_id), element("br"), reason)
+    return element("figure", image, caption)
 
 
 def _lay_out(table: Table) -> Element:
-    classes = dict.fromkeys(table.right, "number")
-    rows = [("th", table.header), *(("td", row) for row in table.rows)]
-    lines = (
-        element("tr", (element(tag, it, class_=classes.get(at)) for at, it in enumerate(row))) for tag, row in rows
-    )
+    """Lay out a table."""
+    lines = [_lay_out_row("th", table.header, table.right)]
+    lines += [_lay_out_row("td", row, table.right) for row in table.rows]
     return element("div", element("table", lines), class_="table")
+
+
+def _lay_out_row(tag: str, cells: Sequence[str], right: frozenset[int]) -> Element:
+    """Lay out a row; columns in `right` hold numbers."""
+    row = element("tr")
+    for column, cell in enumerate(cells):
+        row.append(element(tag, cell, class_="number" if column in right else None))
+    return row
 
 
 def _section(title: str, note: str, *content: Child) -> Element:

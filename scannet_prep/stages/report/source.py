@@ -1,8 +1,8 @@
-"""Where the scenes of a report come from: processed ones are read, raw ones are made."""
+"""The scenes of a report: processed ones are read, raw ones are made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -11,6 +11,7 @@ from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
 from scannet_prep.errors import FileError, TransferError
 from scannet_prep.files import Fingerprint
+from scannet_prep.findings import Finding, Findings
 from scannet_prep.labels import (
     LABEL_MAP_NAME,
     LabelMap,
@@ -25,8 +26,8 @@ from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, check_m
 from scannet_prep.progress import Progress
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
 from scannet_prep.stages.process.make_scene import process_scene
+from scannet_prep.stages.scene_checks import Check, CheckTask, check_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
 from scannet_prep.tree import identify_tree, is_archive
 
@@ -39,26 +40,34 @@ class Reading:
     """How places are read.
 
     Attributes:
-        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
+        certificates: The certificates to trust for addresses, as `RangeSource` takes them.
         jobs: Number of worker processes.
-        progress: Told of every scene.
+        progress: Advanced by each scene.
     """
 
     certificates: bool | Path = True
     jobs: int = 1
     progress: Progress | None = None
 
-    def look(
+    def check(
         self,
-        look: Callable[[CheckTask, Context, Findings], Result],
-        names: Iterable[str],
+        check: Check[Context, Result],
+        scene_ids: Iterable[str],
         context: Context,
-        found: Findings,
+        findings: Findings,
     ) -> dict[str, Result]:
-        """Look at scenes in worker processes, as `look_at_scenes` does."""
-        tasks = [CheckTask(SceneId(name), Path(name)) for name in names]
-        looked = look_at_scenes(look, tasks, context, found, title="report", jobs=self.jobs, progress=self.progress)
-        return {str(name): result for name, result in looked.items()}
+        """Call a function for each scene in worker processes, as `check_scenes` does."""
+        tasks = [CheckTask(SceneId(name), Path(name)) for name in scene_ids]
+        results = check_scenes(
+            check,
+            tasks,
+            context,
+            findings,
+            title="report",
+            jobs=self.jobs,
+            progress=self.progress,
+        )
+        return {str(name): result for name, result in results.items()}
 
 
 class Table(NamedTuple):
@@ -75,9 +84,10 @@ class Source:
     """Raw or processed scenes. Picklable.
 
     Attributes:
-        place: The processed scenes; of a raw tree, only its name and what cannot be made.
+        place: The processed scenes; for a raw tree, only its name and the scenes that cannot be
+            made.
         raw: The scenes of a raw tree and their splits, by id; None for processed scenes.
-        label_map: For the raw scenes.
+        label_map: The label map of the raw scenes.
     """
 
     place: ProcessedPlace
@@ -87,61 +97,87 @@ class Source:
     @property
     def kind(self) -> str:
         """`raw`, `processed` or `archive`."""
-        return "raw" if self.raw is not None else "processed" if self.place.folder else "archive"
+        if self.raw is not None:
+            return "raw"
+        if self.place.folder is not None:
+            return "processed"
+        return "archive"
 
     @property
     def scene_ids(self) -> list[str]:
         """All scenes."""
-        return list(self.place.entries if self.raw is None else self.raw)
+        if self.raw is not None:
+            return list(self.raw)
+        return list(self.place.entries)
 
     def load(self, scene_id: str) -> tuple[ProcessedScene, SceneEntry]:
-        """Read or make a scene, and what a manifest would say of it; the size of a raw one is that of all its files.
+        """Read or make a scene, and its entry in a manifest.
+
+        The size in the entry of a raw scene is that of all its files.
 
         Raises:
             FileError: A file of it cannot be read, or is damaged.
-            AnnotationError: Its raw files do not fit together.
+            AnnotationError: Its raw files contradict each other.
         """
         if self.raw is not None:
-            (raw, split), options = self.raw[scene_id], ProcessOptions()
-            scene = process_scene(raw, split, options, self.label_map or builtin_label_map())
-            size_bytes = sum(path.stat().st_size for path in raw.directory.iterdir() if path.is_file())
-            return scene, SceneEntry.from_scene(scene, Fingerprint(size_bytes, ""))
+            return self._make_scene(*self.raw[scene_id])
         path = self.place.file_path(scene_id)
         try:
             data = self.place.read(scene_id)
         except TransferError as error:
             raise FileError(self.place.name, error.message, error.hint) from error
         scene = parse_processed(data, path)
-        check_meta(scene.meta, path, scene_id, self.place.entries[scene_id].split, self.place.options)
+        split = self.place.entries[scene_id].split
+        check_meta(scene.meta, path, scene_id, split, self.place.options)
         return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+
+    def _make_scene(self, raw: RawScene, split: Split) -> tuple[ProcessedScene, SceneEntry]:
+        """Make a scene of a raw tree."""
+        label_map = self.label_map or builtin_label_map()
+        scene = process_scene(raw, split, ProcessOptions(), label_map)
+        files = [path for path in raw.directory.iterdir() if path.is_file()]
+        size_bytes = sum(path.stat().st_size for path in files)
+        return scene, SceneEntry.from_scene(scene, Fingerprint(size_bytes, ""))
 
 
 def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -> Source:
-    """Find out what a place is; what is wrong with it as a whole is a finding.
+    """Open a place. What is wrong with it as a whole is a finding.
 
     Raises:
-        ScanNetPrepError: What `open_place` and `identify_tree` raise.
+        ScanNetPrepError: Any error of `open_place` and `identify_tree`.
     """
     path = Path(str(places[0])).expanduser()
-    if len(places) == 1 and not is_archive(places[0]) and identify_tree(path) is ArchiveKind.RAW:
-        scenes = find_raw_scenes(path)
-        chosen, failures = select_scenes(scenes, Selection(), path)
-        if find_label_map(path) is None:
-            findings.note(path / LABEL_MAP_NAME, "no such file: the built-in label map is used")
-        label_map = findings.attempt(path, label_map_for, path)
-        if label_map is not None and (difference := describe_differences(label_map)):
-            findings.note(Path(label_map.source), difference)
-        place = ProcessedPlace(
-            name=str(path),
-            options=ProcessOptions(),
-            folder=None,
-            entries={},
-            failures={failure.scene_id: failure for failure in failures},
-        )
-        source = Source(place, {name: (scenes[name], split) for name, split in chosen}, label_map)
+    is_folder = len(places) == 1 and not is_archive(places[0])
+    if is_folder and identify_tree(path) is ArchiveKind.RAW:
+        source = _open_raw_tree(path, findings)
     else:
-        source = Source(open_place(places, certificates=reading.certificates, must_be_usable=False))
-    findings.found += [Finding.from_exception(fault, source.place.name) for fault in source.place.faults]
-    for name, item in source.place.failures.items():
-        findings.error(source.place.name, item.message, item.hint, scene_id=name)
+        place = open_place(places, certificates=reading.certificates, must_be_usable=False)
+        source = Source(place)
+    name = source.place.name
+    findings.found += [Finding.from_exception(fault, name) for fault in source.place.faults]
+    for scene_id, failure in source.place.failures.items():
+        findings.error(name, failure.message, failure.hint, scene_id=scene_id)
     return source
+
+
+def _open_raw_tree(path: Path, findings: Findings) -> Source:
+    """Find the scenes of a raw tree, and its label map."""
+    scenes = find_raw_scenes(path)
+    chosen, failures = select_scenes(scenes, Selection(), path)
+    if find_label_map(path) is None:
+        message = "no such file: the built-in label map is used"
+        findings.note(path / LABEL_MAP_NAME, message)
+    label_map = findings.attempt(path, label_map_for, path)
+    if label_map is not None:
+        difference = describe_differences(label_map)
+        if difference:
+            findings.note(label_map.source, difference)
+    place = ProcessedPlace(
+        name=str(path),
+        options=ProcessOptions(),
+        folder=None,
+        entries={},
+        failures={failure.scene_id: failure for failure in failures},
+    )
+    raw = {str(scene_id): (scenes[scene_id], split) for scene_id, split in chosen}
+    return Source(place, raw, label_map)

@@ -1,4 +1,4 @@
-"""Checks an export: every file that its manifest names, by size and CRC-32."""
+"""Check an export: every file that its manifest names, by size and CRC-32."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export
 from scannet_prep.failures import list_some
 from scannet_prep.files import Fingerprint
+from scannet_prep.findings import Finding, Findings
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.finding import CheckTask, Finding, Findings
+from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.stages.selection import Selection
 
-_AGAIN = "run the same scannet-prep export command again"
+_HINT_EXPORT_AGAIN = "run the same scannet-prep export command again"
 
 
 def plan(
     out_dir: Path, selection: Selection, findings: Findings
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
-    """Look at an export without reading scenes.
+    """Find the scenes of an export, without reading them.
 
     Returns:
-        Scenes to check, each with what the manifest records of its files by name; and the split of all there are.
+        Scenes to check, each with the fingerprints of its files by name; and the split of every
+        scene that is there.
     """
     path = out_dir / EXPORT_NAME
     try:
@@ -33,31 +35,44 @@ def plan(
         return (), {}, None
     if manifest is None:
         return (), {}, None
+
     if manifest.unfinished:
-        findings.error(path, f"says that scenes have still to be made: {list_some(manifest.unfinished)}", _AGAIN)
+        message = f"says that scenes have still to be made: {list_some(manifest.unfinished)}"
+        findings.error(path, message, _HINT_EXPORT_AGAIN)
     for name, failure in manifest.failures.items():
-        findings.error(path, f"says that the scene failed: {failure.message}", failure.hint, scene_id=name)
+        message = f"says that the scene failed: {failure.message}"
+        findings.error(path, message, failure.hint, scene_id=name)
     _check_files(out_dir, manifest.shared, findings)
-    present = {SceneId(name): entry.split for name, entry in manifest.scenes.items()}
-    tasks = [
-        CheckTask(name, out_dir, manifest.scenes[name].files)
-        for name, split in present.items()
-        if selection.wants(name, split)
-    ]
+
+    present = {}
+    tasks = []
+    for name, entry in manifest.scenes.items():
+        scene_id = SceneId(name)
+        present[scene_id] = entry.split
+        if selection.wants(scene_id, entry.split):
+            tasks.append(CheckTask(scene_id, out_dir, entry.files))
     return tuple(tasks[: selection.limit]), present, None
 
 
-def look(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
-    """Check the files of one scene, in a worker. Gives no number of vertices, and the size of the files."""
+def look(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]:
+    """Check the files of one scene, in a worker.
+
+    Returns:
+        0, because vertices are not counted; and the size of the files.
+    """
     _check_files(task.path, task.data, findings)
-    return 0, sum(known.size_bytes for known in task.data.values())
+    return 0, sum(fingerprint.size_bytes for fingerprint in task.data.values())
 
 
-def _check_files(out_dir: Path, files: Mapping[str, Fingerprint], findings: Findings) -> None:
-    for name, known in files.items():
-        found = findings.attempt(out_dir / name, Fingerprint.from_file, out_dir / name)
-        if found is not None and found != known:
-            numbers = [f"{item.size_bytes:,} bytes and CRC-32 {item.crc32}" for item in (found, known)]
-            findings.error(
-                out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", f"{_AGAIN} with --force"
-            )
+def _check_files(out_dir: Path, fingerprints: Mapping[str, Fingerprint], findings: Findings) -> None:
+    """Compare files with their fingerprints on record."""
+    for name, expected in fingerprints.items():
+        path = out_dir / name
+        actual = findings.attempt(path, Fingerprint.from_file, path)
+        if actual is not None and actual != expected:
+            message = f"has {_describe(actual)}, expected {_describe(expected)} as recorded"
+            findings.error(path, message, f"{_HINT_EXPORT_AGAIN} with --force")
+
+
+def _describe(fingerprint: Fingerprint) -> str:
+    return f"{fingerprint.size_bytes:,} bytes and CRC-32 {fingerprint.crc32}"

@@ -1,4 +1,4 @@
-"""Checks a processed tree: manifest and what lies about; then each scene."""
+"""Check a processed folder: its manifest and its files; then each scene."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from shlex import quote
 
 from scannet_prep.errors import OldFormatError
 from scannet_prep.files import Fingerprint, read_file
+from scannet_prep.findings import Finding, Findings
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.finding import CheckTask, Finding, Findings
+from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.stages.selection import Selection
 
 
 def plan(
     out_dir: Path, selection: Selection, findings: Findings
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
-    """Look at a processed tree without opening its scenes.
+    """Find the scenes of a processed folder, without opening them.
 
     Returns:
-        Scenes to check, each with its split and what the manifest records of it; and the split of all there are.
+        Scenes to check, each with its split, its entry in the manifest and the options of the
+        folder; and the split of every scene that is there.
 
     Raises:
         OldFormatError: The folder has the format of an older version, which cannot be checked.
@@ -44,9 +46,8 @@ def plan(
         entry = recorded.get((name, split))
         if (name, split) not in present:
             if name not in splits:
-                findings.error(
-                    path, "no such file, though the manifest names it", _process_again(out_dir), scene_id=name
-                )
+                message = "no such file, though the manifest names it"
+                findings.error(path, message, _process_again(out_dir), scene_id=name)
         elif entry is None and is_manifest_final:
             hint = f"remove it: rm {quote(str(path))}"
             findings.error(path, f"is not in the manifest as a {split} scene", hint, scene_id=name)
@@ -54,7 +55,8 @@ def plan(
             tasks.append(CheckTask(name, path, (split, entry, manifest.options)))
 
     _report_failures(out_dir, manifest, selection, findings)
-    known = {name for name, split in present | recorded if selection.wants(name, split)} | manifest.failures.keys()
+    known: set[str] = set(manifest.failures)
+    known.update(name for name, split in present | recorded if selection.wants(name, split))
     for scene_id in set(selection.scene_ids or ()) - known:
         findings.error(out_dir, "is not here, or not in the selected splits", scene_id=scene_id)
     return tuple(tasks[: selection.limit]), splits, None
@@ -73,7 +75,7 @@ def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
 
 
 def _report_failures(out_dir: Path, manifest: Manifest, selection: Selection, findings: Findings) -> None:
-    """Report the scenes that failed in processing; their splits are not on record."""
+    """Report the scenes that failed in processing. Their splits are not on record."""
     for scene_id, failure in manifest.failures.items():
         if selection.scene_ids is None or scene_id in selection.scene_ids:
             problem = f"this scene failed: {failure.message}"
@@ -82,25 +84,37 @@ def _report_failures(out_dir: Path, manifest: Manifest, selection: Selection, fi
 
 def _process_again(out_dir: Path) -> str:
     """Return the hint for scenes that are missing or damaged."""
-    return f"scannet-prep process -o {quote(str(out_dir))} --checksum keeps whole scenes and makes the others again"
+    command = f"scannet-prep process -o {quote(str(out_dir))} --checksum"
+    return f"{command} keeps whole scenes and makes the others again"
 
 
-def look(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:  # noqa: ARG001
-    """Check one scene, in a worker; whatever is wrong is a finding. Gives its vertices and the size of its file."""
+def look(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]:
+    """Check one scene, in a worker.
+
+    Returns:
+        The number of its vertices, and the size of its file.
+    """
     data = read_file(task.path)
     split, entry, options = task.data
     scene = parse_processed(data, task.path)
     check_meta(scene.meta, task.path, task.scene_id, split, options)
     problems = list(find_problems(scene))
-    # One cause, one finding: a file that is wrong by itself cannot be the one on record either.
+    # One cause, one finding: a file that is wrong by itself cannot match its record either.
     if not problems and entry is not None:
-        found = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
-        pairs = {name: (getattr(found, name), getattr(entry, name)) for name in SceneEntry.__struct_fields__}
-        problems = [
-            f"has another {name.replace('_', ' ')} than the manifest records: {here!s:.80}, expected {there!s:.80}"
-            for name, (here, there) in pairs.items()
-            if here != there
-        ][:1]
+        actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+        problems = _find_difference(actual, entry)
     for problem in problems:
         findings.error(task.path, problem, _process_again(task.path.parents[1]))
     return len(scene.points), len(data)
+
+
+def _find_difference(actual: SceneEntry, recorded: SceneEntry) -> list[str]:
+    """Describe the first field in which a scene differs from its record in the manifest."""
+    for name in SceneEntry.__struct_fields__:
+        here = getattr(actual, name)
+        there = getattr(recorded, name)
+        if here != there:
+            words = name.replace("_", " ")
+            values = f"{here!s:.80}, expected {there!s:.80}"
+            return [f"has another {words} than the manifest records: {values}"]
+    return []

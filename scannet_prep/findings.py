@@ -1,0 +1,211 @@
+"""Findings: what is wrong, or worth knowing, as values that are collected, listed and written.
+
+An exception ends a run. A finding does not, so that one bad file keeps no other from being checked.
+
+    verify, report, info     about a file or a folder: `path` in JSON
+    doctor                   about a topic, such as `cores`: `topic` in JSON
+    process, export, unpack  about a scene that failed; manifests record it in the same form
+
+`to_json` is the one place that chooses the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+
+from scannet_prep.errors import FileError
+from scannet_prep.failures import explain
+from scannet_prep.scene import SceneId
+from scannet_prep.typed_json import to_plain
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Severity: TypeAlias = Literal["ok", "note", "error", "problem"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that a check found.
+
+    Attributes:
+        message: What was found and what was expected. For a scene that failed, it names the file;
+            otherwise it does not repeat the subject.
+        subject: The file, folder or address, or the topic of a check; empty for a scene that
+            failed.
+        scene_id: The scene; empty if the finding concerns none.
+        severity: `error`: something is wrong. `note`: worth knowing, and not wrong. `ok` and
+            `problem` are for the checks of `doctor`: nothing to do, and going to hurt.
+        hint: What to do about it; may be empty.
+        trace: The traceback, if the cause is a bug of this program; otherwise empty.
+        error: The class of the exception, such as `RawFileError`; empty if there was none.
+    """
+
+    message: str
+    subject: str = ""
+    scene_id: str = ""
+    severity: Severity = "error"
+    hint: str = ""
+    trace: str = ""
+    error: str = ""
+
+    @property
+    def is_error(self) -> bool:
+        """Whether something is wrong."""
+        return self.severity == "error"
+
+    @property
+    def place(self) -> str:
+        """The subject, and the scene unless the subject contains its name."""
+        if self.scene_id in self.subject:
+            return self.subject
+        return f"{self.subject}: {self.scene_id}"
+
+    @classmethod
+    def from_exception(cls, error: Exception, subject: Path | str, scene_id: str = "") -> Finding:
+        """Describe an exception that was raised while a file was checked."""
+        problem, hint, trace = explain(error)
+        place = str(subject)
+        if isinstance(error, FileError):
+            place = error.place
+            if not scene_id and SceneId.is_valid(error.path.stem):
+                scene_id = error.path.stem
+        return cls(
+            message=problem.removeprefix(f"{place}: ").removeprefix(f"{place}/"),
+            subject=place,
+            scene_id=scene_id,
+            hint=hint,
+            trace=trace,
+            error=type(error).__name__,
+        )
+
+    @classmethod
+    def from_failure(cls, error: Exception, place: Path | str, scene_id: str) -> Finding:
+        """Describe an exception because of which a scene failed.
+
+        Args:
+            error: The exception.
+            place: File or folder of the scene; put before messages that do not name it.
+            scene_id: The scene.
+        """
+        problem, hint, trace = explain(error)
+        if str(place) not in problem:
+            problem = f"{place}: {problem}"
+        return cls(
+            message=_printable(problem),
+            scene_id=scene_id,
+            hint=_printable(hint),
+            trace=_printable(trace),
+            error=type(error).__name__,
+        )
+
+
+class Findings:
+    """Collects the findings about one scene, or about a folder.
+
+    Args:
+        scene_id: The scene; empty for a folder.
+    """
+
+    def __init__(self, scene_id: str = "") -> None:
+        self._scene_id = scene_id
+        self.found: list[Finding] = []
+
+    def error(self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
+        """Add something that is wrong."""
+        self._add("error", subject, message, hint, scene_id)
+
+    def note(self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
+        """Add something that is worth knowing."""
+        self._add("note", subject, message, hint, scene_id)
+
+    def attempt(
+        self,
+        subject: Path,
+        function: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result | None:
+        """Call a function; an exception becomes an error of the subject."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - other checks follow; the traceback of a bug is kept
+            self.found.append(Finding.from_exception(error, subject, self._scene_id))
+            return None
+
+    def _add(self, severity: Severity, subject: Path | str, message: str, hint: str, scene_id: str) -> None:
+        finding = Finding(
+            message=message,
+            subject=str(subject),
+            scene_id=scene_id or self._scene_id,
+            severity=severity,
+            hint=hint,
+        )
+        self.found.append(finding)
+
+
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort by severity (errors first), scene and subject; several checks may find the same."""
+    unique = dict.fromkeys(findings)
+    return tuple(sorted(unique, key=lambda it: (it.severity, it.scene_id, it.subject)))
+
+
+_FIELDS = {field.name for field in fields(Finding)}
+_PATH_KEYS = {
+    "path": "subject",
+    "scene_id": "scene_id",
+    "severity": "severity",
+    "message": "message",
+    "hint": "hint",
+    "trace": "trace",
+}
+# Keys in JSON and the attributes they hold, by the name of the list of findings.
+_KEYS = {
+    "checks": {
+        "topic": "subject",
+        "message": "message",
+        "severity": "severity",
+        "hint": "hint",
+    },
+    "failures": {
+        "scene_id": "scene_id",
+        "error": "error",
+        "message": "message",
+        "hint": "hint",
+        "trace": "trace",
+    },
+}
+
+
+def to_json(value: object, list_name: str = "") -> Any:  # noqa: ANN401 - dict, list, str, int, float, bool or None
+    """Turn a report, a manifest or a finding into the values that `json` knows.
+
+    Args:
+        value: Dataclasses, mappings, and so on.
+        list_name: The name of the list that holds the value, such as `failures`.
+    """
+    return _choose_keys(to_plain(value), list_name)
+
+
+def _choose_keys(plain: Any, list_name: str) -> Any:  # noqa: ANN401 - as above
+    """Replace findings, at any depth, by the keys that belong to the list that holds them."""
+    if isinstance(plain, list | tuple):
+        return [_choose_keys(value, list_name) for value in plain]
+    if not isinstance(plain, dict):
+        return plain
+    if plain.keys() == _FIELDS:
+        keys = _KEYS.get(list_name, _PATH_KEYS)
+        return {key: plain[attribute] for key, attribute in keys.items()}
+    chosen = {}
+    for key, value in plain.items():
+        # A mapping of failures has scene ids for keys.
+        name = key if key in _KEYS else list_name
+        chosen[key] = _choose_keys(value, name)
+    return chosen
+
+
+def _printable(text: str) -> str:
+    """Escape the bytes of file names that are not UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,91 @@
+"""Check many scenes in worker processes, for `verify` and `report`.
+
+worker returns a result        --> result, and the findings that it collected
+worker raises an exception     --> finding: the other scenes go on
+worker process dies twice      --> finding: the other scenes go on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from scannet_prep.errors import WorkerDiedError
+from scannet_prep.findings import Finding, Findings
+from scannet_prep.progress import Progress
+from scannet_prep.scene import SceneId
+from scannet_prep.stages.pool import run_tasks
+
+Result = TypeVar("Result")
+Context = TypeVar("Context")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTask:
+    """One scene to check.
+
+    Attributes:
+        scene_id: Its name.
+        path: Its folder or file.
+        data: Anything else that the check needs to know about the scene.
+    """
+
+    scene_id: SceneId
+    path: Path
+    data: Any = None
+
+
+Check: TypeAlias = Callable[[CheckTask, Context, Findings], Result]
+
+
+def check_scenes(
+    check: Check[Context, Result],
+    tasks: Sequence[CheckTask],
+    context: Context,
+    findings: Findings,
+    *,
+    title: str,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> dict[SceneId, Result]:
+    """Check scenes in worker processes. A bad scene becomes a finding and stops no other.
+
+    Args:
+        check: A module-level function of task, context and findings. An exception becomes an
+            error of the scene.
+        tasks: The scenes.
+        context: The argument that all calls share.
+        findings: Collects the findings of all scenes.
+        title: Title of the work, for the progress.
+        jobs: Number of worker processes.
+        progress: Advanced by each scene.
+
+    Returns:
+        The result of each scene whose check raised nothing, by scene id.
+
+    Raises:
+        WorkerDiedError: Worker processes cannot be started.
+    """
+    progress = progress or Progress()
+    results: dict[SceneId, Result] = {}
+    with progress.work(title, len(tasks), "scenes"):
+        for task, outcome in run_tasks(_check_scene, tasks, (check, context), jobs=jobs):
+            if isinstance(outcome, WorkerDiedError):
+                findings.found.append(Finding.from_exception(outcome, task.path, task.scene_id))
+            else:
+                result, found = outcome
+                findings.found += found
+                if result is not None:
+                    results[task.scene_id] = result
+            progress.advance()
+    return dict(sorted(results.items()))
+
+
+def _check_scene(task: CheckTask, call: tuple[Check[Context, Result], Context]) -> tuple[Result | None, list[Finding]]:
+    """Check one scene, in a worker."""
+    check, context = call
+    findings = Findings(task.scene_id)
+    result = findings.attempt(task.path, check, task, context, findings)
+    return result, findings.found
