@@ -43,7 +43,10 @@ class AxisScale:
             return cls([10.0**power for power in powers], pixels, is_log)
         power = 10.0 ** math.floor(math.log10(max((high - low) / 4, least)))
         step = max(power * factor for factor in (1, 2, 5) if factor == 1 or power * factor * 4 <= high - low)
-        return cls([step * index for index in range(math.floor(low / step), math.floor(high / step) + 2)], pixels)
+        return cls(
+            [step * index for index in range(math.floor(low / step), math.floor(high / step) + 2)],
+            pixels,
+        )
 
     def __call__(self, value: float) -> float:
         """Where a number is; the nearer end for what is outside."""
@@ -76,7 +79,12 @@ def draw_bars(rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], 
             words, width = f"{name}, {label}: {count:,} {unit}", scale(count) if count else 0.0
             parts.append(_bar(0, row * _ROW + 1.5 + index * thick, width, thick - 0.5, SERIES[index], words))
     return _picture(
-        f"{unit} of {len(rows):,} classes", -_NAME_WIDTH, 0, _NAME_WIDTH + _BAR_WIDTH + 24, height + 34, parts
+        f"{unit} of {len(rows):,} classes",
+        -_NAME_WIDTH,
+        0,
+        _NAME_WIDTH + _BAR_WIDTH + 24,
+        height + 34,
+        parts,
     )
 
 
@@ -105,7 +113,12 @@ def draw_histogram(values: Sequence[float], axis: str, *, is_log: bool = False, 
         words = f"{shorten(low)} to {shorten(high)}: scenes: {count:,}"
         parts.append(_bar(across(low) + 0.5, up(count), across(high) - across(low) - 1, -up(count), "a", words))
     return _picture(
-        f"{axis}: {len(values):,} scenes", -_LEFT, -_HEIGHT - 8, _LEFT + _WIDTH + 16, _HEIGHT + _BOTTOM + 8, parts
+        f"{axis}: {len(values):,} scenes",
+        -_LEFT,
+        -_HEIGHT - 8,
+        _LEFT + _WIDTH + 16,
+        _HEIGHT + _BOTTOM + 8,
+        parts,
     )
 
 
@@ -136,7 +149,13 @@ def draw_confusion(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
         words = f"{names[row]} as {columns[column]}: {count / total:.1%} ({count:,} vertices)"
         place = {"x": column * _CELL, "y": row * _CELL, "width": _CELL, "height": _CELL}
         parts.append(
-            element("rect", element("title", words), **place, fill="#08519c", fill_opacity=f"{count / total:.3f}")
+            element(
+                "rect",
+                element("title", words),
+                **place,
+                fill="#08519c",
+                fill_opacity=f"{count / total:.3f}",
+            )
         )
     box = f"{-_MARGIN} {-_MARGIN} {width + _MARGIN + _CELL} {height + _MARGIN + _CELL}"
     return to_svg(element("svg", parts, viewBox=box, font_family="sans-serif", font_size=11))

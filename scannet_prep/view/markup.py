@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import TypeAlias
 from xml.etree.ElementTree import Element, fromstring, tostring
@@ -103,9 +103,20 @@ def embed_png(data: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
-def read_asset(name: str) -> str:
-    """Read one of the files that pages are made of."""
-    return resources.files("scannet_prep").joinpath(f"assets/{name}").read_text(encoding="utf-8")
+def embed_data(content_type: str, texts: Mapping[str, str]) -> list[Element]:
+    """Make elements that hold data for the script of a page, each with its id.
+
+    Args:
+        content_type: The type of the data.
+        texts: The data by id. It contains no `<`, which could end the element.
+    """
+    return [element("script", text, type=content_type, id=name) for name, text in texts.items()]
+
+
+def read_asset(*names: str) -> str:
+    """Read one of the files that pages are made of, or join several."""
+    folder = resources.files("scannet_prep").joinpath("assets")
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def read_fragment(name: str) -> Element:

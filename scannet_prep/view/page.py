@@ -21,7 +21,6 @@ import json
 import math
 from collections.abc import Iterable
 from typing import Any
-from xml.etree.ElementTree import Element
 
 import deflate
 import numpy as np
@@ -29,21 +28,21 @@ from numpy.typing import NDArray
 
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
 from scannet_prep.view.coloring import Category, Coloring, ViewedScene
-from scannet_prep.view.markup import element, make_page, read_asset, read_fragment
+from scannet_prep.view.markup import embed_data, make_page, read_asset, read_fragment
 from scannet_prep.view.raster import SPREAD, estimate_spacing
 from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT, find_floor
 
 # Each script uses only those before it.
 _SCRIPTS = (
-    "data",
-    "camera",
-    "drawing",
-    "picking",
-    "legend",
-    "tooltip",
-    "link",
-    "controls",
-    "viewer",
+    "page/data.js",
+    "page/camera.js",
+    "page/drawing.js",
+    "page/picking.js",
+    "page/legend.js",
+    "page/tooltip.js",
+    "page/link.js",
+    "page/controls.js",
+    "page/viewer.js",
 )
 _GRID_STEPS = 65_535
 _GRID_BITS = 16
@@ -72,10 +71,10 @@ def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str
     return make_page(
         title,
         list(read_fragment("page/page.html")),
-        element("script", text, type="application/json", id="data"),
-        blocks.elements,
+        embed_data("application/json", {"data": text}),
+        embed_data("application/octet-stream", blocks.texts),
         style=read_asset("page/page.css"),
-        script="\n".join(read_asset(f"page/{name}.js") for name in _SCRIPTS),
+        script=read_asset(*_SCRIPTS),
     )
 
 
@@ -102,11 +101,11 @@ class _Blocks:
     """The arrays of a page.
 
     Attributes:
-        elements: An element for each array.
+        texts: Base64 of deflate of each array, by id.
     """
 
     def __init__(self) -> None:
-        self.elements: list[Element] = []
+        self.texts: dict[str, str] = {}
 
     def add(self, array: NDArray[np.unsignedinteger[Any]]) -> dict[str, Any]:
         """Encode an array, (rows,) or (rows, columns).
@@ -123,9 +122,8 @@ class _Blocks:
         planes = planes.reshape(*columns.shape, item_bytes).transpose(0, 2, 1)
         packed = deflate.deflate_compress(np.ascontiguousarray(planes).data, _DEFLATE_LEVEL)
 
-        name = f"block-{len(self.elements)}"
-        text = base64.b64encode(packed).decode()
-        self.elements.append(element("script", text, type="application/octet-stream", id=name))
+        name = f"block-{len(self.texts)}"
+        self.texts[name] = base64.b64encode(packed).decode()
         return {
             "block": name,
             "rows": len(array),

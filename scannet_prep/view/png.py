@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 LINE_HEIGHT = 11
-"""Of text, at scale 1, with some room between lines."""
+"""Height of a line of text at scale 1, with some space between lines."""
+
+_LETTER_WIDTH = 6
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_COMPRESSION_LEVEL = 6
+_FILTER_UP = 2
+_RGB = 2
 
 
 def encode_png(image: NDArray[np.uint8]) -> bytes:
@@ -22,33 +28,55 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
         image: uint8 (H, W, 3), red, green, blue.
     """
     height, width, _ = image.shape
+    # Each row begins with its filter, and holds the difference from the row above.
     rows = np.empty((height, 1 + 3 * width), np.uint8)
-    rows[:, 0] = 2  # each row holds the difference to the one above
+    rows[:, 0] = _FILTER_UP
     rows[:, 1:] = np.diff(image.reshape(height, -1), axis=0, prepend=np.uint8(0))
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = (b"IHDR", header), (b"IDAT", deflate.zlib_compress(rows.data, 6)), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
+    # Width, height, bits per channel, colour type; compression, filters and interlacing by default.
+    header = struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)
+    chunks = [
+        _encode_chunk(b"IHDR", header),
+        _encode_chunk(b"IDAT", bytes(deflate.zlib_compress(rows.data, _COMPRESSION_LEVEL))),
+        _encode_chunk(b"IEND", b""),
+    ]
+    return _SIGNATURE + b"".join(chunks)
 
 
 def measure_text(text: str) -> int:
-    """How many pixels a text is wide at scale 1."""
-    return 6 * len(text)
+    """Return the width of a text at scale 1, in pixels."""
+    return _LETTER_WIDTH * len(text)
 
 
-def draw_text(image: NDArray[np.uint8], x: int, y: int, text: str, color: tuple[int, int, int], scale: int = 1) -> None:
-    """Draw a line of text whose top left is at (x, y); what is not ASCII is shown as `?`."""
+def draw_text(
+    image: NDArray[np.uint8],
+    x: int,
+    y: int,
+    text: str,
+    color: tuple[int, int, int],
+    scale: int = 1,
+) -> None:
+    """Draw a line of text whose top left is at (x, y); other characters than ASCII become `?`."""
     font = _read_font()
     columns = b"".join(font.get(letter, font["?"]) + b"\0" for letter in text)
-    bits = np.unpackbits(np.frombuffer(columns, np.uint8)[None], axis=0, bitorder="little").astype(np.bool_)
+    # Bits of the text, (8, W): a byte is a column, its lowest bit is on top.
+    column_bytes = np.frombuffer(columns, np.uint8)[None]
+    bits = np.unpackbits(column_bytes, axis=0, bitorder="little").astype(np.bool_)
     glyphs = bits.repeat(scale, axis=0).repeat(scale, axis=1)
+    # The part of the picture that the text covers; smaller at its edges.
     part = image[y : y + glyphs.shape[0], x : x + glyphs.shape[1]]
     part[glyphs[: part.shape[0], : part.shape[1]]] = color
 
 
+def _encode_chunk(kind: bytes, data: bytes) -> bytes:
+    """Encode a chunk of a PNG file."""
+    length = struct.pack(">I", len(data))
+    checksum = struct.pack(">I", zlib.crc32(kind + data))
+    return length + kind + data + checksum
+
+
 @cache
 def _read_font() -> dict[str, bytes]:
-    """Five columns of each character from blank to tilde, a byte each, the lowest bit on top."""
-    text = resources.files("scannet_prep").joinpath("assets/font.txt").read_text(encoding="ascii")
-    return {line[0]: bytes.fromhex(line[2:]) for line in text.splitlines()}
+    """Read the five columns of each character from blank to tilde, a byte each."""
+    path = resources.files("scannet_prep").joinpath("assets/font.txt")
+    lines = path.read_text(encoding="ascii").splitlines()
+    return {line[0]: bytes.fromhex(line[2:]) for line in lines}

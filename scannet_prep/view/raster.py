@@ -1,8 +1,9 @@
-"""What is seen at each pixel: squares and triangles with a depth test, in NumPy.
+"""What is visible at each pixel: squares and triangles with a depth test, in NumPy.
 
-While it is drawn, a pixel is one number, nearness above the number of the vertex or triangle: the bits of a positive
-float32 are in the order of its values, so that the greatest number is the nearest, and a maximum is the depth test. 0
-is where nothing is.
+While a picture is drawn, each pixel is one number: the nearness in the upper half, the number of the
+vertex or triangle in the lower half. The bits of positive float32 numbers are in the order of their
+values, so that the greatest number is the nearest, and a maximum is the depth test. 0 stands for
+nothing.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from numpy.typing import NDArray
 
 from scannet_prep.view.camera import Projected
 
+SPREAD = 2.4
+"""Size of a point, in distances between vertices, which are uneven."""
+
 _SIDES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64])
-SPREAD = 2.4  # of the distance between vertices, which lie unevenly
 _CELLS = 64
-_MAX_TESTS = 1 << 14  # at a time, of a pixel and a triangle: what fits into the cache
+_MAX_TESTS = 1 << 14  # pairs of a pixel and a triangle that fit into the cache
 _EDGE = -1e-3  # so that rounding leaves no gap between triangles
 _MIN_AREA = 1e-2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What is seen of a scene.
+    """What is visible of a scene.
 
     Attributes:
-        pixels: Integers (P,), where something is: row * width + column.
-        vertices: Integers (1, P) for points, (3, P) for triangles: which vertices.
-        weights: float32, the same shape: how much each of them counts there; together 1.
+        pixels: Integers (P,), the pixels that are not empty: row * width + column.
+        vertices: Integers, (1, P) for points, (3, P) for triangles: the vertices at each pixel.
+        weights: float32, the same shape: the weight of each of them; together 1.
     """
 
     pixels: NDArray[np.intp]
@@ -40,92 +43,84 @@ class Seen:
 
     @property
     def nearest(self) -> NDArray[np.integer[Any]]:
-        """The vertex that counts most at each pixel, (P,)."""
-        best = self.weights[0], self.vertices[0]
+        """The vertex with the greatest weight at each pixel, (P,)."""
+        best_weights = self.weights[0]
+        best_vertices = self.vertices[0]
         for weights, vertices in zip(self.weights[1:], self.vertices[1:], strict=True):
-            is_more = weights > best[0]
-            best = np.where(is_more, weights, best[0]), np.where(is_more, vertices, best[1])
-        return np.asarray(best[1])
+            is_better = weights > best_weights
+            best_weights = np.where(is_better, weights, best_weights)
+            best_vertices = np.where(is_better, vertices, best_vertices)
+        return np.asarray(best_vertices)
 
     def blend(self, values: NDArray[np.number[Any]]) -> NDArray[np.float32]:
-        """Values at each pixel, (P, ...), of values at each vertex, (V, ...)."""
+        """Interpolate values of vertices, (V, ...), at each pixel, (P, ...)."""
         return np.asarray(np.einsum("vp,vp...->p...", self.weights, values[self.vertices]))
 
 
 def draw_points(points: Projected, shown: NDArray[np.bool_], spacing: float, width: int, height: int) -> Seen:
-    """Draw vertices as squares, large enough that those `spacing` metres apart leave no hole.
+    """Draw vertices as squares, large enough that neighbours leave no hole.
 
     Args:
-        points: Where they are.
+        points: The vertices in the picture.
         shown: bool (V,), which are drawn.
-        spacing: Between neighbours, in metres.
-        width: Of the picture, in pixels.
-        height: Of the picture, in pixels.
+        spacing: Distance between neighbours, in metres.
+        width: Width of the picture, in pixels.
+        height: Height of the picture, in pixels.
     """
-    wanted = np.ceil(points.scale * np.float32(spacing * SPREAD))
-    sides = _SIDES[np.searchsorted(_SIDES, wanted.clip(1, _SIDES[-1]))]
-    x, y = np.rint(points.x), np.rint(points.y)
+    # The side of each square, (V,), in pixels: one of a few, so that equal ones are drawn together.
+    exact_sides = np.ceil(points.scale * np.float32(spacing * SPREAD))
+    sides = _SIDES[np.searchsorted(_SIDES, exact_sides.clip(1, _SIDES[-1]))]
+
+    # Only squares that touch the picture.
+    x = np.rint(points.x)
+    y = np.rint(points.y)
     reach = sides // 2
-    shown = shown & (x >= -reach) & (y >= -reach) & (x < width + reach) & (y < height + reach)
+    is_in_width = (x >= -reach) & (x < width + reach)
+    is_in_height = (y >= -reach) & (y < height + reach)
+    shown = shown & is_in_width & is_in_height
+
+    # Squares may reach over the border.
     keys = _make_keys(points.nearness, np.arange(len(x)))
-    border = int(_SIDES[-1])  # so that squares may reach over it
+    border = int(_SIDES[-1])
     pixels = np.zeros((height + 2 * border, width + 2 * border), np.uint64)
     for side in np.unique(sides[shown]).tolist():
         chosen = np.flatnonzero(shown & (sides == side))
-        left, top = (axis[chosen].astype(np.intp) + (border - (side - 1) // 2) for axis in (x, y))
-        columns, repeated = (left[:, np.newaxis] + np.arange(side)).reshape(-1), keys[chosen].repeat(side)
+        offset = border - (side - 1) // 2
+        left = x[chosen].astype(np.intp) + offset
+        top = y[chosen].astype(np.intp) + offset
+        columns = (left[:, np.newaxis] + np.arange(side)).reshape(-1)
+        square_keys = keys[chosen].repeat(side)
         for down in range(side):
-            np.maximum.at(pixels.reshape(-1), ((top + down) * pixels.shape[1]).repeat(side) + columns, repeated)
-    places, vertices = _read_keys(pixels[border:-border, border:-border])
-    return Seen(places, vertices[None], np.ones((1, len(places)), np.float32))
+            row_starts = ((top + down) * pixels.shape[1]).repeat(side)
+            np.maximum.at(pixels.reshape(-1), row_starts + columns, square_keys)
+
+    filled, vertices = _read_keys(pixels[border:-border, border:-border])
+    return Seen(filled, vertices[None], np.ones((1, len(filled)), np.float32))
 
 
 def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, height: int) -> Seen:
     """Draw triangles that are seen from their front.
 
     Args:
-        points: Where the vertices are.
+        points: The vertices in the picture.
         faces: (F, 3), indices of vertices; counter-clockwise from the front.
-        width: Of the picture, in pixels.
-        height: Of the picture, in pixels.
+        width: Width of the picture, in pixels.
+        height: Height of the picture, in pixels.
     """
-    corners = np.ascontiguousarray(faces.T)  # rows that lie together: sums and minima over them are fast
-    x, y = points.x.take(corners), points.y.take(corners)
-    areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
-    front = np.flatnonzero(areas > _MIN_AREA)
-    x, y, areas = (array.take(front, axis=-1) for array in (x, y, areas))
-    left, top = np.ceil(x.min(axis=0)).clip(0), np.ceil(y.min(axis=0)).clip(0)
-    right, bottom = np.floor(x.max(axis=0)).clip(None, width - 1), np.floor(y.max(axis=0)).clip(None, height - 1)
-    drawn = np.flatnonzero((right >= left) & (bottom >= top))
-    x, y, areas = (array.take(drawn, axis=-1) for array in (x, y, areas))
-    corners = corners.take(front.take(drawn), axis=1)
-    nearness = points.nearness.take(corners)
-    left, top, right, bottom = (edge[drawn].astype(np.intp) for edge in (left, top, right, bottom))
-    across, counts = right - left + 1, (right - left + 1) * (bottom - top + 1)  # of the box of each triangle
-    ends, shares = np.cumsum(counts), nearness / areas
-    starts, total = ends - counts, int(counts.sum())
-    pixels = np.zeros(height * width, np.uint64)
-    for first in range(0, total, _MAX_TESTS):
-        last = min(first + _MAX_TESTS, total)
-        low, high = np.searchsorted(ends, [first, last - 1], side="right").tolist()
-        parts = ends[low : high + 1].clip(None, last) - starts[low : high + 1].clip(first)
-        which = np.repeat(np.arange(low, high + 1), parts)
-        row, column = np.divmod(np.arange(first, last) - starts.take(which), across.take(which))
-        row, column = row + top.take(which), column + left.take(which)
-        weights = _weigh(x.take(which, axis=1), y.take(which, axis=1), row, column)
-        inside = np.flatnonzero(weights.min(axis=0) >= _EDGE)
-        which, places = which.take(inside), (row * width + column).take(inside)
-        near = (weights.take(inside, axis=1) * shares.take(which, axis=1)).sum(axis=0)
-        np.maximum.at(pixels, places, _make_keys(near, which))
-    places, found = _read_keys(pixels)
-    corners = corners.take(found, axis=1)
-    weights = _weigh(x.take(found, axis=1), y.take(found, axis=1), *np.divmod(places, width)).clip(0)
-    weights *= nearness.take(found, axis=1)  # as perspective has it
-    return Seen(places, corners, weights / weights.sum(axis=0))
+    triangles = _Triangles.select(points, faces, width, height)
+    pixels = triangles.draw(width, height)
+    filled, numbers = _read_keys(pixels)
+    corners = triangles.corners.take(numbers, axis=1)
+    weights = triangles.weigh(numbers, *np.divmod(filled, width)).clip(0)
+    weights *= triangles.nearness.take(numbers, axis=1)  # perspective
+    return Seen(filled, corners, weights / weights.sum(axis=0))
 
 
 def estimate_spacing(points: NDArray[np.float32]) -> float:
-    """About how far apart vertices of a surface are, in metres, from how many cells of a grid they are in."""
+    """Estimate the distance between neighbours on a surface, in metres.
+
+    The estimate is based on how many cells of a grid contain points.
+    """
     columns = np.ascontiguousarray(points.T)
     columns = columns - columns.min(axis=1, keepdims=True)
     cell = float(columns.max()) / _CELLS
@@ -137,27 +132,141 @@ def estimate_spacing(points: NDArray[np.float32]) -> float:
     return cell * math.sqrt(np.count_nonzero(is_filled) / len(points))
 
 
-def _weigh(
-    x: NDArray[np.float32], y: NDArray[np.float32], row: NDArray[np.intp], column: NDArray[np.intp]
-) -> NDArray[np.float32]:
-    """Twice the areas between each edge of triangles (3, N) and a pixel, by the opposite corner; positive inside."""
-    x, y = x - column.astype(np.float32), y - row.astype(np.float32)
-    return np.stack([_cross(x[first], y[first], x[last], y[last]) for first, last in ((1, 2), (2, 0), (0, 1))])
+@dataclass(frozen=True, slots=True, eq=False)
+class _Triangles:
+    """Triangles in a picture: those that are seen from their front and cover a pixel's middle.
+
+    Corners are in the first axis, because sums and minima over rows that lie together are fast.
+
+    Attributes:
+        corners: (3, N), indices of vertices.
+        x: float32 (3, N), pixels from the left.
+        y: float32 (3, N), pixels from the top.
+        nearness: float32 (3, N).
+        areas: float32 (N,), twice the areas in square pixels; positive.
+        left: Integers (N,), the first column of the box around each.
+        right: Integers (N,), the last column.
+        top: Integers (N,), the first row.
+        bottom: Integers (N,), the last row.
+    """
+
+    corners: NDArray[np.int32]
+    x: NDArray[np.float32]
+    y: NDArray[np.float32]
+    nearness: NDArray[np.float32]
+    areas: NDArray[np.float32]
+    left: NDArray[np.intp]
+    right: NDArray[np.intp]
+    top: NDArray[np.intp]
+    bottom: NDArray[np.intp]
+
+    @classmethod
+    def select(cls, points: Projected, faces: NDArray[np.int32], width: int, height: int) -> _Triangles:
+        """Select the triangles that are drawn."""
+        corners = np.ascontiguousarray(faces.T)
+        x = points.x.take(corners)
+        y = points.y.take(corners)
+
+        # Those that are seen from their front.
+        areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
+        front = np.flatnonzero(areas > _MIN_AREA)
+        x = x.take(front, axis=1)
+        y = y.take(front, axis=1)
+        areas = areas.take(front)
+
+        # Those whose box contains the middle of a pixel of the picture.
+        left = np.ceil(x.min(axis=0)).clip(0)
+        top = np.ceil(y.min(axis=0)).clip(0)
+        right = np.floor(x.max(axis=0)).clip(None, width - 1)
+        bottom = np.floor(y.max(axis=0)).clip(None, height - 1)
+        drawn = np.flatnonzero((right >= left) & (bottom >= top))
+        corners = corners.take(front.take(drawn), axis=1)
+        return cls(
+            corners=corners,
+            x=x.take(drawn, axis=1),
+            y=y.take(drawn, axis=1),
+            nearness=points.nearness.take(corners),
+            areas=areas.take(drawn),
+            left=left[drawn].astype(np.intp),
+            right=right[drawn].astype(np.intp),
+            top=top[drawn].astype(np.intp),
+            bottom=bottom[drawn].astype(np.intp),
+        )
+
+    def draw(self, width: int, height: int) -> NDArray[np.uint64]:
+        """Test the pixels in the box of each triangle; return the picture, (height * width,)."""
+        # All tests are numbered, triangle by triangle, in each box row by row.
+        box_widths = self.right - self.left + 1
+        counts = box_widths * (self.bottom - self.top + 1)
+        ends = np.cumsum(counts)
+        starts = ends - counts
+        total = int(counts.sum())
+        shares = self.nearness / self.areas
+
+        pixels = np.zeros(height * width, np.uint64)
+        for first in range(0, total, _MAX_TESTS):
+            last = min(first + _MAX_TESTS, total)
+            # The triangle of each test: `low` to `high`, the first and the last of them in part.
+            low, high = np.searchsorted(ends, [first, last - 1], side="right").tolist()
+            span = slice(low, high + 1)
+            parts = ends[span].clip(None, last) - starts[span].clip(first)
+            numbers = np.repeat(np.arange(low, high + 1), parts)
+
+            # Its pixel.
+            places_in_box = np.arange(first, last) - starts.take(numbers)
+            rows, columns = np.divmod(places_in_box, box_widths.take(numbers))
+            rows = rows + self.top.take(numbers)
+            columns = columns + self.left.take(numbers)
+
+            # Those inside of their triangle.
+            weights = self.weigh(numbers, rows, columns)
+            inside = np.flatnonzero(weights.min(axis=0) >= _EDGE)
+            numbers = numbers.take(inside)
+            nearness = (weights.take(inside, axis=1) * shares.take(numbers, axis=1)).sum(axis=0)
+            places = (rows * width + columns).take(inside)
+            np.maximum.at(pixels, places, _make_keys(nearness, numbers))
+        return pixels
+
+    def weigh(
+        self, numbers: NDArray[np.intp], rows: NDArray[np.intp], columns: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return twice the areas between a pixel and each edge of a triangle, float32 (3, M).
+
+        They are positive inside, in the order of the opposite corners.
+
+        Args:
+            numbers: (M,), the triangles.
+            rows: (M,), the rows of the pixels.
+            columns: (M,), their columns.
+        """
+        x = self.x.take(numbers, axis=1) - columns.astype(np.float32)
+        y = self.y.take(numbers, axis=1) - rows.astype(np.float32)
+        edges = ((1, 2), (2, 0), (0, 1))
+        return np.stack([_cross(x[first], y[first], x[last], y[last]) for first, last in edges])
 
 
 def _cross(
-    x: NDArray[np.float32], y: NDArray[np.float32], other_x: NDArray[np.float32], other_y: NDArray[np.float32]
+    x: NDArray[np.float32],
+    y: NDArray[np.float32],
+    other_x: NDArray[np.float32],
+    other_y: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Positive where a turn from the one to the other is counter-clockwise in a picture, whose y points down."""
+    """Return the cross product of vectors in a picture, whose y points down.
+
+    It is positive if the turn from the first to the second is counter-clockwise.
+    """
     return other_x * y - x * other_y
 
 
 def _make_keys(nearness: NDArray[np.float32], numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
-    return (nearness.view(np.uint32).astype(np.uint64) << np.uint64(32)) | numbers.astype(np.uint64)
+    """Combine nearness and number in one integer."""
+    upper = nearness.view(np.uint32).astype(np.uint64) << np.uint64(32)
+    return upper | numbers.astype(np.uint64)
 
 
 def _read_keys(pixels: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where something is, and the number of what it is."""
+    """Find the pixels that are not empty, and the number at each."""
     flat = np.ascontiguousarray(pixels).reshape(-1)
-    places = np.flatnonzero(flat)
-    return places, (flat[places] & np.uint64(0xFFFFFFFF)).astype(np.intp)
+    filled = np.flatnonzero(flat)
+    numbers = (flat[filled] & np.uint64(0xFFFFFFFF)).astype(np.intp)
+    return filled, numbers
