@@ -1,4 +1,4 @@
-"""What is odd about a scene but does not stop it. Warnings are counted, shown and stored with the scene."""
+"""Oddities of a scene that do not stop it. They are counted, shown and stored with the scene."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ class WarningKind(StrEnum):
     """The kinds of warnings: how each is stored, shown, and handled.
 
     Attributes:
-        fault: What was found, for people, with places for `subject` and `count`.
-        effect: How a scene was made in spite of it, in the same form; may be empty. An error leaves it out.
-        is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error. The others are known
-            irregularities of the release that have one right reading.
-        is_damage: Whether every train and val scene of the release has what is missing here, so that a file must be
-            damaged.
+        fault: What was found, as a template with `subject` and `count`.
+        effect: How the scene was made nevertheless, as a template; may be empty. An error leaves it
+            out.
+        is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error.
+            The others are known irregularities of the release that have one right reading.
+        is_damage: Whether every train and val scene of the release has what is missing here, so
+            that a file must be damaged.
     """
 
     fault: str
@@ -28,7 +29,7 @@ class WarningKind(StrEnum):
     is_damage: bool
 
     def __new__(cls, value: str, fault: str, effect: str = "", grades: str = "") -> WarningKind:
-        """Make a member from its line in the table."""
+        """Make a member from its line in the table; `grades` holds `doubt`, `damage` or both."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.fault = fault
@@ -39,7 +40,7 @@ class WarningKind(StrEnum):
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """Advice on what to do about it."""
         if self.is_damage:
             return (
                 "every train and val scene of the release has it: "
@@ -55,15 +56,24 @@ class WarningKind(StrEnum):
         "groups left unlabeled: {count}",
         "doubt",
     )
-    AMBIGUOUS_CATEGORY = (  # of scenes that earlier versions made
+    # Only in scenes that earlier versions made.
+    AMBIGUOUS_CATEGORY = (
         "ambiguous_category",
         "raw category {subject} in the label map",
         "the first row counts; groups: {count}",
         "doubt",
     )
     LABEL_MAP_DIFFERS = "label_map_differs", "raw category {subject}; groups: {count}", "", "doubt"
-    REPEATED_GROUPS = "repeated_groups", "groups dropped that repeat an earlier group exactly: {count}"
-    UNKNOWN_SEGMENTS = "unknown_segments", "segment ids of groups that no vertex has: {count}", "ignored", "doubt"
+    REPEATED_GROUPS = (
+        "repeated_groups",
+        "groups dropped that repeat an earlier group exactly: {count}",
+    )
+    UNKNOWN_SEGMENTS = (
+        "unknown_segments",
+        "segment ids of groups that no vertex has: {count}",
+        "ignored",
+        "doubt",
+    )
     NULL_SEGMENTS = "null_segments", "segment ids of groups that are null, ignored: {count}"
     RENUMBERED_GROUPS = (
         "renumbered_groups",
@@ -77,7 +87,12 @@ class WarningKind(StrEnum):
     )
     OTHER_SCENE = "other_scene", "{subject}", "", "doubt"
     NO_AGGREGATION = "no_aggregation", "no aggregation on disk: no instances and no ScanNet ids"
-    NO_ALIGNMENT = "no_alignment", "the .txt has no axisAlignment", "identity recorded", "doubt damage"
+    NO_ALIGNMENT = (
+        "no_alignment",
+        "the .txt has no axisAlignment",
+        "identity recorded",
+        "doubt damage",
+    )
     NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "", "doubt"
     NO_INFO = "no_info", "no .txt on disk", "identity recorded as axis alignment"
     NO_FACES = "no_faces", "the mesh has no faces", "all normals are (0, 0, 0)", "damage"
@@ -88,8 +103,11 @@ class WarningKind(StrEnum):
         "vertices left unlabeled: {count}",
     )
     LABELS_CONTRADICT_GROUPS = (
-        "labels_contradict_groups", "vertices whose label in labels.ply contradicts the groups: {count}", "", "doubt",
-    )  # fmt: skip
+        "labels_contradict_groups",
+        "vertices whose label in labels.ply contradicts the groups: {count}",
+        "",
+        "doubt",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +115,9 @@ class SceneWarning:
     """One oddity of one scene.
 
     Attributes:
-        kind: What it is.
-        subject: What it is about, where the kind alone does not say; may be empty.
-        count: How many groups, segments or vertices it concerns.
+        kind: Its kind.
+        subject: Its subject, such as a raw category; empty if the kind describes it fully.
+        count: Number of groups, segments or vertices that it concerns.
     """
 
     kind: WarningKind
@@ -108,15 +126,16 @@ class SceneWarning:
 
     @property
     def fault(self) -> str:
-        """What was found, for people."""
+        """What was found, in words."""
         return self.kind.fault.format(subject=self.subject, count=self.count)
 
     @property
     def text(self) -> str:
-        """What was found and how the scene was made in spite of it, for people."""
+        """What was found, and how the scene was made nevertheless, in words."""
         if not self.kind.effect:
             return self.fault
-        return f"{self.fault}: {self.kind.effect.format(subject=self.subject, count=self.count)}"
+        effect = self.kind.effect.format(subject=self.subject, count=self.count)
+        return f"{self.fault}: {effect}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +143,10 @@ class WarningSummary:
     """The same oddity in several scenes.
 
     Attributes:
-        kind: What it is.
-        text: A sentence for people, with the counts added up.
-        count: How many groups, segments or vertices it concerns, in all scenes.
-        scenes: The scenes that show it.
+        kind: Its kind.
+        text: Its description, with the counts added up.
+        count: Number of groups, segments or vertices that it concerns, in all scenes.
+        scenes: The scenes that have it.
     """
 
     kind: WarningKind
@@ -137,7 +156,7 @@ class WarningSummary:
 
 
 def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[WarningSummary]:
-    """Merge the warnings of many scenes, so that each oddity is told once.
+    """Merge the warnings of many scenes, so that each oddity is described once.
 
     Args:
         warnings: Pairs of scene id and warning.
@@ -145,10 +164,15 @@ def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[War
     Returns:
         One summary for each kind and subject, in order of first appearance.
     """
-    counts: dict[tuple[WarningKind, str], Counter[str]] = {}  # by scene; it keeps the order
+    # Counts by scene, for each oddity in order of first appearance.
+    counts: dict[tuple[WarningKind, str], Counter[str]] = {}
     for scene_id, warning in warnings:
-        counts.setdefault((warning.kind, warning.subject), Counter())[scene_id] += warning.count
-    return [
-        WarningSummary(kind, SceneWarning(kind, subject, count := found.total()).text, count, tuple(found))
-        for (kind, subject), found in counts.items()
-    ]
+        key = warning.kind, warning.subject
+        counts.setdefault(key, Counter())[scene_id] += warning.count
+
+    summaries = []
+    for (kind, subject), scene_counts in counts.items():
+        total = scene_counts.total()
+        text = SceneWarning(kind, subject, total).text
+        summaries.append(WarningSummary(kind, text, total, tuple(scene_counts)))
+    return summaries

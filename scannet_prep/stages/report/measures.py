@@ -1,4 +1,4 @@
-"""How large a scene is, and how well it stands: whether its floor is horizontal and its walls follow the axes."""
+"""The size of a scene, whether its floor is horizontal, and whether its walls follow the axes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from numpy.typing import NDArray
 WALL, FLOOR = 1, 2  # nyu40 ids
 _CELL_M = 0.1
 _MIN_VERTICES = 100
-_MIN_FLOOR_M = 0.1  # the spread of a floor in either direction, below which a plane is not certain
+_MIN_FLOOR_M = 0.1  # spread of a floor in either direction, below which its plane is uncertain
 _MIN_AGREEMENT = 0.3  # of the walls, 0..1
+_MAX_UPRIGHT_Z = 0.3
+_MIN_UPRIGHT_XY = 0.5
 _FITS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SceneMeasures:
-    """The size of a scene in the frame of its points, and its stand in the axis-aligned frame.
+    """The size of a scene in the frame of its points, and its pose in the axis-aligned frame.
 
     Attributes:
-        x_m: Extent along x, metres; of all vertices.
+        x_m: Extent of all vertices along x, metres.
         y_m: Extent along y.
         z_m: Extent along z.
         area_m2: Area of all squares of 10 cm, seen from above, that hold a vertex.
-        floor_tilt_deg: Angle between the normal of the floor and z, 0..90 degrees; None where less than 100 vertices
-            are labeled as floor, or they lie in a line.
+        floor_tilt_deg: Angle between the normal of the floor and z, 0..90 degrees; None if less
+            than 100 vertices are labeled as floor, or they lie in a line.
         floor_height_m: z of the middle of the floor, metres; None as above.
-        wall_turn_deg: Angle about z between the walls and the axes x and y, -45..45 degrees; None where less than 100
-            vertices are labeled as wall, or the walls have no common directions.
+        wall_turn_deg: Angle about z between the walls and the axes x and y, -45..45 degrees; None
+            if less than 100 vertices are labeled as wall, or the walls have no common directions.
     """
 
     x_m: float
@@ -53,41 +55,60 @@ def measure_scene(
         points: float32 (V, 3), metres, finite, any frame.
         normals: (V, 3), unit length or zero, in the frame of `points`.
         nyu40_ids: uint8 (V,), 0 unannotated.
-        aligned_from_points: float64 (4, 4), finite; the identity where points are axis-aligned.
+        aligned_from_points: float64 (4, 4), finite; the identity if points are axis-aligned.
     """
-    rotation, shift = aligned_from_points[:3, :3], aligned_from_points[:3, 3]
     x_m, y_m, z_m = (round(float(np.ptp(axis)), 4) for axis in points.T)
-    cells = np.floor(points[:, :2].astype(np.float64) / _CELL_M) @ (
-        1,
-        1 << 26,
-    )  # one number for each square
-    area_m2 = round(len(np.unique(cells)) * _CELL_M**2, 2)
-    tilt, height = _fit_floor(points[nyu40_ids == FLOOR].astype(np.float64) @ rotation.T + shift)
-    turn = _measure_turn(normals[nyu40_ids == WALL].astype(np.float64) @ rotation.T)
-    return SceneMeasures(x_m, y_m, z_m, area_m2, tilt, height, turn)
+
+    # One number for each square that holds a vertex.
+    squares = np.floor(points[:, :2].astype(np.float64) / _CELL_M) @ (1, 1 << 26)
+    area_m2 = round(len(np.unique(squares)) * _CELL_M**2, 2)
+
+    rotation = aligned_from_points[:3, :3]
+    shift = aligned_from_points[:3, 3]
+    floor_points = points[nyu40_ids == FLOOR].astype(np.float64) @ rotation.T + shift
+    wall_normals = normals[nyu40_ids == WALL].astype(np.float64) @ rotation.T
+    tilt_deg, height_m = _fit_floor(floor_points)
+    return SceneMeasures(
+        x_m=x_m,
+        y_m=y_m,
+        z_m=z_m,
+        area_m2=area_m2,
+        floor_tilt_deg=tilt_deg,
+        floor_height_m=height_m,
+        wall_turn_deg=_measure_turn(wall_normals),
+    )
 
 
 def _fit_floor(points: NDArray[np.float64]) -> tuple[float | None, float | None]:
-    """Fit a plane, leaving out what lies off it (three times the median distance); gives its tilt and its height."""
+    """Fit a plane, without the points that are farther from it than three median distances.
+
+    Returns:
+        Its tilt in degrees and its height in metres; None for both if there is no plane.
+    """
     kept = points
     for _ in range(_FITS):
         if len(kept) < _MIN_VERTICES:
             return None, None
         middle = kept.mean(axis=0)
-        variances, axes = np.linalg.eigh(np.cov((kept - middle).T))  # the smallest variance first
+        # The smallest variance comes first; its axis is the normal of the plane.
+        variances, axes = np.linalg.eigh(np.cov((kept - middle).T))
         if variances[1] < _MIN_FLOOR_M**2:
             return None, None
         distances = np.abs((points - middle) @ axes[:, 0])
         kept = points[distances <= 3 * np.median(distances) + 0.001]
-    tilt = np.degrees(np.arccos(min(1.0, abs(axes[2, 0]))))
-    return round(float(tilt), 3), round(float(middle[2]), 4)
+    tilt_deg = np.degrees(np.arccos(min(1.0, abs(axes[2, 0]))))
+    return round(float(tilt_deg), 3), round(float(middle[2]), 4)
 
 
 def _measure_turn(normals: NDArray[np.float64]) -> float | None:
-    """The mean of the directions of upright surfaces, where quarter turns make no difference."""
+    """Return the mean direction of upright surfaces, ignoring quarter turns, in degrees."""
     x, y, z = normals.T
-    is_upright = (np.abs(z) < 0.3) & (np.hypot(x, y) > 0.5)
+    is_upright = (np.abs(z) < _MAX_UPRIGHT_Z) & (np.hypot(x, y) > _MIN_UPRIGHT_XY)
     if np.count_nonzero(is_upright) < _MIN_VERTICES:
         return None
-    mean = np.exp(4j * np.arctan2(y[is_upright], x[is_upright])).mean()
-    return round(float(np.degrees(np.angle(mean)) / 4), 3) if abs(mean) >= _MIN_AGREEMENT else None
+    # Four times the angle is the same for all four directions of a room.
+    angles = np.arctan2(y[is_upright], x[is_upright])
+    mean = np.exp(4j * angles).mean()
+    if abs(mean) < _MIN_AGREEMENT:
+        return None
+    return round(float(np.degrees(np.angle(mean)) / 4), 3)
