@@ -24,6 +24,7 @@ from scannet_prep.evaluation.scores import (
     average,
     check_integers,
     check_truth,
+    to_array,
 )
 from scannet_prep.labels import LabelSet
 
@@ -255,8 +256,8 @@ def check_prediction(
             is not a finite number.
     """
     labels = check_integers(prediction.labels, "labels")
-    masks: NDArray[Any] = np.asarray(prediction.masks)
-    scores: NDArray[Any] = np.asarray(prediction.scores)
+    masks = to_array(prediction.masks, "masks")
+    scores = to_array(prediction.scores, "scores")
     if not len(labels) and not masks.size:
         # Nothing was predicted; an empty list has no columns.
         masks = np.zeros((0, vertex_count), np.bool_)

@@ -115,6 +115,25 @@ def average(values: Iterable[float]) -> float | None:
     return float(np.mean(numbers))
 
 
+def to_array(values: ArrayLike, name: str) -> NDArray[Any]:
+    """Make an array of predictions or ground truth.
+
+    Args:
+        values: An array, a tensor or a sequence.
+        name: What the values are, for messages.
+
+    Raises:
+        ContentError: It is a tensor that NumPy cannot hold: on a GPU, with a gradient, sparse, or of
+            bfloat16.
+    """
+    try:
+        return np.asarray(values)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        hint = "convert it: tensor.detach().cpu().numpy(); of bfloat16, call tensor.float() first"
+        raise ContentError(f"{name}: not an array, and cannot become one: {reason}", hint) from None
+
+
 def check_integers(values: ArrayLike, name: str, count: int | None = None) -> NDArray[np.int64]:
     """Check that values are integers in one dimension, and how many.
 
@@ -129,7 +148,7 @@ def check_integers(values: ArrayLike, name: str, count: int | None = None) -> ND
     Raises:
         ContentError: The values have another type, shape or number.
     """
-    array: NDArray[Any] = np.asarray(values)
+    array = to_array(values, name)
     if array.shape == (0,):  # an empty list becomes an array of floats
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
