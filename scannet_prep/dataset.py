@@ -278,7 +278,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         self.close()
 
     def close(self) -> None:
-        """Close what is open; reading again opens it again."""
+        """Close open files and connections; the next read opens them again.
+
+        A thread that is reading from a web server at this moment gets a ServerDownError.
+        """
         self._reader.close()
 
     def class_counts_by_scene(self) -> NDArray[np.int64]:
