@@ -1,4 +1,4 @@
-"""Oddities of a scene that do not stop it. They are counted, shown and stored with the scene."""
+"""Warnings: oddities of a scene that do not stop it. They are counted, shown, and stored with it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class WarningKind(StrEnum):
     """The kinds of warnings: how each is stored, shown, and handled.
 
     Attributes:
-        fault: What was found, as a template with `subject` and `count`.
-        effect: How the scene was made nevertheless, as a template; may be empty. An error leaves it
-            out.
+        fault: What was found, for people; `{subject}` and `{count}` are filled in.
+        effect: How the scene was made in spite of it, in the same form; may be empty. Errors leave
+            it out.
         is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error.
-            The others are known irregularities of the release that have one right reading.
-        is_damage: Whether every train and val scene of the release has what is missing here, so
-            that a file must be damaged.
+            The other kinds are known irregularities of the release with one correct reading.
+        is_damage: Whether every train and val scene of the release has what is missing, so that a
+            file must be damaged.
     """
 
     fault: str
@@ -48,7 +48,7 @@ class WarningKind(StrEnum):
             )
         if self.is_doubt:
             return "labels may be wrong: check these scenes; scannet-prep process --strict makes this an error"
-        return "a known irregularity of the release, read the right way: nothing to do"
+        return "a known irregularity of the release, which is handled correctly: nothing to do"
 
     UNKNOWN_CATEGORY = (
         "unknown_category",
@@ -56,8 +56,7 @@ class WarningKind(StrEnum):
         "groups left unlabeled: {count}",
         "doubt",
     )
-    # Only in scenes that earlier versions made.
-    AMBIGUOUS_CATEGORY = (
+    AMBIGUOUS_CATEGORY = (  # only in scenes that earlier versions made
         "ambiguous_category",
         "raw category {subject} in the label map",
         "the first row counts; groups: {count}",
@@ -115,9 +114,9 @@ class SceneWarning:
     """One oddity of one scene.
 
     Attributes:
-        kind: Its kind.
-        subject: Its subject, such as a raw category; empty if the kind describes it fully.
-        count: Number of groups, segments or vertices that it concerns.
+        kind: The kind of oddity.
+        subject: The name or the numbers that the kind leaves open; may be empty.
+        count: How many groups, segments or vertices it concerns.
     """
 
     kind: WarningKind
@@ -131,7 +130,7 @@ class SceneWarning:
 
     @property
     def text(self) -> str:
-        """What was found, and how the scene was made nevertheless, in words."""
+        """What was found, and how the scene was made in spite of it, for people."""
         if not self.kind.effect:
             return self.fault
         effect = self.kind.effect.format(subject=self.subject, count=self.count)
@@ -143,10 +142,10 @@ class WarningSummary:
     """The same oddity in several scenes.
 
     Attributes:
-        kind: Its kind.
-        text: Its description, with the counts added up.
-        count: Number of groups, segments or vertices that it concerns, in all scenes.
-        scenes: The scenes that have it.
+        kind: The kind of oddity.
+        text: A sentence for people, with the counts added up.
+        count: How many groups, segments or vertices it concerns, in all scenes.
+        scenes: The scenes that show it.
     """
 
     kind: WarningKind
@@ -156,7 +155,7 @@ class WarningSummary:
 
 
 def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[WarningSummary]:
-    """Merge the warnings of many scenes, so that each oddity is described once.
+    """Merge the warnings of many scenes, so that each oddity is shown once.
 
     Args:
         warnings: Pairs of scene id and warning.
@@ -164,15 +163,15 @@ def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[War
     Returns:
         One summary for each kind and subject, in order of first appearance.
     """
-    # Counts by scene, for each oddity in order of first appearance.
-    counts: dict[tuple[WarningKind, str], Counter[str]] = {}
+    # For each oddity, the count in each scene.
+    scene_counts: dict[tuple[WarningKind, str], Counter[str]] = {}
     for scene_id, warning in warnings:
-        key = warning.kind, warning.subject
-        counts.setdefault(key, Counter())[scene_id] += warning.count
+        counts = scene_counts.setdefault((warning.kind, warning.subject), Counter())
+        counts[scene_id] += warning.count
 
     summaries = []
-    for (kind, subject), scene_counts in counts.items():
-        total = scene_counts.total()
+    for (kind, subject), counts in scene_counts.items():
+        total = counts.total()
         text = SceneWarning(kind, subject, total).text
-        summaries.append(WarningSummary(kind, text, total, tuple(scene_counts)))
+        summaries.append(WarningSummary(kind, text, total, scenes=tuple(counts)))
     return summaries

@@ -425,6 +425,7 @@ def _read_prediction(predictions: Predictions, scene_id: str, vertex_count: int)
             path,
             f"has ids that {label_set.name} does not have, "
             f"expected {valid_ids[0]}..{valid_ids[-1]}: {list_some(invalid)}",
-            f"pass --labels {other}, if that is predicted; raw ids are in .txt, train ids in arrays",
+            f"pass --labels {other} if that is predicted; subtract 1 if train ids count from 1; "
+            "raw ids are in .txt, train ids in arrays",
         )
     return Prediction(label_set, values)

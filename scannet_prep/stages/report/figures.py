@@ -74,7 +74,8 @@ class Report:
     Attributes:
         place: Path or address.
         kind: `processed`, `archive` or `raw`.
-        options: The options that the scenes were processed with; None for a raw tree.
+        options: The options that the scenes were processed with; None for a raw tree, and for a
+            folder whose manifest cannot be read.
         splits: For each split, and for `all`: number of `scenes` and `vertices`; `size_bytes` of
             the files of scenes (unpacked, in an archive); vertices of train and val (`annotated`),
             and those of them that have a group (`labeled`).
@@ -186,7 +187,7 @@ def make_report(
     return Report(
         place=source.place.name,
         kind=source.kind,
-        options=source.place.options if source.raw is None else None,
+        options=source.place.options if source.raw is None and entries else None,
         splits=count_by_split((entry.split, _count(entry)) for entry in entries.values()),
         label_sets=label_sets,
         measures=summary.to_dict(),
