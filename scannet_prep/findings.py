@@ -16,10 +16,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
-from scannet_prep.errors import FileError
-from scannet_prep.failures import explain
-from scannet_prep.scene import SceneId
-from scannet_prep.typed_json import to_plain
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.failures import explain
+from scannet_prep.base.typed_json import to_plain
+from scannet_prep.release.scene import SceneId
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

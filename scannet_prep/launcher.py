@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 
 HINT_GIVE_RANK = (
     "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"

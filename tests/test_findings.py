@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scannet_prep.errors import FileError, WorkerDiedError
+from scannet_prep.base.errors import FileError, WorkerDiedError
 from scannet_prep.findings import Finding, Findings, to_json
 
 SCENE = "scene0000_00"

@@ -16,11 +16,11 @@ from itertools import zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from scannet_prep.errors import OutputError
-from scannet_prep.failures import list_some
-from scannet_prep.progress import Progress
-from scannet_prep.space import format_bytes
-from scannet_prep.units import format_duration
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.errors import OutputError
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.units import format_duration
 
 if TYPE_CHECKING:
     from scannet_prep.findings import Finding

@@ -26,9 +26,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.units import format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count
-from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
     from scannet_prep.findings import Finding
@@ -61,7 +61,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    from scannet_prep.release import BASE_URL
+    from scannet_prep.release.files import BASE_URL
     from scannet_prep.stages import doctor
 
     if arguments.ddp:

@@ -24,12 +24,12 @@ import argparse
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.units import format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, describe_findings, format_count
-from scannet_prep.failures import list_some
-from scannet_prep.space import format_bytes
-from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
     from scannet_prep.stages.verify import VerifyReport

@@ -22,11 +22,11 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.base.disk import RESERVE_BYTES, RESERVE_FILES, format_bytes
+from scannet_prep.base.errors import ScanNetPrepError
+from scannet_prep.base.version import VERSION
 from scannet_prep.findings import Finding, Severity
 from scannet_prep.limits import find_core_limits, find_memory_limits
-from scannet_prep.space import RESERVE_BYTES, RESERVE_FILES, format_bytes
-from scannet_prep.version import VERSION
 
 DEFAULT_PLACE = "data/processed"
 
@@ -331,7 +331,7 @@ def has_nvidia_device() -> bool:
 def _check_raw_scenes(raw_dir: Path) -> Iterator[Remark]:
     """Count the scenes of a raw tree, and the scenes of its `failed.txt`."""
     from scannet_prep.raw.layout import find_raw_scenes
-    from scannet_prep.splits import read_scene_list
+    from scannet_prep.release.splits import read_scene_list
 
     yield Remark("ok", f"{raw_dir}: {len(find_raw_scenes(raw_dir)):,} raw scenes")
     list_path = raw_dir / "failed.txt"

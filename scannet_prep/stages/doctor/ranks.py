@@ -23,11 +23,11 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from scannet_prep.errors import ScanNetPrepError, UsageError
+from scannet_prep.base.errors import ScanNetPrepError, UsageError
+from scannet_prep.base.version import VERSION
 from scannet_prep.findings import Finding
 from scannet_prep.launcher import TorchrunJob, read_torchrun_job
 from scannet_prep.stages.doctor import DoctorReport
-from scannet_prep.version import VERSION
 
 Results: TypeAlias = dict[int, dict[str, Any]]
 """What ranks have left under a key, by rank, in order of arrival."""
@@ -296,8 +296,8 @@ def _find_facts(place: str, job: TorchrunJob) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from scannet_prep.dataset import ScanNet
-    from scannet_prep.sampling.samplers import PointBudgetBatchSampler
+    from scannet_prep.training.dataset import ScanNet
+    from scannet_prep.training.samplers import PointBudgetBatchSampler
 
     with ScanNet(place, split="train") as dataset:
         sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=job.rank, world_size=job.world_size)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from scannet_prep.release import TERMS_URL
+from scannet_prep.base.version import VERSION
+from scannet_prep.release.files import TERMS_URL
 from scannet_prep.stages.report.comparison import Comparison
 from scannet_prep.stages.report.figures import MEASURES, Report
 from scannet_prep.stages.report.source import Table
-from scannet_prep.version import VERSION
 from scannet_prep.view.charts import SERIES, draw_bars, draw_histogram
 from scannet_prep.view.markup import Child, element, embed_png, make_page, read_asset
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.number_lists import check_number
 from scannet_prep.launcher import HINT_GIVE_RANK, find_launcher, read_rank
-from scannet_prep.number_lists import check_number
 
 # Classes that give each rank only some of a sampler's output, and how to avoid them.
 _SHARDERS = {
