@@ -56,6 +56,7 @@ class Console(Progress):
     has_progress: bool = True
     _started_s: float = field(default_factory=time.monotonic)
     _bar: Any = None
+    _status_drawn_s: float = 0.0  # on the clock of `time.time`, as tqdm's
 
     @property
     def seconds(self) -> float:
@@ -138,10 +139,11 @@ class Console(Progress):
         """Count; a bar stays as it is in the end."""
         from tqdm import tqdm
 
-        options: dict[str, Any] = {"dynamic_ncols": True}
+        # With miniters, every count may draw. Else, tqdm waits for as many as came together before.
+        options: dict[str, Any] = {"dynamic_ncols": True, "miniters": 1}
         if not sys.stderr.isatty():
             lines = SimpleNamespace(write=self._write_line, flush=sys.stderr.flush)  # a file, for tqdm
-            options = {"file": lines, "ncols": 0, "leave": False}
+            options |= {"file": lines, "dynamic_ncols": False, "ncols": 0, "leave": False}
             options |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _SECONDS_BETWEEN_LINES)
         options |= {"unit": "B", "unit_scale": True} if unit == "B" else {"unit": f" {unit}"}
         # Of a total of 0, nobody knows what it is.
@@ -155,10 +157,15 @@ class Console(Progress):
 
     def status(self, text: str) -> None:
         """Put a text beside the count, and draw it even if nothing is counted meanwhile."""
-        self._bar.set_postfix_str(text, refresh=False)
-        if not self._bar.disable and time.time() - self._bar.last_print_t >= self._bar.mininterval:
-            self._bar.refresh()
-            self._bar.last_print_t = time.time()
+        bar = self._bar
+        bar.set_postfix_str(text, refresh=False)
+        if bar.disable:
+            return
+        # tqdm draws what is counted. Its `last_print_t` stays as it is: the rate is computed from it.
+        silent_s = time.time() - max(bar.last_print_t, self._status_drawn_s)
+        if silent_s >= 1.5 * bar.mininterval:
+            bar.refresh()
+            self._status_drawn_s = time.time()
 
     def note(self, message: str) -> None:
         """Write a line above the bar."""
