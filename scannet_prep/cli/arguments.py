@@ -175,16 +175,12 @@ def add_trust_arguments(parser: Container) -> None:
 
 
 def certificates_from(arguments: argparse.Namespace, console: Console) -> bool | Path:
-    """Return the authorities to trust: a file or folder, True for those of certifi, False for any certificate.
+    """Return the authorities to trust: a file or folder, True for the usual ones, False for any certificate.
 
-    Without an option, the environment decides. False is warned about once, instead of by urllib3 at every request.
+    False is warned about once, instead of by urllib3 at every request.
     """
-    import os
-
-    from scannet_prep.remote.authorities import find_authorities
-
     if not arguments.insecure:
-        return arguments.ca_bundle or find_authorities(os.environ)
+        return arguments.ca_bundle or True
     from urllib3.exceptions import InsecureRequestWarning
 
     console.warn("warning: --insecure: certificates are not verified; anybody can pose as the server")
