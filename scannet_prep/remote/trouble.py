@@ -123,7 +123,8 @@ def raise_for_status(response: requests.Response) -> None:
     if status in {200, 206, 416}:
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity"):  # offsets and sizes would mean nothing
-            raise AttemptError(f"is compressed ({encoding:.20}), although that was not asked for", tries=FEW_TRIES)
+            reason = f"is compressed ({encoding:.20}), although that was not asked for"
+            raise AttemptError(reason, tries=FEW_TRIES, is_answer=True)
         return
     what = f"status {status} {response.reason}"
     if status == 407:
