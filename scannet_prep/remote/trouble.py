@@ -134,7 +134,8 @@ def raise_for_status(response: requests.Response) -> None:
         raise AttemptError(
             f"the server has no such file ({status})", hint, tries=1, is_answer=True, error_type=NotOnServerError
         )
-    if status < 500 and status not in {408, 425, 429}:
+    # Of what comes before an answer, such as 103 (early hints), http.client skips only 100: another attempt may help.
+    if 200 <= status < 500 and status not in {408, 425, 429}:
         raise AttemptError(what, RELEASE_ACCESS_HINT, tries=1, is_answer=True, error_type=TransferError)
     pause_s = 0.0
     with suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):  # neither seconds nor a date
