@@ -16,15 +16,15 @@ from commands import PYTHON, Outcome, digests, is_running, run_command, run_word
 from worker_functions import DiesWhileStarting, fail, kill_self_if_negative, multiply, sleep_and_tell
 
 from scannet_prep import official_scenes
-from scannet_prep.errors import UsageError, WorkerDiedError
+from scannet_prep.base.errors import UsageError, WorkerDiedError
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.version import VERSION
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.progress import Progress
 from scannet_prep.stages import dask_engine, export, process
 from scannet_prep.stages.pool import WorkerPool, run_tasks
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessContext, make_scene_file
 from scannet_prep.synthetic import write_release
-from scannet_prep.version import VERSION
 
 SCENES = official_scenes("train")[:6]
 EXPORTS = ("octformer", "mask3d")
@@ -186,7 +186,7 @@ def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever
 LIMITED_RUN = """
 import os, resource, sys
 from worker_functions import multiply
-from scannet_prep.errors import WorkerDiedError
+from scannet_prep.base.errors import WorkerDiedError
 from scannet_prep.stages.pool import run_tasks
 kind, count = sys.argv[1], int(sys.argv[2])
 if kind == "RLIMIT_NPROC" and os.getuid() == 0:  # the limit does not hold for root

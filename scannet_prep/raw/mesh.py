@@ -16,11 +16,11 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import RawFileError
-from scannet_prep.files import open_file
-from scannet_prep.foreign import describe_beginning
+from scannet_prep.base.errors import RawFileError
+from scannet_prep.base.file_kinds import describe_beginning
+from scannet_prep.base.files import open_file
 from scannet_prep.raw.layout import download_hint
-from scannet_prep.release import MESH
+from scannet_prep.release.files import MESH
 
 MAX_UNMAPPED_BYTES = 10_000_000
 MAX_UNMAPPED_ROWS = 500_000

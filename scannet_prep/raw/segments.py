@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import compile_parser
-from scannet_prep.errors import FileError, RawFileError
-from scannet_prep.files import read_file
-from scannet_prep.foreign import LOOK_BYTES, describe_beginning
-from scannet_prep.number_lists import parse_plain_list
+from scannet_prep.base.compiled import compile_parser
+from scannet_prep.base.errors import FileError, RawFileError
+from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.files import read_file
+from scannet_prep.base.number_lists import parse_plain_list
+from scannet_prep.base.typed_json import make_decoder
 from scannet_prep.raw.layout import download_hint
-from scannet_prep.release import AGGREGATION, SEGMENTS
-from scannet_prep.typed_json import make_decoder
+from scannet_prep.release.files import AGGREGATION, SEGMENTS
 
 _MARK = 987_654_321_987_654_321
 _MAX_CATEGORY_LENGTH = 1000

@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-from scannet_prep.errors import WorkerDiedError
-from scannet_prep.workers import keep_freed_memory
+from scannet_prep.base.errors import WorkerDiedError
+from scannet_prep.base.memory import keep_freed_memory
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")

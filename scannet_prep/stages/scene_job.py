@@ -14,8 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from scannet_prep.errors import OutputError, WorkerDiedError
-from scannet_prep.failures import SceneFailure
+from scannet_prep.base.errors import OutputError, WorkerDiedError
+from scannet_prep.base.failures import SceneFailure
 from scannet_prep.stages.pool import run_tasks
 
 

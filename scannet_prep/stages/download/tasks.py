@@ -13,18 +13,18 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from scannet_prep.backports import StrEnum
-from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
-from scannet_prep.files import open_file, output_error
-from scannet_prep.labels import LABEL_MAP_HINT, describe_differences, read_label_map
+from scannet_prep.base.backports import StrEnum
+from scannet_prep.base.errors import DiskFullError, FileError, OutputError, TransferError
+from scannet_prep.base.files import open_file, output_error
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks
-from scannet_prep.release import AGGREGATION, BASE_URL, LABEL_MAP, LABELS_MESH, MESH, SEGMENTS
+from scannet_prep.release.files import AGGREGATION, BASE_URL, LABEL_MAP, LABELS_MESH, MESH, SEGMENTS
+from scannet_prep.release.labels import LABEL_MAP_HINT, describe_differences, read_label_map
+from scannet_prep.release.scene import Split
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES
 from scannet_prep.remote.transfer import Partial, aria2_path
 from scannet_prep.remote.trouble import FEW_TRIES, MANY_TRIES, AttemptError, public_url
-from scannet_prep.scene import Split
 from scannet_prep.stages.download.planning import DownloadPlan, RemoteFile
 from scannet_prep.stages.process.make_scene import read_raw_file
 
