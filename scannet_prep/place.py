@@ -10,11 +10,11 @@ from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.archive.source import Place as OnePlace
 from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import Buffer
-from scannet_prep.findings import Finding
 from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.reader import FolderReader, SceneSource
 from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.release.findings import Finding
 from scannet_prep.tree import check_is_no_export, find_folder
 
 
@@ -89,7 +89,9 @@ def open_place(
     if must_be_usable and state.faults:
         raise state.faults[0]
     manifest = state.manifest
-    failures = {name: item for name, item in manifest.failures.items() if name not in manifest.scenes}
+    failures = {
+        name: item for name, item in manifest.failures.items() if name not in manifest.scenes
+    }
     entries = dict(sorted(manifest.scenes.items()))
     return ProcessedPlace(
         name=str(path),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scannet_prep.base.errors import FileError, WorkerDiedError
-from scannet_prep.findings import Finding, Findings, to_json
+from scannet_prep.release.findings import Finding, Findings, to_json
 
 SCENE = "scene0000_00"
 FINDING = Finding(message="is damaged", subject="a.ply", scene_id=SCENE, hint="copy it again")

@@ -254,7 +254,7 @@ def jobs_from(arguments: argparse.Namespace) -> int:
     """Return the chosen number of worker processes, or the one that this machine grants."""
     import os
 
-    from scannet_prep.limits import find_core_limits
+    from scannet_prep.base.limits import find_core_limits
 
     jobs: int = arguments.jobs or max(1, min(find_core_limits(os.environ).values()))
     return jobs

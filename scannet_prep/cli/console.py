@@ -23,7 +23,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.base.units import format_duration
 
 if TYPE_CHECKING:
-    from scannet_prep.findings import Finding
+    from scannet_prep.release.findings import Finding
     from scannet_prep.stages.export import ExportReport
     from scannet_prep.stages.process import ProcessReport
 
@@ -125,7 +125,7 @@ class Console(Progress):
             OutputError: Standard output cannot be written, for example because the disk is full.
         """
         if self.is_json:
-            from scannet_prep.findings import to_json
+            from scannet_prep.release.findings import to_json
 
             fields: dict[str, object] = {"exit_status": status}
             if self.command:

@@ -31,7 +31,7 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count
 
 if TYPE_CHECKING:
-    from scannet_prep.findings import Finding
+    from scannet_prep.release.findings import Finding
     from scannet_prep.stages.doctor import DoctorReport
 
 
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _compare_ranks(arguments: argparse.Namespace, console: Console) -> int:
     """Compare all ranks of a job. Only the first prints on standard output."""
-    from scannet_prep.launcher import read_torchrun_job
+    from scannet_prep.base.launcher import read_torchrun_job
     from scannet_prep.stages.doctor import ranks
 
     place = str(arguments.place or "data/processed")

@@ -26,7 +26,7 @@ from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, describe_list, format_table
 
 if TYPE_CHECKING:
-    from scannet_prep.findings import Finding
+    from scannet_prep.release.findings import Finding
     from scannet_prep.stages.report.source import Table
 
 _DEFAULT_PLACE = Path("data/processed")

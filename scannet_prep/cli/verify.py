@@ -40,7 +40,9 @@ _MAX_SHOWN_SCENES = 5
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     shared.add_places_argument(parser)
-    parser.add_argument("--complete", action="store_true", help="a missing scene of the official lists is an error")
+    parser.add_argument(
+        "--complete", action="store_true", help="a missing scene of the official lists is an error"
+    )
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)

@@ -103,7 +103,9 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="COLOR",
         help=f"{', '.join(_COLORS)} (default: the prediction, the labels, or rgb: the first that there is)",
     )
-    add_labels_argument(shown, "label set of the labels, and of the prediction (default: that of PLACE)")
+    add_labels_argument(
+        shown, "label set of the labels, and of the prediction (default: that of PLACE)"
+    )
     shown.add_argument(
         "--pred",
         type=shared.path_argument,
@@ -123,7 +125,9 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="VIEW",
         help="orbit, top, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)",
     )
-    pictures.add_argument("--size", type=_size_argument, metavar="WxH", help="pixels (default: 800x600)")
+    pictures.add_argument(
+        "--size", type=_size_argument, metavar="WxH", help="pixels (default: 800x600)"
+    )
     shared.add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
@@ -213,5 +217,7 @@ def _port_argument(text: str) -> int:
     """Parse a port."""
     is_number = text.isascii() and text.isdigit()
     if not is_number or int(text) >= 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number below 65536, or 0 for any that is free")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a port: a number below 65536, or 0 for any that is free"
+        )
     return int(text)

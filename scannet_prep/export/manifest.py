@@ -13,7 +13,7 @@ from scannet_prep.base.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.base.typed_json import make_decoder, parse_json
 from scannet_prep.base.version import VERSION
 from scannet_prep.export import EXPORT_NAME
-from scannet_prep.findings import Finding, to_json
+from scannet_prep.release.findings import Finding, to_json
 from scannet_prep.release.scene import SceneId, Split
 
 _KIND = "scannet_prep export"
@@ -95,7 +95,9 @@ def _read(path: Path) -> ExportManifest:
         raise FileError(path, f"is {found}, expected {_KIND!r}, {_FORMAT_VERSION}", _HINT)
     for name in (*manifest.scenes, *manifest.unfinished):
         if not SceneId.is_valid(name):
-            raise FileError(path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT)
+            raise FileError(
+                path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT
+            )
     for name, _ in manifest.files():
         if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise FileError(path, f"is damaged: it names the file {name[:80]!a}", _HINT)

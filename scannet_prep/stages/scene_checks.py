@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from scannet_prep.base.errors import WorkerDiedError
 from scannet_prep.base.progress import Progress
-from scannet_prep.findings import Finding, Findings
+from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.pool import run_tasks
 
@@ -83,7 +83,9 @@ def check_scenes(
     return dict(sorted(results.items()))
 
 
-def _check_scene(task: CheckTask, call: tuple[Check[Context, Result], Context]) -> tuple[Result | None, list[Finding]]:
+def _check_scene(
+    task: CheckTask, call: tuple[Check[Context, Result], Context]
+) -> tuple[Result | None, list[Finding]]:
     """Check one scene, in a worker."""
     check, context = call
     findings = Findings(task.scene_id)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from scannet_prep.base.errors import OutputError, WorkerDiedError
-from scannet_prep.findings import Finding
+from scannet_prep.release.findings import Finding
 from scannet_prep.stages.pool import run_tasks
 
 
@@ -73,7 +73,9 @@ def make_scenes(
                 yield task, outcome
 
 
-def _try_to_make(task: Task, call: tuple[Callable[[Task, Context], Result], Context]) -> Result | Finding | OutputError:
+def _try_to_make(
+    task: Task, call: tuple[Callable[[Task, Context], Result], Context]
+) -> Result | Finding | OutputError:
     """Make one scene, in a worker. Errors are returned, so that the worker makes other scenes."""
     make, context = call
     try:

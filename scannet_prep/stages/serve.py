@@ -209,7 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def _make_choice(label: str, name: str, all_label: str, counts: Mapping[str, int], chosen: str) -> Element:
+def _make_choice(
+    label: str, name: str, all_label: str, counts: Mapping[str, int], chosen: str
+) -> Element:
     """Make a filter: its values, and how many scenes have each."""
     options = [element("option", all_label, value="")]
     for value, count in counts.items():

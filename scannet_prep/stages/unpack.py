@@ -14,11 +14,14 @@ from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.base.files import make_directory, run_lock
 from scannet_prep.base.progress import Progress
-from scannet_prep.findings import Finding
+from scannet_prep.release.findings import Finding
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack_target import AGAIN_HINT, Target
 
-_DEFAULT_DIRS = {ArchiveKind.PROCESSED: Path("data/processed"), ArchiveKind.RAW: Path("data/ScanNet")}
+_DEFAULT_DIRS = {
+    ArchiveKind.PROCESSED: Path("data/processed"),
+    ArchiveKind.RAW: Path("data/ScanNet"),
+}
 
 
 @dataclass(frozen=True, slots=True)

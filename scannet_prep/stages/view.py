@@ -273,7 +273,9 @@ def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[str]:
     for scene_id in scene_ids:
         failure = place.failures.get(scene_id)
         if failure is not None:
-            raise UnknownSceneError(f"{place.name}: {scene_id} failed in processing: {failure.message}", failure.hint)
+            raise UnknownSceneError(
+                f"{place.name}: {scene_id} failed in processing: {failure.message}", failure.hint
+            )
     splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
     example = next(iter(place.entries))
     selection.check_found(place.name, splits, _suggest_commands(place, example))
@@ -300,7 +302,9 @@ def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Seq
 def _suggest_commands(place: ProcessedPlace, example: str) -> str:
     """Return the hint for a scene that is not named, or not there."""
     view = _view_command(place.name, example)
-    return f"for example: {view}; to list the scenes: scannet-prep info {quote(place.name)} --scenes"
+    return (
+        f"for example: {view}; to list the scenes: scannet-prep info {quote(place.name)} --scenes"
+    )
 
 
 def _view_command(source: str, scene_id: str) -> str:
@@ -311,7 +315,9 @@ def _view_command(source: str, scene_id: str) -> str:
     return command
 
 
-def _choose_paths(scene_ids: Sequence[str], output: Path | None, kind: Kind | None) -> tuple[Kind, dict[str, Path]]:
+def _choose_paths(
+    scene_ids: Sequence[str], output: Path | None, kind: Kind | None
+) -> tuple[Kind, dict[str, Path]]:
     """Choose the kind of the files, and the file of each scene; of a page, the same one for all.
 
     Raises:
@@ -362,7 +368,9 @@ def _check_ending(output: Path, ending: Kind | None, kind: Kind | None) -> None:
     )
 
 
-def _load_scenes(viewing: Viewing, colors: dict[str, str], progress: Progress) -> Iterator[tuple[str, ViewedScene]]:
+def _load_scenes(
+    viewing: Viewing, colors: dict[str, str], progress: Progress
+) -> Iterator[tuple[str, ViewedScene]]:
     """Load the scenes one after the other, and choose their colourings.
 
     Raises:

@@ -9,8 +9,8 @@ from types import FrameType
 from typing import Any
 
 from scannet_prep.base.errors import UsageError
+from scannet_prep.base.launcher import HINT_GIVE_RANK, find_launcher, read_rank
 from scannet_prep.base.number_lists import check_number
-from scannet_prep.launcher import HINT_GIVE_RANK, find_launcher, read_rank
 
 # Classes that give each rank only some of a sampler's output, and how to avoid them.
 _SHARDERS = {
@@ -41,7 +41,9 @@ class RankedSampler:
         elif not self._is_given:
             default_rank, default_size = read_rank(os.environ)
         rank = default_rank if rank is None else check_number(rank, "rank", 0)
-        world_size = default_size if world_size is None else check_number(world_size, "world_size", 1)
+        world_size = (
+            default_size if world_size is None else check_number(world_size, "world_size", 1)
+        )
 
         if rank is None and world_size is None:
             _refuse_unknown_launcher()

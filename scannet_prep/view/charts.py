@@ -95,7 +95,9 @@ class AxisScale:
         return round(self.pixels * min(1, max(0, share)), 1)
 
 
-def draw_bars(rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], unit: str, largest: int) -> Element:
+def draw_bars(
+    rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], unit: str, largest: int
+) -> Element:
     """Draw horizontal bars on a logarithmic axis: a row for each name, a bar for each series.
 
     Args:
@@ -135,7 +137,9 @@ def draw_bars(rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], 
     )
 
 
-def draw_histogram(values: Sequence[float], axis: str, *, is_log: bool = False, shown: Sequence[float] = ()) -> Element:
+def draw_histogram(
+    values: Sequence[float], axis: str, *, is_log: bool = False, shown: Sequence[float] = ()
+) -> Element:
     """Draw how many scenes have which value.
 
     Args:
@@ -200,7 +204,9 @@ def draw_confusion(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
         element("rect", x=-margin, y=-margin, width="100%", height="100%", fill="white"),
         element("rect", width=width, height=height, fill="none", stroke="gray"),
         _turned_text("prediction", f"translate({width / 2} {_CELL - margin})", "middle"),
-        _turned_text("ground truth", f"translate({_CELL - margin} {height / 2}) rotate(-90)", "middle"),
+        _turned_text(
+            "ground truth", f"translate({_CELL - margin} {height / 2}) rotate(-90)", "middle"
+        ),
     ]
     for row, name in enumerate(names):
         parts.append(_turned_text(name, f"translate(-6 {row * _CELL + 11})", "end"))
@@ -242,7 +248,9 @@ def _shorten_name(name: str) -> str:
     return f"{name[: _MAX_NAME - 1]}…"
 
 
-def _picture(label: str, parts: Sequence[Element], *, x: float, y: float, width: float, height: float) -> Element:
+def _picture(
+    label: str, parts: Sequence[Element], *, x: float, y: float, width: float, height: float
+) -> Element:
     return element(
         "svg",
         parts,
@@ -255,7 +263,9 @@ def _picture(label: str, parts: Sequence[Element], *, x: float, y: float, width:
 
 
 def _bar(title: str, *, x: float, y: float, width: float, height: float, series: str) -> Element:
-    return element("rect", element("title", title), x=x, y=y, width=width, height=height, class_=series)
+    return element(
+        "rect", element("title", title), x=x, y=y, width=width, height=height, class_=series
+    )
 
 
 def _text(words: str, x: float, y: float, *, anchor: str = "middle", title: str = "") -> Element:

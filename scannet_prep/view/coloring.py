@@ -193,7 +193,9 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None) -
     if meta.split != Split.TEST:
         makers["scannet20"] = lambda: color_labels(train_ids(SCANNET20), SCANNET20)
         makers["scannet200"] = lambda: color_labels(train_ids(SCANNET200), SCANNET200)
-        makers["instances"] = lambda: color_instances(scene.instances, meta.groups, meta.options.label_set)
+        makers["instances"] = lambda: color_instances(
+            scene.instances, meta.groups, meta.options.label_set
+        )
     segments = scene.segments
     if segments is not None:
         makers["segments"] = lambda: color_segments(segments)
@@ -307,7 +309,9 @@ def color_numbers(numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
     return table[np.where(numbers < 0, -1, numbers % count)]
 
 
-def _color_classes(name: str, train_ids: NDArray[np.integer[Any]], label_set: LabelSet, *, title: str) -> Coloring:
+def _color_classes(
+    name: str, train_ids: NDArray[np.integer[Any]], label_set: LabelSet, *, title: str
+) -> Coloring:
     """Colour vertices by the official colour of their class."""
     is_class = (train_ids >= 0) & (train_ids < len(label_set))
     return _categorize(

@@ -166,7 +166,9 @@ def _describe_scene(scene: ViewedScene, blocks: _Blocks) -> dict[str, Any]:
     }
 
 
-def _describe_coloring(coloring: Coloring, order: NDArray[np.int64], blocks: _Blocks) -> dict[str, Any]:
+def _describe_coloring(
+    coloring: Coloring, order: NDArray[np.int64], blocks: _Blocks
+) -> dict[str, Any]:
     """Describe a colouring: indices of categories, or colours if it has no categories."""
     values: NDArray[np.unsignedinteger[Any]] = coloring.colors
     if coloring.indices is not None:

@@ -57,7 +57,9 @@ class Seen:
         return np.asarray(np.einsum("vp,vp...->p...", self.weights, values[self.vertices]))
 
 
-def draw_points(points: Projected, shown: NDArray[np.bool_], spacing: float, width: int, height: int) -> Seen:
+def draw_points(
+    points: Projected, shown: NDArray[np.bool_], spacing: float, width: int, height: int
+) -> Seen:
     """Draw vertices as squares, large enough that neighbours leave no hole.
 
     Args:
@@ -161,7 +163,9 @@ class _Triangles:
     bottom: NDArray[np.intp]
 
     @classmethod
-    def select(cls, points: Projected, faces: NDArray[np.int32], width: int, height: int) -> _Triangles:
+    def select(
+        cls, points: Projected, faces: NDArray[np.int32], width: int, height: int
+    ) -> _Triangles:
         """Select the triangles that are drawn."""
         corners = np.ascontiguousarray(faces.T)
         x = points.x.take(corners)
@@ -258,7 +262,9 @@ def _cross(
     return other_x * y - x * other_y
 
 
-def _make_keys(nearness: NDArray[np.float32], numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
+def _make_keys(
+    nearness: NDArray[np.float32], numbers: NDArray[np.integer[Any]]
+) -> NDArray[np.uint64]:
     """Combine nearness and number in one integer."""
     upper = nearness.view(np.uint32).astype(np.uint64) << np.uint64(32)
     return upper | numbers.astype(np.uint64)

@@ -65,7 +65,9 @@ class PictureOptions:
             )
 
 
-def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None = None) -> NDArray[np.uint8]:
+def render_scene(
+    scene: ViewedScene, color: str, options: PictureOptions | None = None
+) -> NDArray[np.uint8]:
     """Draw a scene: its triangles if it has faces, otherwise its points.
 
     Surfaces are drawn as they were seen when the room was scanned, and not from behind: one looks
@@ -131,7 +133,9 @@ def _draw(scene: ViewedScene, projected: Projected, width: int, height: int) -> 
     return draw_points(projected, is_shown, spacing, width, height)
 
 
-def _color_pixels(scene: ViewedScene, coloring: Coloring, seen: Seen, camera: Camera) -> NDArray[np.uint8]:
+def _color_pixels(
+    scene: ViewedScene, coloring: Coloring, seen: Seen, camera: Camera
+) -> NDArray[np.uint8]:
     """Return the colour of each visible pixel, uint8 (P, 3)."""
     if not coloring.categories:
         return (seen.blend(coloring.colors) + 0.5).astype(np.uint8)

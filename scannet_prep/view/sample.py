@@ -46,7 +46,9 @@ class _Array(NamedTuple):
 
 
 _ARRAYS = {
-    "rgb": _Array("colors", "u", (3,), lambda values, _: Coloring("rgb", "colours of the scan", values)),
+    "rgb": _Array(
+        "colors", "u", (3,), lambda values, _: Coloring("rgb", "colours of the scan", values)
+    ),
     "labels": _Array("labels", "iu", (), color_labels),
     "instances": _Array("instances", "iu", (), lambda values, _: color_instances(values)),
     "segments": _Array("segments", "iu", (), lambda values, _: color_segments(values)),
@@ -144,7 +146,9 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
     )
 
 
-def _choose_label_set(sample: Mapping[str, Any], label_set: LabelSet | None, *, is_needed: bool) -> LabelSet:
+def _choose_label_set(
+    sample: Mapping[str, Any], label_set: LabelSet | None, *, is_needed: bool
+) -> LabelSet:
     """Choose the label set of a sample: the one that was asked for, or its own.
 
     Raises:
@@ -160,11 +164,15 @@ def _choose_label_set(sample: Mapping[str, Any], label_set: LabelSet | None, *, 
     if known is not None:
         return known
     if is_needed:
-        raise UsageError("it is not known which label set the labels are of", "render(..., labels=SCANNET20)")
+        raise UsageError(
+            "it is not known which label set the labels are of", "render(..., labels=SCANNET20)"
+        )
     return SCANNET20  # any: the colouring does not use it
 
 
-def _check_geometry(points: NDArray[Any], normals: NDArray[Any] | None, faces: NDArray[Any] | None) -> None:
+def _check_geometry(
+    points: NDArray[Any], normals: NDArray[Any] | None, faces: NDArray[Any] | None
+) -> None:
     """Check that there are points, finite ones, and that faces refer to them.
 
     Raises:
@@ -219,5 +227,7 @@ def _read_array(
         shape = ", ".join([rows, *map(str, columns)])
         if not columns:
             shape += ","
-        raise UsageError(f"{key}: found {array.dtype} {array.shape}, expected {_WORDS[kinds]} ({shape})")
+        raise UsageError(
+            f"{key}: found {array.dtype} {array.shape}, expected {_WORDS[kinds]} ({shape})"
+        )
     return array

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from shlex import quote
 
-from scannet_prep.findings import Finding, Severity
+from scannet_prep.release.findings import Finding, Severity
 from scannet_prep.stages.doctor.probes import (
     DEFAULT_PLACE,
     PROBES,
@@ -30,7 +30,9 @@ _TIME_LIMIT_S = 7.0
 # A check that is ready is read even after the time limit.
 _READING_S = 0.2
 _THREAD_NAME = "scannet-prep doctor"
-_HINT_FILE_SYSTEM = "the file system hangs, or is very slow: df -h {place} hangs, too; ask its administrator"
+_HINT_FILE_SYSTEM = (
+    "the file system hangs, or is very slow: df -h {place} hangs, too; ask its administrator"
+)
 # What to do if a check does not end in time.
 _HINTS = {
     "folder": _HINT_FILE_SYSTEM,
@@ -111,7 +113,9 @@ def _start(topic: str, probe: Probe[str], argument: str) -> SimpleQueue[Finding]
     return results
 
 
-def _wait(topic: str, results: SimpleQueue[Finding], deadline_s: float, shown_place: str) -> Finding:
+def _wait(
+    topic: str, results: SimpleQueue[Finding], deadline_s: float, shown_place: str
+) -> Finding:
     """Return the result of a thread. If there is none in time, that is the finding."""
     try:
         return results.get(timeout=max(_READING_S, deadline_s - time.monotonic()))

@@ -24,9 +24,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from scannet_prep.base.disk import RESERVE_BYTES, RESERVE_FILES, format_bytes
 from scannet_prep.base.errors import ScanNetPrepError
+from scannet_prep.base.limits import find_core_limits, find_memory_limits
 from scannet_prep.base.version import VERSION
-from scannet_prep.findings import Finding, Severity
-from scannet_prep.limits import find_core_limits, find_memory_limits
+from scannet_prep.release.findings import Finding, Severity
 
 DEFAULT_PLACE = "data/processed"
 
@@ -58,7 +58,9 @@ _SHOWN_NAMES = (
     "SCANNET_PREP_BASE_URL",
 )
 _SHOWN_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_")
-_NETWORK_TYPES = re.compile(r"nfs\d?|lustre|cifs|smb3?|beegfs|gpfs|ceph|glusterfs|afs|9p|panfs|wekafs|fuse\..*")
+_NETWORK_TYPES = re.compile(
+    r"nfs\d?|lustre|cifs|smb3?|beegfs|gpfs|ceph|glusterfs|afs|9p|panfs|wekafs|fuse\..*"
+)
 _SEVERITIES: tuple[Severity, ...] = ("ok", "note", "problem")
 
 

@@ -24,9 +24,9 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from scannet_prep.base.errors import ScanNetPrepError, UsageError
+from scannet_prep.base.launcher import TorchrunJob, read_torchrun_job
 from scannet_prep.base.version import VERSION
-from scannet_prep.findings import Finding
-from scannet_prep.launcher import TorchrunJob, read_torchrun_job
+from scannet_prep.release.findings import Finding
 from scannet_prep.stages.doctor import DoctorReport
 
 Results: TypeAlias = dict[int, dict[str, Any]]
@@ -39,7 +39,9 @@ _SLOW_AFTER_S = 3.0
 _SLOW_FACTOR = 3.0
 _MAX_POINTS = 600_000  # of a batch, for the plan
 _MAX_NAMED_RANKS = 8
-_HINT_MISSING = "was it started, on every machine, with the same MASTER_ADDR, MASTER_PORT and number of ranks?"
+_HINT_MISSING = (
+    "was it started, on every machine, with the same MASTER_ADDR, MASTER_PORT and number of ranks?"
+)
 _HINT_STUCK = "its file system is slow or hangs: scannet-prep doctor PLACE on that machine"
 _HINT_SLOW = "all others wait for it in every step: look at its disk and its load"
 _HINT_DIFFERENT = "give all ranks the same scenes, verified, and the same versions of NumPy, PyTorch and scannet-prep"
@@ -67,7 +69,9 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     try:
         from torch import distributed  # noqa: F401 - only whether it is installed
     except ImportError:
-        raise UsageError("comparing ranks needs PyTorch, which is not installed", "pip install torch") from None
+        raise UsageError(
+            "comparing ranks needs PyTorch, which is not installed", "pip install torch"
+        ) from None
 
     keeps_store = job.rank == 0 and not job.has_store
     try:
@@ -79,7 +83,9 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     return DoctorReport(tuple(checks), round(time.monotonic() - started_s, 3))
 
 
-def _compare_ranks(job: TorchrunJob, place: str, timeout_s: float, *, keeps_store: bool) -> list[Finding]:
+def _compare_ranks(
+    job: TorchrunJob, place: str, timeout_s: float, *, keeps_store: bool
+) -> list[Finding]:
     """Leave the keys of this rank; on rank 0, judge those of all ranks.
 
     Raises:
@@ -229,7 +235,9 @@ class _Judge:
             elif arrivals_s[rank] - first_s > max_wait_s:
                 wait_s = arrivals_s[rank] - first_s
                 text = f"{name} is slow: it was ready {wait_s:.1f} s after the first"
-                checks.append(Finding(subject="ranks", message=text, severity="note", hint=_HINT_SLOW))
+                checks.append(
+                    Finding(subject="ranks", message=text, severity="note", hint=_HINT_SLOW)
+                )
         if all(check.severity == "note" for check in checks):
             spread_s = times_s[-1] - first_s
             text = f"all {self._world_size} are there, the last {spread_s:.1f} s after the first"
@@ -300,7 +308,9 @@ def _find_facts(place: str, job: TorchrunJob) -> dict[str, Any]:
     from scannet_prep.training.samplers import PointBudgetBatchSampler
 
     with ScanNet(place, split="train") as dataset:
-        sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=job.rank, world_size=job.world_size)
+        sampler = PointBudgetBatchSampler(
+            dataset, max_points=_MAX_POINTS, rank=job.rank, world_size=job.world_size
+        )
         return {
             "scenes": len(dataset),
             "digest of the scenes": dataset.digest,
@@ -334,7 +344,9 @@ def _all_reduce(store: Any, job: TorchrunJob, timeout_s: float) -> dict[str, Any
     distributed.all_reduce(ones)
     total = ones.item()  # waits for the GPU
     if total != job.world_size:
-        raise UsageError(f"all-reduce with {backend} is wrong: {job.world_size} ones add up to {total}")
+        raise UsageError(
+            f"all-reduce with {backend} is wrong: {job.world_size} ones add up to {total}"
+        )
     distributed.destroy_process_group()
     return {"backend": backend}
 

@@ -31,8 +31,8 @@ from scannet_prep.base.files import (
 from scannet_prep.base.progress import Progress
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, write_export
-from scannet_prep.findings import Finding
 from scannet_prep.processed.folder import FAILED_NAME, prepare_folder, write_failed_list
+from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import Split
 from scannet_prep.stages.export.planning import ExportPlan, check_target
 from scannet_prep.stages.export.scene_worker import (

@@ -18,8 +18,8 @@ import numpy as np
 from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import make_directory, write_atomically
-from scannet_prep.findings import Findings, sort_findings
 from scannet_prep.processed.manifest import SceneEntry
+from scannet_prep.release.findings import Findings, sort_findings
 from scannet_prep.release.scene import Split
 from scannet_prep.stages.report.comparison import Comparison, compare
 from scannet_prep.stages.report.figures import Report, make_report
@@ -72,7 +72,9 @@ def run(
     return report
 
 
-def _measure(task: CheckTask, source: Source, findings: Findings) -> tuple[SceneEntry, SceneMeasures]:
+def _measure(
+    task: CheckTask, source: Source, findings: Findings
+) -> tuple[SceneEntry, SceneMeasures]:
     """Measure one scene, in a worker."""
     scene, entry = source.load(task.scene_id)
     if not (np.isfinite(scene.points).all() and np.isfinite(scene.axis_alignment).all()):

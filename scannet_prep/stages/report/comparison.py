@@ -20,12 +20,12 @@ from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import FileError, MissingFileError, UsageError
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.typed_json import to_plain
-from scannet_prep.findings import Finding, Findings, sort_findings
 from scannet_prep.processed.manifest import SceneEntry, parse_manifest
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.layout import find_shared_files
 from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
 from scannet_prep.release.files import INPUT_KINDS, KINDS, TASKS_DIR
+from scannet_prep.release.findings import Finding, Findings, sort_findings
 from scannet_prep.release.labels import LABEL_MAP_NAME, find_label_map
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.report.source import Reading, Source, Table, open_source

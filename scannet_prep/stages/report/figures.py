@@ -12,9 +12,9 @@ import numpy as np
 
 from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.failures import list_some
-from scannet_prep.findings import Finding
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.release.findings import Finding
 from scannet_prep.release.labels import SCANNET20, SCANNET200
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
@@ -57,8 +57,12 @@ MEASURES = {
     "z_m": Measure("height, m", shown=(0,)),
     "labeled": Measure("labeled share", "Label coverage", shown=(0, 0.99)),
     "floor_tilt_deg": Measure("floor tilt, degrees", "Floor and walls", shown=(0, 2.9), limit=3),
-    "floor_height_m": Measure("floor above z = 0, m", "Floor and walls", shown=(-0.2, 0.2), limit=0.25),
-    "wall_turn_deg": Measure("walls off the axes, degrees", "Floor and walls", shown=(-5, 4.9), limit=5),
+    "floor_height_m": Measure(
+        "floor above z = 0, m", "Floor and walls", shown=(-0.2, 0.2), limit=0.25
+    ),
+    "wall_turn_deg": Measure(
+        "walls off the axes, degrees", "Floor and walls", shown=(-5, 4.9), limit=5
+    ),
 }
 """The measures, by column of the table of scenes."""
 

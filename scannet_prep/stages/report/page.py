@@ -26,7 +26,9 @@ Pictures and figures derive from ScanNet and are under its terms of use: give th
 them ({TERMS_URL}). Made by scannet-prep {VERSION} report."""
 
 
-def make_report_page(report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None = None) -> bytes:
+def make_report_page(
+    report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None = None
+) -> bytes:
     """Make the page.
 
     Args:
@@ -42,7 +44,9 @@ def make_report_page(report: Report, pictures: Mapping[str, bytes], comparison: 
     )
 
 
-def _make_sections(report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None) -> Iterator[Element]:
+def _make_sections(
+    report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None
+) -> Iterator[Element]:
     """Make the parts of the page, from top to bottom."""
     errors = f"errors: {len(report.errors):,}"
     odd = f"scenes that stand out: {len(report.odd):,}"

@@ -12,11 +12,11 @@ from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import FileError, TransferError
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.progress import Progress
-from scannet_prep.findings import Finding, Findings
 from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, check_meta, parse_processed
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.labels import (
     LABEL_MAP_NAME,
     LabelMap,

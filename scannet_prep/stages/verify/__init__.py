@@ -21,7 +21,7 @@ from scannet_prep.archive.source import FileSource, Place
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.progress import Progress
 from scannet_prep.export import is_export
-from scannet_prep.findings import Finding, Findings, sort_findings
+from scannet_prep.release.findings import Finding, Findings, sort_findings
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages.scene_checks import check_scenes
@@ -33,7 +33,9 @@ _HINT_DAMAGED = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
     "the other scenes can be used: scannet-prep unpack recovers them"
 )
-_HINT_WARNING = "the files here are whole; copy the archive again, or pack it again: scannet-prep pack --force"
+_HINT_WARNING = (
+    "the files here are whole; copy the archive again, or pack it again: scannet-prep pack --force"
+)
 # Each module has `plan`, which finds the scenes to check, and `look`, which checks one.
 _CHECKS: dict[str, Any] = {
     ArchiveKind.RAW: raw,
@@ -156,7 +158,9 @@ def run(
         checked = _check_archives(archives, selection, findings, jobs, progress)
 
     root = checked.paths[0]
-    splits = _compare_with_lists(root, selection, checked.present, findings, must_be_complete=must_be_complete)
+    splits = _compare_with_lists(
+        root, selection, checked.present, findings, must_be_complete=must_be_complete
+    )
     damaged = {finding.scene_id for finding in findings.found if finding.is_error}
     has_checked = checked.vertices or checked.shared_files
     if not has_checked and not damaged:
@@ -177,12 +181,16 @@ def run(
     )
 
 
-def _check_folder(folder: Path, selection: Selection, findings: Findings, jobs: int, progress: Progress) -> _Checked:
+def _check_folder(
+    folder: Path, selection: Selection, findings: Findings, jobs: int, progress: Progress
+) -> _Checked:
     """Check a raw tree, a processed folder or an export."""
     kind = "export" if is_export(folder) else str(identify_tree(folder))
     check = _CHECKS[kind]
     tasks, present, context = check.plan(folder, selection, findings)
-    results = check_scenes(check.look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
+    results = check_scenes(
+        check.look, tasks, context, findings, title="verify", jobs=jobs, progress=progress
+    )
     vertices = {}
     size_bytes = 0
     for task in tasks:
@@ -223,7 +231,9 @@ def _check_archives(
     return _Checked(tuple(archives.names), "archive", vertices, archives.held, size_bytes)
 
 
-def _check_archive(reader: GroupReader, findings: Findings, jobs: int, progress: Progress) -> dict[str, int]:
+def _check_archive(
+    reader: GroupReader, findings: Findings, jobs: int, progress: Progress
+) -> dict[str, int]:
     """Check one archive.
 
     Returns:

@@ -10,7 +10,7 @@ from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export
-from scannet_prep.findings import Finding, Findings
+from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.stages.selection import Selection
@@ -64,7 +64,9 @@ def look(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]
     return 0, sum(fingerprint.size_bytes for fingerprint in task.data.values())
 
 
-def _check_files(out_dir: Path, fingerprints: Mapping[str, Fingerprint], findings: Findings) -> None:
+def _check_files(
+    out_dir: Path, fingerprints: Mapping[str, Fingerprint], findings: Findings
+) -> None:
     """Compare files with their fingerprints on record."""
     for name, expected in fingerprints.items():
         path = out_dir / name

@@ -7,10 +7,10 @@ from shlex import quote
 
 from scannet_prep.base.errors import OldFormatError
 from scannet_prep.base.files import Fingerprint, read_file
-from scannet_prep.findings import Finding, Findings
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
+from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.stages.selection import Selection
@@ -74,7 +74,9 @@ def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
     return state
 
 
-def _report_failures(out_dir: Path, manifest: Manifest, selection: Selection, findings: Findings) -> None:
+def _report_failures(
+    out_dir: Path, manifest: Manifest, selection: Selection, findings: Findings
+) -> None:
     """Report the scenes that failed in processing. Their splits are not on record."""
     for scene_id, failure in manifest.failures.items():
         if selection.scene_ids is None or scene_id in selection.scene_ids:

@@ -19,7 +19,6 @@ import numpy as np
 
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.progress import Progress
-from scannet_prep.findings import Finding, Findings
 from scannet_prep.processed.annotate import find_contradictions
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
@@ -33,6 +32,7 @@ from scannet_prep.raw.layout import (
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks
 from scannet_prep.raw.mesh import LabelsMesh
 from scannet_prep.release import files as release
+from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.labels import (
     LABEL_MAP_HINT,
     LABEL_MAP_NAME,
@@ -210,7 +210,9 @@ def find_damaged_types(findings: Iterable[Finding]) -> tuple[list[str], set[str]
     return sorted(types, reverse=True), scenes
 
 
-def check_digests(records: LockRecords, findings: Findings, advance: Callable[[int], None] = lambda _: None) -> None:
+def check_digests(
+    records: LockRecords, findings: Findings, advance: Callable[[int], None] = lambda _: None
+) -> None:
     """Compare files with their records. Skips missing files that have been reported.
 
     Args:
@@ -236,7 +238,9 @@ def check_digests(records: LockRecords, findings: Findings, advance: Callable[[i
             findings.error(path, message, hint)
 
 
-def _is_for_segmentation(raw_dir: Path, scenes: Mapping[SceneId, RawScene], findings: Findings) -> bool:
+def _is_for_segmentation(
+    raw_dir: Path, scenes: Mapping[SceneId, RawScene], findings: Findings
+) -> bool:
     """Whether every scene must have the files that segmentation needs.
 
     A tree without any of them is not damaged if it holds other files of the release, such as
@@ -305,7 +309,9 @@ def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
     return label_map
 
 
-def _report_missing_files(data: SceneData, present: Iterable[release.FileKind], findings: Findings) -> None:
+def _report_missing_files(
+    data: SceneData, present: Iterable[release.FileKind], findings: Findings
+) -> None:
     """Report the files that segmentation needs and that the scene does not have."""
     if not data.is_for_segmentation:
         return
@@ -355,7 +361,9 @@ def _make_scene(
     if release.SEGMENTS in contents:
         kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
     used = {kind: content for kind, content in contents.items() if kind in kinds}
-    scene = findings.attempt(raw.directory, process_scene, raw, split, ProcessOptions(), label_map, used)
+    scene = findings.attempt(
+        raw.directory, process_scene, raw, split, ProcessOptions(), label_map, used
+    )
     if scene is None:
         return None
     for warning in scene.meta.warnings:

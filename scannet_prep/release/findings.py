@@ -113,11 +113,15 @@ class Findings:
         self._scene_id = scene_id
         self.found: list[Finding] = []
 
-    def error(self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
+    def error(
+        self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = ""
+    ) -> None:
         """Add something that is wrong."""
         self._add("error", subject, message, hint, scene_id)
 
-    def note(self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = "") -> None:
+    def note(
+        self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = ""
+    ) -> None:
         """Add something that is worth knowing."""
         self._add("note", subject, message, hint, scene_id)
 
@@ -135,7 +139,9 @@ class Findings:
             self.found.append(Finding.from_exception(error, subject, self._scene_id))
             return None
 
-    def _add(self, severity: Severity, subject: Path | str, message: str, hint: str, scene_id: str) -> None:
+    def _add(
+        self, severity: Severity, subject: Path | str, message: str, hint: str, scene_id: str
+    ) -> None:
         finding = Finding(
             message=message,
             subject=str(subject),

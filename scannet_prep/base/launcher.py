@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from scannet_prep.base.errors import UsageError
 
-HINT_GIVE_RANK = (
-    "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"
+HINT_GIVE_RANK = "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"
+_HINT_START = (
+    "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
 )
-_HINT_START = "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
 _PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 # Number of processes on this node. srun sets it for all nodes, such as 4,1(x2).
 _PROCESS_COUNTS_ON_NODE = (
@@ -77,7 +77,9 @@ def read_torchrun_job(environ: Mapping[str, str]) -> TorchrunJob:
             _HINT_START,
         ) from None
     if not 0 <= rank < world_size:
-        raise UsageError(f"RANK is {rank}, WORLD_SIZE is {world_size}: the first must be less", _HINT_START)
+        raise UsageError(
+            f"RANK is {rank}, WORLD_SIZE is {world_size}: the first must be less", _HINT_START
+        )
     return job
 
 
@@ -151,4 +153,6 @@ def _read_integer(environ: Mapping[str, str], name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{name} is {text!r} in the environment, expected a whole number", HINT_GIVE_RANK) from None
+        raise UsageError(
+            f"{name} is {text!r} in the environment, expected a whole number", HINT_GIVE_RANK
+        ) from None

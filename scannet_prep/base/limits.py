@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from scannet_prep.launcher import find_slurm_cores, find_slurm_memory
+from scannet_prep.base.launcher import find_slurm_cores, find_slurm_memory
 
 _NO_LIMIT_BYTES = 1 << 60
 
