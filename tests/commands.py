@@ -65,7 +65,9 @@ class WorkersHere(pool.WorkerPool):
                     future.set_exception(error)
 
 
-def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main) -> Outcome:
+def run_main(
+    *words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main
+) -> Outcome:
     """Run the command in this process, with one worker in it unless told otherwise: for what needs no process."""
     argv, before = [*map(str, words)], Path.cwd()
     has_workers = "--jobs" in argv[:-1] and argv[argv.index("--jobs") + 1] != "1"
@@ -74,7 +76,11 @@ def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[s
     out, err = io.StringIO(), io.StringIO()
     os.chdir(cwd or before)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.MonkeyPatch.context() as patch,
+        ):
             if not has_workers:
                 patch.setattr(pool, "WorkerPool", WorkersHere)
             status = main(argv)
@@ -93,7 +99,9 @@ def process_all_test_scenes(root: Path, vertices: int, *options: str) -> Path:
     (root / "processed/test").mkdir(parents=True)
     for name in official_scenes(Split.TEST):
         meta = replace(scene.meta, scene_id=SceneId(name))
-        (root / f"processed/test/{name}.npz").write_bytes(b"".join(encode_processed(replace(scene, meta=meta))))
+        (root / f"processed/test/{name}.npz").write_bytes(
+            b"".join(encode_processed(replace(scene, meta=meta)))
+        )
     return root / "processed"
 
 
@@ -122,19 +130,29 @@ def limited_memory(more_bytes: int) -> Iterator[None]:
 
 def run_words(*words: str | Path, **options: Any) -> Outcome:
     """Run any program to its end."""
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    options = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    } | options
     done = subprocess.run([*map(str, words)], text=True, timeout=120, check=False, **options)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def run_command(*words: str | Path, environment: dict[str, str] | None = None, **options: Any) -> Outcome:
-    env = (environment or os.environ) | {"COLUMNS": "80"}  # help is laid out for a terminal of that width
+def run_command(
+    *words: str | Path, environment: dict[str, str] | None = None, **options: Any
+) -> Outcome:
+    env = (environment or os.environ) | {
+        "COLUMNS": "80"
+    }  # help is laid out for a terminal of that width
     outcome = run_words(*COMMAND, *words, env=env, **options)
     assert "Traceback" not in outcome.stderr, outcome.stderr
     return outcome
 
 
-def start_command(*words: str | Path, before: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
+def start_command(
+    *words: str | Path, before: Sequence[str] = (), **options: Any
+) -> subprocess.Popen[str]:
     """Start it; `before` are words of another program, which starts it."""
     return subprocess.Popen(
         [*before, *COMMAND, *map(str, words)],
@@ -203,7 +221,12 @@ class Verify:
         assert self.value["exit_status"] == outcome.status
         findings = self.value.get("findings", [])
         return outcome.status, [
-            (item["severity"], item["scene_id"], os.path.relpath(item["path"], paths[0]), item["message"])
+            (
+                item["severity"],
+                item["scene_id"],
+                os.path.relpath(item["path"], paths[0]),
+                item["message"],
+            )
             for item in findings
         ]
 
@@ -237,7 +260,9 @@ def edit_json(path: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(value))
 
 
-def check_one(result: tuple[int, list[Row]], severity: str, scene_id: str, file: str, *words: str) -> None:
+def check_one(
+    result: tuple[int, list[Row]], severity: str, scene_id: str, file: str, *words: str
+) -> None:
     """The result is one finding of that kind, whose message has the words, and the exit status that goes with it."""
     status, findings = result
     assert len(findings) == 1, findings

@@ -21,8 +21,13 @@ MIN_SCENES = 40
 @cache
 def compile_geometry() -> Callable[..., tuple[NDArray[np.float32], NDArray[np.float64]]] | None:
     """Compile the loops over vertices and faces; the matrices, (4, 4) and (3, 3), have no rows where nothing moves."""
-    arrays = (f"Array({kind}, 2, 'C', readonly=True)" for kind in ("float32", "int32", "float64", "float64"))
-    return compile_loop(_points_and_normals, f"Tuple((float32[:, ::1], float64[:, ::1]))({', '.join(arrays)})")
+    arrays = (
+        f"Array({kind}, 2, 'C', readonly=True)"
+        for kind in ("float32", "int32", "float64", "float64")
+    )
+    return compile_loop(
+        _points_and_normals, f"Tuple((float32[:, ::1], float64[:, ::1]))({', '.join(arrays)})"
+    )
 
 
 @cache
@@ -34,7 +39,9 @@ def compile_parser() -> Callable[[NDArray[np.uint8], NDArray[np.int64]], int] | 
 def compile_loop(function: Callable[..., Any], signature: str) -> Callable[..., Any] | None:
     """Compile a function of arrays; `signature` is as numba writes it. None where numba is missing or does not work."""
     for keeps_code in (True, False):
-        with suppress(Exception):  # it may not fit the NumPy at hand; where code is kept, disks are full, files damaged
+        with suppress(
+            Exception
+        ):  # it may not fit the NumPy at hand; where code is kept, disks are full, files damaged
             import numba
 
             return numba.njit(signature, cache=keeps_code, error_model="numpy")(function)
@@ -42,11 +49,16 @@ def compile_loop(function: Callable[..., Any], signature: str) -> Callable[..., 
 
 
 def _points_and_normals(
-    positions: NDArray[np.float32], faces: NDArray[np.int32], m: NDArray[np.float64], turn: NDArray[np.float64]
+    positions: NDArray[np.float32],
+    faces: NDArray[np.int32],
+    m: NDArray[np.float64],
+    turn: NDArray[np.float64],
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     count = len(positions)
     points, normals = np.empty((count, 3), np.float32), np.empty((count, 3), np.float64)
-    rows = np.empty((count, 6))  # of each vertex the position, and the sum of the products: they are needed together
+    rows = np.empty(
+        (count, 6)
+    )  # of each vertex the position, and the sum of the products: they are needed together
     for vertex in range(count):
         for axis in range(3):
             rows[vertex, axis], rows[vertex, axis + 3] = positions[vertex, axis], 0.0
@@ -75,7 +87,11 @@ def _points_and_normals(
             )
         points[vertex, 0], points[vertex, 1], points[vertex, 2] = x, y, z
         length = np.sqrt(a * a + b * b + c * c) or 1.0
-        normals[vertex, 0], normals[vertex, 1], normals[vertex, 2] = a / length, b / length, c / length
+        normals[vertex, 0], normals[vertex, 1], normals[vertex, 2] = (
+            a / length,
+            b / length,
+            c / length,
+        )
     return points, normals
 
 

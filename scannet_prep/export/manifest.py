@@ -95,7 +95,9 @@ def _read(path: Path) -> ExportManifest:
         raise FileError(path, f"is {found}, expected {_KIND!r}, {_FORMAT_VERSION}", _HINT)
     for name in (*manifest.scenes, *manifest.unfinished):
         if not SceneId.is_valid(name):
-            raise FileError(path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT)
+            raise FileError(
+                path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT
+            )
     for name, _ in manifest.files():
         if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise FileError(path, f"is damaged: it names the file {name[:80]!a}", _HINT)

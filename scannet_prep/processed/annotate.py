@@ -21,7 +21,9 @@ MAX_GROUPS = np.iinfo(np.int16).max
 
 _MOST_SUGGESTIONS = 10  # they take 3 ms each
 _UNLABELED = RawIds(0, 0)
-_find_close = lru_cache(maxsize=1024)(difflib.get_close_matches)  # the same few names are unknown in many scenes
+_find_close = lru_cache(maxsize=1024)(
+    difflib.get_close_matches
+)  # the same few names are unknown in many scenes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ class Annotation:
     warnings: tuple[SceneWarning, ...] = ()
 
 
-def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: LabelMap) -> Annotation:
+def annotate(
+    segmentation: Segmentation, aggregation: Aggregation, label_map: LabelMap
+) -> Annotation:
     """Give every vertex the ids of the group that its segment belongs to.
 
     Groups count in file order, and where they overlap the last one wins, even where its class is evaluated nowhere.
@@ -83,9 +87,13 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
     """
     null_count = sum(group.segment_ids.count(None) for group in aggregation.groups)
     warnings = [SceneWarning(WarningKind.NULL_SEGMENTS, count=null_count)] if null_count else []
-    kept: dict[tuple[str, frozenset[int | None]], list[Group]] = {}  # each followed by those that repeat it exactly
+    kept: dict[
+        tuple[str, frozenset[int | None]], list[Group]
+    ] = {}  # each followed by those that repeat it exactly
     for group in aggregation.groups:
-        kept.setdefault((group.raw_category, frozenset(group.segment_ids) - {None}), []).append(group)
+        kept.setdefault((group.raw_category, frozenset(group.segment_ids) - {None}), []).append(
+            group
+        )
     if repeated_count := len(aggregation.groups) - len(kept):
         warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=repeated_count))
     groups = [group for group, *_ in kept.values()]
@@ -111,7 +119,11 @@ def annotate(segmentation: Segmentation, aggregation: Aggregation, label_map: La
                 raw_category=group.raw_category,
                 scannet_id=row.scannet_id,
                 nyu40_id=row.nyu40_id,
-                aliases=tuple(item.object_id for item in others if item.object_id not in (None, group.object_id)),
+                aliases=tuple(
+                    item.object_id
+                    for item in others
+                    if item.object_id not in (None, group.object_id)
+                ),
                 segment_count=count,
             )
             for number, row, count, (group, *others) in zip(
@@ -140,7 +152,9 @@ def find_contradictions(
         bool (V,).
     """
     release_rows = builtin_label_map().rows
-    position_of = {raw_id: position for position, raw_id in enumerate(segmentation.raw_ids.tolist())}
+    position_of = {
+        raw_id: position for position, raw_id in enumerate(segmentation.raw_ids.tolist())
+    }
     # Which nyu40 ids (columns) fit each segment (rows); bool (S, 41).
     fits = np.zeros((len(position_of), MAX_NYU40_ID + 1), np.bool_)
     for group in aggregation.groups:
@@ -181,19 +195,27 @@ def measure_groups(
     order = np.argsort(number_of_vertex, kind="stable")
     axes = [axis.take(order) for axis in np.ascontiguousarray(points.T)] if len(starts) else []
     corners = [find.reduceat(axis, starts) for find in (np.minimum, np.maximum) for axis in axes]
-    boxes: Any = zip(*(corner.astype(np.float64).round(4).tolist() for corner in corners), strict=True)
+    boxes: Any = zip(
+        *(corner.astype(np.float64).round(4).tolist() for corner in corners), strict=True
+    )
     return tuple(
         replace(group, vertex_count=count, box=next(boxes) if count else None)
         for group, count in zip(groups, counts[1:].tolist(), strict=True)
     )
 
 
-def _look_up(groups: list[Group], label_map: LabelMap, warnings: list[SceneWarning]) -> list[RawIds]:
+def _look_up(
+    groups: list[Group], label_map: LabelMap, warnings: list[SceneWarning]
+) -> list[RawIds]:
     builtin = builtin_label_map()
     for name, count in Counter(group.raw_category for group in groups).items():
         found, expected = label_map.rows.get(name), builtin.rows.get(name)
         if found is None:
-            close = _find_close(name, tuple(label_map.rows), 1) if len(warnings) < _MOST_SUGGESTIONS else []
+            close = (
+                _find_close(name, tuple(label_map.rows), 1)
+                if len(warnings) < _MOST_SUGGESTIONS
+                else []
+            )
             subject = f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
         # Rows that the release does not have are no contradiction: they are there on purpose.
@@ -214,9 +236,13 @@ def _number_instances(groups: list[Group], warnings: list[SceneWarning]) -> list
     return list(range(len(groups)))
 
 
-def _assign_segments(segmentation: Segmentation, groups: list[Group], warnings: list[SceneWarning]) -> NDArray[np.intp]:
+def _assign_segments(
+    segmentation: Segmentation, groups: list[Group], warnings: list[SceneWarning]
+) -> NDArray[np.intp]:
     """The position of the group of each segment; -1 where it has none."""
-    position_of = {raw_id: position for position, raw_id in enumerate(segmentation.raw_ids.tolist())}
+    position_of = {
+        raw_id: position for position, raw_id in enumerate(segmentation.raw_ids.tolist())
+    }
     group_of_segment = np.full(len(position_of), -1, np.intp)
     unknown_count = 0
     for number, group in enumerate(groups):

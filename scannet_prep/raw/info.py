@@ -48,11 +48,15 @@ def read_scan_info(path: Path) -> ScanInfo:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise RawFileError(path, f"is not text: byte {error.start} is 0x{byte:02x}", download_hint(path)) from None
+        raise RawFileError(
+            path, f"is not text: byte {error.start} is 0x{byte:02x}", download_hint(path)
+        ) from None
     kind = "empty" if not text.strip() else describe_beginning(data[:LOOK_BYTES])
     if kind or "\0" in text:
         raise RawFileError(
-            path, f"is {kind or 'not text: it holds NUL bytes'}, expected lines key = value", download_hint(path)
+            path,
+            f"is {kind or 'not text: it holds NUL bytes'}, expected lines key = value",
+            download_hint(path),
         )
     values: dict[str, str] = {}
     for number, line in enumerate(_LINE_END.split(text), start=1):
@@ -62,17 +66,25 @@ def read_scan_info(path: Path) -> ScanInfo:
         key = key.strip()
         if not equals:
             raise RawFileError(
-                path, f"is damaged: line {number} reads {line[:40]!r}, expected key = value", download_hint(path)
+                path,
+                f"is damaged: line {number} reads {line[:40]!r}, expected key = value",
+                download_hint(path),
             )
         if values.setdefault(key, value.strip()) != value.strip():
-            raise RawFileError(path, f"has two different values for {key[:40]}", download_hint(path))
+            raise RawFileError(
+                path, f"has two different values for {key[:40]}", download_hint(path)
+            )
     matrix = values.get("axisAlignment")
-    return ScanInfo(None if matrix is None else _parse_matrix(matrix, path), values.get("sceneType"))
+    return ScanInfo(
+        None if matrix is None else _parse_matrix(matrix, path), values.get("sceneType")
+    )
 
 
 def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
     words = text.split()
-    wrong = [word for word in words if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER]
+    wrong = [
+        word for word in words if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER
+    ]
     if len(words) != 16 or wrong:
         detail = f"{len(words)} values" if len(words) != 16 else f"{wrong[0]!r:.40} among them"
         expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"

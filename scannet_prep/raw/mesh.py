@@ -140,8 +140,12 @@ def _read_elements(path: Path) -> tuple[Elements, Elements | None]:
             problem = f"has {size_bytes:,} bytes, but its header accounts for {file.tell():,}"
             raise RawFileError(path, problem, download_hint(path))
     if "vertex" not in content or not content["vertex"].count or not content["vertex"].properties:
-        raise RawFileError(path, "has no vertices, or vertices without any property", download_hint(path))
-    return np.asarray(content["vertex"].data), np.asarray(content["face"].data) if "face" in content else None
+        raise RawFileError(
+            path, "has no vertices, or vertices without any property", download_hint(path)
+        )
+    return np.asarray(content["vertex"].data), np.asarray(
+        content["face"].data
+    ) if "face" in content else None
 
 
 def _check_header(file: BinaryIO, size_bytes: int, path: Path) -> bool:
@@ -154,7 +158,9 @@ def _check_header(file: BinaryIO, size_bytes: int, path: Path) -> bool:
         raise RawFileError(path, f"is {found}, expected a PLY file", download_hint(path))
     end = re.search(rb"\nend_header\r?\n", start)
     if end is None:
-        raise RawFileError(path, f"has no line end_header in its first {len(start):,} bytes", download_hint(path))
+        raise RawFileError(
+            path, f"has no line end_header in its first {len(start):,} bytes", download_hint(path)
+        )
     header = start[: end.start() + 1]
     rows = 0
     for name, count in _ELEMENT.findall(header):
@@ -162,7 +168,9 @@ def _check_header(file: BinaryIO, size_bytes: int, path: Path) -> bool:
         if not count.isdigit() or int(count[:20]) > size_bytes:
             problem = f"header counts {count.decode('ascii', 'replace')[:40]} x {name.decode('ascii', 'replace')[:40]}"
             raise RawFileError(
-                path, f"is damaged or truncated: its {problem}, but it has {size_bytes:,} bytes", download_hint(path)
+                path,
+                f"is damaged or truncated: its {problem}, but it has {size_bytes:,} bytes",
+                download_hint(path),
             )
         rows += int(count)
     is_text = re.search(rb"^\s*format\s+ascii", header, re.MULTILINE) is not None
@@ -174,7 +182,11 @@ def _check_header(file: BinaryIO, size_bytes: int, path: Path) -> bool:
         kind = "text" if is_text else "lists other than those of its faces"
         expected = f"expected at most {MAX_UNMAPPED_BYTES:,} and {MAX_UNMAPPED_ROWS:,}"
         problem = f"is a PLY file of {kind} with {size_bytes:,} bytes and {rows:,} rows, {expected}"
-        raise RawFileError(path, problem, "download it from the release, or convert it to a binary file of triangles")
+        raise RawFileError(
+            path,
+            problem,
+            "download it from the release, or convert it to a binary file of triangles",
+        )
     return is_mapped
 
 
@@ -191,14 +203,18 @@ def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDA
             raise RawFileError(path, f"face {wrong} is not a triangle")
         lists = np.stack(lists.tolist())
     if lists.ndim != 2 or lists.dtype.kind not in "iu":
-        raise RawFileError(path, f"faces have {name} as {lists.dtype}, expected a list of whole numbers")
+        raise RawFileError(
+            path, f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
+        )
     indices = lists if lists.base is None else _copy_side_by_side(records, [name])
     indices = indices.astype(indices.dtype.newbyteorder("="), copy=False)
     smallest, largest = int(indices.min()), int(indices.max())
     if smallest < 0 or largest >= vertex_count:
         found = smallest if smallest < 0 else largest
         raise RawFileError(
-            path, f"a face refers to vertex {found}, but there are {vertex_count:,} vertices", download_hint(path)
+            path,
+            f"a face refers to vertex {found}, but there are {vertex_count:,} vertices",
+            download_hint(path),
         )
     return indices.astype(np.int32, copy=False)
 
@@ -206,18 +222,24 @@ def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDA
 def _positions(vertices: Elements, path: Path) -> NDArray[np.floating[Any]]:
     columns = _columns(vertices, ["x", "y", "z"], "f", "float", path)
     dtype = np.float64 if columns.dtype.itemsize > 4 else np.float32
-    with np.errstate(invalid="ignore"):  # a signalling NaN, which only a damaged file has; found below
+    with np.errstate(
+        invalid="ignore"
+    ):  # a signalling NaN, which only a damaged file has; found below
         positions: NDArray[np.floating[Any]] = columns.astype(dtype, copy=False)
     if not np.abs(positions).max() <= _MAX_COORDINATE:  # also where one is NaN
         bad = int(np.flatnonzero(~(np.abs(positions) <= _MAX_COORDINATE).all(axis=1))[0])
         expected = f"expected finite ones up to {_MAX_COORDINATE:,}"
         raise RawFileError(
-            path, f"vertex {bad} has the coordinates {positions[bad].tolist()}, {expected}", download_hint(path)
+            path,
+            f"vertex {bad} has the coordinates {positions[bad].tolist()}, {expected}",
+            download_hint(path),
         )
     return positions
 
 
-def _columns(vertices: Elements, names: list[str], kind: str, expected: str, path: Path) -> NDArray[Any]:
+def _columns(
+    vertices: Elements, names: list[str], kind: str, expected: str, path: Path
+) -> NDArray[Any]:
     """Take three fields as an array (V, 3); `kind` is how their types in NumPy begin, `expected` is its name."""
     types = [_column(vertices, name, path).dtype for name in names]
     wrong = next((dtype for dtype in types if not dtype.str.lstrip("<>|=").startswith(kind)), None)
@@ -258,7 +280,9 @@ def _column(vertices: Elements, name: str, path: Path) -> NDArray[Any]:
     names = vertices.dtype.names or ()
     if name not in names:
         raise RawFileError(
-            path, f"vertices have no property {name}; they have {', '.join(names)}"[:300], download_hint(path)
+            path,
+            f"vertices have no property {name}; they have {', '.join(names)}"[:300],
+            download_hint(path),
         )
     column: NDArray[Any] = vertices[name]
     if column.dtype.kind not in "fiu" or column.ndim > 1:
@@ -275,9 +299,15 @@ def _copy_side_by_side(records: Elements, names: list[str]) -> NDArray[Any]:
     fields: Any = records.dtype.fields
     dtype, start = fields[names[0]][:2]
     ends = [start + index * dtype.itemsize for index in range(len(names))]
-    if [fields[name][:2] for name in names] != [(dtype, end) for end in ends] or records.dtype.hasobject:
+    if [fields[name][:2] for name in names] != [
+        (dtype, end) for end in ends
+    ] or records.dtype.hasobject:
         return np.stack([records[name] for name in names], axis=1)
-    whole: Any = {"names": ["all"], "formats": [f"V{dtype.itemsize * len(names)}"], "offsets": [start]}
+    whole: Any = {
+        "names": ["all"],
+        "formats": [f"V{dtype.itemsize * len(names)}"],
+        "offsets": [start],
+    }
     copied = records.view(np.dtype(whole | {"itemsize": records.dtype.itemsize}))["all"].copy()
     joined: NDArray[Any] = copied.view(dtype.base).reshape(-1, 3)
     return joined

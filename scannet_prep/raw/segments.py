@@ -53,10 +53,17 @@ class Segmentation:
 
     def compact_indices(self) -> NDArray[np.uint16] | NDArray[np.uint32]:
         """The indices in the smallest of uint16 and uint32 that holds them."""
-        return self.indices.astype(np.uint16) if len(self.raw_ids) <= 1 << 16 else self.indices.astype(np.uint32)
+        return (
+            self.indices.astype(np.uint16)
+            if len(self.raw_ids) <= 1 << 16
+            else self.indices.astype(np.uint32)
+        )
 
 
-class Group(msgspec.Struct, rename={"raw_category": "label", "segment_ids": "segments", "object_id": "objectId"}):
+class Group(
+    msgspec.Struct,
+    rename={"raw_category": "label", "segment_ids": "segments", "object_id": "objectId"},
+):
     """One entry of `segGroups`.
 
     Attributes:
@@ -179,10 +186,20 @@ def _parse_document(
         raise error_type(path, f"is damaged: {error}", download_hint(path)) from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         found = describe_beginning(data[:LOOK_BYTES])
-        problem = f"is {found}, expected JSON" if found else f"is not JSON: {error}; it has {len(data):,} bytes"
+        problem = (
+            f"is {found}, expected JSON"
+            if found
+            else f"is not JSON: {error}; it has {len(data):,} bytes"
+        )
         raise error_type(path, problem, download_hint(path)) from None
 
 
 def _parse_name(value: Any) -> str:  # noqa: ANN401 - whatever the file has there
     """Read the name of a scene, without the `scannet.` that v2 puts before it; empty where there is none."""
-    return value.removeprefix("scannet.") if isinstance(value, str) else "" if value is None else f"{value!r:.40}"
+    return (
+        value.removeprefix("scannet.")
+        if isinstance(value, str)
+        else ""
+        if value is None
+        else f"{value!r:.40}"
+    )

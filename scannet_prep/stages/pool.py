@@ -78,8 +78,12 @@ def run_tasks(
                         future = executor.submit(function, waiting[0], context)
                     except WorkerDiedError:  # of the pool, which names the cause
                         raise
-                    except Exception as error:  # it is broken, was shut down, or cannot reach its workers
-                        raise WorkerDiedError(f"the executor takes no more tasks: {error}", _KEPT) from error
+                    except (
+                        Exception
+                    ) as error:  # it is broken, was shut down, or cannot reach its workers
+                        raise WorkerDiedError(
+                            f"the executor takes no more tasks: {error}", _KEPT
+                        ) from error
                     running[future] = waiting.popleft()
                     future.add_done_callback(done.put)
                 future = done.get()
@@ -90,7 +94,11 @@ def run_tasks(
                 elif waiting is not lost:
                     lost.append(task)
                 else:
-                    what = f"{type(loss).__name__}: {loss}" if loss else "the executor gave back no result"
+                    what = (
+                        f"{type(loss).__name__}: {loss}"
+                        if loss
+                        else "the executor gave back no result"
+                    )
                     problem = f"lost twice, the second time when running alone: {what}"
                     yield task, WorkerDiedError(problem[:1000])
     finally:
@@ -120,7 +128,9 @@ class WorkerPool(Executor):
         self._failed_starts = 0
         self._start_error: WorkerDiedError | None = None
 
-    def submit(self, function: Callable[..., Any], /, *arguments: object, **_: object) -> Future[Any]:
+    def submit(
+        self, function: Callable[..., Any], /, *arguments: object, **_: object
+    ) -> Future[Any]:
         """Have a function called with a task and a context.
 
         Raises:
@@ -137,7 +147,9 @@ class WorkerPool(Executor):
             except RuntimeError as error:  # the limit on processes counts threads, too
                 if self._threads:
                     return future  # those that there are do the work
-                raise WorkerDiedError(f"threads cannot be started: {error}", _LIMIT_HINTS[errno.EAGAIN]) from error
+                raise WorkerDiedError(
+                    f"threads cannot be started: {error}", _LIMIT_HINTS[errno.EAGAIN]
+                ) from error
             self._threads.append(thread)  # not before it is started, where an interrupt may strike
         return future
 
@@ -168,7 +180,10 @@ class WorkerPool(Executor):
                     pipe.send(task)
                     result, error = pipe.recv()
                 except (EOFError, OSError):
-                    worker, error = None, WorkerDiedError(f"its worker process ended with status {process.wait()}")
+                    worker, error = (
+                        None,
+                        WorkerDiedError(f"its worker process ended with status {process.wait()}"),
+                    )
             except BaseException as problem:  # noqa: BLE001 - raised where the result is asked for
                 error = problem
             if error is None:
@@ -188,10 +203,14 @@ class WorkerPool(Executor):
                 with self._alone if is_alone else nullcontext():
                     worker = self._start(function, context)
             except EOFError as error:
-                self._start_error = WorkerDiedError(f"worker processes end as soon as they are started: {error}")
+                self._start_error = WorkerDiedError(
+                    f"worker processes end as soon as they are started: {error}"
+                )
             except OSError as error:
                 hint = _LIMIT_HINTS.get(error.errno or 0, "")
-                self._start_error = WorkerDiedError(f"worker processes cannot be started: {error.strerror}", hint)
+                self._start_error = WorkerDiedError(
+                    f"worker processes cannot be started: {error.strerror}", hint
+                )
             else:
                 self._failed_starts = 0
                 return worker
@@ -212,14 +231,24 @@ class WorkerPool(Executor):
         """
         ours, theirs = socket.socketpair()
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _work; _work({theirs.fileno()})"
-        flags = [f"-W{option}" for option in sys.warnoptions] + (["-B"] if sys.dont_write_bytecode else [])
+        flags = [f"-W{option}" for option in sys.warnoptions] + (
+            ["-B"] if sys.dont_write_bytecode else []
+        )
         # Ctrl-C is for the main process, which decides what to do about it.
-        apart: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
-        with ours, theirs, self._lock:  # when `theirs` is closed, the end of the process is the end of the pipe
+        apart: dict[str, Any] = (
+            {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+        )
+        with (
+            ours,
+            theirs,
+            self._lock,
+        ):  # when `theirs` is closed, the end of the process is the end of the pipe
             if self._workers is None:
                 raise WorkerDiedError("its worker was not started any more")
             command, descriptors = [sys.executable, *flags, "-c", program], [theirs.fileno()]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, **apart)  # noqa: S603
+            process = subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.DEVNULL, pass_fds=descriptors, **apart
+            )
             self._workers.append(worker := (process, Connection(ours.detach())))
         _, pipe = worker
         try:

@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from scannet_prep.base.errors import AnnotationError, FileError, MissingFileError
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.version import VERSION
-from scannet_prep.processed.annotate import Annotation, annotate, find_contradictions, measure_groups
+from scannet_prep.processed.annotate import (
+    Annotation,
+    annotate,
+    find_contradictions,
+    measure_groups,
+)
 from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, SceneMeta
 from scannet_prep.raw.info import ScanInfo, read_scan_info
@@ -39,7 +44,9 @@ _MAX_CONTRADICTIONS = 10
 _V1_CAUSE = "a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids"
 
 
-def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> dict[release.FileKind, Path]:
+def find_raw_files(
+    scene: RawScene, split: Split, options: ProcessOptions
+) -> dict[release.FileKind, Path]:
     """Find what a scene is made from: files by kind; of the two kinds of groups, one at most.
 
     For train and val, the annotation must be there, and the metadata where points are aligned; test scenes have no
@@ -54,7 +61,11 @@ def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> di
     groups, needed, optional = scene.find_groups_kind(), {release.MESH}, {release.INFO}
     if split is not Split.TEST:
         is_from_ply = options.labels_from == "ply"
-        needed |= {release.LABELS_MESH} if is_from_ply else {release.SEGMENTS, groups or release.AGGREGATION}
+        needed |= (
+            {release.LABELS_MESH}
+            if is_from_ply
+            else {release.SEGMENTS, groups or release.AGGREGATION}
+        )
         needed |= {release.INFO} if options.align_axis else set()
         optional |= {release.SEGMENTS}
         if is_from_ply and groups is not None:
@@ -69,7 +80,9 @@ def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> di
     if options.scannet200 and release.LABELS_MESH in paths and groups is None:
         problem = "no such file, and labels.ply holds no ScanNet ids"
         path = scene.path(release.AGGREGATION)
-        raise MissingFileError(path, problem, f"{_download_missing(path)}, or leave out --scannet200")
+        raise MissingFileError(
+            path, problem, f"{_download_missing(path)}, or leave out --scannet200"
+        )
     return paths
 
 
@@ -79,7 +92,10 @@ def fingerprint_files(paths: Mapping[release.FileKind, Path]) -> dict[str, Finge
     Raises:
         FileError: A file cannot be read.
     """
-    return {path.name: Fingerprint.from_bytes(read_file(path, kind.max_bytes)) for kind, path in paths.items()}
+    return {
+        path.name: Fingerprint.from_bytes(read_file(path, kind.max_bytes))
+        for kind, path in paths.items()
+    }
 
 
 def read_raw_file(kind: release.FileKind, path: Path, *, uses_numba: bool = False) -> Any:  # noqa: ANN401 - see `RawContents`
@@ -123,7 +139,9 @@ def process_scene(
     """
     if contents is None:
         paths = find_raw_files(scene, split, options)
-        contents = {kind: read_raw_file(kind, path, uses_numba=uses_numba) for kind, path in paths.items()}
+        contents = {
+            kind: read_raw_file(kind, path, uses_numba=uses_numba) for kind, path in paths.items()
+        }
     mesh: Mesh = contents[release.MESH]
     info: ScanInfo = contents.get(release.INFO, ScanInfo(None, None))
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
@@ -132,11 +150,19 @@ def process_scene(
         labels_path = scene.path(release.LABELS_MESH)
         nyu40_ids, warnings = match_ply_labels(labels_path, contents[release.LABELS_MESH], mesh)
         warnings += _compare_with_groups(labels_path, contents, annotation)
-        annotation = replace(annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings))
+        annotation = replace(
+            annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings)
+        )
     alignment = np.eye(4) if info.axis_alignment is None else info.axis_alignment
     aligned_from_scan = alignment if options.align_axis else None
-    points, normals = points_and_normals(mesh.positions, mesh.faces, aligned_from_scan, uses_numba=uses_numba)
-    source = annotation.nyu40_ids if options.label_set.raw_ids_key == "nyu40_ids" else annotation.scannet_ids
+    points, normals = points_and_normals(
+        mesh.positions, mesh.faces, aligned_from_scan, uses_numba=uses_numba
+    )
+    source = (
+        annotation.nyu40_ids
+        if options.label_set.raw_ids_key == "nyu40_ids"
+        else annotation.scannet_ids
+    )
     return ProcessedScene(
         points=points,
         normals=normals.astype(np.float16),
@@ -175,14 +201,18 @@ def _make_annotation(scene: RawScene, contents: RawContents, label_map: LabelMap
     if segmentation is not None:
         _check_count(scene.path(release.SEGMENTS), len(segmentation.indices), count)
     if segmentation is None or groups_kind is None:
-        return Annotation(np.zeros(count, np.uint8), np.zeros(count, np.uint16), np.full(count, -1, np.int16))
+        return Annotation(
+            np.zeros(count, np.uint8), np.zeros(count, np.uint16), np.full(count, -1, np.int16)
+        )
     path = scene.path(groups_kind)
     try:
         annotation = annotate(segmentation, contents[groups_kind], label_map)
     except AnnotationError as error:
         raise AnnotationError(f"{path}: {error.message}", error.hint) from None
     # The groups of the high-resolution mesh may stand in only where they refer to the same segments.
-    unknown = sum(item.count for item in annotation.warnings if item.kind is WarningKind.UNKNOWN_SEGMENTS)
+    unknown = sum(
+        item.count for item in annotation.warnings if item.kind is WarningKind.UNKNOWN_SEGMENTS
+    )
     if unknown and release.HIGH_RESOLUTION_AGGREGATION in contents:
         raise AnnotationError(
             f"{path}: is for the high-resolution mesh: {unknown:,} of its segment ids occur at no vertex",
@@ -245,7 +275,9 @@ def _download_missing(path: Path) -> str:
     return download_hint(path).replace("download it again", "download it")
 
 
-def _compare_with_groups(path: Path, contents: RawContents, annotation: Annotation) -> tuple[SceneWarning, ...]:
+def _compare_with_groups(
+    path: Path, contents: RawContents, annotation: Annotation
+) -> tuple[SceneWarning, ...]:
     """Compare a `labels.ply` with the groups, where these are there.
 
     Returns:
@@ -305,13 +337,16 @@ def _check_count(path: Path, found: int, expected: int) -> None:
     if found != expected:
         mesh_name = f"{path.parent.name}{release.MESH.suffix}"
         raise AnnotationError(
-            f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}", download_hint(path)
+            f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}",
+            download_hint(path),
         )
 
 
 def _find_warnings(scene: RawScene, split: Split, contents: RawContents) -> Iterator[SceneWarning]:
     info: ScanInfo | None = contents.get(release.INFO)
-    aggregation: Aggregation | None = next((contents[kind] for kind in _GROUPS_KINDS if kind in contents), None)
+    aggregation: Aggregation | None = next(
+        (contents[kind] for kind in _GROUPS_KINDS if kind in contents), None
+    )
     if not len(contents[release.MESH].faces):
         yield SceneWarning(WarningKind.NO_FACES)
     if info is None:
@@ -325,8 +360,12 @@ def _find_warnings(scene: RawScene, split: Split, contents: RawContents) -> Iter
     if aggregation is not None and not aggregation.groups:
         yield SceneWarning(WarningKind.NO_GROUPS)
     if release.HIGH_RESOLUTION_AGGREGATION in contents:
-        yield SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION.suffix)
+        yield SceneWarning(
+            WarningKind.HIGH_RESOLUTION_AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION.suffix
+        )
     for kind in (release.SEGMENTS, *_GROUPS_KINDS):
         if kind in contents and contents[kind].scene_id not in ("", scene.scene_id):
             name, other = scene.path(kind).name, contents[kind].scene_id
-            yield SceneWarning(WarningKind.OTHER_SCENE, f"{name} says that it belongs to {other!r:.40}")
+            yield SceneWarning(
+                WarningKind.OTHER_SCENE, f"{name} says that it belongs to {other!r:.40}"
+            )

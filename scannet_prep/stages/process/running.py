@@ -22,7 +22,13 @@ from scannet_prep.base.compiled import MIN_SCENES
 from scannet_prep.base.disk import check_space
 from scannet_prep.base.errors import LockedError
 from scannet_prep.base.failures import SceneFailure
-from scannet_prep.base.files import make_directory, put_in_place, remove_file, remove_temporaries, run_lock
+from scannet_prep.base.files import (
+    make_directory,
+    put_in_place,
+    remove_file,
+    remove_temporaries,
+    run_lock,
+)
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.version import VERSION
 from scannet_prep.processed import folder
@@ -77,7 +83,11 @@ class ProcessReport:
 
 
 def run(
-    plan: ProcessPlan, *, jobs: int = 1, progress: Progress | None = None, executor: Executor | None = None
+    plan: ProcessPlan,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
 ) -> ProcessReport:
     """Make the scenes of a plan. Scenes that are up to date are kept; one bad scene never stops the others.
 
@@ -143,10 +153,14 @@ class _ProcessRun:
         before = self._plan.before
         is_same = found.head is None
         if before is not None and found.head is not None:
-            is_same = (found.head.options, found.head.label_map) == (before.options, before.label_map)
+            is_same = (found.head.options, found.head.label_map) == (
+                before.options,
+                before.label_map,
+            )
         if not is_same:
             raise LockedError(
-                f"{self._out_dir}: another run has changed the folder in the meantime", "run the same command again"
+                f"{self._out_dir}: another run has changed the folder in the meantime",
+                "run the same command again",
             )
         return found.manifest
 
@@ -163,14 +177,18 @@ class _ProcessRun:
                 self._mark_unfinished()
             self._can_trust_manifest = False
             head = Manifest(context.options, context.label_map.digest, program_version=VERSION)
-            folder.write_manifest(self._out_dir, msgspec.structs.replace(head, failures=self._previous.failures))
+            folder.write_manifest(
+                self._out_dir, msgspec.structs.replace(head, failures=self._previous.failures)
+            )
             self._mark_unfinished()
 
     def make(self, jobs: int, progress: Progress, executor: Executor | None) -> None:
         """Make the scenes that are not up to date."""
         scene_count = sum(not task.reason.keeps_scene for task in self._tasks)
         context = replace(self._plan.context, uses_numba=scene_count >= MIN_SCENES * jobs)
-        outcomes = make_scenes(scene_worker.make_scene_file, self._tasks, context, jobs=jobs, executor=executor)
+        outcomes = make_scenes(
+            scene_worker.make_scene_file, self._tasks, context, jobs=jobs, executor=executor
+        )
         with progress.work("process", len(self._plan.tasks), "scenes"), closing(outcomes):
             progress.advance(len(self.finished))
             for task, outcome in outcomes:
@@ -189,7 +207,9 @@ class _ProcessRun:
 
     def _fail(self, task: ProcessTask, failure: SceneFailure) -> None:
         self.failures[failure.scene_id] = failure
-        is_outdated = task.reason in {Reason.OPTIONS, Reason.LABEL_MAP} or failure.error in _CONTENT_ERRORS
+        is_outdated = (
+            task.reason in {Reason.OPTIONS, Reason.LABEL_MAP} or failure.error in _CONTENT_ERRORS
+        )
         if is_outdated and task.path.exists():
             self._mark_unfinished()
             remove_file(task.path)
@@ -205,7 +225,9 @@ class _ProcessRun:
     def end(self) -> None:
         """Record the scenes and remove the mark."""
         _remove_from_other_splits(self._out_dir, self.finished)
-        now_seen = {name: scene.seen for name, scene in self.finished.items() if scene.seen is not None}
+        now_seen = {
+            name: scene.seen for name, scene in self.finished.items() if scene.seen is not None
+        }
         write_seen(self._out_dir, read_seen(self._out_dir) | now_seen)
 
         known: dict[str, SceneEntry] = {}
@@ -237,7 +259,9 @@ class _ProcessRun:
         made = [name for name, scene in finished.items() if scene.temporary_path is not None]
         kept = [name for name, scene in finished.items() if scene.temporary_path is None]
         without_raw = {task.scene_id for task in self._tasks if task.reason is Reason.RAW_GONE}
-        warnings = [(name, warning) for name, scene in finished.items() for warning in scene.entry.warnings]
+        warnings = [
+            (name, warning) for name, scene in finished.items() for warning in scene.entry.warnings
+        ]
         return ProcessReport(
             out_dir=self._out_dir,
             made=tuple(made),

@@ -19,13 +19,23 @@ from scannet_prep.base.errors import AnnotationError, FileError
 from scannet_prep.base.files import Fingerprint, read_file, write_temporary
 from scannet_prep.processed.folder import read_entry
 from scannet_prep.processed.manifest import Manifest, SceneEntry
-from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions, encode_processed, parse_processed
+from scannet_prep.processed.scene import (
+    MAX_FILE_BYTES,
+    ProcessOptions,
+    encode_processed,
+    parse_processed,
+)
 from scannet_prep.raw.layout import RawScene, download_hint
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SPLIT_DIRS
 from scannet_prep.release.labels import LabelMap
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
-from scannet_prep.stages.process.make_scene import find_raw_files, fingerprint_files, process_scene, used_label_map
+from scannet_prep.stages.process.make_scene import (
+    find_raw_files,
+    fingerprint_files,
+    process_scene,
+    used_label_map,
+)
 from scannet_prep.stages.process.seen import SeenScene, look_at
 
 # The file that a warning is about, if that is not the one with the groups.
@@ -149,11 +159,17 @@ def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene
         _check_warnings(task, entry.warnings, context)
         return FinishedScene(entry, before)
 
-    scene = process_scene(task.scene, task.split, context.options, context.label_map, uses_numba=context.uses_numba)
+    scene = process_scene(
+        task.scene, task.split, context.options, context.label_map, uses_numba=context.uses_numba
+    )
     _check_warnings(task, scene.meta.warnings, context)
     after = look_at(task.scene, task.split, task.path, context.label_map)
     if after.inputs != before.inputs:
-        raise FileError(task.scene.directory, "its files changed while they were read", "run the same command again")
+        raise FileError(
+            task.scene.directory,
+            "its files changed while they were read",
+            "run the same command again",
+        )
     chunks = encode_processed(scene)
     temporary_path = write_temporary(task.path, chunks)
     written = look_at(task.scene, task.split, temporary_path, context.label_map)
@@ -172,7 +188,9 @@ def has_errors(task: ProcessTask, context: ProcessContext) -> bool:
     return False
 
 
-def _check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], context: ProcessContext) -> None:
+def _check_warnings(
+    task: ProcessTask, warnings: tuple[SceneWarning, ...], context: ProcessContext
+) -> None:
     """Raise an error for warnings that are errors in this run.
 
     Raises:
@@ -188,7 +206,9 @@ def _check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], conte
         raise _error_of_warnings(task, doubts, "to process the scene anyway, leave out --strict")
 
 
-def _error_of_warnings(task: ProcessTask, warnings: list[SceneWarning], hint: str) -> AnnotationError:
+def _error_of_warnings(
+    task: ProcessTask, warnings: list[SceneWarning], hint: str
+) -> AnnotationError:
     faults = []
     for warning in warnings:
         path = task.scene.path(_FILES.get(warning.kind, AGGREGATION))
@@ -206,7 +226,10 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
         FileError: It is not.
     """
     try:
-        if task.recorded is not None and Fingerprint.from_file(task.path) == task.recorded.fingerprint:
+        if (
+            task.recorded is not None
+            and Fingerprint.from_file(task.path) == task.recorded.fingerprint
+        ):
             return FinishedScene(task.recorded, seen=None)
         head = Manifest(context.options, context.label_map.digest)
         entry = read_entry(task.path, task.scene.scene_id, task.split, head)
@@ -221,7 +244,9 @@ def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
     """Describe a processed scene that cannot be used as it is, and cannot be processed again either."""
     parent = task.scene.parent
     raw_dir = parent.parent if parent.name in SPLIT_DIRS.values() else parent
-    download = f"scannet-prep download --types seg -o {quote(str(raw_dir))} --scenes {task.scene_id}"
+    download = (
+        f"scannet-prep download --types seg -o {quote(str(raw_dir))} --scenes {task.scene_id}"
+    )
     hint = f"download them again: {download}; or remove the scene: rm {quote(str(task.path))}"
     return FileError(task.path, f"{problem}, and its raw files are gone", hint)
 
