@@ -1,4 +1,10 @@
-"""An archive in, the folder that it was made from out: files, addresses, or a pipe."""
+"""An archive in, the folder that it was made from out: files, addresses, or a pipe.
+
+places -- ArchiveSet: indexes, and the files that belong to no scene
+-- Target.begin: may these scenes go into the folder?
+-- GroupReader.read, in threads: frame -> checked tar bytes -> Target.write
+-- Target.end: the manifest or scannet.lock, and failed.txt
+"""
 
 from __future__ import annotations
 
@@ -10,11 +16,11 @@ from shlex import quote
 
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.base.failures import SceneFailure
 from scannet_prep.base.files import make_directory, run_lock
 from scannet_prep.base.progress import Progress
+from scannet_prep.source import Place
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack_target import AGAIN_HINT, Target
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Literal, TypeAlias
 
-from scannet_prep.archive.source import Place
+from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.base.errors import (
     FileError,
     MissingFileError,
@@ -23,14 +23,13 @@ from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import Buffer, check_is_folder, make_directory, write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.export.ply import encode_ply
-from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.release.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
+from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection, parse_scene_ids
-from scannet_prep.tree import is_archive
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
@@ -52,7 +51,7 @@ class Viewing:
         label_set: Whose labels are meant by `labels`.
     """
 
-    place: ProcessedPlace
+    place: SceneSource
     scene_ids: tuple[str, ...]
     predictions: Predictions | None
     color: str
@@ -135,7 +134,7 @@ def open_scenes(
         )
     for word in (source, *words):
         _check_is_no_scene_file(word)
-    place = open_place([source], certificates=certificates)
+    place = open_processed(source, certificates=certificates)
     if not place.entries:
         raise FileError(
             place.name, "holds no scenes", f"to see why: scannet-prep verify {quote(place.name)}"
@@ -176,7 +175,7 @@ def _check_is_no_scene_file(place: Place) -> None:
     )
 
 
-def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[SceneId]:
+def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[SceneId]:
     """Find the scenes that were named; words are scene ids, and `@FILE` with one id a line.
 
     Raises:
@@ -185,11 +184,7 @@ def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[SceneId]
     """
     example = next(iter(place.entries))
     for word in words:
-        if (
-            not word.startswith("@")
-            and not SceneId.is_valid(word)
-            and (Path(word).is_dir() or is_archive(word))
-        ):
+        if not word.startswith("@") and not SceneId.is_valid(word) and _is_place(word):
             raise UsageError(f"{word} is not a scene id, but a place", _view_command(word, "SCENE"))
     selection = Selection(scene_ids=parse_scene_ids(words))
     names = list(selection.scene_ids or ())
@@ -204,7 +199,12 @@ def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[SceneId]
     return names
 
 
-def _show_commands(place: ProcessedPlace, example: str) -> str:
+def _is_place(word: str) -> bool:
+    """Whether a word names a folder or an archive."""
+    return "://" in word or word.endswith(SUFFIX) or Path(word).is_dir()
+
+
+def _show_commands(place: SceneSource, example: str) -> str:
     """Return the hint for a scene that is not named, or not there."""
     command = _view_command(place.name, example)
     return f"for example: {command}; to list the scenes: scannet-prep info {quote(place.name)} --scenes"

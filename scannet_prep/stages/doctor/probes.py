@@ -165,8 +165,7 @@ def check_folder(check: Check, place: str) -> None:
 
 def check_scenes(check: Check, place: str) -> None:
     """Whether the scenes of a folder or an archive are there, with the sizes on record; none is read."""
-    from scannet_prep.archive.layout import ArchiveKind
-    from scannet_prep.tree import identify_tree, is_archive
+    from scannet_prep.source import SourceKind, identify
 
     if not place and not Path(DEFAULT_PLACE).exists():
         check.add(
@@ -174,7 +173,7 @@ def check_scenes(check: Check, place: str) -> None:
         )
         return
     place = place or DEFAULT_PLACE
-    if not is_archive(place) and identify_tree(Path(place)) is ArchiveKind.RAW:
+    if identify([place]).kind is SourceKind.RAW:
         _check_raw_scenes(check, Path(place))
     else:
         _check_processed_scenes(check, place)
@@ -192,11 +191,11 @@ def _check_raw_scenes(check: Check, raw_dir: Path) -> None:
 
 
 def _check_processed_scenes(check: Check, place: str) -> None:
-    from scannet_prep.place import open_place
     from scannet_prep.processed.folder import processed_path
     from scannet_prep.remote.trouble import public_url
+    from scannet_prep.source import open_processed
 
-    opened = open_place([place])
+    opened = open_processed(place)
     shown = public_url(place) if "://" in place else place
     check.message = f"{shown}: {len(opened.entries):,} processed scenes"
     if opened.failures:

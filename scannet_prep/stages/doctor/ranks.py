@@ -268,7 +268,7 @@ def _all_reduce(
     rank: int,
     world_size: int,
     local_rank: int,
-    timeout_s: float,  # noqa: ANN401
+    timeout_s: float,
 ) -> dict[str, Any]:
     """Let all ranks add up a number: with nccl where there are GPUs, else with gloo."""
     import torch

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import FileError, MissingFileError, UsageError
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.typed_json import to_plain
@@ -22,9 +21,9 @@ from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
 from scannet_prep.release.files import INPUT_KINDS
 from scannet_prep.release.labels import LABEL_MAP_NAME, find_label_map
 from scannet_prep.release.scene import SceneId
+from scannet_prep.source import Place, describe_file
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, sort_findings
 from scannet_prep.stages.report.source import Reading, Source, Table, open_source
-from scannet_prep.tree import is_archive
 
 Facts = Mapping[str, str]
 Differences = Mapping[str, tuple[str, str]]
@@ -191,7 +190,7 @@ def _look(task: CheckTask, sides: Sequence[_Side], findings: Findings) -> Differ
 
 def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) -> _Side:
     path = Path(str(places[0])).expanduser()
-    if len(places) == 1 and path.is_file() and not is_archive(path):
+    if len(places) == 1 and _is_record(path):
         side = _read_record(path)
     else:
         source = open_source(places, reading, findings)
@@ -211,6 +210,11 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
             "name a folder or an archive that holds scenes",
         )
     return side
+
+
+def _is_record(path: Path) -> bool:
+    """Whether a path is a file but not an archive: a `manifest.json` or a `scannet.lock`."""
+    return path.is_file() and path.suffix != ".zst" and describe_file(path) != "a zstd file"
 
 
 def _read_record(path: Path) -> _Side:

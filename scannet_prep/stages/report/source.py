@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import FileError, TransferError
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.progress import Progress
-from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, check_meta, parse_processed
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
@@ -25,10 +22,10 @@ from scannet_prep.release.labels import (
     label_map_for,
 )
 from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.source import Place, SceneSource, SourceKind, identify, open_processed
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
 from scannet_prep.stages.process.make_scene import process_scene
 from scannet_prep.stages.selection import Selection, select_scenes
-from scannet_prep.tree import identify_tree, is_archive
 
 Context = TypeVar("Context")
 Result = TypeVar("Result")
@@ -82,7 +79,7 @@ class Source:
         label_map: For the raw scenes.
     """
 
-    place: ProcessedPlace
+    place: SceneSource
     raw: Mapping[str, tuple[RawScene, Split]] | None = None
     label_map: LabelMap | None = None
 
@@ -122,14 +119,30 @@ class Source:
         return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
 
 
+class _UnmadeScenes(SceneSource):
+    """Stands for the processed scenes of a raw tree, of which there are none."""
+
+    def read_entries(self) -> Mapping[str, SceneEntry]:
+        """Return nothing."""
+        return {}
+
+    def file_path(self, scene_id: str) -> Path:
+        """Refuse: a scene is made, not read."""
+        raise NotImplementedError(scene_id)
+
+    def read(self, scene_id: str) -> memoryview:
+        """Refuse: a scene is made, not read."""
+        raise NotImplementedError(scene_id)
+
+
 def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -> Source:
     """Find out what a place is; what is wrong with it as a whole is a finding.
 
     Raises:
-        ScanNetPrepError: What `open_place` and `identify_tree` raise.
+        ScanNetPrepError: What `open_processed` and `identify` raise.
     """
-    path = Path(str(places[0])).expanduser()
-    if len(places) == 1 and not is_archive(places[0]) and identify_tree(path) is ArchiveKind.RAW:
+    kind, path = identify(places)
+    if kind is SourceKind.RAW and path is not None:
         scenes = find_raw_scenes(path)
         chosen, failures = select_scenes(scenes, Selection(), path)
         if find_label_map(path) is None:
@@ -137,16 +150,19 @@ def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -
         label_map = findings.attempt(path, label_map_for, path)
         if label_map is not None and (difference := describe_differences(label_map)):
             findings.note(Path(label_map.source), difference)
-        place = ProcessedPlace(
-            name=str(path),
+        place = _UnmadeScenes(
+            place=str(path),
             options=ProcessOptions(),
-            folder=None,
-            entries={},
+            held={},
             failures={failure.scene_id: failure for failure in failures},
+            split=None,
+            then="",
         )
         source = Source(place, {name: (scenes[name], split) for name, split in chosen}, label_map)
     else:
-        source = Source(open_place(places, certificates=reading.certificates, must_be_usable=False))
+        source = Source(
+            open_processed(places, certificates=reading.certificates, must_be_usable=False)
+        )
     findings.found += [
         Finding.from_exception(fault, source.place.name) for fault in source.place.faults
     ]

@@ -10,19 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scannet_prep.archive.byte_source import FileSource
 from scannet_prep.archive.checksum import check_checksum
 from scannet_prep.archive.groups import ArchiveSet
-from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.source import FileSource, Place
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.progress import Progress
-from scannet_prep.export import is_export
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
+from scannet_prep.source import Place, SourceKind, identify
 from scannet_prep.stages.finding import Finding, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.verify import export, processed, raw
-from scannet_prep.tree import find_folder, identify_tree
 
 _DAMAGED_HINT = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
@@ -32,7 +30,11 @@ _WARNING_HINT = (
     "the files here are whole; copy the archive again, or pack it again: scannet-prep pack --force"
 )
 # What finds what is to be checked of a tree, and checks a scene.
-_CHECKS: dict[str, Any] = {ArchiveKind.RAW: raw, ArchiveKind.PROCESSED: processed, "export": export}
+_CHECKS: dict[str, Any] = {
+    SourceKind.RAW: raw,
+    SourceKind.PROCESSED: processed,
+    SourceKind.EXPORT: export,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,8 @@ def run(
             "leave out --complete; or leave out --scenes and --limit",
         )
     shared_files = 0
-    path, kind = find_folder(places), "archive"
-    if path is not None:
-        kind = "export" if is_export(path) else str(identify_tree(path))
-    if against is not None and kind != ArchiveKind.RAW:
+    kind, path = identify(places, may_be_export=True)
+    if against is not None and kind is not SourceKind.RAW:
         problem = "is not a raw tree, and only such a tree has digests to compare"
         raise UsageError(
             f"{path or places[0]}: {problem}",
@@ -144,7 +144,7 @@ def run(
         numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
         checked = {name: count for name, (count, _) in numbers.items()}
         size_bytes = sum(size for _, size in numbers.values())
-        if kind == ArchiveKind.RAW and selection == Selection():
+        if kind is SourceKind.RAW and selection == Selection():
             shared_files, shared_bytes = raw.check_shared_files(path, findings, against, progress)
             size_bytes += shared_bytes
     splits = _compare_with_lists(
@@ -158,7 +158,7 @@ def run(
         )
     return VerifyReport(
         paths=paths,
-        kind=kind,
+        kind=str(kind),
         scenes=len(checked),
         shared_files=shared_files,
         vertices=sum(checked.values()),
