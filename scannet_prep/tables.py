@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.archive.source import ByteSource
+from scannet_prep.archive.byte_source import ByteSource
 from scannet_prep.base.errors import FileError, ProcessedFileError, UsageError
 from scannet_prep.base.files import write_atomically
-from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader, again_hint
 from scannet_prep.processed.scene import (
@@ -40,6 +39,7 @@ from scannet_prep.release.labels import (
     parse_label_set,
 )
 from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.source import SceneSource, open_processed
 from scannet_prep.training.dataset import ScanNet
 from scannet_prep.training.supervision import Formula, count_classes, weigh_classes
 
@@ -313,7 +313,7 @@ def write_table(
 class Records:
     """A place, and the entries of the manifest that were asked for, by scene id."""
 
-    place: ProcessedPlace
+    place: SceneSource
     entries: Mapping[str, SceneEntry]
 
     def read_meta(self, name: str) -> SceneMeta:
@@ -350,8 +350,7 @@ def _open(place: TablePlace, certificates: bool | Path = True) -> Records:
                 str(place.path), f"names {min(lost)} no longer", "open it again: ScanNet(...)"
             )
         return Records(opened.place, {name: opened.entries[name] for name in place.scene_ids})
-    places: Any = place if isinstance(place, Sequence) and not isinstance(place, str) else [place]
-    found = open_place(places, certificates=certificates)
+    found = open_processed(place, certificates=certificates)
     return Records(found, found.entries)
 
 

@@ -13,10 +13,10 @@ import pytest
 from commands import TEST, TRAIN, VAL, Outcome
 from commands import run_main as call
 
-from scannet_prep.archive import layout, open_archive
-from scannet_prep.archive.frames import compress, encode_seek_table, seek_row
-from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.source import shard_path
+from scannet_prep.archive import layout, open_archive, tar
+from scannet_prep.archive.frames import compress, encode_seek_table, read_size, seek_row
+from scannet_prep.archive.opened import Archive
+from scannet_prep.archive.shards import shard_path
 from scannet_prep.archive.writer import iter_archive
 from scannet_prep.base.files import write_atomically
 from scannet_prep.base.typed_json import encode_json
@@ -80,10 +80,13 @@ HEAD = layout.Head(layout.ArchiveKind.RAW, notice="a notice", program="a test")
 Files = Sequence[tuple[str, bytes]]
 
 
+def row_of(frame: bytes) -> bytes:
+    """The row of a frame in the seek table, by the size that its header names."""
+    return seek_row(frame, read_size(frame))
+
+
 def pad_file(name: str, data: bytes) -> bytes:
-    return (layout.encode_header(name, len(data)) + data).ljust(
-        layout.member_bytes(len(data)), b"\0"
-    )
+    return (tar.encode_header(name, len(data)) + data).ljust(tar.member_bytes(len(data)), b"\0")
 
 
 @dataclass
@@ -95,9 +98,9 @@ class Forgery:
 
     def join(self) -> bytes:
         """All of it, with a seek table that is right."""
-        last = pad_file(layout.INDEX_NAME, self.index), layout.END_OF_ARCHIVE
+        last = pad_file(layout.INDEX_NAME, self.index), tar.END_OF_ARCHIVE
         frames = [*self.frames, *(compress(data, 1) for data in last)]
-        return b"".join([*frames, encode_seek_table(list(map(seek_row, frames)))])
+        return b"".join([*frames, encode_seek_table(list(map(row_of, frames)))])
 
 
 def forge(
@@ -118,10 +121,10 @@ def forge(
         ("", [(layout.FORMAT_NAME, encode_json(head) + b"\n"), *others]),
         *scenes,
     ]:
-        content, members = b"", list[layout.Member]()
+        content, members = b"", list[tar.Member]()
         for name, data in files:
             members.append(
-                layout.Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest())
+                tar.Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest())
             )
             content += pad_file(name, data)
         stored, offset = compress(contents.get(scene_id, content), 1), sum(map(len, frames))
@@ -146,7 +149,7 @@ def find_parts(path: Path) -> dict[str, tuple[int, int]]:
     size = archive.source.size_bytes
     parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
     table = size - len(encode_seek_table([])) - 12 * (len(groups) + 2)
-    end = table - len(compress(layout.END_OF_ARCHIVE, 1))
+    end = table - len(compress(tar.END_OF_ARCHIVE, 1))
     return parts | {"index": (groups[-1].end, end), "end": (end, table), "table": (table, size)}
 
 

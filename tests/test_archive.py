@@ -19,6 +19,8 @@ from commands import SCENES, TEST, TRAIN, VAL, Verify
 
 from scannet_prep import archive as archive_package
 from scannet_prep.archive import open_archive
+from scannet_prep.archive.byte_source import FileSource, Stream
+from scannet_prep.archive.contents import SourceFile
 from scannet_prep.archive.layout import (
     ArchiveKind,
     check_names,
@@ -27,7 +29,7 @@ from scannet_prep.archive.layout import (
     identify_scene,
     parse_index,
 )
-from scannet_prep.archive.source import FileSource, Stream
+from scannet_prep.archive.tar import read_members, write_members
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.release.scene import Split
 
@@ -307,3 +309,9 @@ def test_an_archive_is_described_by_its_index_alone(
     assert (value["size_bytes"], value["failures"], value["missing_shards"]) == (len(data), {}, [])
     value = call("info", packed_dir / "raw.tar.zst", "--json").json
     assert (value["head"]["kind"], value["scene_ids"], value["options"]) == ("raw", [*SCENES], None)
+
+
+def test_written_members_are_what_reading_the_tar_bytes_finds() -> None:
+    named = (("a", b""), ("b.txt", b"x" * 512), ("c", b"y" * 513))
+    content, members = write_members([SourceFile.from_content(name, data) for name, data in named])
+    assert members == read_members(content)

@@ -5,7 +5,6 @@ import random
 import resource
 import signal
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from commands import COMMAND, limited, start_command
 from release_server import ROOT, ReleaseServer, Stall
 
 from scannet_prep import ScanNet
-from scannet_prep.archive import frames
-from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.source import find_missing_shards
+from scannet_prep.archive import open_archive
+from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.writer import iter_archive
 from scannet_prep.base.errors import FileError, MissingFileError
 from scannet_prep.base.files import run_lock, write_atomically
@@ -53,18 +51,6 @@ def old(tmp_path: Path) -> Path:
     small = write_tree(tmp_path / "small", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"old"})
     pack_tree(small, tmp_path / "a.tar.zst")
     return tmp_path / "a.tar.zst"
-
-
-def test_a_thread_that_never_ends_keeps_no_run_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "_LAST_TASKS_S", 0.1)
-    lock = threading.Event()  # for which the second task waits
-    results = frames.map_in_threads(lambda number: number and lock.wait(), [(1, 0), (1, 1)], jobs=2)
-    assert next(results) == 0
-    ending = threading.Thread(target=results.close, daemon=True)
-    ending.start()
-    ending.join(60)
-    assert not ending.is_alive()
-    lock.set()
 
 
 def test_a_pack_that_is_interrupted_leaves_the_old_archive(
@@ -176,7 +162,7 @@ def test_where_the_disk_is_full_nothing_is_half_unpacked(packed_dir: Path, tmp_p
     with pytest.raises((FileError, MissingFileError)):
         ScanNet(tmp_path / "out", split="train")
     # Another run for some of the scenes does not make the folder whole; the same one does.
-    first = Archive(packed_dir / "processed.tar.zst").index.scenes[0].scene_id
+    first = open_archive(packed_dir / "processed.tar.zst").index.scenes[0].scene_id
     assert (
         call(
             "unpack", packed_dir / "processed.tar.zst", "-o", tmp_path / "out", "--scenes", first

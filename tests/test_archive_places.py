@@ -19,10 +19,10 @@ from release_server import ROOT, ReleaseServer
 
 from scannet_prep import ScanNet
 from scannet_prep.archive.layout import ArchiveKind, Head
-from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.base.errors import ArchiveError, FileError, MissingFileError, UsageError
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
 from scannet_prep.release.scene import Split
+from scannet_prep.source import open_processed
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import run as run_verify
 
@@ -163,7 +163,7 @@ def test_only_what_is_needed_comes(
     assert ranges.count(expected["files"]) == ranges.count(expected[VAL]) == 1
     assert expected[TRAIN] not in ranges
     assert len(ranges) <= 8
-    reader = ArchiveReader([secret_url(server)], Split.TRAIN)
+    reader = open_processed(secret_url(server), Split.TRAIN)
     server.forget()
     assert reader.read(TRAIN) == (whole_dir / f"processed/train/{TRAIN}.npz").read_bytes()
     assert [request.range for request in server.requests()] == [expected[TRAIN]]
@@ -380,7 +380,7 @@ def test_a_scene_of_an_archive_is_the_file_that_was_packed(
     pack_tree(folder, tmp_path / "stored.tar.zst", level=0)
     start, end = find_parts(archive_path)["scene0000_00"]
     for path in (tmp_path / "stored.tar.zst", archive_path, flip(archive_path, end - 1)):
-        reader = ArchiveReader([path], Split.TRAIN)
+        reader = open_processed(path, Split.TRAIN)
         found = reader.read(min(reader.lengths))
         assert found == (folder / "train/scene0000_00.npz").read_bytes()
         assert not found.readonly

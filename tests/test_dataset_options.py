@@ -23,7 +23,7 @@ from scannet_prep import (
     collate,
 )
 from scannet_prep.base.errors import MissingFileError, TransformError, UsageError
-from scannet_prep.processed.reader import SceneCache
+from scannet_prep.processed.scene_cache import SceneCache
 from scannet_prep.transforms import Compose, Drop, GridSample, InstanceTargets, RotateZ
 
 torch_data = pytest.importorskip("torch.utils.data")

@@ -178,7 +178,7 @@ def test_a_path_inside_a_tree_or_to_nothing_gives_a_hint(
     for path, hint in (
         (raw_dir / "scans" / VAL, f"{raw_dir / 'scans'}, and choose {VAL}"),
         (out_dir / "train", f"{out_dir}, and choose train"),
-        (tmp_path / "x.gz", "give the folder"),
+        (tmp_path / "x.gz", "tar -xf" if command in {"verify", "info"} else "give the folder"),
         *(
             (tmp_path / "nowhere", f"scannet-prep {origin}")
             for origin in ("download", "process", "demo")

@@ -22,6 +22,7 @@ from archives import (
     pack_tree,
     pad_file,
     read_tree,
+    row_of,
     unpack_pipe,
     write_tree,
 )
@@ -29,10 +30,11 @@ from commands import TEST, TRAIN, VAL, limited_memory
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
-from scannet_prep.archive.frames import compress, decompress, encode_seek_table, seek_row
+from scannet_prep.archive.byte_source import PipeSource
+from scannet_prep.archive.frames import compress, decompress, encode_seek_table
 from scannet_prep.archive.groups import ArchiveSet
-from scannet_prep.archive.layout import END_OF_ARCHIVE, INDEX_NAME, ArchiveKind, Head, encode_header
-from scannet_prep.archive.source import PipeSource
+from scannet_prep.archive.layout import INDEX_NAME, ArchiveKind, Head
+from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header
 from scannet_prep.base.errors import ArchiveError, ScanNetPrepError
 from scannet_prep.base.progress import Progress
 from scannet_prep.stages import info, unpack, verify
@@ -273,7 +275,7 @@ def test_index_whose_name_is_damaged_costs_no_scene(tmp_path: Path) -> None:
     index[-1] ^= 1
     frames = [*forgery.frames, bytes(index), compress(END_OF_ARCHIVE, 1)]
     (tmp_path / "a.tar.zst").write_bytes(
-        b"".join([*frames, encode_seek_table(list(map(seek_row, frames)))])
+        b"".join([*frames, encode_seek_table(list(map(row_of, frames)))])
     )
     for report in unpack_both(tmp_path / "a.tar.zst", tmp_path):
         assert (set(report.scenes), report.failures, len(report.damages)) == ({*IDS}, (), 1)
@@ -415,7 +417,7 @@ def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     bomb = b"".join([*map(packer.compress, pieces), packer.flush()])
     yield (
         "an index of zeros",
-        first + bomb + end + encode_seek_table(list(map(seek_row, (first, bomb, end)))),
+        first + bomb + end + encode_seek_table(list(map(row_of, (first, bomb, end)))),
     )
     yield "an index of zeros in a stream", first + bomb
     yield (

@@ -15,13 +15,42 @@
     | seek table                     |    stored size, size and checksum of each frame above
     +--------------------------------+
 
-Every frame is a zstd frame that states the size of its content and ends in a checksum of it. Its content is tar: a
-header of 512 bytes for each file, the file, zeros up to the next multiple of 512. So all frames together are one tar
-file. The seek table is that of zstd's seekable format, and other readers of it find any byte.
+Every frame is a zstd frame that records the size of its content and ends with its checksum. Its content is tar: for
+each file a header of 512 bytes, the file, and zeros up to the next multiple of 512. All frames together are one tar
+file. The seek table is that of zstd's seekable format, so other readers of that format find any byte.
+
+The journeys, each drawn in the first module that it enters:
+
+    pack      contents -> writer -> tar, frames -> output
+    one file  opened -> byte_source, frames -> layout
+    unpack    groups -> opened, or frame after frame -> frames, tar
 """
 
 from __future__ import annotations
 
-from scannet_prep.archive.reader import Archive as open_archive  # noqa: N813 - called like the function `open`
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scannet_prep.archive.byte_source import Place
+    from scannet_prep.archive.opened import Archive
 
 __all__ = ["open_archive"]
+
+
+def open_archive(place: Place, *, certificates: bool | Path = True) -> Archive:
+    """Open an archive by its index.
+
+    Args:
+        place: A path, an address, or an object that reads the bytes.
+        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+
+    Raises:
+        ArchiveError: It is truncated, damaged at its end, or was written by another program.
+        ScanNetPrepError: See `open_bytes`.
+    """
+    # Imported here: whoever only asks what a path is needs no zstandard.
+    from scannet_prep.archive.byte_source import open_bytes
+    from scannet_prep.archive.opened import Archive
+
+    return Archive(open_bytes(place, certificates=certificates))

@@ -1,44 +1,47 @@
-"""Zstandard frames: made, and read within bounds, in threads; and the seek table, by which other programs find them.
+"""Zstandard frames, read within bounds, and the seek table, by which other programs find them.
 
-Formats: https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md and
+Formats:
+https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md
 https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md
 """
 
 from __future__ import annotations
 
 import struct
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from queue import SimpleQueue
-from typing import Any, TypeVar
 
 import numpy as np
 import zstandard
 
-from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES, MAX_INDEX_BYTES
-from scannet_prep.archive.source import ByteSource, Stream
+from scannet_prep.archive.byte_source import ByteSource, Stream
+from scannet_prep.archive.layout import (
+    FREE_BYTES,
+    MAX_CONTENT_BYTES,
+    MAX_INDEX_BYTES,
+    max_frame_bytes,
+)
 from scannet_prep.base.errors import ContentError
 from scannet_prep.base.files import Buffer
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 _MAX_HEADER_BYTES = 18
-_MAX_HELD_BYTES = 160 << 20
-_LAST_TASKS_S = 10.0  # how long threads may go on with what they are at when the caller stops early
 _MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
-# A frame may hold so many times its own size and 1 MiB more, so that a small file cannot ask for much memory. Scenes
-# compress to a fifth at most; what compresses better than this limit is stored.
+# The content of a frame is at most 1 MiB plus this many times its own size, so that a small file
+# cannot request much memory. Scenes compress to a fifth at best; what compresses better than this
+# limit is stored.
 _MAX_RATIO = 100
 _MAX_BLOCK_BYTES = 1 << 17
-_RAW, _RLE, _RESERVED = 0, 1, 3
+_RAW_BLOCK = 0
+_RLE_BLOCK = 1
+_RESERVED_BLOCK = 3
+_BLOCK_HEADER_BYTES = 3
 _CHECKSUM_BYTES = 4
-_DESCRIPTOR_BYTE, _CHECKSUM_FLAG = 4, 0b0000_0100
+_DESCRIPTOR_BYTE = 4
+_CHECKSUM_FLAG = 0b0000_0100
 _FASTEST_LEVEL = -(1 << 17)
-_SKIPPABLE_MAGIC, _SEEKABLE_MAGIC = b"\x5e\x2a\x4d\x18", b"\xb1\xea\x92\x8f"
+
+_SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
+_SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
 _HAS_CHECKSUMS = 0b1000_0000
 _TABLE_HEADER = struct.Struct("<4sI")
 _TABLE_ROW = struct.Struct("<II4s")
@@ -46,76 +49,97 @@ _TABLE_FOOTER = struct.Struct("<IB4s")
 
 
 def compress(content: Buffer, level: int) -> bytes:
-    """Make one frame, always the same for the same content, level (1..22; 0 stores) and version of zstd."""
+    """Make a frame.
+
+    Args:
+        content: What it holds.
+        level: Compression level of zstd, 1..22; 0 stores.
+
+    Returns:
+        The frame, always the same for the same content, level and version of zstd.
+    """
     compressor = zstandard.ZstdCompressor(
         level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True
     )
     frame = compressor.compress(content)
-    if level and len(content) <= FREE_BYTES + _MAX_RATIO * len(frame):
+    if level and len(content) <= _max_content_bytes(frame):
         return frame
-    # Wrap into uncompressed blocks, which zstd offers no level for: content size in 4 bytes, a window of 128 KiB.
+    return _store(content, checksum=frame[-_CHECKSUM_BYTES:])
+
+
+def _store(content: Buffer, checksum: bytes) -> bytes:
+    """Make a frame of uncompressed blocks, for which zstd offers no level."""
     view = memoryview(content)
-    pieces: list[Buffer] = [
-        struct.pack("<4sBBI", zstandard.FRAME_HEADER, 0b1000_0100, 7 << 3, len(view))
-    ]
+    # Descriptor: content size in 4 bytes, with a checksum. Window: 128 KiB.
+    header = struct.pack("<4sBBI", zstandard.FRAME_HEADER, 0b1000_0100, 7 << 3, len(view))
+    pieces: list[Buffer] = [header]
     for start in range(0, max(len(view), 1), _MAX_BLOCK_BYTES):
         block = view[start : start + _MAX_BLOCK_BYTES]
         is_last = start + _MAX_BLOCK_BYTES >= len(view)
-        pieces += [(len(block) << 3 | _RAW << 1 | is_last).to_bytes(3, "little"), block]
-    return b"".join([*pieces, frame[-_CHECKSUM_BYTES:]])
+        block_header = len(block) << 3 | _RAW_BLOCK << 1 | is_last
+        pieces.append(block_header.to_bytes(_BLOCK_HEADER_BYTES, "little"))
+        pieces.append(block)
+    pieces.append(checksum)
+    return b"".join(pieces)
 
 
 def read_size(frame: Buffer) -> int:
-    """How much a frame of this program holds, by its header; a `ContentError` where it is not one."""
+    """Read the size of the content of a frame from its header.
+
+    Raises:
+        ContentError: This program does not make such a frame.
+    """
     try:
         parameters = zstandard.get_frame_parameters(frame)
     except zstandard.ZstdError as error:
         raise ContentError(f"no frame begins here: {error}") from None
-    # A frame that says its content is its window needs no more than the content.
-    if parameters.dict_id or parameters.window_size > max(
-        _MAX_WINDOW_BYTES, parameters.content_size
-    ):
+    content_bytes = int(parameters.content_size)  # the largest of all numbers if it is not recorded
+    # The window of a frame may be its content; that takes no more memory than the content.
+    if parameters.dict_id or parameters.window_size > max(_MAX_WINDOW_BYTES, content_bytes):
         raise ContentError("a frame needs a dictionary, or too large a window")
-    if (
-        parameters.content_size > MAX_CONTENT_BYTES
-    ):  # the largest of all numbers where it does not say
-        raise ContentError(
-            f"a frame is said to hold {parameters.content_size:,} bytes, at most {MAX_CONTENT_BYTES:,}"
-        )
-    return int(parameters.content_size)
+    if content_bytes > MAX_CONTENT_BYTES:
+        sizes = f"{content_bytes:,} bytes, at most {MAX_CONTENT_BYTES:,}"
+        raise ContentError(f"a frame is said to hold {sizes}")
+    return content_bytes
 
 
 def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
-    """Decompress a frame whose content is said to have a size, whether its checksum holds or not.
+    """Decompress a frame, even if its checksum is wrong.
+
+    Args:
+        frame: The frame.
+        size_bytes: The expected size of its content.
 
     Returns:
-        The content, in memory that is writable and nobody else's; and whether the checksum of the frame holds. If not,
-        only another digest can tell whether the content is right.
+        The content, in writable memory of its own; and whether the checksum is right. If not,
+        another digest has to prove that the content is right.
 
     Raises:
-        ContentError: It cannot be decompressed, or would hold more than a frame of its size may.
+        ContentError: It cannot be decompressed, or its content would be larger than allowed.
     """
-    found, limit = read_size(frame), FREE_BYTES + _MAX_RATIO * len(frame)
-    if found != size_bytes or found > limit:  # before memory is taken
-        raise ContentError(
-            f"a frame is said to hold {found:,} bytes, expected {size_bytes:,} and at most {limit:,}"
-        )
+    # Checked before memory is allocated.
+    found_bytes = read_size(frame)
+    max_bytes = _max_content_bytes(frame)
+    if found_bytes != size_bytes or found_bytes > max_bytes:
+        expected = f"expected {size_bytes:,} and at most {max_bytes:,}"
+        raise ContentError(f"a frame is said to hold {found_bytes:,} bytes, {expected}")
     try:
-        return _decompress(frame, size_bytes), bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
+        content = _decompress(frame, size_bytes)
+        return content, bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     except ContentError:
+        # Perhaps only the checksum is damaged: try again without it.
         bare = bytearray(frame[:-_CHECKSUM_BYTES])
         bare[_DESCRIPTOR_BYTE] &= ~_CHECKSUM_FLAG
         return _decompress(bare, size_bytes), False
 
 
 def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     try:
         content = np.empty(size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
-        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
-            frame
-        ) as reader:
+        with decompressor.stream_reader(frame) as reader:
             count = reader.readinto(content) if size_bytes else 0
-            is_more = bool(reader.read(1))  # with the last byte, the checksum is compared
+            is_more = bool(reader.read(1))  # also compares the checksum
     except zstandard.ZstdError as error:
         raise ContentError(f"a frame cannot be decompressed: {error}") from None
     except MemoryError:
@@ -126,7 +150,7 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
 
 
 def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
-    """Decompress so much of a frame of any program, which proves nothing yet; empty where that is impossible."""
+    """Decompress the beginning of a frame of any program, unchecked; empty if impossible."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     with (
         suppress(zstandard.ZstdError),
@@ -137,146 +161,94 @@ def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
 
 
 def read_frame(stream: Stream) -> bytes:
-    """Take the next frame off a stream, by the headers of its blocks.
+    """Take the next frame from a stream, by the headers of its blocks.
 
     Raises:
-        ContentError: No frame of this program begins here, a block is damaged, or the stream ends first.
+        ContentError: No frame of this program begins here, a block is damaged, or the stream ends
+            too early.
     """
     header = stream.peek(0, _MAX_HEADER_BYTES)
-    limit = FREE_BYTES + read_size(header) * 257 // 256
-    position, is_last = zstandard.frame_header_size(header), False
-    while not is_last and len(head := stream.peek(position, 3)) == 3:
-        number = int.from_bytes(head, "little")
-        is_last, kind, block_bytes = bool(number & 1), number >> 1 & 3, number >> 3
-        if kind == _RESERVED or block_bytes > _MAX_BLOCK_BYTES or position > limit:
+    max_bytes = max_frame_bytes(read_size(header))
+    position = zstandard.frame_header_size(header)
+    is_last = False
+    while not is_last:
+        block_header = stream.peek(position, _BLOCK_HEADER_BYTES)
+        if len(block_header) < _BLOCK_HEADER_BYTES:
+            break
+        number = int.from_bytes(block_header, "little")
+        is_last = bool(number & 1)
+        block_type = number >> 1 & 3
+        block_bytes = number >> 3
+        is_possible = block_type != _RESERVED_BLOCK and block_bytes <= _MAX_BLOCK_BYTES
+        if not is_possible or position > max_bytes:
             raise ContentError("a frame has a damaged block")
-        position += 3 + (1 if kind == _RLE else block_bytes)
+        # A run-length block stores one byte, whatever its size is.
+        position += _BLOCK_HEADER_BYTES + (1 if block_type == _RLE_BLOCK else block_bytes)
     frame = stream.take(position + _CHECKSUM_BYTES)
     if not is_last or len(frame) < position + _CHECKSUM_BYTES:
         raise ContentError("the archive ends in the middle of a frame")
     return frame
 
 
-def seek_row(frame: Buffer) -> bytes:
-    """What the seek table says of a frame: its size in the file, that of its content, and its checksum.
+def seek_row(frame: Buffer, size_bytes: int) -> bytes:
+    """Make the row of a frame in the seek table: its size, the size of its content, its checksum.
 
-    The checksum is its last four bytes, the low 32 bits of the content's XXH64, little-endian. Of a frame that is not
-    one of this program, a `ContentError` is raised.
+    The checksum is the last four bytes of the frame: the low 32 bits of the XXH64 of the content,
+    little-endian.
     """
-    return _TABLE_ROW.pack(len(frame), read_size(frame), bytes(frame[-_CHECKSUM_BYTES:]))
+    return _TABLE_ROW.pack(len(frame), size_bytes, bytes(frame[-_CHECKSUM_BYTES:]))
 
 
 def encode_seek_table(rows: Sequence[bytes]) -> bytes:
-    """Encode the seek table from its rows, with everything around it."""
+    """Encode the seek table: a skippable frame with the rows of all frames."""
     body = b"".join(rows)
     footer = _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
     return _TABLE_HEADER.pack(_SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
 
 
 def has_seek_table(stream: Stream, rows: Sequence[bytes | None]) -> bool:
-    """Whether the seek table with these rows comes next; where one is None, whatever is there is right."""
-    found = stream.take(len(encode_seek_table([bytes(_TABLE_ROW.size)] * len(rows))))
-    there = [
-        found[start : start + _TABLE_ROW.size]
-        for start in range(_TABLE_HEADER.size, len(found), _TABLE_ROW.size)
-    ]
-    return found == encode_seek_table(
-        [row or other for row, other in zip(rows, there, strict=False)]
-    )
+    """Whether the seek table of some frames comes next in a stream.
+
+    Args:
+        stream: The stream.
+        rows: The row of each frame; None for one that was not read, whose row may be anything.
+    """
+    blank = bytes(_TABLE_ROW.size)
+    found = stream.take(len(encode_seek_table([blank] * len(rows))))
+    expected = []
+    for number, row in enumerate(rows):
+        start = _TABLE_HEADER.size + number * _TABLE_ROW.size
+        expected.append(row or found[start : start + _TABLE_ROW.size])
+    return found == encode_seek_table(expected)
 
 
 def find_index(source: ByteSource) -> tuple[int, int, int]:
-    """Find the last frame but one of a file, by the last rows of the seek table; of the others, nothing is looked at.
+    """Find the frame of the index, the last but one, by the last rows of the seek table.
 
     Returns:
-        Where it begins, its size in the file, and how many frames lie before it.
+        Where it begins, its size, and the number of frames before it.
 
     Raises:
-        ContentError: The file does not end in a seek table, or it is damaged.
+        ContentError: The file does not end in a seek table, or the table is damaged.
         ArchiveError: The file cannot be read.
     """
+    # The end of the file: the rows of the index and of the end of the tar stream, and the footer.
     tail_bytes = 2 * _TABLE_ROW.size + _TABLE_FOOTER.size
     tail = source.read(max(0, source.size_bytes - tail_bytes), tail_bytes).rjust(tail_bytes, b"\0")
-    (stored_bytes, *_), (end_bytes, *_) = _TABLE_ROW.iter_unpack(tail[: -_TABLE_FOOTER.size])
-    count, *mark = _TABLE_FOOTER.unpack(tail[-_TABLE_FOOTER.size :])
+    index_row, end_row = _TABLE_ROW.iter_unpack(tail[: -_TABLE_FOOTER.size])
+    count, flags, magic = _TABLE_FOOTER.unpack(tail[-_TABLE_FOOTER.size :])
+    index_bytes = index_row[0]
+    end_bytes = end_row[0]
     table_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
-    offset = source.size_bytes - table_bytes - end_bytes - stored_bytes
-    if (
-        mark != [_HAS_CHECKSUMS, _SEEKABLE_MAGIC]
-        or count < 3
-        or offset < 0
-        or stored_bytes > MAX_INDEX_BYTES
-    ):
+    offset = source.size_bytes - table_bytes - end_bytes - index_bytes
+
+    is_seek_table = (flags, magic) == (_HAS_CHECKSUMS, _SEEKABLE_MAGIC) and count >= 3
+    if not is_seek_table or offset < 0 or index_bytes > MAX_INDEX_BYTES:
         raise ContentError(
             "the file does not end in a seek table: it is truncated, or something follows its end"
         )
-    return offset, stored_bytes, count - 2
+    return offset, index_bytes, count - 2
 
 
-def map_in_threads(
-    function: Callable[[Item], Result],
-    items: Iterable[tuple[int, Item]],
-    *,
-    jobs: int,
-    on_error: Callable[[], object] = lambda: None,
-) -> Generator[Result]:
-    """Call a function for each item, in several threads; yields the results in order. What it raises ends everything.
-
-    Not by a `ThreadPoolExecutor`: an interrupt in the main thread can leave a lock of a future locked, and Python waits
-    for its threads for ever. Here the main thread holds no lock, and waits for no thread for long.
-
-    Args:
-        function: What to call.
-        items: How many bytes each takes in memory, and the item; taken one by one, when there is room. At most 160 MiB
-            are under way; a larger item has all to itself.
-        jobs: How many threads.
-        on_error: Called before threads are waited for, where that is not the end: what they wait for has to end.
-    """
-    tasks, pending = SimpleQueue[Any](), deque[tuple[int, SimpleQueue[Any]]]()
-    threads, is_over = list[threading.Thread](), threading.Event()
-
-    def take() -> Result:
-        result, error = pending.popleft()[1].get()
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]
-
-    try:
-        while len(threads) < jobs:
-            thread = threading.Thread(target=_work, args=(function, tasks, is_over), daemon=True)
-            thread.start()
-            threads.append(thread)  # now that it can be waited for
-        for size_bytes, item in items:
-            while pending and (
-                len(pending) > 2 * jobs
-                or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
-            ):
-                yield take()
-            pending.append((size_bytes, SimpleQueue()))
-            tasks.put((item, pending[-1][1]))
-            del item
-        while pending:
-            yield take()
-    except BaseException:
-        on_error()
-        raise
-    finally:
-        is_over.set()
-        for _ in range(jobs):
-            tasks.put(None)
-        end = time.monotonic() + _LAST_TASKS_S
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
-
-
-def _work(
-    function: Callable[[Item], object], tasks: SimpleQueue[Any], is_over: threading.Event
-) -> None:
-    """Do tasks in a thread, each an item and the queue for its result or error; None is the end."""
-    while (task := tasks.get()) is not None and not is_over.is_set():
-        item, answer = task
-        try:
-            answer.put((function(item), None))
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-            answer.put((None, error))
-        del task, item, answer  # they may hold the bytes of a frame
+def _max_content_bytes(frame: Buffer) -> int:
+    return FREE_BYTES + _MAX_RATIO * len(frame)

@@ -1,4 +1,4 @@
-"""Writes archives with their checksum files: to files, into a pipe, or into a bucket; and compares older ones."""
+"""Writes archives to files, into a pipe or into a bucket; and compares existing ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from scannet_prep.archive.byte_source import Stream, open_bytes
 from scannet_prep.archive.checksum import Digest, checksum_path, encode_checksum
-from scannet_prep.archive.source import SUFFIX, Stream, find_shards, open_source
-from scannet_prep.archive.writer import Contents
+from scannet_prep.archive.contents import Contents
+from scannet_prep.archive.shards import SUFFIX, find_shards
 from scannet_prep.base.errors import FileError, NotOnServerError
 from scannet_prep.base.files import (
     make_directory,
@@ -43,7 +44,7 @@ def working_beside(target: Path) -> Iterator[None]:
     """Lock the folder of an archive, and remove what this and earlier runs leave there."""
     make_directory(target.parent)
     with run_lock(target.parent):
-        # Reports, pictures and other archives may be written there at the same time.
+        # Only files of this archive: other programs may write reports or archives there meanwhile.
         stem = re.escape(target.name.removesuffix(SUFFIX))
         names = rf"{stem}(-\d+-of-\d+)?{re.escape(SUFFIX)}(\.sha256)?"
         remove_temporaries(target.parent, names=names)
@@ -56,21 +57,24 @@ def working_beside(target: Path) -> Iterator[None]:
 def find_same(
     contents: Contents, target: Path | str, make: Make, progress: Progress
 ) -> WrittenArchive | None:
-    """Compare an archive with what would be written, byte for byte; None if they differ, or there is none.
+    """Compare an existing archive with the one that would be written, byte for byte.
 
-    The checksum file of one that is the same is written if it is missing or differs.
+    If they are the same, the checksum file beside it is written unless it is right already.
+
+    Returns:
+        Its size and SHA-256; None if it differs, or does not exist.
 
     Raises:
         OutputError: The checksum file cannot be written.
     """
     digest = Digest()
-    with suppress(FileError, NotOnServerError):  # not there, empty, or changed in the meantime
-        stream = Stream(open_source(target))
+    with suppress(FileError, NotOnServerError):  # it does not exist, or changes meanwhile
+        stream = Stream(open_bytes(target))
         with progress.work("compare", contents.size_bytes, "B"):
             for piece in digest.watch(make(contents)):
                 if stream.take(len(piece)) != piece:
                     return None
-        if stream.take(1):
+        if stream.peek(0, 1):
             return None
         if isinstance(target, Path):
             write_if_changed(checksum_path(target), encode_checksum(target, digest.sha256))
@@ -78,22 +82,25 @@ def find_same(
     return None
 
 
-def write(
+def write_archives(
     parts: Mapping[str, Contents],
     target: Path | str | None,
     make: Make,
-    pipe: int,
     *,
+    pipe: int,
     has_shards: bool,
 ) -> dict[str, WrittenArchive]:
-    """Write one archive or all shards; gives size and SHA-256 of each, by name.
+    """Write one archive, or all shards of a set.
 
     Args:
         parts: What goes into each archive, by its name.
-        target: As `run` takes it.
+        target: Path of the archive or of the set, address in a bucket, or None for a pipe.
         make: Makes the bytes of an archive.
-        pipe: Number of the open file that takes the archive, where there is no target.
-        has_shards: Whether shards are written, and replace those of an earlier run.
+        pipe: Open file descriptor that takes the archive if there is no target.
+        has_shards: Whether shards are written. They replace those of an earlier run.
+
+    Returns:
+        Size and SHA-256 of each archive, by name.
     """
     if isinstance(target, Path):
         old_paths = find_shards(target) if has_shards else ()
@@ -114,24 +121,26 @@ def write(
 def _write_files(
     parts: Mapping[Path, Contents], old_paths: Iterable[Path], make: Make
 ) -> dict[str, WrittenArchive]:
-    """Write archives with their checksum files; they get their names when all of them are on the disk.
+    """Write archives with their checksum files; they get their names when all are on the disk.
 
-    A run that is killed meanwhile leaves the old shards, or a set that lacks some, which readers refuse; never a
-    mixture. It may leave an archive without a checksum file, but none with that of another archive.
+    A run that is killed leaves the old shards, or a set that lacks some and is refused by readers,
+    but never a mixture. It may leave an archive without a checksum file, but never with that of
+    another archive.
     """
     temporaries = dict[Path, Path]()
     written = dict[str, WrittenArchive]()
     for path, contents in parts.items():
         digest = Digest()
-        temporaries[path] = write_temporary(path, digest.watch(make(contents)), is_durable=True)
+        pieces = digest.watch(make(contents))
+        temporaries[path] = write_temporary(path, pieces, is_durable=True)
         written[str(path)] = WrittenArchive(digest.size_bytes, digest.sha256)
+
     for path in (*old_paths, *parts):
         remove_file(checksum_path(path))
     for path in old_paths:
         path.unlink()
     for path, temporary_path in temporaries.items():
         put_in_place(temporary_path, path)
-        write_atomically(
-            checksum_path(path), [encode_checksum(path, written[str(path)].sha256)], is_durable=True
-        )
+        checksum = encode_checksum(path, written[str(path)].sha256)
+        write_atomically(checksum_path(path), [checksum], is_durable=True)
     return written

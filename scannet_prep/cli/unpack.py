@@ -24,7 +24,7 @@ from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, describe_list, format_count
 
 if TYPE_CHECKING:
-    from scannet_prep.archive.source import Place
+    from scannet_prep.source import Place
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -44,7 +44,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    from scannet_prep.archive.source import PipeSource
+    from scannet_prep.archive.byte_source import PipeSource
     from scannet_prep.stages import unpack
 
     archives: list[Place] = arguments.archives

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,4 +52,5 @@ def make_format(name: str, options: ExportOptions) -> ExportFormat:
 
 def is_export(path: Path) -> bool:
     """Whether `scannet-prep export` made a folder; it may look like a processed one."""
-    return (path / EXPORT_NAME).is_file()
+    # Unlike Path.is_file, this returns False if access fails.
+    return os.path.isfile(path / EXPORT_NAME)  # noqa: PTH113

@@ -14,18 +14,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import ContentError, FileError, MissingFileError, UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import read_file
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
 from scannet_prep.evaluation.scores import check_integers
-from scannet_prep.place import open_place
 from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
 from scannet_prep.release.labels import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.source import Place, open_processed
 from scannet_prep.training.dataset import ScanNet
-from scannet_prep.tree import check_is_no_export
 
 Task: TypeAlias = Literal["semantic", "instance"]
 
@@ -182,13 +180,12 @@ def find_predictions(
         ScanNetPrepError: The processed scenes cannot be read.
     """
     paths = find_prediction_files(folder, task)
-    check_is_no_export(place)
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
         )  # of scenes that failed in processing: it is told how many there are
         if label_set is None:
-            label_set = open_place([place]).options.label_set
+            label_set = open_processed(place).options.label_set
         label_set = parse_label_set(label_set)
         keys = ("labels", "instances")
         datasets = [ScanNet(place, split=split, labels=label_set, keys=keys) for split in splits]

@@ -146,7 +146,7 @@ def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any
 def _count_mask_classes(
     prediction: Any,
     truth: InstanceTruth,
-    label_set: LabelSet,  # noqa: ANN401
+    label_set: LabelSet,
 ) -> NDArray[np.int64]:
     """Count masks by the class that most of their labeled vertices have and by the predicted class, (K, K + 1)."""
     class_count = len(label_set)

@@ -1,7 +1,7 @@
-"""Tells what is in a raw or a processed tree, or in archives.
+"""Summarizes a raw tree, a processed folder, or archives.
 
-Of a processed tree, what the manifest says, or the files where there is none. Of a raw one, sizes, and vertices by the
-headers of the meshes. Of archives, what their indexes say.
+A processed folder is described by its manifest or, without one, by its files; a raw tree by the sizes of its files and
+the headers of its meshes; archives by their indexes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scannet_prep.archive.layout import ArchiveKind, Head
-from scannet_prep.archive.reader import open_archives
-from scannet_prep.archive.source import Place, find_missing_shards
+from scannet_prep.archive.layout import Head
+from scannet_prep.archive.opened import open_archives
+from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.base.progress import Progress
 from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.scene import ProcessOptions
@@ -30,7 +30,7 @@ from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import find_official_split
-from scannet_prep.tree import find_folder, identify_tree
+from scannet_prep.source import Place, SourceKind, identify
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,44 +91,39 @@ def run(
         UsageError: Several folders, the same archive twice, or not an address.
         TransferError: An archive is on a web server, which does not give it.
     """
-    if (path := find_folder(places)) is None:
+    kind, folder = identify(places)
+    if folder is None:
         return _read_archives(places, certificates)
-    if identify_tree(path) is ArchiveKind.PROCESSED:
-        return _read_processed(path)
-    return _read_raw(path, progress or Progress())
+    if kind is SourceKind.PROCESSED:
+        return _read_processed(folder)
+    return _read_raw(folder, progress or Progress())
 
 
 def _read_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
-    opened = open_archives(places, certificates=certificates)
-    names, head = tuple(archive.name for archive in opened), opened[0].index.head
-    scenes = {scene.scene_id: scene for archive in opened for scene in archive.index.scenes}
-    failures = {
-        name: text
-        for archive in opened
-        for name, text in archive.index.failures.items()
-        if name not in scenes
-    }
+    archives = open_archives(places, certificates=certificates)
+    head = archives[0].index.head
+    scenes = {}
+    failures: dict[str, str] = {}
+    for archive in archives:
+        failures |= archive.index.failures
+        for scene in archive.index.scenes:
+            scenes[scene.scene_id] = scene
+    numbers = []
+    for scene in scenes.values():
+        sizes = {"stored_bytes": scene.stored_bytes, "size_bytes": scene.size_bytes}
+        numbers.append((scene.split, {"vertices": scene.vertex_count, **sizes}))
+    names = tuple(archive.name for archive in archives)
     return Info(
         paths=names,
         kind="archive",
-        splits=count_by_split(
-            (
-                it.split,
-                {
-                    "vertices": it.vertex_count,
-                    "stored_bytes": it.stored_bytes,
-                    "size_bytes": it.size_bytes,
-                },
-            )
-            for it in scenes.values()
-        ),
+        splits=count_by_split(numbers),
         scene_ids=tuple(sorted(scenes)),
         head=head,
         program=head.program,
         options=head.options,
-        failures=failures,
+        failures={name: text for name, text in failures.items() if name not in scenes},
         missing_shards=find_missing_shards(names),
-        size_bytes=sum(archive.source.size_bytes for archive in opened),
+        size_bytes=sum(archive.source.size_bytes for archive in archives),
     )
 
 

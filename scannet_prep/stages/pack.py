@@ -1,26 +1,37 @@
-"""A folder of scenes in, one archive or several shards out."""
+"""A folder of scenes in, one archive or several shards out.
+
+folder -- find_contents: names, sizes and the manifest -> Contents
+-- _divide: one archive, or shards
+-- archive.writer: iter_archive, in threads -> the bytes of each
+-- archive.output: find_same compares them, or write_archives writes them
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from shlex import quote
 
 import msgspec
 
-from scannet_prep.archive import layout
+from scannet_prep.archive import layout, open_archive
 from scannet_prep.archive.checksum import CHECKSUM_SUFFIX
+from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
 from scannet_prep.archive.layout import DEFAULT_LEVEL, MAX_CONTENT_BYTES, ArchiveKind, Head
-from scannet_prep.archive.output import PIPE_NAME, WrittenArchive, find_same, working_beside, write
-from scannet_prep.archive.reader import Archive
-from scannet_prep.archive.source import SUFFIX, find_shards, shard_path
-from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, iter_archive
+from scannet_prep.archive.output import (
+    PIPE_NAME,
+    WrittenArchive,
+    find_same,
+    working_beside,
+    write_archives,
+)
+from scannet_prep.archive.shards import SUFFIX, find_shards, shard_path
+from scannet_prep.archive.writer import iter_archive
 from scannet_prep.base.errors import (
     FileError,
     ForeignFileError,
@@ -34,17 +45,20 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.base.typed_json import encode_json
 from scannet_prep.base.version import VERSION
 from scannet_prep.processed import folder
-from scannet_prep.processed.manifest import MANIFEST_NAME, encode_manifest
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, encode_manifest
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
-from scannet_prep.raw.layout import find_raw_scenes
+from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release.files import ACCEPTANCE_NAME, MESH, SPLIT_DIRS
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import find_official_split
+from scannet_prep.source import SourceKind, identify_folder
 from scannet_prep.stages.selection import Selection
-from scannet_prep.tree import identify_tree
 
+# Passed over without a word: what tar unpacks of an archive, the lock of a run, and the record that
+# one person has accepted the terms.
 _PASSED_OVER = (layout.OWN_PREFIX.rstrip("/"), ACCEPTANCE_NAME)
+_MADE_BY_PROGRAMS = (SUFFIX, CHECKSUM_SUFFIX, ".aria2")
 _PROGRAM = f"scannet-prep {VERSION}"
 
 
@@ -53,18 +67,20 @@ class PackReport:
     """What `run` did.
 
     Attributes:
-        archives: Sizes of the archive or the shards that were written, or are up to date, by path.
+        archives: Sizes of the archive or of the shards, written or up to date, by path.
         sha256: Their SHA-256, by path.
-        has_checksum_files: Whether `PATH.sha256` is beside each archive: not in a pipe or a bucket.
+        has_checksum_files: Whether `PATH.sha256` is beside each archive: not for a pipe or a bucket.
         kind: What they were made from.
-        options: The options that processed scenes were made with; None for raw ones.
-        scenes: How many scenes are in all archives.
+        options: The options of processed scenes; None for raw ones.
+        scenes: Number of scenes in all archives.
         splits: Number of scenes in each split.
         size_bytes: Size of what was packed, before compression.
-        up_to_date: Whether nothing had to be done: the archive was read, and holds just what the folder does.
-        oversized: Sizes of the archives that are larger than a shard may be because of a single scene, by its id.
-        missing: Why scenes are not there that failed in processing, by id.
-        left_out: Files and folders that did not go in, because a tree of that kind has no such names; sorted.
+        up_to_date: Whether nothing was written, because the archive already equals the folder.
+        oversized: Sizes of the archives that exceed the size of a shard because of a single scene,
+            by its id.
+        missing: Why scenes that failed in processing are missing, by id.
+        left_out: Files and folders that were not packed, because their names do not belong into a
+            tree of that kind; sorted.
     """
 
     archives: Mapping[str, int] = field(hash=False)
@@ -93,41 +109,40 @@ def run(
     progress: Progress | None = None,
     pipe: int = 1,
 ) -> PackReport:
-    """Pack a folder. The archive gets its name when it is whole and on the disk.
+    """Pack a folder. The archive gets its name when it is complete and on the disk.
 
     Args:
         source: A processed folder or a raw tree.
-        target: The archive, `*.tar.zst`: a path, or an address in a bucket, such as `s3://BUCKET/NAME.tar.zst`; None
-            for a pipe.
+        target: The archive, `*.tar.zst`: a path, or an address in a bucket, such as
+            `s3://BUCKET/NAME.tar.zst`; None for a pipe.
         selection: Which scenes; all by default.
         level: Compression level of zstd, 1..22; 0 stores.
-        shard_bytes: Largest size of a file, for several shards; None for one file.
-        is_forced: Whether to pack again what is up to date, and to replace an archive that holds more scenes.
-        jobs: How many threads compress.
+        shard_bytes: Maximum size of a file, for several shards; None for one file.
+        is_forced: Whether to pack even if the archive is up to date, or if it holds more scenes.
+        jobs: Number of threads that compress.
         progress: Told of tar bytes.
-        pipe: Number of the open file that takes the archive, where there is no target.
+        pipe: Open file descriptor that takes the archive if there is no target.
 
     Raises:
-        UsageError: What was asked for contradicts itself, or would replace an archive that holds more.
-        FileError: The folder does not exist, holds no scenes, or cannot be packed; or a file of it cannot be read, or
-            changed since it was found.
-        OutputError: The archive cannot be written; then there is none, or still the older one.
+        UsageError: The arguments contradict each other, or an archive that holds more would be
+            replaced.
+        FileError: The folder does not exist, contains no scenes, or cannot be packed; or a file of
+            it cannot be read, or has changed since it was found.
+        OutputError: The archive cannot be written. An earlier one stays in place.
         LockedError: Another run is writing into the same folder.
-        TransferError: It cannot be found out what is in the bucket.
+        TransferError: The bucket cannot be read.
     """
-    target, progress = _check_target(target, shard_bytes), progress or Progress()
+    progress = progress or Progress()
+    has_shards = shard_bytes is not None
+    target = _check_target(target, has_shards=has_shards)
     contents = find_contents(source, selection or Selection(), level=level)
     if not contents.scenes:
-        raise FileError(
-            source,
-            "contains none of the selected scenes",
-            "check --scenes and --splits, or name another folder",
-        )
-    if target is not None and not is_forced:
-        for path in (
-            (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target)
-        ):
+        hint = "check --scenes and --splits, or name another folder"
+        raise FileError(source, "contains none of the selected scenes", hint)
+    if not is_forced:
+        for path in _find_replaced(target, has_shards=has_shards):
             _check_replaced(path, contents)
+
     parts = _divide(contents, target, shard_bytes)
     make = partial(iter_archive, jobs=jobs, progress=progress)
     same: WrittenArchive | None = None
@@ -135,19 +150,18 @@ def run(
         with ExitStack() as stack:
             if isinstance(target, Path):
                 stack.enter_context(working_beside(target))
-            if target is not None and shard_bytes is None and not is_forced:
+            if target is not None and not has_shards and not is_forced:
                 same = find_same(contents, target, make, progress)
             if same is not None:
                 written = {str(target): same}
             else:
-                with progress.work("pack", contents.size_bytes, "B"):
-                    written = write(parts, target, make, pipe, has_shards=shard_bytes is not None)
+                stack.enter_context(progress.work("pack", contents.size_bytes, "B"))
+                written = write_archives(parts, target, make, pipe=pipe, has_shards=has_shards)
     except ScanNetPrepError:
         raise
     except BrokenPipeError:
-        raise OutputError(
-            "the program reading the pipe has stopped", "check its error message"
-        ) from None
+        problem = "the program reading the pipe has stopped"
+        raise OutputError(problem, "check its error message") from None
     except OSError as error:
         raise output_error(Path(target or PIPE_NAME), error) from error
     return PackReport(
@@ -166,238 +180,305 @@ def run(
     )
 
 
-def _check_target(target: Path | str | None, shard_bytes: int | None) -> Path | str | None:
-    """Refuse what cannot be an archive; follow a link to the file that is going to be replaced, so that it stays."""
-    if target is None and shard_bytes is not None:
-        raise UsageError(
-            "a pipe takes one archive", "write shards to files: -o FILE, or leave out --shard-size"
-        )
+def _check_target(target: Path | str | None, *, has_shards: bool) -> Path | str | None:
+    """Refuse a target that cannot become an archive.
+
+    Returns:
+        The target. Of a link, the file that it leads to: that file is replaced, and the link stays.
+
+    Raises:
+        UsageError: It is not named like an archive, or cannot take shards.
+        OutputError: Something else than a file is there.
+    """
+    if target is None:
+        if has_shards:
+            hint = "write shards to files: -o FILE, or leave out --shard-size"
+            raise UsageError("a pipe takes one archive", hint)
+        return None
     if isinstance(target, str):
         from scannet_prep.remote.bucket import parse_address
 
-        parse_address(target)  # refuses other addresses, and does not show what is secret
-        if shard_bytes is not None:
-            hint = (
-                "pack the shards into a folder (-o FILE) and copy them, or leave out --shard-size"
-            )
+        parse_address(target)  # refuses other addresses, without showing secrets in them
+        if has_shards:
             raise UsageError(
-                "shards are not written to a bucket, where they could not appear all at once", hint
+                "shards are not written to a bucket, where they could not appear all at once",
+                "pack the shards into a folder (-o FILE) and copy them, or leave out --shard-size",
             )
-    if target is not None and not str(target).endswith(SUFFIX):
-        raise UsageError(
-            f"{target}: an archive is a {SUFFIX} file", f"use -o {quote(f'{target}{SUFFIX}')}"
-        )
-    if not isinstance(target, Path):
+    if not str(target).endswith(SUFFIX):
+        hint = f"use -o {quote(f'{target}{SUFFIX}')}"
+        raise UsageError(f"{target}: an archive is a {SUFFIX} file", hint)
+    if isinstance(target, str):
         return target
     if target.is_symlink():
         target = target.resolve()
     if target.exists() and not target.is_file():
+        command = f"scannet-prep pack - > {quote(str(target))}"
         raise OutputError(
             f"{target}: is not a regular file",
-            f"name another one (-o FILE), or write to it: scannet-prep pack - > {quote(str(target))}",
+            f"name another one (-o FILE), or write to it: {command}",
         )
     return target
 
 
+def _find_replaced(target: Path | str | None, *, has_shards: bool) -> Sequence[Path | str]:
+    """Find the archives that the new one would replace."""
+    if target is None:
+        return ()
+    if isinstance(target, Path) and has_shards:
+        return find_shards(target)
+    return (target,)
+
+
 def _check_replaced(path: Path | str, contents: Contents) -> None:
-    """Refuse to replace an archive by one that holds less, or something else; a damaged one is made anew."""
+    """Refuse to replace an archive of more scenes, or of another kind. A damaged one may be replaced.
+
+    Raises:
+        UsageError: It would be lost.
+    """
     hint = "write to another file with -o FILE, or pass --force to replace this one"
     try:
-        index = Archive(path).index
+        index = open_archive(path).index
     except ForeignFileError as error:
         raise UsageError(f"{path}: {error.problem}, and would be replaced", hint) from None
     except (FileError, NotOnServerError):
         return
     if index.head.kind is not contents.head.kind:
-        raise UsageError(
-            f"{path}: holds {index.head.kind} scenes, and would be replaced by another kind", hint
-        )
-    if lost := sorted(
-        {scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes}
-    ):
-        problem = f"{path}: holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}"
-        raise UsageError(problem, hint)
+        problem = f"holds {index.head.kind} scenes, and would be replaced by another kind"
+        raise UsageError(f"{path}: {problem}", hint)
+    packed = {scene.scene_id for scene in contents.scenes}
+    lost = [scene.scene_id for scene in index.scenes if scene.scene_id not in packed]
+    if lost:
+        count = f"{len(lost):,} scenes that the new archive would not"
+        raise UsageError(f"{path}: holds {count}, for example {lost[0]}", hint)
 
 
 def _divide(
     contents: Contents, target: Path | str | None, shard_bytes: int | None
 ) -> dict[str, Contents]:
-    """Divide what is packed into the archives that are written, by their names."""
+    """Divide what is packed into archives, by their names."""
     if not isinstance(target, Path) or shard_bytes is None:
         return {str(target or PIPE_NAME): contents}
     shards = contents.split(shard_bytes)
-    return {
-        str(shard_path(target, number, len(shards))): shard for number, shard in enumerate(shards)
-    }
+    parts = {}
+    for number, shard in enumerate(shards):
+        parts[str(shard_path(target, number, len(shards)))] = shard
+    return parts
 
 
 def _find_oversized(
     parts: Mapping[str, Contents], written: Mapping[str, WrittenArchive], shard_bytes: int | None
 ) -> dict[str, int]:
-    """Find the archives that are larger than a shard may be; each of them has a single scene, whose id names it."""
+    """Find the archives that exceed the size of a shard; each has a single scene, which names it."""
     oversized = {}
     for name, part in parts.items():
-        if shard_bytes is not None and written[name].size_bytes > shard_bytes:
-            oversized[part.scenes[0].scene_id] = written[name].size_bytes
+        size_bytes = written[name].size_bytes
+        if shard_bytes is not None and size_bytes > shard_bytes:
+            oversized[part.scenes[0].scene_id] = size_bytes
     return oversized
 
 
 def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LEVEL) -> Contents:
-    """Find out what is to be packed. Names, sizes and headers are read, and no scene.
+    """Find what is to be packed. Names, sizes and headers are read, but no scene.
 
     Args:
         source: A processed folder or a raw tree.
         selection: Which scenes.
-        level: Compression level, for the record.
+        level: Compression level, which the archive records.
 
     Raises:
-        MissingFileError: There is no such folder, or it holds no scenes.
+        MissingFileError: The folder does not exist, or contains no scenes.
         FileError: Something in it cannot be packed; or a processed folder is damaged or incomplete.
-        UnknownSceneError: A scene that was asked for is not there.
+        UnknownSceneError: A selected scene does not exist.
     """
-    find = _find_raw if identify_tree(source) is ArchiveKind.RAW else _find_processed
-    contents = find(source, selection, level)
+    if identify_folder(source) is SourceKind.RAW:
+        contents = _find_raw(source, selection, level)
+    else:
+        contents = _find_processed(source, selection, level)
     for group in contents.groups:
         if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
             largest = max(group.files, key=lambda file: file.size_bytes)
-            problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
             raise FileError(
-                largest.path, problem, "move it out of the folder, then run the same command again"
+                largest.path,
+                f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together",
+                "move it out of the folder, then run the same command again",
             )
     return contents
 
 
 def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
+    """Find what is to be packed of a processed folder."""
     state = folder.find_state(source)
     if state.faults:
         raise state.faults[0]
-    whole = state.manifest
-    held = {name: find_official_split(name) for name in whole.failures}
-    held |= {name: entry.split for name, entry in whole.scenes.items()}
-    selection.check_found(
-        source,
-        held,
-        f"leave it out of --scenes, or make it: scannet-prep process -o {quote(str(source))}",
-    )
-    wanted = [name for name, split in sorted(held.items()) if selection.wants(name, split)]
-    paths = {
-        name: folder.processed_path(source, entry.split, name)
-        for name, entry in whole.scenes.items()
-    }
-    failures = {name: whole.failures[name] for name in wanted if name in whole.failures}
-    scenes = {
-        name: whole.scenes[name]
-        for name in [name for name in wanted if name in paths][: selection.limit]
-    }
-    found, left_out = _look_through(
+    manifest = _select_entries(source, state.manifest, selection)
+    if not state.has_manifest:
+        manifest = msgspec.structs.replace(manifest, program_version=VERSION)
+
+    # Left out: foreign names, and files of scenes that the manifest does not list.
+    found, left_out = _sort_files(
         source, ArchiveKind.PROCESSED, {source / split for split in Split}
     )
-    others, known = found.pop(""), set(paths.values())
-    left_out += [
-        _name(source, path) for path in chain.from_iterable(found.values()) if path not in known
-    ]
-    groups = list[SourceGroup]()
-    for name, entry in scenes.items():
-        file = SourceFile.from_path(paths[name], source, entry.fingerprint)
+    others = found.pop("")
+    listed = set()
+    for name, entry in state.manifest.scenes.items():
+        listed.add(folder.processed_path(source, entry.split, name))
+    for paths in found.values():
+        left_out += [_name(source, path) for path in paths if path not in listed]
+
+    groups = []
+    for name, entry in manifest.scenes.items():
+        path = folder.processed_path(source, entry.split, name)
+        file = SourceFile.from_path(path, source, entry.fingerprint)
         groups.append(SourceGroup(name, str(entry.split), entry.vertex_count, (file,)))
-    manifest = msgspec.structs.replace(
-        whole,
-        scenes=scenes,
-        failures=failures,
-        program_version=whole.program_version if state.has_manifest else VERSION,
-    )
-    # They name just the scenes that are packed. For a whole folder, these are the bytes that lie there.
-    failed = folder.encode_failed_list(failures) if failures else None
-    made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: failed}
-    messages = {name: failure.message for name, failure in failures.items()}
     head = Head(
         kind=ArchiveKind.PROCESSED,
         notice=folder.TERMS_TEXT,
-        options=whole.options,
+        options=manifest.options,
         scene_format=FORMAT_VERSION,
         program=_PROGRAM,
         level=level,
     )
-    return Contents(
-        head,
-        (_group_others(source, head, others, made), *groups),
-        messages,
-        tuple(sorted(left_out)),
-    )
+    # These two name only the scenes that are packed. For a whole folder, they equal those on disk.
+    failed_list = None
+    if manifest.failures:
+        failed_list = folder.encode_failed_list(manifest.failures)
+    made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: failed_list}
+    first = _group_others(source, head, others, made)
+    failures = {name: failure.message for name, failure in manifest.failures.items()}
+    return Contents(head, (first, *groups), failures, tuple(sorted(left_out)))
+
+
+def _select_entries(source: Path, manifest: Manifest, selection: Selection) -> Manifest:
+    """Return the manifest with only the selected scenes and failures, sorted by id.
+
+    Raises:
+        UnknownSceneError: A selected scene is not in the folder.
+    """
+    splits: dict[str, str | None] = {}
+    for name in manifest.failures:
+        splits[name] = find_official_split(name)
+    for name, entry in manifest.scenes.items():
+        splits[name] = entry.split
+    command = f"scannet-prep process -o {quote(str(source))}"
+    selection.check_found(source, splits, f"leave it out of --scenes, or make it: {command}")
+
+    scenes: dict[str, SceneEntry] = {}
+    failures = {}
+    for name, split in sorted(splits.items()):
+        if not selection.wants(name, split):
+            continue
+        if name in manifest.failures:
+            failures[name] = manifest.failures[name]
+        is_within_limit = selection.limit is None or len(scenes) < selection.limit
+        if name in manifest.scenes and is_within_limit:
+            scenes[name] = manifest.scenes[name]
+    return msgspec.structs.replace(manifest, scenes=scenes, failures=failures)
 
 
 def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
-    groups, splits, scenes = [], dict[str, str](), find_raw_scenes(source)
+    """Find what is to be packed of a raw tree."""
+    scenes = find_raw_scenes(source)
     for scene_id, scene in scenes.items():
         if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
-            raise FileError(
-                scene.directory, scene.problem, "fix or remove it, then run the same command again"
-            )
-    folders = {scene.directory for scene in scenes.values()} | {
-        source / name for name in SPLIT_DIRS.values()
-    }
-    paths, left_out = _look_through(source, ArchiveKind.RAW, folders)
-    for scene_id in [scene_id for scene_id in scenes if scene_id in paths]:
-        identified = layout.identify_scene(_name(source, paths[scene_id][0]))
-        splits[scene_id] = split = identified[2] if identified else ""
+            hint = "fix or remove it, then run the same command again"
+            raise FileError(scene.directory, scene.problem, hint)
+
+    scene_folders = {scene.directory for scene in scenes.values()}
+    split_folders = {source / name for name in SPLIT_DIRS.values()}
+    files, left_out = _sort_files(source, ArchiveKind.RAW, scene_folders | split_folders)
+    others = files.pop("")
+    groups = []
+    splits: dict[str, str | None] = {}
+    for scene_id, scene in scenes.items():
+        paths = files.get(scene_id)
+        if not paths:
+            continue
+        scene_file = layout.identify_scene(_name(source, paths[0]))
+        split = scene_file.split if scene_file is not None else ""
+        splits[scene_id] = split
         if selection.wants(scene_id, split):
-            vertex_count = 0  # which `verify` is there to explain
-            with suppress(FileError):
-                vertex_count = count_elements(scenes[scene_id].path(MESH))[0]
-            files = tuple(SourceFile.from_path(path, source) for path in paths[scene_id])
-            groups.append(SourceGroup(scene_id, split, vertex_count, files))
-    selection.check_found(
-        source,
-        splits,
-        "leave it out of --scenes, or download it: scannet-prep download --scenes ID",
-    )
+            packed = tuple(SourceFile.from_path(path, source) for path in paths)
+            groups.append(SourceGroup(scene_id, split, _count_vertices(scene), packed))
+    hint = "leave it out of --scenes, or download it: scannet-prep download --scenes ID"
+    selection.check_found(source, splits, hint)
+
     head = Head(kind=ArchiveKind.RAW, notice=folder.TERMS_TEXT, program=_PROGRAM, level=level)
-    first = _group_others(source, head, paths[""], made={})
-    return Contents(head, (first, *groups[: selection.limit]), {}, tuple(sorted(left_out)))
+    first = _group_others(source, head, others, made={})
+    scene_groups = groups[: selection.limit]
+    return Contents(head, (first, *scene_groups), {}, tuple(sorted(left_out)))
+
+
+def _count_vertices(scene: RawScene) -> int:
+    """Read V from the header of the mesh; 0 if it is damaged, which `verify` explains."""
+    with suppress(FileError):
+        vertex_count, _ = count_elements(scene.path(MESH))
+        return vertex_count
+    return 0
 
 
 def _group_others(
     source: Path, head: Head, paths: Iterable[Path], made: Mapping[str, bytes | None]
 ) -> SourceGroup:
-    """The files that belong to no scene: those that lie there, but for what is made anew, or left out where None."""
+    """Make the group of the files that belong to no scene.
+
+    Args:
+        source: The folder.
+        head: Goes into the first file.
+        paths: The files in the folder.
+        made: Content that replaces files of the folder, by name; None to leave a file out.
+    """
     files = [SourceFile.from_path(path, source) for path in paths if path.name not in made]
-    files += [
-        SourceFile.from_content(name, data) for name, data in made.items() if data is not None
-    ]
+    for name, data in made.items():
+        if data is not None:
+            files.append(SourceFile.from_content(name, data))
+    files.sort(key=attrgetter("name"))
     format_file = SourceFile.from_content(layout.FORMAT_NAME, encode_json(head) + b"\n")
-    return SourceGroup("", "", 0, (format_file, *sorted(files, key=attrgetter("name"))))
+    return SourceGroup("", "", 0, (format_file, *files))
 
 
-def _look_through(
+def _sort_files(
     source: Path, kind: ArchiveKind, folders: Collection[Path]
 ) -> tuple[dict[str, list[Path]], list[str]]:
-    """Sort what lies in a tree and in those of its folders: files by scene id (empty for none), and foreign names."""
-    paths: dict[str, list[Path]] = {"": []}
-    left_out: list[str] = []
-    folders = {source, source / "tasks", *folders}
-    try:
-        found = [
-            path
-            for parent in sorted(folders)
-            if parent.is_dir()
-            for path in sorted(parent.iterdir())
-        ]
-    except OSError as error:
-        raise FileError(source, f"cannot be read: {error}") from error
-    for path in found:
+    """Sort the files of a tree by scene.
+
+    Args:
+        source: The tree.
+        kind: Its kind.
+        folders: Its folders that are searched, beside `tasks`.
+
+    Returns:
+        The files by scene id, empty for those that belong to no scene; and the names of files and
+        folders that do not belong into a tree of that kind.
+
+    Raises:
+        FileError: A folder cannot be read.
+    """
+    searched = {source, source / "tasks", *folders}
+    files: dict[str, list[Path]] = {"": []}
+    left_out = []
+    for path in _list_folders(source, searched):
         name = _name(source, path)
-        # The lock of a run, what tar unpacks, parts of what is packed as one, and one person's acceptance of the terms.
-        if name.startswith(_PASSED_OVER) or path in folders:
+        if path in searched or name.startswith(_PASSED_OVER):
             continue
         scene_id = layout.find_scene(kind, name)
         is_made_by_programs = is_hidden_or_temporary(path.name) or path.name.endswith(
-            (SUFFIX, CHECKSUM_SUFFIX, ".aria2")
+            _MADE_BY_PROGRAMS
         )
-        if scene_id is None or is_made_by_programs or (not scene_id and path.is_dir()):
+        if scene_id is None or is_made_by_programs or (scene_id == "" and path.is_dir()):
             left_out.append(name)
         else:
-            paths.setdefault(scene_id, []).append(path)
-    return paths, left_out
+            files.setdefault(scene_id, []).append(path)
+    return files, left_out
+
+
+def _list_folders(source: Path, folders: Iterable[Path]) -> Iterator[Path]:
+    """List folders of a tree, in order."""
+    try:
+        for parent in sorted(folders):
+            if parent.is_dir():
+                yield from sorted(parent.iterdir())
+    except OSError as error:
+        raise FileError(source, f"cannot be read: {error}") from error
 
 
 def _name(source: Path, path: Path) -> str:

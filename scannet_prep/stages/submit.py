@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.progress import Progress
@@ -22,6 +21,7 @@ from scannet_prep.predictions.reader import Predictions, Task, find_predictions
 from scannet_prep.release.labels import LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
+from scannet_prep.source import Place
 
 LEFT_OUT_REASONS = {
     "other": "wall, floor, or none of the classes",

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from scannet_prep.archive.groups import ArchiveSet
-from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, Member, StoredGroup, find_scene
+from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, StoredGroup, find_scene
+from scannet_prep.archive.tar import Member
 from scannet_prep.base.errors import (
     FileError,
     MissingFileError,
@@ -43,8 +44,8 @@ from scannet_prep.release.files import ACCEPTANCE_NAME
 from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import find_official_split, read_scene_list
+from scannet_prep.source import identify_folder
 from scannet_prep.stages.selection import Selection
-from scannet_prep.tree import identify_tree
 
 _ELSEWHERE = "unpack into another folder with -o DIR"
 AGAIN_HINT = (
@@ -109,7 +110,7 @@ class Target:
         if is_export(out_dir):
             raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
         with suppress(FileError):
-            if (found := str(identify_tree(out_dir))) != archives.kind:
+            if (found := str(identify_folder(out_dir))) != archives.kind:
                 raise OutputError(
                     f"{out_dir}: holds {found} scenes, and the archive {archives.kind} ones",
                     _ELSEWHERE,

@@ -22,7 +22,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Literal, TypeAlias
 
-from scannet_prep.archive.source import Place
+from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.base.errors import (
     FileError,
     MissingFileError,
@@ -40,14 +40,13 @@ from scannet_prep.base.files import (
 )
 from scannet_prep.base.progress import Progress
 from scannet_prep.export.ply import encode_ply
-from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.release.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
+from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection, parse_scene_ids
-from scannet_prep.tree import is_archive
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
@@ -70,7 +69,7 @@ class Viewing:
         label_set: The label set that the colouring `labels` stands for.
     """
 
-    place: ProcessedPlace
+    place: SceneSource
     scene_ids: tuple[str, ...]
     predictions: Predictions | None
     color: str
@@ -156,7 +155,7 @@ def open_scenes(
         )
     for word in (source, *words):
         _refuse_scene_file(word)
-    place = open_place([source], certificates=certificates)
+    place = open_processed(source, certificates=certificates)
     if not place.entries:
         hint = f"to see why: scannet-prep verify {quote(place.name)}"
         raise FileError(place.name, "holds no scenes", hint)
@@ -256,7 +255,7 @@ def _refuse_scene_file(place: Place) -> None:
     )
 
 
-def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[str]:
+def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[str]:
     """Find the scenes that were named.
 
     Raises:
@@ -265,7 +264,7 @@ def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[str]:
     """
     for word in words:
         is_id = word.startswith("@") or SceneId.is_valid(word)
-        if not is_id and (Path(word).is_dir() or is_archive(word)):
+        if not is_id and _is_place(word):
             command = _view_command(word, "SCENE")
             raise UsageError(f"{word} is not a scene id, but a place", command)
     selection = Selection(scene_ids=parse_scene_ids(words))
@@ -280,6 +279,11 @@ def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[str]:
     example = next(iter(place.entries))
     selection.check_found(place.name, splits, _suggest_commands(place, example))
     return [str(scene_id) for scene_id in scene_ids]
+
+
+def _is_place(word: str) -> bool:
+    """Whether a word names a folder or an archive."""
+    return "://" in word or word.endswith(SUFFIX) or Path(word).is_dir()
 
 
 def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Sequence[str]) -> None:
@@ -299,7 +303,7 @@ def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Seq
         )
 
 
-def _suggest_commands(place: ProcessedPlace, example: str) -> str:
+def _suggest_commands(place: SceneSource, example: str) -> str:
     """Return the hint for a scene that is not named, or not there."""
     view = _view_command(place.name, example)
     return (

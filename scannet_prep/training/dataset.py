@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,11 +26,12 @@ from scannet_prep.base.signatures import describe_call_fault
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader, again_hint
-from scannet_prep.processed.reader import FolderReader, SceneCache, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
+from scannet_prep.processed.scene_cache import SceneCache
 from scannet_prep.release.labels import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split, read_scene_list
+from scannet_prep.source import open_processed
 from scannet_prep.training.annotated_points import read_points
 from scannet_prep.training.concat import ConcatDataset
 from scannet_prep.training.sample import Dataset, SampleT_co, refuse_default_collation
@@ -48,7 +48,7 @@ SplitName: TypeAlias = Literal["train", "val", "test"]
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from scannet_prep.archive.source import Place
+    from scannet_prep.source import Place
 
 # Type, and shape of a row, of the arrays of a sample that have one row per vertex.
 _ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -157,7 +157,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         self.seed = check_number(seed, "seed", 0)
         self._keys = _parse_keys(keys)
         chosen_labels = None if labels is None else parse_label_set(labels)
-        self._reader = _open_source(path, self.split)
+        self._reader = open_processed(path, self.split)
         self._options = self._reader.options
         self.label_set = chosen_labels or self._options.label_set
         self.ignore_index = _check_ignore_index(ignore_index, self.label_set)
@@ -371,9 +371,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
     def _find_scene(self, scene_id: str) -> int:
         if (index := self._place(scene_id)) is not None:
             return index
-        if reason := self._reader.failures.get(scene_id):
+        failure = self._reader.failures.get(scene_id)
+        if failure is not None:
             raise UnknownSceneError(
-                f"{scene_id} failed in processing: {reason}",
+                f"{scene_id} failed in processing: {failure.message}",
                 "fix the raw files, then run scannet-prep process again",
             )
         official = find_official_split(scene_id)
@@ -459,24 +460,6 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         if type(transformed) is dict:
             return Sample(transformed)  # type: ignore[misc]  # not checked
         return transformed
-
-
-def _open_source(path: Place | Sequence[Place], split: Split) -> SceneSource:
-    """Open a processed folder, an archive or several archives; errors as of `ScanNet`."""
-    if isinstance(path, str | Path) and "://" not in str(path):
-        path = Path(path).expanduser()
-        # The functions of os.path, unlike the methods of Path, return False where access fails.
-        is_folder = os.path.isdir(path)  # noqa: PTH112
-        is_missing_folder = path.suffix != ".zst" and not os.path.exists(path)  # noqa: PTH110
-        if is_folder or is_missing_folder:
-            return FolderReader(path, split)
-    from scannet_prep.archive.reader import (
-        ArchiveReader,
-    )  # training from a folder needs no zstandard
-
-    if isinstance(path, Sequence) and not isinstance(path, str):
-        return ArchiveReader(path, split)
-    return ArchiveReader([path], split)
 
 
 def _parse_split(split: object) -> Split:

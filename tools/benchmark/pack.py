@@ -17,8 +17,9 @@ from benchmark.scenes import make_scenes
 from benchmark.timing import time_call
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
+from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
 from scannet_prep.archive.layout import FORMAT_NAME, ArchiveKind, Head
-from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, iter_archive
+from scannet_prep.archive.writer import iter_archive
 from scannet_prep.base.files import Fingerprint, write_atomically
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, encode_manifest

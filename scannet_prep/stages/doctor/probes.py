@@ -242,15 +242,14 @@ def check_scenes(place: str) -> Iterator[Remark]:
 
     Reads no scene.
     """
-    from scannet_prep.archive.layout import ArchiveKind
-    from scannet_prep.tree import identify_tree, is_archive
+    from scannet_prep.source import SourceKind, identify
 
     if not place and not Path(DEFAULT_PLACE).exists():
         hint = "name a folder: scannet-prep doctor PLACE"
         yield Remark("note", f"{DEFAULT_PLACE} is not there", hint)
         return
     place = place or DEFAULT_PLACE
-    if not is_archive(place) and identify_tree(Path(place)) is ArchiveKind.RAW:
+    if identify([place]).kind is SourceKind.RAW:
         yield from _check_raw_scenes(Path(place))
     else:
         yield from _check_processed_scenes(place)
@@ -349,11 +348,11 @@ def _check_raw_scenes(raw_dir: Path) -> Iterator[Remark]:
 
 def _check_processed_scenes(place: str) -> Iterator[Remark]:
     """Compare the files of processed scenes with the sizes in the manifest."""
-    from scannet_prep.place import open_place
     from scannet_prep.processed.folder import processed_path
     from scannet_prep.remote.trouble import public_url
+    from scannet_prep.source import open_processed
 
-    opened = open_place([place])
+    opened = open_processed(place)
     shown = public_url(place) if "://" in place else place
     yield Remark("ok", f"{shown}: {len(opened.entries):,} processed scenes")
     if opened.failures:

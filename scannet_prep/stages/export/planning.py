@@ -14,15 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import MissingFileError, UsageError
 from scannet_prep.base.files import check_is_folder
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions
 from scannet_prep.export.manifest import ExportManifest, read_export
-from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import WarningKind
+from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection
 
 _HINT_NEW_FOLDER = "choose a new folder with -o"
@@ -41,7 +40,7 @@ class ExportPlan:
         is_forced: Whether scenes are made again even if they are up to date.
     """
 
-    place: ProcessedPlace
+    place: SceneSource
     out_dir: Path
     format: ExportFormat
     scene_ids: tuple[str, ...]
@@ -100,7 +99,7 @@ def plan(
             "name the folder that the Segmentator wrote to: --test-segments DIR",
         )
 
-    place = open_place(places, certificates=certificates)
+    place = open_processed(places, certificates=certificates)
     exporter = _make_format_for(place, format_name, options)
     hint = f"to see what is there: scannet-prep info {shlex.join(map(str, places))} --scenes"
     scene_ids, left_out = _select_scenes(place, exporter, selection, hint)
@@ -115,7 +114,7 @@ def plan(
     )
 
 
-def _make_format_for(place: ProcessedPlace, name: str, options: ExportOptions) -> ExportFormat:
+def _make_format_for(place: SceneSource, name: str, options: ExportOptions) -> ExportFormat:
     """Make the format. Options that are not chosen depend on how the scenes were processed."""
     exporter = make_format(name, options)
     if options.label_set is None:
@@ -129,7 +128,7 @@ def _make_format_for(place: ProcessedPlace, name: str, options: ExportOptions) -
 
 
 def _select_scenes(
-    place: ProcessedPlace, exporter: ExportFormat, selection: Selection, hint: str
+    place: SceneSource, exporter: ExportFormat, selection: Selection, hint: str
 ) -> tuple[tuple[str, ...], dict[Split, str]]:
     """Select the scenes to export.
 

@@ -120,7 +120,7 @@ class _ExportRun:
         self._plan = plan
         self._out_dir = plan.out_dir
         # Each task brings the entry of its scene: the context goes to every worker.
-        place = replace(plan.place, entries={}, failures={})
+        place = plan.place.without_entries()
         self._context = ExportContext(place, plan.format, plan.out_dir)
         self._previous = self._read_previous()
 

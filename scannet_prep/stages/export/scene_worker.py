@@ -21,9 +21,9 @@ from scannet_prep.base.errors import FileError, ProcessedFileError, ScanNetPrepE
 from scannet_prep.base.files import Buffer, Fingerprint, make_directory, output_error
 from scannet_prep.export.format import ExportFormat, ProcessedFile
 from scannet_prep.export.manifest import ExportEntry
-from scannet_prep.place import ProcessedPlace
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, check_meta, parse_processed
+from scannet_prep.source import SceneSource
 
 _WORK_NAME = ".scannet-prep-work"
 
@@ -53,7 +53,7 @@ class ExportContext:
         out_dir: The folder of the export.
     """
 
-    place: ProcessedPlace
+    place: SceneSource
     format: ExportFormat
     out_dir: Path
 

@@ -210,11 +210,10 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
         return find_raw_scenes(raw_dir)
     except MissingFileError:
         # Imported here: they know archives, and take time to load.
-        from scannet_prep.archive.layout import ArchiveKind
-        from scannet_prep.tree import identify_tree
+        from scannet_prep.source import SourceKind, identify_folder
 
         # Raises for every other kind of place. A raw tree may hold only files of no scene.
-        if identify_tree(raw_dir) is ArchiveKind.RAW:
+        if identify_folder(raw_dir) is SourceKind.RAW:
             raise
         raise MissingFileError(
             raw_dir,

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import FileError, MissingFileError, UsageError
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.typed_json import to_plain
@@ -28,9 +27,9 @@ from scannet_prep.release.files import INPUT_KINDS, KINDS, TASKS_DIR
 from scannet_prep.release.findings import Finding, Findings, sort_findings
 from scannet_prep.release.labels import LABEL_MAP_NAME, find_label_map
 from scannet_prep.release.scene import SceneId
+from scannet_prep.source import Place, describe_file
 from scannet_prep.stages.report.source import Reading, Source, Table, open_source
 from scannet_prep.stages.scene_checks import CheckTask
-from scannet_prep.tree import is_archive
 
 SceneFacts: TypeAlias = Mapping[str, str]
 Differences: TypeAlias = Mapping[str, tuple[str, str]]
@@ -295,7 +294,7 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
         FileError: It names no scene.
     """
     path = Path(str(places[0])).expanduser()
-    if len(places) == 1 and path.is_file() and not is_archive(path):
+    if len(places) == 1 and _is_record(path):
         side = _read_record(path)
     else:
         side = _open_place(places, path, reading, findings)
@@ -307,6 +306,11 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
             "name a folder or an archive that holds scenes",
         )
     return side
+
+
+def _is_record(path: Path) -> bool:
+    """Whether a path is a file but not an archive: a `manifest.json` or a `scannet.lock`."""
+    return path.is_file() and path.suffix != ".zst" and describe_file(path) != "a zstd file"
 
 
 def _open_place(places: Sequence[Place], path: Path, reading: Reading, findings: Findings) -> _Side:

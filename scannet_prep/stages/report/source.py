@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.source import Place
 from scannet_prep.base.errors import FileError, TransferError
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.progress import Progress
-from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, check_meta, parse_processed
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
@@ -26,10 +23,10 @@ from scannet_prep.release.labels import (
     label_map_for,
 )
 from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.source import Place, SceneSource, SourceKind, identify, open_processed
 from scannet_prep.stages.process.make_scene import process_scene
 from scannet_prep.stages.scene_checks import Check, CheckTask, check_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
-from scannet_prep.tree import identify_tree, is_archive
 
 Context = TypeVar("Context")
 Result = TypeVar("Result")
@@ -90,7 +87,7 @@ class Source:
         label_map: The label map of the raw scenes.
     """
 
-    place: ProcessedPlace
+    place: SceneSource
     raw: Mapping[str, tuple[RawScene, Split]] | None = None
     label_map: LabelMap | None = None
 
@@ -140,18 +137,33 @@ class Source:
         return scene, SceneEntry.from_scene(scene, Fingerprint(size_bytes, ""))
 
 
+class _UnmadeScenes(SceneSource):
+    """Represents the processed scenes of a raw tree, which has none."""
+
+    def read_entries(self) -> Mapping[str, SceneEntry]:
+        """Return nothing."""
+        return {}
+
+    def file_path(self, scene_id: str) -> Path:
+        """Refuse: a scene is made, not read."""
+        raise NotImplementedError(scene_id)
+
+    def read(self, scene_id: str) -> memoryview:
+        """Refuse: a scene is made, not read."""
+        raise NotImplementedError(scene_id)
+
+
 def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -> Source:
     """Open a place. What is wrong with it as a whole is a finding.
 
     Raises:
-        ScanNetPrepError: Any error of `open_place` and `identify_tree`.
+        ScanNetPrepError: Any error of `identify` and `open_processed`.
     """
-    path = Path(str(places[0])).expanduser()
-    is_folder = len(places) == 1 and not is_archive(places[0])
-    if is_folder and identify_tree(path) is ArchiveKind.RAW:
-        source = _open_raw_tree(path, findings)
+    kind, folder = identify(places)
+    if kind is SourceKind.RAW and folder is not None:
+        source = _open_raw_tree(folder, findings)
     else:
-        place = open_place(places, certificates=reading.certificates, must_be_usable=False)
+        place = open_processed(places, certificates=reading.certificates, must_be_usable=False)
         source = Source(place)
     name = source.place.name
     findings.found += [Finding.from_exception(fault, name) for fault in source.place.faults]
@@ -172,12 +184,13 @@ def _open_raw_tree(path: Path, findings: Findings) -> Source:
         difference = describe_differences(label_map)
         if difference:
             findings.note(label_map.source, difference)
-    place = ProcessedPlace(
-        name=str(path),
+    place = _UnmadeScenes(
+        place=str(path),
         options=ProcessOptions(),
-        folder=None,
-        entries={},
+        held={},
         failures={failure.scene_id: failure for failure in failures},
+        split=None,
+        then="",
     )
     raw = {str(scene_id): (scenes[scene_id], split) for scene_id, split in chosen}
     return Source(place, raw, label_map)

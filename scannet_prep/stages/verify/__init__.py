@@ -14,20 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scannet_prep.archive.byte_source import FileSource
 from scannet_prep.archive.checksum import check_checksum
 from scannet_prep.archive.groups import ArchiveSet, GroupReader
-from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.archive.source import FileSource, Place
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.progress import Progress
-from scannet_prep.export import is_export
 from scannet_prep.release.findings import Finding, Findings, sort_findings
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
+from scannet_prep.source import Place, SourceKind, identify
 from scannet_prep.stages.scene_checks import check_scenes
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.verify import export, processed, raw
-from scannet_prep.tree import find_folder, identify_tree
 
 _HINT_DAMAGED = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
@@ -38,9 +36,9 @@ _HINT_WARNING = (
 )
 # Each module has `plan`, which finds the scenes to check, and `look`, which checks one.
 _CHECKS: dict[str, Any] = {
-    ArchiveKind.RAW: raw,
-    ArchiveKind.PROCESSED: processed,
-    "export": export,
+    SourceKind.RAW: raw,
+    SourceKind.PROCESSED: processed,
+    SourceKind.EXPORT: export,
 }
 
 
@@ -150,9 +148,9 @@ def run(
             "leave out --complete; or leave out --scenes and --limit",
         )
 
-    folder = find_folder(places)
+    kind, folder = identify(places, may_be_export=True)
     if folder is not None:
-        checked = _check_folder(folder, selection, findings, jobs, progress)
+        checked = _check_folder(kind, folder, selection, findings, jobs, progress)
     else:
         archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
         checked = _check_archives(archives, selection, findings, jobs, progress)
@@ -182,10 +180,14 @@ def run(
 
 
 def _check_folder(
-    folder: Path, selection: Selection, findings: Findings, jobs: int, progress: Progress
+    kind: SourceKind,
+    folder: Path,
+    selection: Selection,
+    findings: Findings,
+    jobs: int,
+    progress: Progress,
 ) -> _Checked:
     """Check a raw tree, a processed folder or an export."""
-    kind = "export" if is_export(folder) else str(identify_tree(folder))
     check = _CHECKS[kind]
     tasks, present, context = check.plan(folder, selection, findings)
     results = check_scenes(
@@ -199,10 +201,10 @@ def _check_folder(
         size_bytes += scene_bytes
 
     shared_files = 0
-    if kind == ArchiveKind.RAW and selection == Selection():
+    if kind is SourceKind.RAW and selection == Selection():
         shared_files, shared_bytes = raw.check_shared_files(folder, findings, progress)
         size_bytes += shared_bytes
-    return _Checked((str(folder),), kind, vertices, present, size_bytes, shared_files)
+    return _Checked((str(folder),), str(kind), vertices, present, size_bytes, shared_files)
 
 
 def _check_archives(

@@ -1,0 +1,217 @@
+"""Where the bytes of an archive come from: a file, a server, a bucket or a pipe."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from scannet_prep.archive.shards import SUFFIX
+from scannet_prep.base.errors import ArchiveError, MissingFileError
+from scannet_prep.base.files import describe_kind
+
+_PIECE_BYTES = 1 << 22
+_BUCKETS = ("s3://", "gs://", "az://")
+_SERVERS = ("https://", "http://")
+
+
+class ByteSource(Protocol):
+    """Reads any range of an archive. Picklable, and safe under fork and in threads.
+
+    Attributes:
+        name: Path or URL, for messages.
+        size_bytes: Size of the whole archive.
+    """
+
+    name: str
+    size_bytes: int
+
+    def read(self, offset: int, size: int, /) -> bytes:
+        """Read a range; the result is shorter only if the archive ends within the range.
+
+        Raises:
+            ArchiveError, TransferError: The range cannot be read.
+        """
+
+    def close(self) -> None:
+        """Close what is open; reading opens it again."""
+
+
+Place: TypeAlias = str | Path | ByteSource
+"""A path, an address (`https://`, `http://`, `s3://`, `gs://`, `az://`), or a `ByteSource`."""
+
+
+def open_bytes(place: Place, *, certificates: bool | Path = True) -> ByteSource:
+    """Open the bytes of an archive.
+
+    Args:
+        place: Where they are. A `ByteSource` is returned unchanged.
+        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+
+    Raises:
+        MissingFileError: The file does not exist.
+        ArchiveError: It is not a regular file, or it cannot be opened.
+        UsageError: The address is of a kind that is not supported.
+        TransferError: The server or the bucket does not send it.
+    """
+    if isinstance(place, str) and place.lower().startswith(_BUCKETS):
+        from scannet_prep.remote.bucket import BucketSource
+
+        return BucketSource(place, certificates=certificates)
+    if isinstance(place, str) and place.lower().startswith(_SERVERS):
+        from scannet_prep.remote.ranges import RangeSource  # training from a file loads no requests
+
+        return RangeSource(place, certificates=certificates)
+    if isinstance(place, str | Path):
+        return FileSource(Path(place).expanduser())
+    return place
+
+
+class FileSource:
+    """An archive on a disk.
+
+    It is read by `pread` only, so that processes and threads share no position. Each process opens
+    the file on its first read. If the file has been replaced since, reading is an error, because
+    the index describes the earlier file.
+
+    Args:
+        path: The archive.
+
+    Raises:
+        MissingFileError: The file does not exist.
+        ArchiveError: It is not a regular file, or it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.size_bytes = 0
+        self._open()
+
+    def read(self, offset: int, size: int, /) -> bytes:
+        """Read a range; the result is shorter only if the file ends within the range."""
+        file = self.__dict__.get("_file") or self._open()
+        try:
+            return os.pread(file.descriptor, size, offset)
+        except OSError as error:
+            problem = f"cannot be read at byte {offset:,}: {error.strerror or error}"
+            raise ArchiveError(self.name, problem) from error
+
+    def close(self) -> None:
+        """Close the file as soon as no thread reads it; reading opens it again."""
+        self.__dict__.pop("_file", None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the open file, which belongs to this process."""
+        return {key: value for key, value in self.__dict__.items() if key != "_file"}
+
+    def _open(self) -> _OpenFile:
+        if not hasattr(os, "pread"):  # Windows
+            problem = "archives are read on Linux and macOS only"
+            raise ArchiveError(self.name, problem, "use WSL, or a processed folder")
+        try:
+            # O_NONBLOCK: a named pipe is refused below instead of waiting for its writer.
+            descriptor = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            error_type = MissingFileError if isinstance(error, FileNotFoundError) else ArchiveError
+            raise error_type(
+                self.name,
+                f"cannot be read: {error.strerror or error}",
+                "name an archive that scannet-prep pack made: a path, or https://, s3://, gs:// or az://",
+            ) from None
+        file = _OpenFile(descriptor)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = describe_kind(status.st_mode)
+            raise ArchiveError(self.name, f"is {kind}, expected an archive ({SUFFIX})")
+
+        self.size_bytes = status.st_size
+        identity = (status.st_size, status.st_mtime_ns)
+        if self.__dict__.setdefault("_identity", identity) != identity:
+            problem = "was replaced or changed since it was opened"
+            raise ArchiveError(self.name, problem, "open it again")
+        # No lock, because a fork could copy a locked one. If two threads open at once, both use
+        # the file that was stored first.
+        kept: _OpenFile = self.__dict__.setdefault("_file", file)
+        return kept
+
+
+class _OpenFile:
+    """An open descriptor, closed with its last reference.
+
+    A thread that reads holds a reference. So the number of the descriptor is not reused meanwhile.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+class PipeSource:
+    """An archive that is read from a pipe, once and in order.
+
+    Its size is unknown, so `size_bytes` is 0.
+
+    Args:
+        descriptor: The open file descriptor of the pipe; the caller closes it.
+    """
+
+    name = "standard input"
+    size_bytes = 0
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self, _offset: int, size: int, /) -> bytes:
+        """Read at most `size` of the next bytes; none at the end of the pipe."""
+        try:
+            return os.read(self._descriptor, size)
+        except OSError as error:
+            raise ArchiveError(self.name, f"cannot be read: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Do nothing: the descriptor belongs to the caller."""
+
+
+class Stream:
+    """Reads a source in order, and can look ahead.
+
+    Args:
+        source: The bytes.
+        offset: Where to begin.
+
+    Attributes:
+        offset: Where the next byte lies in the source.
+    """
+
+    def __init__(self, source: ByteSource, offset: int = 0) -> None:
+        self.offset = offset
+        self._source = source
+        self._buffer = bytearray()
+
+    def peek(self, start: int, size: int) -> bytes:
+        """Return a range of the bytes ahead and leave them there.
+
+        Args:
+            start: Where the range begins, counted from `offset`.
+            size: Its length; fewer bytes are returned only if the source ends.
+        """
+        while True:
+            missing_bytes = start + size - len(self._buffer)
+            if missing_bytes <= 0:
+                break
+            next_offset = self.offset + len(self._buffer)
+            piece = self._source.read(next_offset, max(_PIECE_BYTES, missing_bytes))
+            if not piece:
+                break
+            self._buffer += piece
+        return bytes(self._buffer[start : start + size])
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes and move behind them; fewer only if the source ends."""
+        taken = self.peek(0, size)
+        del self._buffer[: len(taken)]
+        self.offset += len(taken)
+        return taken

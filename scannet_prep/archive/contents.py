@@ -1,0 +1,166 @@
+"""What goes into an archive: files by scene, found on the disk or made in memory, not yet read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from scannet_prep.archive.layout import Head
+from scannet_prep.archive.tar import content_bytes
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.files import Fingerprint, open_file
+from scannet_prep.processed.npz import again_hint
+
+# An upper limit of what a file takes in the index, in the seek table and as framing.
+_EXTRA_BYTES_PER_FILE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file to pack.
+
+    Attributes:
+        name: Its name in the archive, with `/`.
+        path: Where it lies; only for messages if `content` is given.
+        size_bytes: Its size when it was found.
+        modified_ns: Its modification time when it was found.
+        fingerprint: The fingerprint that a manifest records; None if none does.
+        content: Its content, if it is not on the disk.
+    """
+
+    name: str
+    path: Path
+    size_bytes: int
+    modified_ns: int = 0
+    fingerprint: Fingerprint | None = None
+    content: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_path(
+        cls, path: Path, root: Path, fingerprint: Fingerprint | None = None
+    ) -> SourceFile:
+        """Describe a file on the disk.
+
+        Args:
+            path: The file.
+            root: The folder that its name in the archive is relative to.
+            fingerprint: What a manifest records.
+
+        Raises:
+            FileError: The file is gone, or is a link to nothing.
+        """
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise FileError(
+                path,
+                f"cannot be read: {error.strerror or error}",
+                "process or download the scene again, or remove it; then pack again",
+            ) from error
+        name = path.relative_to(root).as_posix()
+        return cls(name, path, status.st_size, status.st_mtime_ns, fingerprint)
+
+    @classmethod
+    def from_content(cls, name: str, content: bytes) -> SourceFile:
+        """Describe a file that exists only in memory."""
+        return cls(name, Path(name), len(content), content=content)
+
+    def read_into(self, target: memoryview) -> None:
+        """Fill a buffer of its size with its content.
+
+        Raises:
+            FileError: The file has changed since it was found, or is not what the manifest records.
+        """
+        if self.content is not None:
+            target[:] = self.content
+            return
+        with open_file(self.path, sys.maxsize) as file:
+            read_bytes = os.readv(file.fileno(), [target])
+            status = os.fstat(file.fileno())
+        found = (read_bytes, status.st_size, status.st_mtime_ns)
+        if found != (len(target), self.size_bytes, self.modified_ns):
+            problem = "changed while it was packed"
+            raise FileError(self.path, problem, "pack again when nothing writes there any more")
+        if self.fingerprint is not None:
+            self._check_fingerprint(target, self.fingerprint)
+
+    def _check_fingerprint(self, data: memoryview, expected: Fingerprint) -> None:
+        found = Fingerprint.from_bytes(data)
+        if found != expected:
+            raise FileError(
+                self.path,
+                f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}",
+                f"{again_hint(self.path)}; then pack again",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceGroup:
+    """The files of one frame: those of one scene, or those that belong to no scene.
+
+    Attributes:
+        scene_id: The scene; empty for the files that belong to no scene.
+        split: Its split; empty if unknown.
+        vertex_count: V; 0 if unknown.
+        files: Its files, sorted by name.
+    """
+
+    scene_id: str
+    split: str
+    vertex_count: int
+    files: tuple[SourceFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its tar bytes."""
+        return content_bytes([file.size_bytes for file in self.files])
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What goes into an archive.
+
+    Attributes:
+        head: What applies to all of it.
+        groups: The files that belong to no scene, the program's own one first; then the scenes,
+            sorted by id.
+        failures: Why requested scenes are missing, by id.
+        left_out: Files and folders that are not packed, because their names do not belong into
+            a tree of that kind; sorted.
+    """
+
+    head: Head
+    groups: tuple[SourceGroup, ...]
+    failures: Mapping[str, str] = field(default_factory=dict, hash=False)
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def scenes(self) -> tuple[SourceGroup, ...]:
+        """The scenes, sorted by id."""
+        return self.groups[1:]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the tar bytes of all groups."""
+        return sum(group.size_bytes for group in self.groups)
+
+    def split(self, shard_bytes: int) -> list[Contents]:
+        """Divide the scenes into shards that are not larger than a size, however they compress.
+
+        A shard is larger only if it has a single scene that is. Each shard gets consecutive scenes
+        and all files that belong to no scene, so that it is complete.
+        """
+        others_bytes = 2 * self.groups[0].size_bytes + _EXTRA_BYTES_PER_FILE * len(self.failures)
+        shards: list[list[SourceGroup]] = [[]]
+        size_bytes = others_bytes
+        for scene in self.scenes:
+            scene_bytes = scene.size_bytes + _EXTRA_BYTES_PER_FILE * (1 + len(scene.files))
+            if shards[-1] and size_bytes + scene_bytes > shard_bytes:
+                shards.append([])
+                size_bytes = others_bytes
+            shards[-1].append(scene)
+            size_bytes += scene_bytes
+        return [replace(self, groups=(self.groups[0], *shard)) for shard in shards]

@@ -1,0 +1,193 @@
+"""Opens archives by their index, and reads any file of them.
+
+    open_archive(place) -- end of the file: seek table -> frame of the index -> Archive.index
+    Archive.read_member(group, member) -- one range of the file: frame -> tar bytes -> file
+
+An archive without an index, or with a damaged one, is read in order by `groups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from scannet_prep.archive import frames, open_archive
+from scannet_prep.archive.byte_source import ByteSource, Place
+from scannet_prep.archive.layout import (
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    OWN_PREFIX,
+    Index,
+    StoredGroup,
+    parse_index,
+)
+from scannet_prep.archive.shards import SUFFIX, check_held_once
+from scannet_prep.archive.tar import BLOCK_BYTES, Member, read_members
+from scannet_prep.base.errors import ArchiveError, ContentError, ForeignFileError
+from scannet_prep.base.file_kinds import describe_beginning
+from scannet_prep.base.files import Buffer
+
+LOOK_BYTES = 1 << 18
+
+DAMAGED_HINT = (
+    "copy the archive again, or pack it again: scannet-prep pack --force; "
+    "to recover everything that is whole: scannet-prep unpack"
+)
+_HINTS = {
+    "empty": "copy it again, or pack it again: scannet-prep pack",
+    "a web page": "open it in a browser: it may ask for a login; then fetch the archive again",
+    "a zip file": "unzip {}",
+    "a 7z file": "7z x {}",
+    "a zstd file": "zstd -d {}",
+    "a tar file": "tar -xf {}",
+    "a gzip file": "tar -xf {}",
+}
+
+
+def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) -> list[Archive]:
+    """Open archives that are read together.
+
+    Raises:
+        UsageError: A scene is in two of them.
+        ScanNetPrepError: See `open_archive`.
+    """
+    archives = [open_archive(place, certificates=certificates) for place in places]
+    check_held_once(
+        (archive.name, [scene.scene_id for scene in archive.index.scenes]) for archive in archives
+    )
+    return archives
+
+
+class Archive:
+    """An archive whose index has been read.
+
+    Args:
+        source: Its bytes.
+
+    Attributes:
+        source: As given.
+        name: Path or address, for messages.
+        index: Its content.
+        index_row: The row of the index frame in the seek table.
+        end: The byte after the index frame.
+
+    Raises:
+        ArchiveError: It is truncated, damaged at its end, or was written by another program.
+        TransferError: The server does not send it.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        self.source = source
+        self.name = source.name
+        try:
+            offset, stored_bytes, frame_count = frames.find_index(source)
+            self.end = offset + stored_bytes
+            self.index, self.index_row = decode_index(
+                source.read(offset, stored_bytes), frame_count=frame_count, offset=offset
+            )
+        except ContentError as error:
+            check_beginning(source.read(0, LOOK_BYTES), self.name)
+            problem = f"is damaged or truncated: {error.message}"
+            raise ArchiveError(self.name, problem, DAMAGED_HINT) from None
+
+    def forget_scenes(self) -> None:
+        """Drop the scenes from the index to save memory, where the caller keeps what it needs."""
+        self.index = replace(self.index, groups=self.index.groups[:1])
+
+    def read_member(self, group: StoredGroup, member: Member) -> memoryview:
+        """Read a file from one range of the archive, into writable memory of its own.
+
+        Raises:
+            ArchiveError: Neither the checksum of the frame nor the SHA-256 of the file is right,
+                or the archive cannot be read.
+            TransferError: The server does not send it.
+        """
+        try:
+            frame = read_stored(self.source, group)
+            content, has_checksum = frames.decompress(frame, group.size_bytes)
+            data = member.of(content)
+            if not has_checksum:
+                member.check(data)
+        except ContentError as error:
+            problem = f"{group.name}: is damaged: {error.message}"
+            raise ArchiveError(self.name, problem, DAMAGED_HINT) from None
+        return data
+
+
+def decode_index(frame: Buffer, *, frame_count: int, offset: int) -> tuple[Index, bytes]:
+    """Read the index from its frame.
+
+    Args:
+        frame: The frame.
+        frame_count: Number of the frames before it.
+        offset: Where it begins in the archive.
+
+    Returns:
+        The index, and the row of its frame in the seek table.
+
+    Raises:
+        ContentError: It is damaged, or describes other frames.
+    """
+    size_bytes = frames.read_size(frame)
+    if size_bytes > MAX_INDEX_BYTES:
+        sizes = f"{size_bytes:,} bytes, at most {MAX_INDEX_BYTES:,}"
+        raise ContentError(f"the index is said to have {sizes}")
+    content, has_checksum = frames.decompress(frame, size_bytes)
+    members = read_members(content)
+    if not has_checksum or [member.name for member in members] != [INDEX_NAME]:
+        raise ContentError("the index is damaged: its checksum does not hold")
+    index = parse_index(bytes(members[0].of(content)))
+    if (len(index.groups), index.end) != (frame_count, offset):
+        described = f"{len(index.groups):,} frames of {index.end:,} bytes"
+        problem = f"the index names {described}, the archive has {frame_count:,} of {offset:,}"
+        raise ContentError(problem)
+    return index, frames.seek_row(frame, size_bytes)
+
+
+def read_stored(source: ByteSource, group: StoredGroup) -> bytes:
+    """Read the frame of a group; a `ContentError` if the archive ends first."""
+    frame = source.read(group.offset, group.stored_bytes)
+    if len(frame) < group.stored_bytes:
+        sizes = f"{len(frame):,} of its {group.stored_bytes:,} bytes"
+        raise ContentError(f"the archive ends after {sizes}")
+    return frame
+
+
+def check_beginning(start: bytes, name: str) -> None:
+    """Refuse a file that cannot be an archive of this program.
+
+    Args:
+        start: Its first `LOOK_BYTES`, or all of it.
+        name: Its path or address.
+
+    Raises:
+        ForeignFileError: It is of another kind, which the message names.
+        ArchiveError: It is empty.
+    """
+    kind = describe_beginning(start)
+    if kind == "a zstd file":
+        content = frames.decompress_start(start, 8 * BLOCK_BYTES)
+        if not content or _is_own_beginning(content):
+            return  # damaged, or one of ours: the reader finds out where
+        if describe_beginning(content) == "a tar file":
+            hint = f"tar --zstd -xf {quote(name)}"
+            raise ForeignFileError(name, "is a .tar.zst of another program", hint)
+    problem = f"is {kind or 'a file of another kind'}, not an archive of this program ({SUFFIX})"
+    hint = _HINTS.get(
+        kind or "", "name an archive that scannet-prep pack made, or the folder of the scenes"
+    )
+    error_type = ArchiveError if kind == "empty" else ForeignFileError
+    raise error_type(name, problem, hint.format(quote(name)))
+
+
+def _is_own_beginning(content: bytes) -> bool:
+    """Whether tar bytes begin with the first file of an archive, which is JSON.
+
+    If its header is damaged, the text decides. The tar file of a processed folder contains such
+    a text too, but later.
+    """
+    if content.startswith(OWN_PREFIX.encode()):
+        return True
+    return content[BLOCK_BYTES:].startswith(b"{") and b"scannet-prep" in content

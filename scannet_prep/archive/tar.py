@@ -1,0 +1,159 @@
+"""The tar bytes of a frame: each file is a header of 512 bytes, its content, and zeros up to the next 512.
+
+Headers are made and read by `tarfile`. One block is enough for all names that an archive may hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Iterable, Sequence
+from typing import Annotated, NamedTuple, Protocol
+
+import msgspec
+
+from scannet_prep.base.errors import ContentError
+from scannet_prep.base.files import Buffer
+from scannet_prep.base.typed_json import Count
+
+BLOCK_BYTES = 512
+END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
+_Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class Member(NamedTuple):
+    """One file in the tar bytes of a frame.
+
+    Attributes:
+        name: Its path, with `/`.
+        offset: Where its content begins in the tar bytes.
+        size_bytes: Its size.
+        sha256: SHA-256 of its content, in hexadecimal.
+    """
+
+    name: str
+    offset: Count
+    size_bytes: Count
+    sha256: _Sha256
+
+    def of(self, content: memoryview) -> memoryview:
+        """Return the content of this file from the tar bytes of its frame."""
+        return content[self.offset : self.offset + self.size_bytes]
+
+    def check(self, data: Buffer) -> None:
+        """Check the content of this file; a `ContentError` if it has another SHA-256."""
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.sha256:
+            raise ContentError(
+                f"{self.name} has the SHA-256 {found[:16]}..., expected {self.sha256[:16]}..."
+            )
+
+
+class FileToPack(Protocol):
+    """A file that `write_members` packs."""
+
+    @property
+    def name(self) -> str:
+        """Its path in the archive, with `/`."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+
+    def read_into(self, target: memoryview, /) -> None:
+        """Fill a buffer of its size with its content."""
+
+
+def member_bytes(size_bytes: int) -> int:
+    """Return the size of a file of `size_bytes` with its header and its padding."""
+    return BLOCK_BYTES + size_bytes + -size_bytes % BLOCK_BYTES
+
+
+def content_bytes(sizes: Iterable[int]) -> int:
+    """Return the size of the tar bytes of files, by their sizes."""
+    return sum(member_bytes(size_bytes) for size_bytes in sizes)
+
+
+def encode_header(name: str, size_bytes: int) -> bytes:
+    """Make the header of a file: mode 0644, owner and time 0, so that equal files give equal bytes."""
+    info = tarfile.TarInfo(name)
+    info.size = size_bytes
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def write_members(files: Sequence[FileToPack]) -> tuple[memoryview, tuple[Member, ...]]:
+    """Read files into tar bytes.
+
+    Returns:
+        The tar bytes, and where each file lies in them.
+
+    Raises:
+        FileError: A file cannot be read.
+    """
+    content = memoryview(bytearray(content_bytes([file.size_bytes for file in files])))
+    members = []
+    position = 0
+    for file in files:
+        start = position + BLOCK_BYTES
+        data = content[start : start + file.size_bytes]
+        content[position:start] = encode_header(file.name, file.size_bytes)
+        file.read_into(data)
+        sha256 = hashlib.sha256(data).hexdigest()
+        members.append(Member(file.name, start, file.size_bytes, sha256))
+        position += member_bytes(file.size_bytes)
+    return content, tuple(members)
+
+
+def read_members(content: memoryview) -> tuple[Member, ...]:
+    """Find the files in tar bytes that no index describes.
+
+    Raises:
+        ContentError: A header was not made by `encode_header`, or a file is cut off.
+    """
+    members = []
+    position = 0
+    while position < len(content):
+        name, size_bytes = parse_header(content[position : position + BLOCK_BYTES])
+        start = position + BLOCK_BYTES
+        sha256 = hashlib.sha256(content[start : start + size_bytes]).hexdigest()
+        members.append(Member(name, start, size_bytes, sha256))
+        position += member_bytes(size_bytes)
+    if position != len(content) or not members:
+        raise ContentError("a frame ends in the middle of a file")
+    return tuple(members)
+
+
+def parse_header(header: Buffer) -> tuple[str, int]:
+    """Read the name and the size of a file from its header.
+
+    Raises:
+        ContentError: `encode_header` does not make this header: it is damaged, or belongs to
+            something else than a file.
+    """
+    try:
+        info = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "strict")
+        expected = encode_header(info.name, info.size) if info.size >= 0 else b""
+    except (tarfile.HeaderError, ValueError) as error:
+        raise ContentError(f"a tar header is damaged: {error}") from None
+    if expected != header:
+        raise ContentError(f"a tar header is not as this program writes it: {info.name[:80]!a}")
+    return info.name, info.size
+
+
+def check_members(members: Sequence[Member], content: memoryview) -> bool:
+    """Check the files that an index describes, each by its SHA-256.
+
+    Returns:
+        Whether their headers are undamaged, too. The index replaces them, but other programs
+        need them.
+
+    Raises:
+        ContentError: A file is damaged.
+    """
+    has_headers = True
+    for member in members:
+        member.check(member.of(content))
+        header = content[member.offset - BLOCK_BYTES : member.offset]
+        if header != encode_header(member.name, member.size_bytes):
+            has_headers = False
+    return has_headers

@@ -1,0 +1,30 @@
+"""What a path is, and the processed scenes it holds: one answer for all commands and for training.
+
+`identify` finds out what a path, an address or a list of them is: a raw tree, a processed folder,
+an export, or archives. `open_processed` returns its scenes: `FolderScenes` or `ArchiveScenes`.
+"""
+
+from __future__ import annotations
+
+from scannet_prep.archive.byte_source import Place
+from scannet_prep.source.identify import (
+    Identity,
+    SourceKind,
+    describe_file,
+    find_folder,
+    identify,
+    identify_folder,
+)
+from scannet_prep.source.scenes import SceneSource, open_processed
+
+__all__ = [
+    "Identity",
+    "Place",
+    "SceneSource",
+    "SourceKind",
+    "describe_file",
+    "find_folder",
+    "identify",
+    "identify_folder",
+    "open_processed",
+]

@@ -1,0 +1,145 @@
+"""The processed scenes of archives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+
+from scannet_prep.archive.byte_source import Place
+from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.opened import Archive, open_archives
+from scannet_prep.archive.shards import find_missing_shards
+from scannet_prep.base.errors import ArchiveError
+from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
+from scannet_prep.processed.npz import FORCE_HINT
+from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions, describe_other_format
+from scannet_prep.release.findings import Finding
+from scannet_prep.release.scene import Split
+from scannet_prep.source.scenes import SceneSource
+
+
+class ArchiveScenes(SceneSource):
+    """The scenes of an archive or of several, or of one of their splits.
+
+    From the indexes, only the entries of these scenes are kept in memory.
+
+    Args:
+        places: Paths, addresses, or objects that read the bytes; in any order.
+        split: Only its scenes; None for all.
+        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+
+    Raises:
+        ArchiveError: An archive is damaged, holds raw scenes, was made with other options than the
+            others, or belongs to a set of shards that is not complete.
+        UsageError: There are no scenes of that split.
+        ScanNetPrepError: See `open_archives`.
+    """
+
+    def __init__(
+        self, places: Sequence[Place], split: Split | None, *, certificates: bool | Path = True
+    ) -> None:
+        archives = open_archives(places, certificates=certificates)
+        names = [archive.name for archive in archives]
+        for archive in archives:
+            _check_is_processed(archive)
+        options = _read_shared_options(archives)
+        _check_has_all_shards(names)
+
+        held = {}
+        holders = {}
+        failures = {}
+        then = ", then scannet-prep pack again"
+        for archive in archives:
+            for group in archive.index.scenes:
+                held[group.scene_id] = group
+                holders[group.scene_id] = archive
+            for name, message in archive.index.failures.items():
+                hint = f"make it: scannet-prep process --scenes {name}{then}"
+                failures[name] = Finding(scene_id=name, message=message, hint=hint)
+        super().__init__(
+            place=names if len(names) > 1 else names[0],
+            options=options,
+            held=held,
+            failures=failures,
+            split=split,
+            then=then,
+        )
+        self._archives = archives
+        self._stored = {name: (holders[name], held[name]) for name in self.lengths}
+        for archive in archives:
+            archive.forget_scenes()
+
+    def file_path(self, scene_id: str) -> str:
+        """Return the file of a scene, for messages."""
+        archive, group = self._stored[scene_id]
+        return f"{archive.name}: {group.members[0].name}"
+
+    def read(self, scene_id: str) -> memoryview:
+        """Read the whole file of a scene, into writable memory of its own."""
+        archive, group = self._stored[scene_id]
+        return archive.read_member(group, group.members[0])
+
+    def read_entries(self) -> Mapping[str, SceneEntry]:
+        """Read what the manifests record of scenes."""
+        entries = dict[str, SceneEntry]()
+        for archive in self._archives:
+            if entries.keys() >= self.lengths.keys():
+                break  # all shards of a set have the same manifest
+            others = archive.index.groups[0]
+            for member in others.members:
+                if member.name == MANIFEST_NAME:
+                    data = bytes(archive.read_member(others, member))
+                    entries |= parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}").scenes
+        return entries
+
+    def close(self) -> None:
+        """Close the archives; reading opens them again."""
+        for archive in self._archives:
+            archive.source.close()
+
+
+def _check_is_processed(archive: Archive) -> None:
+    """Refuse an archive of raw scenes, or of processed scenes of another format."""
+    head = archive.index.head
+    if head.kind is not ArchiveKind.PROCESSED:
+        command = f"scannet-prep unpack {quote(archive.name)}"
+        hint = f"{command}, then scannet-prep process, and pack again"
+        raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
+    if head.scene_format != FORMAT_VERSION:
+        problem = describe_other_format(head.scene_format)
+        raise ArchiveError(archive.name, problem, f"{FORCE_HINT}, and pack it again")
+
+
+def _read_shared_options(archives: Sequence[Archive]) -> ProcessOptions:
+    """Read the options that the scenes of all archives were made with.
+
+    Raises:
+        ArchiveError: They differ, or an archive does not record them.
+    """
+    first = archives[0]
+    options = first.index.head.options
+    if options is None:
+        problem = "does not record the options of its scenes"
+        raise ArchiveError(first.name, problem, "pack the folder again")
+    for archive in archives[1:]:
+        others = archive.index.head.options
+        if others != options:
+            flags = others.flags if others is not None else "unknown options"
+            raise ArchiveError(
+                archive.name,
+                f"holds scenes that were made with {flags}, but {first.name} with {options.flags}",
+                "name archives whose scenes were made with the same options",
+            )
+    return options
+
+
+def _check_has_all_shards(names: Sequence[str]) -> None:
+    """Refuse shards of a set that is not complete."""
+    missing = find_missing_shards(names)
+    if missing:
+        raise ArchiveError(
+            names[0],
+            f"belongs to a set of shards, of which {missing[0]} is missing",
+            "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name",
+        )

@@ -1,0 +1,89 @@
+"""The scenes of a processed folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+
+import numpy as np
+
+from scannet_prep.base.errors import FileError, MissingFileError, ProcessedFileError
+from scannet_prep.base.files import open_file
+from scannet_prep.processed.folder import find_state, processed_path
+from scannet_prep.processed.manifest import SceneEntry, read_manifest
+from scannet_prep.processed.npz import again_hint
+from scannet_prep.processed.scene import MAX_FILE_BYTES
+from scannet_prep.release.scene import Split
+from scannet_prep.source.scenes import SceneSource
+
+
+class FolderScenes(SceneSource):
+    """The scenes of a processed folder, or of one of its splits.
+
+    Args:
+        path: The folder.
+        split: Only its scenes; None for all.
+        must_be_usable: See `open_processed`.
+
+    Raises:
+        FileError: It is not a processed folder, or must not be used: processing has not finished,
+            it has an older format, or its manifest is damaged.
+        UsageError: It holds no scenes of that split.
+    """
+
+    def __init__(self, path: Path, split: Split | None, *, must_be_usable: bool = True) -> None:
+        state = find_state(path)
+        if must_be_usable and state.faults:
+            raise state.faults[0]
+        manifest = state.manifest
+        super().__init__(
+            place=str(path),
+            options=manifest.options,
+            held=manifest.scenes,
+            failures=manifest.failures,
+            split=split,
+            then=f" -o {quote(str(path))}",
+        )
+        self.folder = path
+        self._path = path
+        self.faults = state.faults
+        self._splits = {name: entry.split for name, entry in manifest.scenes.items()}
+        if split is None:  # a dataset, which is opened for one split, seldom needs them
+            self._entries = dict(sorted(manifest.scenes.items()))
+
+    def file_path(self, scene_id: str) -> Path:
+        """Return the file of a scene."""
+        return processed_path(self._path, self._splits[scene_id], scene_id)
+
+    def read_entries(self) -> Mapping[str, SceneEntry]:
+        """Read what the manifest records of all scenes of the folder.
+
+        Raises:
+            FileError: The manifest is damaged, or the folder has other options by now.
+        """
+        manifest = read_manifest(self._path)
+        if manifest is None:
+            return {}
+        if manifest.options != self.options:
+            found = f"the options {manifest.options.flags}"
+            problem = f"has {found}, expected {self.options.flags} as it was opened"
+            raise FileError(self._path, problem, "open the folder again")
+        return manifest.scenes
+
+    def read(self, scene_id: str) -> memoryview:
+        """Read the whole file of a scene, into writable memory of its own."""
+        path = self.file_path(scene_id)
+        try:
+            with open_file(path, MAX_FILE_BYTES) as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                data = np.empty(size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
+                read_bytes = file.readinto(data)
+        except MissingFileError:
+            problem = "no such file, though the folder's manifest names it"
+            raise MissingFileError(path, problem, again_hint(path)) from None
+        if read_bytes != size_bytes:
+            problem = f"gave {read_bytes} of {size_bytes} bytes"
+            raise ProcessedFileError(path, problem, again_hint(path))
+        return data

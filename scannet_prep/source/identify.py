@@ -1,0 +1,188 @@
+"""Finds out what a path is, from names alone: no scene and no archive is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
+
+from scannet_prep.archive.byte_source import Place
+from scannet_prep.base.backports import StrEnum
+from scannet_prep.base.errors import FileError, MissingFileError, UsageError
+from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.files import open_file
+from scannet_prep.export import is_export
+from scannet_prep.processed.folder import iter_processed_scenes
+from scannet_prep.processed.manifest import MANIFEST_NAME
+from scannet_prep.raw.layout import find_raw_scenes, find_shared_files
+from scannet_prep.raw.lock import LOCK_NAME
+from scannet_prep.release.scene import SceneId, Split
+
+_DEMO = "to try the program without ScanNet data: scannet-prep demo"
+
+
+class SourceKind(StrEnum):
+    """What a path is."""
+
+    RAW = "raw"
+    PROCESSED = "processed"
+    EXPORT = "export"
+    ARCHIVE = "archive"
+
+
+class Identity(NamedTuple):
+    """What a place is.
+
+    Attributes:
+        kind: Its kind.
+        folder: The folder; None for archives.
+    """
+
+    kind: SourceKind
+    folder: Path | None
+
+
+def identify(places: Sequence[Place], *, may_be_export: bool = False) -> Identity:
+    """Find out what a place is.
+
+    Args:
+        places: A folder; or an archive, or several that are read together.
+        may_be_export: Whether an export is accepted.
+
+    Raises:
+        UsageError: There are several folders.
+        MissingFileError: It does not exist, or holds neither raw nor processed scenes.
+        FileError: It cannot be read.
+    """
+    folder = find_folder(places)
+    if folder is None:
+        return Identity(SourceKind.ARCHIVE, folder=None)
+    if may_be_export and is_export(folder):
+        return Identity(SourceKind.EXPORT, folder)
+    return Identity(identify_folder(folder), folder)
+
+
+def find_folder(places: Sequence[Place]) -> Path | None:
+    """Return the folder that is meant; None for archives.
+
+    Raises:
+        UsageError: There are several folders.
+    """
+    if any(is_archive(place) for place in places):
+        return None
+    if len(places) != 1:
+        raise UsageError("one folder can be read at a time", "name one folder, or several archives")
+    return Path(str(places[0])).expanduser()
+
+
+def is_archive(place: Place) -> bool:
+    """Whether a place is read as an archive: whatever is not a folder.
+
+    A file that is not an archive is refused when it is opened. Of what does not exist, the name
+    decides.
+    """
+    if not isinstance(place, str | Path) or "://" in str(place):
+        return True
+    path = Path(place).expanduser()
+    # The functions of os.path, unlike the methods of Path, return False if access fails.
+    if os.path.isdir(path):  # noqa: PTH112
+        return False
+    return path.suffix == ".zst" or os.path.exists(path)  # noqa: PTH110
+
+
+def identify_folder(path: Path) -> SourceKind:
+    """Find out whether a folder holds raw or processed scenes.
+
+    Raises:
+        MissingFileError: It holds neither, or is not a folder; the hint says what was probably
+            meant.
+        FileError: It cannot be read.
+    """
+    try:
+        if not path.is_dir():
+            raise _not_a_folder(path)
+        refuse_export(path)
+        if _is_processed_folder(path):
+            return SourceKind.PROCESSED
+        if _is_raw_tree(path):
+            return SourceKind.RAW
+        raise _neither(path)
+    except PermissionError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}") from error
+
+
+def refuse_export(path: Path) -> None:
+    """Refuse a folder that `scannet-prep export` wrote for another program.
+
+    Raises:
+        MissingFileError: It is such a folder.
+    """
+    if is_export(path):
+        raise MissingFileError(
+            path,
+            "is an export, expected raw or processed scenes",
+            f"give the folder that it was made from; to check the export: scannet-prep verify {quote(str(path))}",
+        )
+
+
+def describe_file(path: Path) -> str | None:
+    """Describe a regular file by its beginning, such as `a zip file`; None if it is unknown."""
+    with suppress(FileError), open_file(path, 1 << 60) as file:
+        return describe_beginning(file.read(LOOK_BYTES))
+    return None
+
+
+def _is_processed_folder(path: Path) -> bool:
+    """Whether a folder holds processed scenes or a manifest."""
+    if next(iter_processed_scenes(path), None) is not None:
+        return True
+    return (path / MANIFEST_NAME).is_file()
+
+
+def _is_raw_tree(path: Path) -> bool:
+    """Whether a folder holds raw scenes, other files of the release, or a record of a download."""
+    if find_raw_scenes(path, may_be_empty=True) or find_shared_files(path):
+        return True
+    return (path / LOCK_NAME).is_file()
+
+
+def _not_a_folder(path: Path) -> MissingFileError:
+    """Describe what was found instead of a folder, and what to do about it."""
+    if not path.exists():
+        return MissingFileError(
+            path,
+            "no such folder",
+            f"raw scenes come from scannet-prep download, processed ones from scannet-prep process; {_DEMO}",
+        )
+    kind = describe_file(path)
+    if kind == "a zstd file":
+        command = f"scannet-prep unpack {quote(str(path))}"
+        return MissingFileError(path, "is an archive, expected a folder", f"unpack it: {command}")
+    if kind is None:
+        kind = "a file" if path.is_file() else "not a regular file"
+    return MissingFileError(
+        path,
+        f"is {kind}, expected a folder",
+        "give the folder of the raw scenes, or the one that scannet-prep process wrote",
+    )
+
+
+def _neither(path: Path) -> MissingFileError:
+    """Describe a folder without scenes; it may be a part of the folder that was meant."""
+    problem = "holds neither raw nor processed scenes"
+    resolved = path.resolve()
+    is_split = resolved.name in set(Split) and any(path.glob("scene*.npz"))
+    if is_split or SceneId.is_valid(resolved.name):
+        part = "split" if is_split else "scene"
+        parent = quote(str(resolved.parent))
+        hint = f"for a single {part} give the folder above it, {parent}, and choose {resolved.name}"
+        return MissingFileError(path, problem, hint)
+    return MissingFileError(
+        path,
+        problem,
+        f"expected {path}/scans/scene*/ as ScanNet has them, "
+        f"or {path}/train/scene*.npz as scannet-prep process writes them; {_DEMO}",
+    )
