@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,21 +48,17 @@ class Outcome:
         return json.loads(self.stdout)
 
 
-class WorkersHere(pool.WorkerPool):
-    """Workers that are threads of this process, to which tasks and results are sent as to a process of its own.
+class WorkersHere(pool.WorkerProcesses):
+    """Workers in this process, to which tasks and results are sent as to a process of its own.
 
     To start a worker process takes longer than it works in most tests.
     """
 
-    def _lead(self) -> None:
-        while item := self._tasks.get():
-            future, (function, *arguments) = item
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = function(*pickle.loads(pickle.dumps(arguments)))
-                    future.set_result(pickle.loads(pickle.dumps(result)))
-                except Exception as error:  # noqa: BLE001 - raised where the result is asked for
-                    future.set_exception(error)
+    def run(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        function, context = pickle.loads(self._call)
+        for task in tasks:
+            result = function(pickle.loads(pickle.dumps(task)), context)
+            yield task, pickle.loads(pickle.dumps(result))
 
 
 def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main) -> Outcome:
@@ -76,7 +72,7 @@ def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[s
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
             if not has_workers:
-                patch.setattr(pool, "WorkerPool", WorkersHere)
+                patch.setattr(pool, "WorkerProcesses", WorkersHere)
             status = main(argv)
     except SystemExit as stop:  # after a help text
         status = int(stop.code or 0)

@@ -12,6 +12,11 @@ def multiply(task: int, context: int | DiesWhileStarting) -> int:
     return task * (context if isinstance(context, int) else context.count)
 
 
+def measure_context(task: int, context: tuple[object, bytes]) -> int:
+    _, data = context
+    return len(data)
+
+
 def kill_self_if_negative(task: int, context: Path) -> int:
     """Die as from the kernel's out-of-memory killer, and count how often."""
     if task < 0:
