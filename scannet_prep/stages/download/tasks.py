@@ -17,6 +17,7 @@ from scannet_prep.backports import StrEnum
 from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
 from scannet_prep.files import open_file, output_error
 from scannet_prep.labels import LABEL_MAP_HINT, describe_differences, read_label_map
+from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks
 from scannet_prep.release import AGGREGATION, BASE_URL, LABEL_MAP, LABELS_MESH, MESH, SEGMENTS
@@ -26,7 +27,6 @@ from scannet_prep.remote.transfer import Partial, aria2_path
 from scannet_prep.remote.trouble import FEW_TRIES, MANY_TRIES, AttemptError, public_url
 from scannet_prep.scene import Split
 from scannet_prep.stages.download.planning import DownloadPlan, RemoteFile
-from scannet_prep.stages.process.make_scene import read_raw_file
 
 # Kinds of files of a scene that have to fit together.
 _FITTING = frozenset({MESH, LABELS_MESH, SEGMENTS, AGGREGATION})

@@ -25,7 +25,14 @@ from scannet_prep.raw.layout import RawScene, download_hint
 from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import SceneWarning, WarningKind
-from scannet_prep.stages.process.make_scene import find_raw_files, fingerprint_files, process_scene, used_label_map
+from scannet_prep.stages.process.make_scene import (
+    RawFiles,
+    find_raw_files,
+    fingerprint_files,
+    process_scene,
+    read_raw_files,
+    used_label_map,
+)
 from scannet_prep.stages.process.seen import SeenScene, look_at
 
 # The file that a warning is about, if that is not the one with the groups.

@@ -28,6 +28,7 @@ from scannet_prep.labels import (
 )
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.progress import Progress
+from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
 from scannet_prep.raw.layout import RawScene, find_kind, find_raw_scenes, find_shared_files, has_segmentation_files
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, read_locks
@@ -36,7 +37,7 @@ from scannet_prep.scene import SceneId, Split
 from scannet_prep.scene_warnings import WarningKind
 from scannet_prep.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
-from scannet_prep.stages.process.make_scene import is_there, match_ply_labels, process_scene, read_raw_file
+from scannet_prep.stages.process.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.stages.selection import Selection, select_scenes
 
 Recorded: TypeAlias = tuple[Path, LockEntry, Path]
@@ -278,7 +279,7 @@ def _make_scene(
     if release.SEGMENTS in contents:
         kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
     used = {kind: content for kind, content in contents.items() if kind in kinds}
-    scene = findings.attempt(raw.directory, process_scene, raw, split, ProcessOptions(), label_map, used)
+    scene = findings.attempt(raw.directory, combine_contents, raw, split, ProcessOptions(), label_map, used)
     for warning in () if scene is None else scene.meta.warnings:
         if warning.kind in _ERRORS or (warning.kind.is_damage and split is not Split.TEST):
             findings.error(raw.directory, warning.fault, "download the scene again")
