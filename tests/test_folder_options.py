@@ -236,7 +236,7 @@ class TestMissingRawFiles:
 
         assert outcome.status == 0, outcome.stderr
         assert digests(aligned_dir) == before
-        assert TRAIN in outcome.json["raw_gone"]
+        assert outcome.json["raw_gone"] == [TRAIN, VAL]
 
     @pytest.mark.parametrize("words", [(), ("--force",), ("--checksum",)])
     @pytest.mark.parametrize("manifest", [None, b"{"])
@@ -286,14 +286,47 @@ class TestMissingRawFiles:
 
         assert process(raw_dir, aligned_dir).json["raw_gone"] == [VAL]
 
-    def test_damaged_scene_without_raw_files_fails_and_stays(self, raw_dir: Path, aligned_dir: Path) -> None:
-        (raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply").unlink()
+    @pytest.mark.parametrize("words", [(), ("--scenes", TRAIN)])
+    @pytest.mark.parametrize("removed", [f"scans/{TRAIN}", f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply"])
+    def test_damaged_scene_without_raw_files_fails_and_stays(
+        self, raw_dir: Path, aligned_dir: Path, removed: str, words: tuple[str, ...]
+    ) -> None:
+        (raw_dir / removed).rename(raw_dir / "removed")
         os.truncate(aligned_dir / f"train/{TRAIN}.npz", 5_000)
 
-        outcome = process(raw_dir, aligned_dir)
+        outcome = process(raw_dir, aligned_dir, *words)
 
         assert outcome.status == 3
         assert "its raw files are gone" in outcome.json["failures"][0]["message"]
+        assert f"rm {aligned_dir}/train/{TRAIN}.npz" in outcome.json["failures"][0]["hint"]
+        assert (aligned_dir / f"train/{TRAIN}.npz").exists()
+
+    def test_removed_scene_without_raw_folder_fails_if_it_is_named(self, raw_dir: Path, aligned_dir: Path) -> None:
+        shutil.rmtree(raw_dir / f"scans/{VAL}")
+        (aligned_dir / f"val/{VAL}.npz").unlink()
+
+        outcome = process(raw_dir, aligned_dir, "--scenes", VAL)
+
+        assert outcome.status == 3
+        assert outcome.json["kept"] == []
+
+    def test_named_scene_without_raw_folder_stays_although_the_manifest_is_lost(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
+        shutil.rmtree(raw_dir / f"scans/{VAL}")
+        (aligned_dir / "manifest.json").unlink()
+
+        outcome = process(raw_dir, aligned_dir, "--scenes", VAL)
+
+        assert outcome.status == 0
+        assert outcome.json["raw_gone"] == [VAL]
+
+    def test_dry_run_names_scenes_whose_raw_folder_is_gone(self, raw_dir: Path, aligned_dir: Path) -> None:
+        shutil.rmtree(raw_dir / f"scans/{VAL}")
+
+        outcome = process(raw_dir, aligned_dir, "--dry-run")
+
+        assert outcome.json["reasons"]["raw files are gone, so it stays as it is"] == [VAL]
 
     def test_scene_that_was_never_processed_fails_without_raw_files(self, raw_dir: Path, tmp_path: Path) -> None:
         (raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply").unlink()
@@ -349,6 +382,19 @@ class TestLabelMap:
 
         assert outcome.status == 2
         assert f"the raw files are gone for 1 of its scenes: {VAL}" in outcome.stderr
+
+    def test_changed_label_map_is_found_without_a_manifest_if_the_first_scene_has_no_groups(
+        self, raw_dir: Path, tmp_path: Path
+    ) -> None:
+        (raw_dir / f"scans/{TRAIN}/{TRAIN}.aggregation.json").unlink()
+        assert process(raw_dir, tmp_path / "out", "--labels-from", "ply").status == 0
+        (tmp_path / "out/manifest.json").unlink()
+        change_label_map(raw_dir)
+
+        outcome = process(raw_dir, tmp_path / "out", "--limit", "1")
+
+        assert outcome.status == 2
+        assert "the label map has changed" in outcome.stderr
 
     def test_dry_run_counts_the_scenes_that_depend_on_the_label_map(self, raw_dir: Path, aligned_dir: Path) -> None:
         change_label_map(raw_dir)
@@ -527,6 +573,19 @@ def test_scenes_that_show_no_options_are_not_replaced_with_the_defaults(raw_dir:
     assert digests(aligned_dir) == before
     assert process(raw_dir, aligned_dir, *README_FLAGS).status == 0
     assert options_of(aligned_dir)["align_axis"] is True
+
+
+def test_some_scenes_of_a_folder_that_shows_no_options_are_refused(raw_dir: Path, aligned_dir: Path) -> None:
+    (aligned_dir / "manifest.json").unlink()
+    for path in aligned_dir.glob("*/*.npz"):
+        path.write_bytes(b"of another program")
+    before = digests(aligned_dir)
+
+    outcome = process(raw_dir, aligned_dir, *README_FLAGS, "--limit", "1")
+
+    assert outcome.status == 2
+    assert "nothing shows the options of its scenes, but 2 of its scenes are not selected" in outcome.stderr
+    assert digests(aligned_dir) == before
 
 
 def test_hint_for_an_older_format_names_the_raw_folder(raw_dir: Path, aligned_dir: Path) -> None:

@@ -202,8 +202,9 @@ def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir:
     assert outcome.json["kept"] == [*SCENES]
     assert "ignored folders whose names are not scene ids: 2 (extra, my_room)" in outcome.stderr
     outcome = process(raw_dir / "scans_test", out_dir)
-    assert (outcome.status, outcome.json["kept"]) == (0, [TEST])
-    outcome = process(raw_dir / "scans_test", out_dir, "--splits", "val")
+    assert outcome.status == 0
+    assert outcome.json["raw_gone"] == [TRAIN, VAL]
+    outcome = process(raw_dir / "scans_test", out_dir.with_name("new"), "--splits", "val")
     assert (outcome.json["error"], "has 1 scenes, but none of val" in outcome.stderr) == ("UsageError", True)
 
 

@@ -181,16 +181,20 @@ def find_state(out_dir: Path) -> FolderState:
 
 
 def find_head(out_dir: Path) -> Manifest | None:
-    """Find the options and the label map of a folder without a manifest, from its first whole scene.
+    """Find the options and the label map of a folder without a manifest.
 
     Returns:
-        A manifest without scenes; None if the folder holds no whole scene.
+        A manifest without scenes. It has the options of the first whole scene, and the label map of the first one that
+        depends on it. None if the folder holds no whole scene.
     """
+    head = None
     for _, _, path in iter_processed_scenes(out_dir):
         with suppress(FileError):  # damaged, or in another format: the next one may be whole
             meta = read_processed(path).meta
-            return Manifest(meta.options, meta.label_map)
-    return None
+            head = Manifest(meta.options if head is None else head.options, meta.label_map)
+            if meta.label_map:
+                break
+    return head
 
 
 def find_entries(out_dir: Path, known: Manifest) -> tuple[dict[str, SceneEntry], list[FileError]]:

@@ -56,7 +56,7 @@ class Selection:
 
 
 def select_scenes(
-    available: Iterable[SceneId], selection: Selection, source: Path, filed: Mapping[str, Split] | None = None
+    available: Iterable[SceneId], selection: Selection, source: Path, filed: Mapping[SceneId, Split] | None = None
 ) -> tuple[tuple[tuple[SceneId, Split], ...], tuple[SceneFailure, ...]]:
     """Choose among raw scenes. Their split is the official one, else the only one asked for, else that of before.
 

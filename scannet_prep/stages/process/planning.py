@@ -48,8 +48,7 @@ class ProcessPlan:
         context: The options, the label map and the strictness that all scenes share.
         options_source: Where the options come from, in words: the command, the folder, the defaults.
         before: Options and label map of the folder as it was found; None for a new folder.
-        tasks: The selected scenes, each with the reason why it is processed, or that it is up to date.
-        kept: Scenes without a raw folder that were selected by id and that the folder holds: they stay.
+        tasks: The selected scenes, each with the reason why it is processed, or why it stays as it is.
         failures: Selected scenes that are not available.
         notes: Warnings about the label map and the raw tree.
         is_restricted: Whether only a part of the scenes was selected.
@@ -62,7 +61,6 @@ class ProcessPlan:
     options_source: str
     before: Manifest | None
     tasks: tuple[ProcessTask, ...]
-    kept: tuple[str, ...]
     failures: tuple[SceneFailure, ...]
     notes: tuple[str, ...]
     is_restricted: bool
@@ -161,22 +159,23 @@ def plan(
         compares_bytes=compares_bytes,
     )
 
-    filed = {scene_id: entry.split for scene_id, entry in before.manifest.scenes.items()}
-    selected, failures = select_scenes(raw_scenes, selection, raw_dir, filed)
+    # Scenes of the folder whose raw folder is gone are scenes of the run, too: they are checked, and named.
+    scenes = {name: RawScene(name, raw_dir) for name in before.held} | raw_scenes
+    selected, failures = select_scenes(scenes, selection, raw_dir, before.held)
     if not selected and not failures:
         raise UsageError(
             f"{raw_dir}: has {len(raw_scenes):,} scenes, but none of {', '.join(selection.splits)}",
             f"check --splits, or run: scannet-prep download --types seg -o {quote(str(raw_dir))}",
         )
     is_restricted = selection != Selection()
-    available = {scene_id: raw_scenes[scene_id] for scene_id, _ in selected}
-    _check_none_left_behind(out_dir, before, context, available, is_restricted=is_restricted)
+    chosen_scenes = {name: scenes[name] for name, _ in selected}
+    _check_none_left_behind(out_dir, before, context, chosen_scenes)
 
     seen = read_seen(out_dir)
     tasks = []
     for scene_id, split in selected:
         task = ProcessTask(
-            scene=raw_scenes[scene_id],
+            scene=scenes[scene_id],
             split=split,
             path=folder.processed_path(out_dir, split, scene_id),
             recorded=before.manifest.scenes.get(scene_id),
@@ -190,8 +189,7 @@ def plan(
         options_source=options_source,
         before=before.head,
         tasks=tuple(tasks),
-        kept=tuple(item.scene_id for item in failures if item.scene_id in before.manifest.scenes),
-        failures=tuple(item for item in failures if item.scene_id not in before.manifest.scenes),
+        failures=failures,
         notes=(*label_map_notes, *_find_notes(raw_scenes)),
         is_restricted=is_restricted,
         starts_anew=before.is_old or before.head != Manifest(chosen_options, label_map.digest),
@@ -310,9 +308,7 @@ def _check_none_left_behind(
     out_dir: Path,
     before: FoundFolder,
     context: ProcessContext,
-    available: Mapping[SceneId, RawScene],
-    *,
-    is_restricted: bool,
+    selected: Mapping[SceneId, RawScene],
 ) -> None:
     """Refuse a run that changes the options or the label map of a folder, but not of all of its scenes.
 
@@ -320,8 +316,9 @@ def _check_none_left_behind(
         UsageError: A scene of the folder was not selected, or its raw files are gone.
     """
     if before.head is None:
-        return
-    if before.is_old:
+        cause = "the whole folder has to be processed again, because nothing shows the options of its scenes"
+        outdated = dict(before.held)
+    elif before.is_old:
         cause = "the whole folder has to be processed again, because it has an older format"
         outdated = dict(before.held)
     elif before.head.options != context.options:
@@ -333,19 +330,18 @@ def _check_none_left_behind(
     else:
         return
 
-    not_selected = sorted(outdated.keys() - available.keys())
-    if not_selected and is_restricted:
+    not_selected = sorted(outdated.keys() - selected.keys())
+    if not_selected:
         raise UsageError(
-            f"{out_dir}: {cause}, and {len(not_selected):,} of them are not selected: {list_some(not_selected)}",
+            f"{out_dir}: {cause}, but {len(not_selected):,} of its scenes are not selected: {list_some(not_selected)}",
             "leave out --scenes, --splits and --limit; or write to another folder with -o DIR",
         )
-    gone = set(not_selected)
-    for name in outdated.keys() & available.keys():
-        if _are_raw_files_gone(available[name], outdated[name], context.options):
-            gone.add(name)
+    gone = sorted(
+        name for name, split in outdated.items() if _are_raw_files_gone(selected[name], split, context.options)
+    )
     if gone:
         raise UsageError(
-            f"{out_dir}: {cause}, but the raw files are gone for {len(gone):,} of its scenes: {list_some(sorted(gone))}",
+            f"{out_dir}: {cause}, but the raw files are gone for {len(gone):,} of its scenes: {list_some(gone)}",
             f"write to another folder with -o DIR; or remove these scenes: {_remove_command(out_dir, before, gone)}",
         )
 

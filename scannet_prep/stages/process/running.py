@@ -225,41 +225,24 @@ class _ProcessRun:
             failures=failures,
             program_version=VERSION,
         )
-        if not self._plan.is_restricted:
-            manifest = self._fail_unusable(manifest)
         folder.record(self._out_dir, manifest)
         done = self._unfinished
         if self._plan.is_restricted:
             done = {*self.finished, *self.failures}
         folder.mark_finished(self._out_dir, done)
 
-    def _fail_unusable(self, manifest: Manifest) -> Manifest:
-        """Count scenes as failed that the folder holds, but whose raw folder is gone and whose file cannot be used.
-
-        An example is a file that an interrupted run left with the label map of before.
-        """
-        scenes, faults = folder.find_entries(self._out_dir, manifest)
-        for fault in faults:
-            scene_id = fault.path.stem
-            if scene_id not in scenes:
-                error = scene_worker.unusable_without_raw_files(fault.path, fault.problem, self._plan.raw_dir)
-                self.failures[scene_id] = SceneFailure.from_exception(scene_id, error, fault.path)
-        failures = {**manifest.failures, **self.failures}
-        return msgspec.structs.replace(manifest, scenes=scenes, failures=failures)
-
     def report(self, unfinished: set[str]) -> ProcessReport:
         """Summarize the run."""
         finished = dict(sorted(self.finished.items()))
         made = [name for name, scene in finished.items() if scene.temporary_path is not None]
         kept = [name for name, scene in finished.items() if scene.temporary_path is None]
-        tasks_without_raw = {str(task.scene_id) for task in self._tasks if task.reason is Reason.RAW_GONE}
-        raw_gone = {*self._plan.kept, *(tasks_without_raw & finished.keys())}
+        without_raw = {task.scene_id for task in self._tasks if task.reason is Reason.RAW_GONE}
         warnings = [(name, warning) for name, scene in finished.items() for warning in scene.entry.warnings]
         return ProcessReport(
             out_dir=self._out_dir,
             made=tuple(made),
-            kept=tuple(sorted({*kept, *self._plan.kept})),
-            raw_gone=tuple(sorted(raw_gone)),
+            kept=tuple(kept),
+            raw_gone=tuple(name for name in kept if name in without_raw),
             failures=tuple(failure for _, failure in sorted(self.failures.items())),
             warnings=tuple(summarize_warnings(warnings)),
             vertices=sum(scene.entry.vertex_count for scene in finished.values()),

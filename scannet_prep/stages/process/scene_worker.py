@@ -89,8 +89,8 @@ class ProcessTask:
 
     @property
     def source(self) -> Path:
-        """The folder of its raw files, for messages."""
-        return self.scene.directory
+        """The folder of its raw files, for messages; the processed file if they are gone."""
+        return self.path if self.reason is Reason.RAW_GONE else self.scene.directory
 
     @property
     def mesh_bytes(self) -> int:
@@ -208,28 +208,29 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
 
     Its file must be the recorded one. Without a record, for example because the manifest was removed, it must be whole
     and made with the options and the label map of the folder.
+
+    Raises:
+        FileError: It is not.
     """
-    head = Manifest(context.options, context.label_map.digest)
     try:
+        if task.recorded is not None and Fingerprint.from_file(task.path) == task.recorded.fingerprint:
+            return FinishedScene(task.recorded, seen=None)
+        head = Manifest(context.options, context.label_map.digest)
         entry = read_entry(task.path, task.scene.scene_id, task.split, head)
     except FileError as error:
         raise _error_without_raw_files(task, error.problem) from None
-    if task.recorded is not None and entry.fingerprint != task.recorded.fingerprint:
+    if task.recorded is not None:
         raise _error_without_raw_files(task, "is not the file that the manifest records")
     return FinishedScene(entry, seen=None)
 
 
 def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
+    """Describe a processed scene that cannot be used as it is, and cannot be processed again either."""
     parent = task.scene.parent
     raw_dir = parent.parent if parent.name in SPLIT_DIRS.values() else parent
-    return unusable_without_raw_files(task.path, problem, raw_dir)
-
-
-def unusable_without_raw_files(path: Path, problem: str, raw_dir: Path) -> FileError:
-    """Describe a processed scene that cannot be used as it is, and cannot be processed again either."""
-    download = f"scannet-prep download --types seg -o {quote(str(raw_dir))} --scenes {path.stem}"
-    hint = f"download them again: {download}; or remove the scene: rm {quote(str(path))}"
-    return FileError(path, f"{problem}, and its raw files are gone", hint)
+    download = f"scannet-prep download --types seg -o {quote(str(raw_dir))} --scenes {task.scene_id}"
+    hint = f"download them again: {download}; or remove the scene: rm {quote(str(task.path))}"
+    return FileError(task.path, f"{problem}, and its raw files are gone", hint)
 
 
 def _find_current(task: ProcessTask, context: ProcessContext) -> SceneEntry | None:
