@@ -132,7 +132,9 @@ def write_failed_list(path: Path, scene_ids: Collection[str]) -> None:
 
 def encode_failed_list(scene_ids: Collection[str]) -> bytes:
     """Encode `failed.txt`."""
-    lines = ["# Scenes that failed. To try them again: the same scannet-prep command with --scenes @failed.txt\n"]
+    lines = [
+        "# Scenes that failed. To try them again: the same scannet-prep command with --scenes @failed.txt\n"
+    ]
     return "".join([*lines, *(f"{scene_id}\n" for scene_id in sorted(scene_ids))]).encode()
 
 
@@ -158,10 +160,14 @@ def find_state(out_dir: Path) -> FolderState:
         MissingFileError: There is no such folder, or it cannot be looked into.
     """
     if not os.path.isdir(out_dir):  # noqa: PTH112 - Path.is_dir raises where the parent may not be looked into
-        raise MissingFileError(out_dir, "no such folder", f"make it: scannet-prep process -o {quote(str(out_dir))}")
+        raise MissingFileError(
+            out_dir, "no such folder", f"make it: scannet-prep process -o {quote(str(out_dir))}"
+        )
     faults = list[FileError]()
     if (out_dir / UNFINISHED_NAME).exists():
-        faults.append(FileError(out_dir / UNFINISHED_NAME, "exists: processing has not finished", _AGAIN))
+        faults.append(
+            FileError(out_dir / UNFINISHED_NAME, "exists: processing has not finished", _AGAIN)
+        )
     manifest = None
     try:
         manifest = read_manifest(out_dir)
@@ -177,7 +183,9 @@ def find_state(out_dir: Path) -> FolderState:
     faults += unreadable
     if not (scenes or unreadable):
         faults.append(_no_scenes(out_dir))
-    return FolderState(msgspec.structs.replace(head, scenes=scenes), has_manifest=False, faults=tuple(faults))
+    return FolderState(
+        msgspec.structs.replace(head, scenes=scenes), has_manifest=False, faults=tuple(faults)
+    )
 
 
 def find_head(out_dir: Path) -> Manifest | None:
@@ -215,7 +223,9 @@ def find_entries(out_dir: Path, known: Manifest) -> tuple[dict[str, SceneEntry],
             continue
         if name in scenes:
             other = processed_path(out_dir, scenes[name].split, name)
-            faults.append(ProcessedFileError(path, f"is the scene of {other}, too", "remove one of the two"))
+            faults.append(
+                ProcessedFileError(path, f"is the scene of {other}, too", "remove one of the two")
+            )
             continue
         entry = known.scenes.get(name)
         try:
@@ -278,4 +288,6 @@ def _no_scenes(out_dir: Path) -> MissingFileError:
     hint = f"make them, if these are raw scenes: scannet-prep process {quote(str(out_dir))}"
     if out_dir.resolve().name in set(Split):
         hint = f"give the folder above it, {out_dir.resolve().parent}, and the split {out_dir.resolve().name}"
-    return MissingFileError(out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint)
+    return MissingFileError(
+        out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint
+    )

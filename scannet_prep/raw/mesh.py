@@ -1,9 +1,9 @@
 """Reads a mesh (`_vh_clean_2.ply`, `_vh_clean_2.labels.ply`): vertices with colour, and triangles.
 
-    bytes --> header --> plyfile --> layout of the records
-          --> binary, triangles only --> NumPy views the records   (the release)
-          --> text, or other lists   --> plyfile reads row by row  (seconds: only up to a limit)
-          --> checks --> Mesh
+bytes --> header --> plyfile --> layout of the records
+      --> binary, triangles only --> NumPy views the records   (the release)
+      --> text, or other lists   --> plyfile reads row by row  (seconds: only up to a limit)
+      --> checks --> Mesh
 """
 
 from __future__ import annotations
@@ -304,14 +304,18 @@ def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDA
             raise RawFileError(path, f"face {wrong} is not a triangle")
         lists = np.stack(lists.tolist())
     if lists.ndim != 2 or lists.dtype.kind not in "iu":
-        raise RawFileError(path, f"faces have {name} as {lists.dtype}, expected a list of whole numbers")
+        raise RawFileError(
+            path, f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
+        )
     indices = lists if lists.base is None else _copy_side_by_side(records, [name])
     indices = indices.astype(indices.dtype.newbyteorder("="), copy=False)
     smallest, largest = int(indices.min()), int(indices.max())
     if smallest < 0 or largest >= vertex_count:
         found = smallest if smallest < 0 else largest
         raise RawFileError(
-            path, f"a face refers to vertex {found}, but there are {vertex_count:,} vertices", download_hint(path)
+            path,
+            f"a face refers to vertex {found}, but there are {vertex_count:,} vertices",
+            download_hint(path),
         )
     return indices.astype(np.int32, copy=False)
 
@@ -319,18 +323,24 @@ def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDA
 def _positions(vertices: Elements, path: Path) -> NDArray[np.floating[Any]]:
     columns = _columns(vertices, ["x", "y", "z"], "f", "float", path)
     dtype = np.float64 if columns.dtype.itemsize > 4 else np.float32
-    with np.errstate(invalid="ignore"):  # a signalling NaN, which only a damaged file has; found below
+    with np.errstate(
+        invalid="ignore"
+    ):  # a signalling NaN, which only a damaged file has; found below
         positions: NDArray[np.floating[Any]] = columns.astype(dtype, copy=False)
     if not np.abs(positions).max() <= _MAX_COORDINATE:  # also where one is NaN
         bad = int(np.flatnonzero(~(np.abs(positions) <= _MAX_COORDINATE).all(axis=1))[0])
         expected = f"expected finite ones up to {_MAX_COORDINATE:,}"
         raise RawFileError(
-            path, f"vertex {bad} has the coordinates {positions[bad].tolist()}, {expected}", download_hint(path)
+            path,
+            f"vertex {bad} has the coordinates {positions[bad].tolist()}, {expected}",
+            download_hint(path),
         )
     return positions
 
 
-def _columns(vertices: Elements, names: list[str], kind: str, expected: str, path: Path) -> NDArray[Any]:
+def _columns(
+    vertices: Elements, names: list[str], kind: str, expected: str, path: Path
+) -> NDArray[Any]:
     """Take three fields as an array (V, 3); `kind` is how their types in NumPy begin, `expected` is its name."""
     types = [_column(vertices, name, path).dtype for name in names]
     wrong = next((dtype for dtype in types if not dtype.str.lstrip("<>|=").startswith(kind)), None)
@@ -371,7 +381,9 @@ def _column(vertices: Elements, name: str, path: Path) -> NDArray[Any]:
     names = vertices.dtype.names or ()
     if name not in names:
         raise RawFileError(
-            path, f"vertices have no property {name}; they have {', '.join(names)}"[:300], download_hint(path)
+            path,
+            f"vertices have no property {name}; they have {', '.join(names)}"[:300],
+            download_hint(path),
         )
     column: NDArray[Any] = vertices[name]
     if column.dtype.kind not in "fiu" or column.ndim > 1:
@@ -388,9 +400,15 @@ def _copy_side_by_side(records: Elements, names: list[str]) -> NDArray[Any]:
     fields: Any = records.dtype.fields
     dtype, start = fields[names[0]][:2]
     ends = [start + index * dtype.itemsize for index in range(len(names))]
-    if [fields[name][:2] for name in names] != [(dtype, end) for end in ends] or records.dtype.hasobject:
+    if [fields[name][:2] for name in names] != [
+        (dtype, end) for end in ends
+    ] or records.dtype.hasobject:
         return np.stack([records[name] for name in names], axis=1)
-    whole: Any = {"names": ["all"], "formats": [f"V{dtype.itemsize * len(names)}"], "offsets": [start]}
+    whole: Any = {
+        "names": ["all"],
+        "formats": [f"V{dtype.itemsize * len(names)}"],
+        "offsets": [start],
+    }
     copied = records.view(np.dtype(whole | {"itemsize": records.dtype.itemsize}))["all"].copy()
     joined: NDArray[Any] = copied.view(dtype.base).reshape(-1, 3)
     return joined

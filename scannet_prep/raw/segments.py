@@ -204,9 +204,7 @@ def _number_contiguously(
     return raw_ids.astype(np.int64, copy=False), index_of.take(values)
 
 
-def _parse_document(
-    data: bytes, path: Path, decoder: msgspec.json.Decoder[Document]
-) -> Document:
+def _parse_document(data: bytes, path: Path, decoder: msgspec.json.Decoder[Document]) -> Document:
     """Parse a file that contains one JSON object."""
     try:
         # As text: msgspec does not check the encoding of values that it ignores.

@@ -78,10 +78,8 @@ def run_tasks(
     Raises:
         WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
-    engine: Any
-    if executor is None:
-        engine = WorkerProcesses(function, context, jobs)
-    else:
+    engine: Any = WorkerProcesses(function, context, jobs)
+    if executor is not None:
         engine = _Futures(function, context, executor)
 
     with closing(engine):
@@ -287,10 +285,7 @@ def _start_worker() -> _Worker:
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        program = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
-            f"from {__name__} import _work; _work({theirs.fileno()})"
-        )
+        program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _work; _work({theirs.fileno()})"
         options = [f"-W{option}" for option in sys.warnoptions]
         if sys.dont_write_bytecode:
             options.append("-B")

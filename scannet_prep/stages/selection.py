@@ -47,16 +47,26 @@ class Selection:
         wanted = {scene_id for scene_id, split in held.items() if self.wants(scene_id, split)}
         where = f" in {', '.join(self.splits)}" if self.splits else ""
         if unknown := sorted(set(self.scene_ids or ()) - wanted):
-            others = f", nor {len(unknown) - 1:,} more of those that were named" if len(unknown) > 1 else ""
+            others = (
+                f", nor {len(unknown) - 1:,} more of those that were named"
+                if len(unknown) > 1
+                else ""
+            )
             problem = f"has no scene {unknown[0]}{where}{others}"
             raise UnknownSceneError(f"{place}: {problem}", hint)
         if self.splits and not wanted:
-            names = ", ".join(sorted({split or "scenes of no list" for split in held.values()})) or "none"
+            names = (
+                ", ".join(sorted({split or "scenes of no list" for split in held.values()}))
+                or "none"
+            )
             raise UnknownSceneError(f"{place}: has no scenes{where}; it has: {names}", hint)
 
 
 def select_scenes(
-    available: Iterable[SceneId], selection: Selection, source: Path, filed: Mapping[SceneId, Split] | None = None
+    available: Iterable[SceneId],
+    selection: Selection,
+    source: Path,
+    filed: Mapping[SceneId, Split] | None = None,
 ) -> tuple[tuple[tuple[SceneId, Split], ...], tuple[SceneFailure, ...]]:
     """Choose among raw scenes. Their split is the official one, else the only one asked for, else that of before.
 
@@ -74,20 +84,28 @@ def select_scenes(
         UnknownSceneError: A scene that was asked for is in none of the splits that were asked for, or is neither there
             nor in an official list.
     """
-    present = dict.fromkeys(available)  # which keeps their order, so that they are sorted in no time
+    present = dict.fromkeys(
+        available
+    )  # which keeps their order, so that they are sorted in no time
     only = selection.splits[0] if len(selection.splits) == 1 else None
     chosen: list[tuple[SceneId, Split]] = []
     failures: list[SceneFailure] = []
     for scene_id in sorted(present if selection.scene_ids is None else {*selection.scene_ids}):
         before = (filed or {}).get(scene_id)  # which only naming the scene changes
-        split = find_official_split(scene_id) or (only or before if selection.scene_ids is not None else before or only)
+        split = find_official_split(scene_id) or (
+            only or before if selection.scene_ids is not None else before or only
+        )
         if split is not None and not selection.wants(scene_id, split):
             if selection.scene_ids is not None:
                 problem = f"{scene_id} is in the split {split}, but only {', '.join(selection.splits)} was asked for"
-                raise UnknownSceneError(problem, "leave out --splits, or take the scene out of --scenes")
+                raise UnknownSceneError(
+                    problem, "leave out --splits, or take the scene out of --scenes"
+                )
         elif scene_id not in present:
             if find_official_split(scene_id) is None:
-                problem = f"{scene_id} is in none of the official lists, and {source} has no such folder"
+                problem = (
+                    f"{scene_id} is in none of the official lists, and {source} has no such folder"
+                )
                 hint = "check --scenes: ids of the release run from scene0000_00 to scene0806_00"
                 raise UnknownSceneError(problem, hint)
             problem = f"{source}: has no folder {scene_id}"

@@ -134,7 +134,9 @@ class Worker:
         locked: What is recorded of whole files; threads change single entries, which needs no lock.
     """
 
-    def __init__(self, plan: DownloadPlan, client: Client, notify: Callable[[str], None], *, is_strict: bool) -> None:
+    def __init__(
+        self, plan: DownloadPlan, client: Client, notify: Callable[[str], None], *, is_strict: bool
+    ) -> None:
         self.locked = read_locks(plan.data_dir)
         self._plan = plan
         self._client = client
@@ -178,7 +180,10 @@ class Worker:
             raise FileError(path, f"is unfinished: {aria2_path(path).name} is beside it")
         digest = digest_file(path)
         if entry is not None and digest != entry:
-            raise FileError(path, f"is not the file recorded in {LOCK_NAME}: {_describe_difference(digest, entry)}")
+            raise FileError(
+                path,
+                f"is not the file recorded in {LOCK_NAME}: {_describe_difference(digest, entry)}",
+            )
         if entry is None or self._is_strict:
             try:
                 task.check(path)
@@ -188,7 +193,9 @@ class Worker:
             self._warn_about_label_map(task)
         server_bytes = self._ask_size(task) if entry is None else None
         if server_bytes not in (None, digest.size_bytes):
-            raise FileError(path, f"has {digest.size_bytes:,} bytes, but the server's has {server_bytes:,}")
+            raise FileError(
+                path, f"has {digest.size_bytes:,} bytes, but the server's has {server_bytes:,}"
+            )
         self.locked[name] = digest
         with suppress(OSError):  # left by a download over this file: it would count as incomplete
             aria2_path(path).unlink()
@@ -204,7 +211,10 @@ class Worker:
     def _ask_size(self, task: FileTask) -> int | None:
         """How large the server's file is, if it tells; after a failure, it is never asked again."""
         if self._may_ask_sizes:
-            with suppress(AttemptError, TransferError), self._client.open(task.file.url, {}, "HEAD") as answer:
+            with (
+                suppress(AttemptError, TransferError),
+                self._client.open(task.file.url, {}, "HEAD") as answer,
+            ):
                 return answer.size_bytes
             self._may_ask_sizes = False
         return None
@@ -243,7 +253,9 @@ class Worker:
         except FileError as error:
             task.partial.drop()
             reason = f"is not what it should be: {error.problem}"
-            raise AttemptError(reason, self._retry_hint([task]), tries=FEW_TRIES, is_answer=True) from None
+            raise AttemptError(
+                reason, self._retry_hint([task]), tries=FEW_TRIES, is_answer=True
+            ) from None
         if entry is not None and digest != entry:
             task.partial.drop()
             task.facts = None
@@ -251,7 +263,9 @@ class Worker:
             pattern = rf"\|  {name}$|d"
             command = f"sed -i {quote(pattern)} {quote(str(lock_path))}"
             hint = f"to accept the server's new version, remove its line, and download again: {command}"
-            task.fail(f"is not what {LOCK_NAME} records: {_describe_difference(digest, entry)}", hint)
+            task.fail(
+                f"is not what {LOCK_NAME} records: {_describe_difference(digest, entry)}", hint
+            )
             return
         task.partial.publish()
         self._warn_about_label_map(task)
@@ -264,7 +278,9 @@ class Worker:
 
         Nobody knows which of them is right, so none stays on record: the next run fetches all of them again.
         """
-        there = [task for task in tasks if task.outcome in (FileOutcome.FETCHED, FileOutcome.PRESENT)]
+        there = [
+            task for task in tasks if task.outcome in (FileOutcome.FETCHED, FileOutcome.PRESENT)
+        ]
         is_new = any(task.outcome is FileOutcome.FETCHED and task.facts for task in there)
         problem = _find_contradiction(there) if is_new else ""
         if problem:
@@ -272,7 +288,9 @@ class Worker:
             for task in compared:
                 self.locked.pop(task.file.local_path, None)
                 names = ", ".join(other.file.kind.suffix for other in compared)
-                reason = f"the files of {task.file.scene_id} contradict each other ({names}): {problem}"
+                reason = (
+                    f"the files of {task.file.scene_id} contradict each other ({names}): {problem}"
+                )
                 task.fail(reason, self._retry_hint(compared))
         for task in tasks:
             task.facts = None
@@ -286,7 +304,9 @@ class Worker:
         scene_id = tasks[0].file.scene_id
         if scene_id is not None:
             words += ["--scenes", scene_id]
-        return f"the server's file may be damaged; to try again later: {' '.join(map(quote, words))}"
+        return (
+            f"the server's file may be damaged; to try again later: {' '.join(map(quote, words))}"
+        )
 
 
 def _describe_difference(found: LockEntry, expected: LockEntry) -> str:
@@ -297,7 +317,9 @@ def _describe_difference(found: LockEntry, expected: LockEntry) -> str:
     )
 
 
-def check_file(remote: RemoteFile, path: Path, advance: Callable[[int], None] = lambda _: None) -> Facts | None:
+def check_file(
+    remote: RemoteFile, path: Path, advance: Callable[[int], None] = lambda _: None
+) -> Facts | None:
     """Check that a file, perhaps under a temporary name, is whole, of its kind, and of its scene.
 
     Args:
@@ -317,7 +339,9 @@ def check_file(remote: RemoteFile, path: Path, advance: Callable[[int], None] = 
     if content in LARGE_FILE_CHECKS:
         LARGE_FILE_CHECKS[content](path, advance)
         return None
-    found: Any = read_label_map(path) if content == "label map" else read_raw_file(remote.kind, path)
+    found: Any = (
+        read_label_map(path) if content == "label map" else read_raw_file(remote.kind, path)
+    )
     scene_id = getattr(found, "scene_id", "")
     if scene_id and scene_id != remote.scene_id:  # files that say nothing pass
         raise FileError(path, f"sceneId is {scene_id!r:.60}, expected {remote.scene_id}")
@@ -340,11 +364,18 @@ def _find_contradiction(tasks: Sequence[FileTask]) -> str:
             with suppress(FileError):  # its digest is the recorded one: a matter for `verify`
                 task.facts = check_file(task.file, task.path)
     facts = {task.file.kind: task.facts for task in tasks if task.facts}
-    counts = {kind.suffix: item.vertex_count for kind, item in facts.items() if item.vertex_count is not None}
+    counts = {
+        kind.suffix: item.vertex_count
+        for kind, item in facts.items()
+        if item.vertex_count is not None
+    }
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{suffix} has {count:,}" for suffix, count in counts.items())
         return f"the numbers of vertices differ: {told}"
-    known, named = (facts[kind].segment_ids if kind in facts else frozenset() for kind in (SEGMENTS, AGGREGATION))
+    known, named = (
+        facts[kind].segment_ids if kind in facts else frozenset()
+        for kind in (SEGMENTS, AGGREGATION)
+    )
     # Single strangers are for `verify` to report; a file in which none is known belongs to something else.
     if known and named and known.isdisjoint(named):
         return f"{AGGREGATION.suffix} names {len(named):,} segments, none of which is in {SEGMENTS.suffix}"

@@ -1,11 +1,11 @@
 """Makes a processed scene from the raw files of one scene.
 
-    paths --> bytes, read once --> fingerprints
-                               --> mesh --------------------> points, normals, colours
-                               --> info: axis alignment ----^
-                               --> segments, groups --------> ids per vertex
-                               --> labels.ply, if chosen ---^
-                               --> ProcessedScene
+paths --> bytes, read once --> fingerprints
+                           --> mesh --------------------> points, normals, colours
+                           --> info: axis alignment ----^
+                           --> segments, groups --------> ids per vertex
+                           --> labels.ply, if chosen ---^
+                           --> ProcessedScene
 """
 
 from __future__ import annotations
@@ -135,9 +135,7 @@ def process_scene(
     contents = {}
     for kind, data in files.items():
         contents[kind] = parse_raw_file(kind, data, scene.path(kind), uses_numba=uses_numba)
-    processed = combine_contents(
-        scene, split, options, label_map, contents, uses_numba=uses_numba
-    )
+    processed = combine_contents(scene, split, options, label_map, contents, uses_numba=uses_numba)
     meta = replace(processed.meta, inputs=fingerprint_files(scene, files))
     return replace(processed, meta=meta)
 
@@ -249,15 +247,12 @@ def _check_segments_known(scene: RawScene, path: Path, annotation: Annotation) -
             unknown += warning.count
     if unknown:
         raise AnnotationError(
-            f"{path}: is for the high-resolution mesh: "
-            f"{unknown:,} of its segment ids occur at no vertex",
+            f"{path}: is for the high-resolution mesh: {unknown:,} of its segment ids occur at no vertex",
             _download_missing(scene.path(release.AGGREGATION)),
         )
 
 
-def _take_ply_labels(
-    scene: RawScene, contents: RawContents, annotation: Annotation
-) -> Annotation:
+def _take_ply_labels(scene: RawScene, contents: RawContents, annotation: Annotation) -> Annotation:
     """Replace the nyu40 ids of an annotation by those of `labels.ply`.
 
     Raises:
@@ -267,9 +262,7 @@ def _take_ply_labels(
     labels_mesh: LabelsMesh = contents[release.LABELS_MESH]
     nyu40_ids, warnings = match_ply_labels(path, labels_mesh, contents[release.MESH])
     warnings += _compare_with_groups(path, contents, annotation)
-    return replace(
-        annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings)
-    )
+    return replace(annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings))
 
 
 def used_label_map(kinds: Collection[release.FileKind], label_map: LabelMap) -> str:
@@ -326,7 +319,9 @@ def _download_missing(path: Path) -> str:
     return download_hint(path).replace("download it again", "download it")
 
 
-def _compare_with_groups(path: Path, contents: RawContents, annotation: Annotation) -> tuple[SceneWarning, ...]:
+def _compare_with_groups(
+    path: Path, contents: RawContents, annotation: Annotation
+) -> tuple[SceneWarning, ...]:
     """Compare a `labels.ply` with the groups, where these are there.
 
     Returns:
@@ -386,7 +381,8 @@ def _check_count(path: Path, found: int, expected: int) -> None:
     if found != expected:
         mesh_name = f"{path.parent.name}{release.MESH.suffix}"
         raise AnnotationError(
-            f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}", download_hint(path)
+            f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}",
+            download_hint(path),
         )
 
 

@@ -146,7 +146,9 @@ def plan(
         before = read_folder(out_dir, is_forced=is_forced)
     except OldFormatError as error:
         command = f"scannet-prep process --force -o {quote(str(out_dir))} {quote(str(raw_dir))}"
-        raise OldFormatError(error.path, error.problem, f"process the folder again: {command}") from None
+        raise OldFormatError(
+            error.path, error.problem, f"process the folder again: {command}"
+        ) from None
     chosen_options, options_source = _choose_options(out_dir, before, options, is_forced=is_forced)
     label_map = label_map_for(raw_dir)
     label_map_notes = _check_label_map(label_map, is_strict=is_strict)
@@ -209,7 +211,9 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
         if identify_tree(raw_dir) is ArchiveKind.RAW:
             raise
         raise MissingFileError(
-            raw_dir, "holds processed scenes, expected raw ones", "give the raw folder: scannet-prep process RAW"
+            raw_dir,
+            "holds processed scenes, expected raw ones",
+            "give the raw folder: scannet-prep process RAW",
         ) from None
 
 
@@ -263,8 +267,12 @@ def read_folder(out_dir: Path, *, is_forced: bool) -> FoundFolder:
         manifest = None
     if manifest is None:
         head_of_files = folder.find_head(out_dir)
-        return FoundFolder(head=head_of_files, manifest=head_of_files or Manifest(ProcessOptions()), held=held)
-    return FoundFolder(head=Manifest(manifest.options, manifest.label_map), manifest=manifest, held=held)
+        return FoundFolder(
+            head=head_of_files, manifest=head_of_files or Manifest(ProcessOptions()), held=held
+        )
+    return FoundFolder(
+        head=Manifest(manifest.options, manifest.label_map), manifest=manifest, held=held
+    )
 
 
 def _choose_options(
@@ -337,7 +345,9 @@ def _check_none_left_behind(
             "leave out --scenes, --splits and --limit; or write to another folder with -o DIR",
         )
     gone = sorted(
-        name for name, split in outdated.items() if _are_raw_files_gone(selected[name], split, context.options)
+        name
+        for name, split in outdated.items()
+        if _are_raw_files_gone(selected[name], split, context.options)
     )
     if gone:
         raise UsageError(
@@ -354,7 +364,9 @@ def _remove_command(out_dir: Path, before: FoundFolder, scene_ids: Iterable[Scen
     return f"rm {shown}" if len(paths) <= 3 else f"rm {shown} ..."
 
 
-def _find_reason(task: ProcessTask, context: ProcessContext, before: FoundFolder, seen: SeenScene | None) -> Reason:
+def _find_reason(
+    task: ProcessTask, context: ProcessContext, before: FoundFolder, seen: SeenScene | None
+) -> Reason:
     """Find the reason why a scene is processed, as far as sizes and times show it."""
     now = look_at(task.scene, task.split, task.path, context.label_map)
     if not now.output:

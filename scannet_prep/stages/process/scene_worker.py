@@ -20,7 +20,12 @@ from scannet_prep.files import Fingerprint, read_file, write_temporary
 from scannet_prep.labels import LabelMap
 from scannet_prep.processed.folder import read_entry
 from scannet_prep.processed.manifest import Manifest, SceneEntry
-from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions, encode_processed, parse_processed
+from scannet_prep.processed.scene import (
+    MAX_FILE_BYTES,
+    ProcessOptions,
+    encode_processed,
+    parse_processed,
+)
 from scannet_prep.raw.layout import RawScene, download_hint
 from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SPLIT_DIRS
 from scannet_prep.scene import SceneId, Split
@@ -190,7 +195,9 @@ def has_errors(task: ProcessTask, context: ProcessContext) -> bool:
     return False
 
 
-def _check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], context: ProcessContext) -> None:
+def _check_warnings(
+    task: ProcessTask, warnings: tuple[SceneWarning, ...], context: ProcessContext
+) -> None:
     """Raise an error for warnings that are errors in this run.
 
     Raises:
@@ -206,7 +213,9 @@ def _check_warnings(task: ProcessTask, warnings: tuple[SceneWarning, ...], conte
         raise _error_of_warnings(task, doubts, "to process the scene anyway, leave out --strict")
 
 
-def _error_of_warnings(task: ProcessTask, warnings: list[SceneWarning], hint: str) -> AnnotationError:
+def _error_of_warnings(
+    task: ProcessTask, warnings: list[SceneWarning], hint: str
+) -> AnnotationError:
     faults = []
     for warning in warnings:
         path = task.scene.path(_FILES.get(warning.kind, AGGREGATION))
@@ -224,7 +233,10 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
         FileError: It is not.
     """
     try:
-        if task.recorded is not None and Fingerprint.from_file(task.path) == task.recorded.fingerprint:
+        if (
+            task.recorded is not None
+            and Fingerprint.from_file(task.path) == task.recorded.fingerprint
+        ):
             return FinishedScene(task.recorded, seen=None)
         head = Manifest(context.options, context.label_map.digest)
         entry = read_entry(task.path, task.scene.scene_id, task.split, head)
@@ -239,14 +251,14 @@ def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
     """Describe a processed scene that cannot be used as it is, and cannot be processed again either."""
     parent = task.scene.parent
     raw_dir = parent.parent if parent.name in SPLIT_DIRS.values() else parent
-    download = f"scannet-prep download --types seg -o {quote(str(raw_dir))} --scenes {task.scene_id}"
+    download = (
+        f"scannet-prep download --types seg -o {quote(str(raw_dir))} --scenes {task.scene_id}"
+    )
     hint = f"download them again: {download}; or remove the scene: rm {quote(str(task.path))}"
     return FileError(task.path, f"{problem}, and its raw files are gone", hint)
 
 
-def _find_current(
-    task: ProcessTask, context: ProcessContext, files: RawFiles
-) -> SceneEntry | None:
+def _find_current(task: ProcessTask, context: ProcessContext, files: RawFiles) -> SceneEntry | None:
     """Return the entry of the scene's file, if it is whole and made from these inputs and options.
 
     A file is whole if it has the fingerprint that the manifest records. A file that the manifest does

@@ -10,6 +10,7 @@ from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export
 from scannet_prep.failures import list_some
 from scannet_prep.files import Fingerprint
+from scannet_prep.processed.folder import UNFINISHED_NAME, read_unfinished
 from scannet_prep.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
@@ -33,10 +34,14 @@ def plan(
         return (), {}, None
     if manifest is None:
         return (), {}, None
-    if manifest.unfinished:
-        findings.error(path, f"says that scenes have still to be made: {list_some(manifest.unfinished)}", _AGAIN)
+    unfinished = sorted(read_unfinished(out_dir))
+    if unfinished:
+        problem = f"names scenes that have still to be made: {list_some(unfinished)}"
+        findings.error(out_dir / UNFINISHED_NAME, problem, _AGAIN)
     for name, failure in manifest.failures.items():
-        findings.error(path, f"says that the scene failed: {failure.message}", failure.hint, scene_id=name)
+        findings.error(
+            path, f"says that the scene failed: {failure.message}", failure.hint, scene_id=name
+        )
     _check_files(out_dir, manifest.shared, findings)
     present = {SceneId(name): entry.split for name, entry in manifest.scenes.items()}
     tasks = [
@@ -57,7 +62,11 @@ def _check_files(out_dir: Path, files: Mapping[str, Fingerprint], findings: Find
     for name, known in files.items():
         found = findings.attempt(out_dir / name, Fingerprint.from_file, out_dir / name)
         if found is not None and found != known:
-            numbers = [f"{item.size_bytes:,} bytes and CRC-32 {item.crc32}" for item in (found, known)]
+            numbers = [
+                f"{item.size_bytes:,} bytes and CRC-32 {item.crc32}" for item in (found, known)
+            ]
             findings.error(
-                out_dir / name, f"has {numbers[0]}, expected {numbers[1]} as recorded", f"{_AGAIN} with --force"
+                out_dir / name,
+                f"has {numbers[0]}, expected {numbers[1]} as recorded",
+                f"{_AGAIN} with --force",
             )

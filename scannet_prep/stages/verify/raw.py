@@ -30,7 +30,13 @@ from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.progress import Progress
 from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
-from scannet_prep.raw.layout import RawScene, find_kind, find_raw_scenes, find_shared_files, has_segmentation_files
+from scannet_prep.raw.layout import (
+    RawScene,
+    find_kind,
+    find_raw_scenes,
+    find_shared_files,
+    has_segmentation_files,
+)
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, read_locks
 from scannet_prep.raw.mesh import LabelsMesh
 from scannet_prep.scene import SceneId, Split
@@ -79,12 +85,23 @@ def plan(
         message = failure.message.removeprefix(f"{raw_dir}: ")
         findings.error(raw_dir, message, failure.hint, scene_id=failure.scene_id)
     recorded = _read_records(raw_dir, against, findings)
-    gone = [folder.name for folder in recorded if SceneId.is_valid(folder.name) and folder.name not in scenes]
+    gone = [
+        folder.name
+        for folder in recorded
+        if SceneId.is_valid(folder.name) and folder.name not in scenes
+    ]
     if gone and selection == Selection():
-        findings.note(raw_dir / LOCK_NAME, f"records files of scenes that have no folder here: {list_some(gone)}")
+        findings.note(
+            raw_dir / LOCK_NAME,
+            f"records files of scenes that have no folder here: {list_some(gone)}",
+        )
     check_digests(recorded[raw_dir], findings)
     tasks = tuple(
-        CheckTask(name, folder := scenes[name].directory, (scenes[name], split, recorded[folder], is_for_segmentation))
+        CheckTask(
+            name,
+            folder := scenes[name].directory,
+            (scenes[name], split, recorded[folder], is_for_segmentation),
+        )
         for name, split in selected
     )
     if against is not None:
@@ -96,22 +113,36 @@ def plan(
             findings.note(against, f"was compared with {count:,} files of the scenes here")
         else:
             hint = (
-                f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..." if tasks else ""
+                f"its paths must begin as here, for example {tasks[0].path.relative_to(raw_dir)}/..."
+                if tasks
+                else ""
             )
-            findings.error(against, "names no file of the scenes that are checked here: none was compared", hint)
+            findings.error(
+                against,
+                "names no file of the scenes that are checked here: none was compared",
+                hint,
+            )
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
     return tasks, present, _check_label_map(raw_dir, findings)
 
 
-def _is_for_segmentation(raw_dir: Path, scenes: Mapping[SceneId, RawScene], findings: Findings) -> bool:
+def _is_for_segmentation(
+    raw_dir: Path, scenes: Mapping[SceneId, RawScene], findings: Findings
+) -> bool:
     """Whether every scene must have the files that segmentation needs.
 
     A tree without any of them is not damaged, if it holds other files of the release, such as sensor streams.
     """
     if has_segmentation_files(scenes.values()):
         return True
-    others = [kind for kind in release.KINDS.values() if kind not in release.SEGMENTATION_KINDS or kind is release.INFO]
-    has_others = any(os.path.lexists(scene.path(kind)) for scene in scenes.values() for kind in others)
+    others = [
+        kind
+        for kind in release.KINDS.values()
+        if kind not in release.SEGMENTATION_KINDS or kind is release.INFO
+    ]
+    has_others = any(
+        os.path.lexists(scene.path(kind)) for scene in scenes.values() for kind in others
+    )
     if has_others:
         message = "no scene has a mesh or an annotation: only the files that are here are checked"
         command = f"scannet-prep download --types seg -o {quote(str(raw_dir))}"
@@ -119,7 +150,9 @@ def _is_for_segmentation(raw_dir: Path, scenes: Mapping[SceneId, RawScene], find
     return not has_others
 
 
-def _read_records(raw_dir: Path, against: Path | None, findings: Findings) -> dict[Path, list[Recorded]]:
+def _read_records(
+    raw_dir: Path, against: Path | None, findings: Findings
+) -> dict[Path, list[Recorded]]:
     """Read the lock file of a tree and that of another copy; records by folder.
 
     Raises:
@@ -128,7 +161,9 @@ def _read_records(raw_dir: Path, against: Path | None, findings: Findings) -> di
     """
     locks = {raw_dir / LOCK_NAME: findings.attempt(raw_dir / LOCK_NAME, read_locks, raw_dir) or {}}
     if against is not None:
-        locks[against] = {name: entry for name, entry in read_lock(against).items() if (raw_dir / name).exists()}
+        locks[against] = {
+            name: entry for name, entry in read_lock(against).items() if (raw_dir / name).exists()
+        }
     recorded = defaultdict[Path, list[Recorded]](list)
     for lock_path, entries in locks.items():
         for name, entry in entries.items():
@@ -137,7 +172,9 @@ def _read_records(raw_dir: Path, against: Path | None, findings: Findings) -> di
     return recorded
 
 
-def check_shared_files(raw_dir: Path, findings: Findings, against: Path | None, progress: Progress) -> tuple[int, int]:
+def check_shared_files(
+    raw_dir: Path, findings: Findings, against: Path | None, progress: Progress
+) -> tuple[int, int]:
     """Check the files in `tasks/`: against the lock files, and every member of every zip file.
 
     Returns:
@@ -183,7 +220,9 @@ def find_damaged_types(findings: Iterable[Finding]) -> tuple[list[str], set[str]
 
 
 def check_digests(
-    recorded: Iterable[Recorded], findings: Findings, advance: Callable[[int], None] = lambda _: None
+    recorded: Iterable[Recorded],
+    findings: Findings,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Compare files with their records in lock files; files that are known to be missing are passed over.
 
@@ -195,7 +234,11 @@ def check_digests(
     told = {finding.path for finding in findings.found if finding.is_error}
     for path, expected, lock_path in recorded:
         is_own = lock_path.name == LOCK_NAME and lock_path.parent in path.parents
-        hint = "download it again" if is_own else "one of the two copies is damaged, or of another version"
+        hint = (
+            "download it again"
+            if is_own
+            else "one of the two copies is damaged, or of another version"
+        )
         if not path.exists():
             if told.isdisjoint({path, path.parent}):
                 findings.error(path, f"no such file, though {lock_path.name} records it", hint)
@@ -204,7 +247,9 @@ def check_digests(
         if found is not None and found != expected:
             sizes = f"{found.size_bytes:,} bytes, sha256 {found.sha256[:12]}"
             of_record = f"{expected.size_bytes:,}, {expected.sha256[:12]}"
-            message = f"is not the file that {lock_path.name} records: {sizes}, expected {of_record}"
+            message = (
+                f"is not the file that {lock_path.name} records: {sizes}, expected {of_record}"
+            )
             findings.error(path, message, hint)
 
 
@@ -236,17 +281,23 @@ def look(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int,
         if kind in paths or split not in kind.splits or not is_for_segmentation:
             continue
         if kind is release.LABELS_MESH:
-            findings.note(files.path(kind), "no such file; it is needed only to take the labels from it")
+            findings.note(
+                files.path(kind), "no such file; it is needed only to take the labels from it"
+            )
         else:
             scenes = "test scene" if split is Split.TEST else "train and val scene"
             findings.error(files.path(kind), "no such file", f"download it: every {scenes} has one")
     check_digests(recorded, findings)
     read = {kind: findings.attempt(path, read_raw_file, kind, path) for kind, path in paths.items()}
-    contents: dict[release.FileKind, Any] = {kind: content for kind, content in read.items() if content is not None}
+    contents: dict[release.FileKind, Any] = {
+        kind: content for kind, content in read.items() if content is not None
+    }
     size_bytes = sum(paths[kind].stat().st_size for kind in contents)
     size_bytes += _check_other_files(files, findings)
     if not (paths or size_bytes or is_for_segmentation):
-        findings.error(task.path, "holds no file of the release", "remove the folder, or download the scene")
+        findings.error(
+            task.path, "holds no file of the release", "remove the folder, or download the scene"
+        )
     if release.MESH not in contents:
         return 0, size_bytes
     scene = _make_scene(files, split, contents, label_map, findings)
@@ -272,14 +323,20 @@ def _check_other_files(files: RawScene, findings: Findings) -> int:
 
 
 def _make_scene(
-    raw: RawScene, split: Split, contents: dict[release.FileKind, Any], label_map: LabelMap, findings: Findings
+    raw: RawScene,
+    split: Split,
+    contents: dict[release.FileKind, Any],
+    label_map: LabelMap,
+    findings: Findings,
 ) -> ProcessedScene | None:
     """Make the scene of its whole files, and tell what is odd; None where it cannot be made, or has no groups."""
     kinds = {release.MESH, release.INFO}
     if release.SEGMENTS in contents:
         kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
     used = {kind: content for kind, content in contents.items() if kind in kinds}
-    scene = findings.attempt(raw.directory, combine_contents, raw, split, ProcessOptions(), label_map, used)
+    scene = findings.attempt(
+        raw.directory, combine_contents, raw, split, ProcessOptions(), label_map, used
+    )
     for warning in () if scene is None else scene.meta.warnings:
         if warning.kind in _ERRORS or (warning.kind.is_damage and split is not Split.TEST):
             findings.error(raw.directory, warning.fault, "download the scene again")
@@ -289,7 +346,10 @@ def _make_scene(
 
 
 def _check_ply_labels(
-    raw: RawScene, contents: dict[release.FileKind, Any], scene: ProcessedScene | None, findings: Findings
+    raw: RawScene,
+    contents: dict[release.FileKind, Any],
+    scene: ProcessedScene | None,
+    findings: Findings,
 ) -> None:
     """Check that labels.ply is of the same mesh, and that it agrees with the groups of the scene, if it has any."""
     path = raw.path(release.LABELS_MESH)
@@ -312,5 +372,7 @@ def _check_ply_labels(
             f"for example vertex {vertex}: nyu40 id {labels[vertex]}, by the groups {scene.nyu40_ids[vertex]}"
         )
         findings.error(
-            path, message, "download both again; a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids"
+            path,
+            message,
+            "download both again; a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids",
         )
