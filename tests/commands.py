@@ -81,6 +81,16 @@ def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[s
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
+def count_reads_in_new_process(*words: str | Path) -> dict[str, int]:
+    """Run a command in a process of its own, and count how often each file is opened for reading, by name."""
+    program = (
+        "import json, sys; from worker_functions import count_reads; print(json.dumps(count_reads(*sys.argv[1:])))"
+    )
+    outcome = run_words(PYTHON, "-c", program, *map(str, words), cwd=Path(__file__).parent)
+    assert outcome.status == 0, outcome.stderr
+    return outcome.json
+
+
 def process_all_test_scenes(root: Path, vertices: int, *options: str) -> Path:
     """Make a processed folder of all test scenes, which are copies of the one in the folder `one` beside it."""
     write_release(root / "raw", [TEST], vertices=vertices)

@@ -10,7 +10,20 @@ from typing import Any
 
 import pytest
 from archives import flip
-from commands import SCENES, TEST, TRAIN, VAL, Outcome, digests, edit_json, header_size, limited, run_command, run_main
+from commands import (
+    SCENES,
+    TEST,
+    TRAIN,
+    VAL,
+    Outcome,
+    count_reads_in_new_process,
+    digests,
+    edit_json,
+    header_size,
+    limited,
+    run_command,
+    run_main,
+)
 
 from scannet_prep import read_processed
 from scannet_prep.processed.npz import encode_npz
@@ -58,6 +71,18 @@ DAMAGES = [
     lambda path: flip(path, path.read_bytes().index(b"points.npy")),
     lambda path: flip(path, path.stat().st_size - 4),
 ]
+
+
+@pytest.mark.parametrize("is_second_run", [False, True])
+def test_process_opens_each_raw_file_once(raw_dir: Path, tmp_path: Path, is_second_run: bool) -> None:
+    out_dir = tmp_path / "out"
+    if is_second_run:
+        assert process(raw_dir, out_dir).status == 0
+
+    counts = count_reads_in_new_process("process", raw_dir, "-o", out_dir, "--checksum")
+
+    names = [path.name for path in raw_dir.rglob("scene*.*") if "labels.ply" not in path.name]
+    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])

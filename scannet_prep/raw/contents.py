@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from scannet_prep.files import Buffer, read_file
 from scannet_prep.raw.info import ScanInfo, parse_scan_info
-from scannet_prep.raw.mesh import LabelsMesh, Mesh, parse_labels_mesh, parse_mesh
+from scannet_prep.raw.mesh import LabelsMesh, Mesh, map_mesh, parse_labels_mesh, parse_mesh
 from scannet_prep.raw.segments import (
     Aggregation,
     Segmentation,
@@ -22,6 +22,8 @@ RawContent: TypeAlias = Mesh | LabelsMesh | Segmentation | Aggregation | ScanInf
 
 def read_raw_file(kind: FileKind, path: Path) -> RawContent:
     """Read a file of a scene; errors are those of `read_file` and `parse_raw_file`."""
+    if kind.content in ("mesh", "labels mesh"):
+        return parse_raw_file(kind, map_mesh(path), path)
     return parse_raw_file(kind, read_file(path, kind.max_bytes), path)
 
 

@@ -19,7 +19,9 @@ from scannet_prep.files import open_file, read_file
 
 LOCK_NAME = "scannet.lock"
 
-_HEADER = "# SHA-256, size in bytes and path of ScanNet files, recorded when each was first found whole\n"
+_HEADER = (
+    "# SHA-256, size in bytes and path of ScanNet files, recorded when each was first found whole\n"
+)
 _LINE = re.compile(r"([0-9a-f]{64})  (\d{1,15})  (\S.*)")
 _BLOCK_BYTES = 1 << 20
 
@@ -69,15 +71,24 @@ def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
         match = _LINE.fullmatch(line)
         if match is None:
             hint = "remove the line; scannet-prep download writes it again if the file is whole"
-            raise RawFileError(path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint)
+            raise RawFileError(
+                path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint
+            )
         entries[match[3]] = LockEntry(match[1], int(match[2]))
     return entries
 
 
 def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:
     """Encode a lock file."""
-    lines = [f"{entry.sha256}  {entry.size_bytes}  {name}\n" for name, entry in sorted(entries.items())]
+    lines = [
+        f"{entry.sha256}  {entry.size_bytes}  {name}\n" for name, entry in sorted(entries.items())
+    ]
     return (_HEADER + "".join(lines)).encode()
+
+
+def digest_bytes(data: bytes) -> LockEntry:
+    """Compute what a lock file records of a file with this content."""
+    return LockEntry(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def digest_file(path: Path, advance: Callable[[int], None] = lambda _: None) -> LockEntry:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import RawFileError
-from scannet_prep.files import Buffer, open_file, read_file
+from scannet_prep.files import Buffer, open_file
 from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.raw.layout import download_hint
 from scannet_prep.release import MESH
@@ -74,13 +74,26 @@ class LabelsMesh(Mesh):
 
 
 def read_mesh(path: Path) -> Mesh:
-    """Read a scanned mesh from a file; errors are those of `read_file` and `parse_mesh`."""
-    return parse_mesh(read_file(path, MESH.max_bytes), path)
+    """Read a scanned mesh from a file; errors are those of `map_mesh` and `parse_mesh`."""
+    return parse_mesh(map_mesh(path), path)
 
 
 def read_labels_mesh(path: Path) -> LabelsMesh:
-    """Read a `labels.ply` from a file; errors are those of `read_file` and `parse_labels_mesh`."""
-    return parse_labels_mesh(read_file(path, MESH.max_bytes), path)
+    """Read a `labels.ply` from a file; errors are those of `map_mesh` and `parse_labels_mesh`."""
+    return parse_labels_mesh(map_mesh(path), path)
+
+
+def map_mesh(path: Path) -> Buffer:
+    """Map a mesh file into memory: one of the high-resolution meshes has hundreds of megabytes.
+
+    Raises:
+        MissingFileError: There is no such file.
+        FileError: It cannot be read.
+    """
+    with open_file(path, MESH.max_bytes) as file:
+        if file.seek(0, io.SEEK_END) == 0:  # an empty file cannot be mapped
+            return b""
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def parse_mesh(data: Buffer, path: Path) -> Mesh:
@@ -130,11 +143,7 @@ def count_elements(path: Path) -> tuple[int, int]:
         FileError: It cannot be read.
         RawFileError: It is truncated, not a mesh, or a `labels.ply`.
     """
-    with open_file(path, MESH.max_bytes) as file:
-        data: Any = b""
-        if file.seek(0, io.SEEK_END) > 0:  # an empty file cannot be mapped
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        vertices, faces = _parse_elements(data, path)
+    vertices, faces = _parse_elements(map_mesh(path), path)
     _refuse_labels(vertices, path)
     return len(vertices), 0 if faces is None else len(faces)
 
