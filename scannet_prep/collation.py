@@ -65,7 +65,7 @@ class Batch(dict[str, Any], Generic[ArrayT]):
                 message = f"{key!r} is an array of NumPy, which cannot be moved to {device}"
                 raise UsageError(message, "make tensors: DataLoader(..., collate_fn=collate_torch)")
             if _is_tensor(value):
-                moved[key] = value.to(device, non_blocking=non_blocking)
+                moved[key] = value.to(device=device, non_blocking=non_blocking)
         return moved
 
 

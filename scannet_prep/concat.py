@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.labels import LabelSet
-from scannet_prep.sample import Dataset
+from scannet_prep.sample import Dataset, refuse_wrapper
 from scannet_prep.supervision import ClassCounts
+
+_JOIN = "ConcatDataset([train, val]), or train + val"
 
 
 class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where PyTorch is not installed
@@ -30,11 +32,12 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
         label_set, is_aligned, ignore_index: Those of the datasets that have them, which are equal; else None.
 
     Raises:
-        UsageError: There are none, or two of them differ in label set, frame or ignore index.
+        UsageError: There are none, one is not a dataset or is a wrapper of PyTorch, or two of them differ in label set,
+            frame or ignore index.
     """
 
     def __init__(self, datasets: Iterable[Any]) -> None:
-        self.datasets = tuple(datasets)
+        self.datasets = _check_datasets(datasets)
         if not self.datasets:
             raise UsageError("there are no datasets to join", 'ConcatDataset([ScanNet(path, split="train"), ...])')
         self.label_set: LabelSet | None = self._common_value("label_set", "pass the same labels=... to both")
@@ -138,6 +141,23 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
         index, *epoch = key if isinstance(key, tuple) else (key,)
         dataset, inner = self._items[self._find(index)]
         return dataset[(inner, *epoch) if epoch else inner]
+
+
+def _check_datasets(datasets: Any) -> tuple[Any, ...]:  # noqa: ANN401 - whatever was passed
+    """Check what was passed to be joined, before any scene is read.
+
+    Raises:
+        UsageError: It is a single dataset, or one of several is not a dataset or is a wrapper of PyTorch.
+    """
+    if hasattr(datasets, "lengths") or not isinstance(datasets, Iterable):
+        # Iterating over a single dataset would read all of its scenes.
+        raise UsageError(f"datasets is {datasets!r:.80}, expected a list of datasets", _JOIN)
+    checked = tuple(datasets)
+    for dataset in checked:
+        refuse_wrapper(dataset)
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise UsageError(f"{dataset!r:.80} is not a dataset, so it cannot be joined", _JOIN)
+    return checked
 
 
 def _show(value: object) -> object:

@@ -33,6 +33,7 @@ from scannet_prep.processed.scene import check_identity, parse_meta, widen_norma
 from scannet_prep.sample import Dataset, SampleT_co, refuse_default_collation
 from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
 from scannet_prep.scene import SceneId, Split
+from scannet_prep.signatures import describe_call_fault
 from scannet_prep.splits import find_official_split, read_scene_list
 from scannet_prep.supervision import ClassCounts, check_points, count_classes, limit_annotation
 from scannet_prep.workers import find_worker
@@ -277,7 +278,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         self.close()
 
     def close(self) -> None:
-        """Close what is open; reading again opens it again."""
+        """Close open files and connections; the next read opens them again.
+
+        A thread that is reading from a web server at this moment gets a ServerDownError.
+        """
         self._reader.close()
 
     def class_counts_by_scene(self) -> NDArray[np.int64]:
@@ -472,14 +476,21 @@ def _check_transform(transform: object) -> None:
     """Check that a transform can be called, before a worker does.
 
     Raises:
-        UsageError: It is not callable, or a class, which was probably not called.
+        UsageError: It is not callable, takes other arguments, or is a class, which was probably not called.
     """
-    if transform is None or (callable(transform) and not isinstance(transform, type)):
+    if transform is None:
         return
-    raise UsageError(
-        f"transform is {transform!r:.80}, expected what is called as transform(sample, rng)",
-        "transform=Compose(RotateZ(), GridSample(0.02))",
-    )
+    if not callable(transform) or isinstance(transform, type):
+        raise UsageError(
+            f"transform is {transform!r:.80}, expected what is called as transform(sample, rng)",
+            "transform=Compose(RotateZ(), GridSample(0.02))",
+        )
+    fault = describe_call_fault(transform, "sample", "rng")
+    if fault:
+        raise UsageError(
+            f"transform: {fault}, expected what is called as transform(sample, rng)",
+            "add a second parameter for the numpy.random.Generator: def transform(sample, rng)",
+        )
 
 
 def _check_ignore_index(ignore_index: int, label_set: LabelSet) -> int:

@@ -1,4 +1,10 @@
-"""Files as this package reads and writes them: whole, or not at all."""
+"""Reading and writing files: whole, or not at all.
+
+    chunks --write_temporary--> .NAME.PID-RANDOM.tmp --put_in_place--> NAME
+
+A reader sees the old file or the new one. After a kill, a temporary file may remain, which the next
+run removes (`remove_temporaries`).
+"""
 
 from __future__ import annotations
 
@@ -13,20 +19,28 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from io import FileIO
-from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
 import deflate
 
-from scannet_prep.errors import DiskFullError, FileError, LockedError, MissingFileError, OutputError, ScanNetPrepError
+from scannet_prep.errors import (
+    DiskFullError,
+    FileError,
+    LockedError,
+    MissingFileError,
+    OutputError,
+    ScanNetPrepError,
+)
 from scannet_prep.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LOCK_NAME = ".scannet-prep.lock"
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+# Larger than any file that is read as a whole.
 _MAX_BYTES = 1 << 32
+# Opening a FIFO would wait for a writer. Windows has neither.
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 _BLOCK_BYTES = 1 << 22
 _TEMPORARY_SUFFIX = ".tmp"
@@ -34,7 +48,7 @@ _TEMPORARY_SUFFIX = ".tmp"
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What tells one version of a file from another, cheaply.
+    """Size and checksum of a file, which distinguish one version of it from another.
 
     Attributes:
         size_bytes: Length of the file.
@@ -46,7 +60,7 @@ class Fingerprint:
 
     @classmethod
     def from_bytes(cls, *chunks: Buffer) -> Fingerprint:
-        """Compute the fingerprint of a file's whole content, given in one or several pieces."""
+        """Compute the fingerprint of the whole content of a file, in one or several pieces."""
         return cls._from_chunks(chunks)
 
     @classmethod
@@ -54,40 +68,46 @@ class Fingerprint:
         """Compute the fingerprint of a file of any size.
 
         Raises:
-            FileError: It is not there, or cannot be read.
+            FileError: The file does not exist, or cannot be read.
         """
         with open_file(path, 1 << 60) as file:
             return cls._from_chunks(iter(lambda: file.read(_BLOCK_BYTES), b""))
 
     @classmethod
     def _from_chunks(cls, chunks: Iterable[Buffer]) -> Fingerprint:
-        size_bytes, crc32 = 0, 0
+        size_bytes = 0
+        crc32 = 0
         for chunk in chunks:
-            size_bytes, crc32 = size_bytes + len(chunk), deflate.crc32(chunk, crc32)
+            size_bytes += len(chunk)
+            crc32 = deflate.crc32(chunk, crc32)
         return cls(size_bytes, f"{crc32:08x}")
 
 
 def is_hidden_or_temporary(name: str) -> bool:
     """Whether a file or folder does not belong to the release.
 
-    macOS leaves `._*` beside each file it copies; the official download script leaves `tmp*` where it was interrupted.
+    macOS leaves `._*` beside each file that it copies. The official download script leaves `tmp*`
+    when it is interrupted.
     """
     return name.startswith((".", "tmp"))
 
 
 @contextmanager
 def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
-    """Open a regular file for reading. A FIFO or a device is refused, and never waited for.
+    """Open a regular file for reading. FIFOs and devices are refused without waiting for them.
 
     Args:
         path: The file.
-        max_bytes: Largest size that such a file may have.
+        max_bytes: Largest size that the file may have.
 
     Raises:
         MissingFileError: There is no such file.
-        FileError: It is not a regular file, too large, or cannot be read; with the operating system's reason.
+        FileError: It is not a regular file, is too large, or cannot be read. The message contains
+            the reason that the operating system gives.
     """
-    if "\0" in str(path):  # in a name that was read from a file
+    if "\0" in str(path):
+        # Names that are read from files may contain one; the operating system refuses it without
+        # a reason.
         raise FileError(path, "has a NUL in its name")
     try:
         with FileIO(path, opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
@@ -95,7 +115,9 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
             if not stat.S_ISREG(status.st_mode):
                 raise FileError(path, f"is {describe_kind(status.st_mode)}, expected a file")
             if status.st_size > max_bytes:
-                raise FileError(path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}")
+                raise FileError(
+                    path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}"
+                )
             yield file
     except ScanNetPrepError:
         raise
@@ -109,8 +131,13 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
 
 
 def describe_kind(mode: int) -> str:
-    """Say what `st_mode` makes of a file that is not a regular one, for example `a folder`."""
-    kinds = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    """Describe the kind of a file by its `st_mode`, for example `a folder`."""
+    kinds = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+    }
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
@@ -123,26 +150,31 @@ def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
 def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> None:
     """Write a file under a temporary name in the same folder, then give it its final name.
 
-    A reader sees the old file or the new one, whole; after a kill, a temporary file may stay behind, which
-    `remove_temporaries` removes. Permissions are those that the umask leaves of 0666.
+    Permissions are those that the umask leaves of 0666.
 
     Args:
         path: Final name. An existing file is replaced.
         chunks: The content, in order.
-        is_durable: Flush to the disk before renaming, so that even a power failure leaves no empty file.
+        is_durable: Flush to the disk before renaming, so that even a power failure leaves no empty
+            file.
 
     Raises:
-        OutputError: The folder cannot be written to, or the disk is full. Nothing stands under the final name that was
-            not there before.
-        FileError: A folder or a device has that name, such as `/dev/null`.
+        OutputError: The folder cannot be written to, or the disk is full. The final name is
+            unchanged.
+        FileError: A folder or a device, such as `/dev/null`, has the final name.
     """
     put_in_place(write_temporary(path, chunks, is_durable=is_durable), path)
 
 
 def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> Path:
-    """Do the first half of `write_atomically`, and give the temporary name."""
+    """Do the first half of `write_atomically`.
+
+    Returns:
+        The temporary name, for `put_in_place`.
+    """
     _check_can_be_file(path)
-    temporary_path = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY_SUFFIX}")
+    unique = f"{os.getpid()}-{secrets.token_hex(4)}"
+    temporary_path = path.with_name(f".{path.name}.{unique}{_TEMPORARY_SUFFIX}")
     try:
         with temporary_path.open("xb") as file:
             file.writelines(chunks)
@@ -168,54 +200,71 @@ def put_in_place(temporary_path: Path, path: Path) -> None:
 
 
 def _check_can_be_file(path: Path) -> None:
-    """Refuse folders, and what the whole machine uses: who may would replace it by a file."""
-    with suppress(OSError):
+    """Refuse folders, and devices, which root would replace by a file for the whole machine."""
+    try:
         mode = path.stat().st_mode
-        if stat.S_ISDIR(mode) and not path.is_symlink():
-            raise FileError(path, "is a folder, so that no file can be written there", "remove or rename it")
-        is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
-        if is_device or (path.is_symlink() and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))):  # as /dev/stdout is
-            raise FileError(path, "is a device or a pipe, so that no file can be written there", "name a file")
+    except OSError:
+        return
+    is_link = path.is_symlink()
+    if stat.S_ISDIR(mode) and not is_link:
+        raise FileError(path, "is a folder, so no file can be written there", "remove or rename it")
+    is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+    # /dev/stdout is a link, and may lead to a pipe.
+    is_link_to_pipe = is_link and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    if is_device or is_link_to_pipe:
+        raise FileError(
+            path, "is a device or a pipe, so no file can be written there", "name a file"
+        )
 
 
 def remove_temporaries(*directories: Path, names: str = ".+") -> None:
-    """Remove what killed runs left of `write_atomically`; for the run that holds the folder's lock.
+    """Remove the temporary files that killed runs have left.
 
-    Where others write without it, `names` is a pattern of the files that are the run's own.
+    Call this only while the folder's lock is held. Files that cannot be removed, for example on a
+    read-only file system, stay: they do no harm.
+
+    Args:
+        directories: The folders to look in.
+        names: Pattern of the final names. Needed in folders into which others write without a lock.
     """
     temporary = re.compile(rf"\.(?:{names})\.\d+-[0-9a-f]{{8}}{re.escape(_TEMPORARY_SUFFIX)}")
-    for path in chain.from_iterable(directory.glob(f".*{_TEMPORARY_SUFFIX}") for directory in directories):
-        if temporary.fullmatch(path.name):
-            with suppress(OSError):  # they are in nobody's way, for example on a read-only file system
-                path.unlink()
+    for directory in directories:
+        for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
+            if temporary.fullmatch(path.name):
+                with suppress(OSError):
+                    path.unlink()
 
 
 def output_error(path: Path, error: OSError) -> OutputError:
-    """Say why a file cannot be written, and what to do about it."""
-    hint = ""
+    """Make the error for a file that cannot be written, with what to do about it."""
+    message = f"{path}: cannot be written: {error.strerror or error}"
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         hint = "name a folder that you may write to: -o DIR"
     elif error.errno in SPACE_ERRNOS:
         hint = (
-            "free some space, then run the same command again: it continues; or name a folder on another disk: -o DIR"
+            "free some space, then run the same command again: it continues; "
+            "or name a folder on another disk: -o DIR"
         )
-    kind = DiskFullError if error.errno in SPACE_ERRNOS else OutputError
-    return kind(f"{path}: cannot be written: {error.strerror or error}", hint)
+    else:
+        hint = ""
+    if error.errno in SPACE_ERRNOS:
+        return DiskFullError(message, hint)
+    return OutputError(message, hint)
 
 
 def check_is_folder(path: Path) -> None:
     """Check that a path is a folder, or can become one.
 
     Raises:
-        OutputError: Something else is in the way.
+        OutputError: It, or one of its parents, is something else.
     """
-    existing = next((item for item in (path, *path.parents) if item.exists()), None)
+    existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
     if existing is not None and not existing.is_dir():
         raise OutputError(f"{existing}: is not a folder", "name another output folder: -o DIR")
 
 
 def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
-    """Do what `write_atomically` does, unless the file has that content already.
+    """Write a file as `write_atomically` does, unless it has this content already.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full.
@@ -225,24 +274,29 @@ def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> No
 
 
 def has_content(path: Path, data: Buffer) -> bool:
-    """Whether a file is there, and has that content."""
+    """Whether a file exists and has this content.
+
+    False for a file that cannot be read: writing it shows the reason.
+    """
     try:
-        return read_file(path, len(data)) == data
+        return read_file(path, max_bytes=len(data)) == data
     except FileError:
-        return False  # not there, larger, or not readable: to write it tells
+        return False
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, if it is there: on a read-only file system, even the attempt to remove nothing is an error.
+    """Remove a file if it exists.
 
     Raises:
         OutputError: It cannot be removed.
     """
-    if path.exists():
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise output_error(path, error) from error
+    # On a read-only file system, even removing a file that does not exist is an error.
+    if not path.exists():
+        return
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise output_error(path, error) from error
 
 
 def make_directory(path: Path) -> None:
@@ -254,7 +308,9 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = "a file of that name is in the way" if isinstance(error, FileExistsError) else error.strerror
+        reason = error.strerror
+        if isinstance(error, FileExistsError):
+            reason = "a file of that name exists"
         raise OutputError(
             f"{path}: cannot create this folder: {reason}", "name another output folder: -o DIR"
         ) from error
@@ -264,8 +320,8 @@ def make_directory(path: Path) -> None:
 def run_lock(folder: Path) -> Iterator[None]:
     """Let only one run at a time write into a folder.
 
-    The lock is a file that says who holds it; it ends with the process, however that ends. A folder that cannot be
-    written to, and file systems without locks, have none.
+    The lock is a file that names its holder. It ends with the process, however that ends. Folders
+    that cannot be written to, and file systems without locks, have none.
 
     Args:
         folder: Where the run writes; it exists.
@@ -277,36 +333,52 @@ def run_lock(folder: Path) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:
-        problem = f"{folder}: can be written to on Linux and macOS only"
-        raise OutputError(problem, "on Windows, run this in WSL; processed folders are read without it") from None
+        raise OutputError(
+            f"{folder}: can be written to on Linux and macOS only",
+            "on Windows, run this in WSL; processed folders can be read without it",
+        ) from None
 
     path = folder / LOCK_NAME
     with ExitStack() as stack:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(path, flags, 0o666)
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(descriptor), path.stat()):
-                raise BlockingIOError  # noqa: TRY301 - its last holder has removed it, and another run has its own
+                # The last holder has removed this file, and another run has locked a new one.
+                raise BlockingIOError  # noqa: TRY301
         except (BlockingIOError, FileNotFoundError):
-            holder = ""
-            with suppress(OSError):  # it may end at this moment
-                holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
-            problem = f"{folder}: {holder or 'another run'} is working in this folder"
             raise LockedError(
-                problem, "wait until that run has ended, or end it; then run the same command again"
+                f"{folder}: {_read_holder(path)} is working in this folder",
+                "wait until that run has ended, or end it; then run the same command again",
             ) from None
         except OSError:
-            pass  # a read-only folder: nothing will be written; or a file system without locks
+            # Either a read-only folder, into which nothing will be written, or a file system
+            # without locks.
+            pass
         else:
-            started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
             stack.callback(_remove_lock, path)
-            with suppress(OSError):  # the disk may be full, and nothing to be written
+            with suppress(OSError):  # on a full disk, the lock stays empty
                 os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode())
+                os.write(descriptor, f"{_describe_this_run()}\n".encode())
         yield
 
 
+def _describe_this_run() -> str:
+    started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"process {os.getpid()} on {socket.gethostname()}, started {started}"
+
+
+def _read_holder(path: Path) -> str:
+    """Read who holds a lock. The holder may end, and remove the file, at any moment."""
+    holder = ""
+    with suppress(OSError):
+        holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
+    return holder or "another run"
+
+
 def _remove_lock(path: Path) -> None:
-    with suppress(OSError):  # whatever happened to the folder, the run tells, if it matters
+    # If the folder is gone or cannot be written to, the run itself reports it.
+    with suppress(OSError):
         path.unlink()

@@ -1,4 +1,4 @@
-"""Tells what a file is by how it begins, so that every reader names foreign files in the same words."""
+"""Identifies files by their first bytes, so that all readers describe foreign files alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _KINDS = {
     rb"\x1f\x8b": "a gzip file",
     rb"PK\x03\x04": "a zip file",
     rb"7z\xbc\xaf\x27\x1c": "a 7z file",
-    rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": "a zstd file",  # pzstd writes a skippable frame before each frame
+    # The second form is a skippable frame, with which files of pzstd begin.
+    rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": "a zstd file",
     rb"ply": "a PLY file",
     rb"(?s:.{257})ustar": "a tar file",
     rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype|html|\?xml|head|body|!--)": "a web page",
@@ -20,12 +21,15 @@ _KINDS = {
 
 
 def describe_beginning(start: bytes) -> str | None:
-    """Say what kind of file begins so.
+    """Describe the kind of a file by its beginning.
 
     Args:
-        start: The first `LOOK_BYTES` of the file, or all there is.
+        start: The first `LOOK_BYTES` of the file, or all of a shorter one.
 
     Returns:
-        For example `a gzip file` or `a web page`; None where it is nothing known.
+        For example `a gzip file` or `a web page`; None for unknown kinds.
     """
-    return next((name for pattern, name in _KINDS.items() if re.match(pattern, start)), None)
+    for pattern, name in _KINDS.items():
+        if re.match(pattern, start):
+            return name
+    return None

@@ -1,4 +1,4 @@
-"""Whole numbers: lists of them as text, read into arrays without an object for each; and as arguments."""
+"""Whole numbers: lists of them as text, and as arguments of functions."""
 
 from __future__ import annotations
 
@@ -10,37 +10,67 @@ from numpy.typing import NDArray
 from scannet_prep.errors import UsageError
 
 _ZERO = ord("0")
+# The most digits that int64 holds, whatever they are.
+_MAX_DIGITS = 18
 
 
 def parse_plain_list(text: bytes, separator: bytes) -> NDArray[np.int64] | None:
-    """Read numbers of at most 18 digits with one separator between each two. None where anything is unusual.
+    """Read a list of numbers, without making a Python object for each.
+
+    A number has at most 18 digits and no leading zero, and there is one separator between each two.
 
     Args:
         text: The list, without a separator at its end.
         separator: One character.
+
+    Returns:
+        int64 (N,); None if the text has anything unusual, and has to be read in another way.
     """
+    # The value of each digit, uint8; other characters become numbers from 10 on.
     digits = np.frombuffer(text, np.uint8) - np.uint8(_ZERO)
-    mark = (separator[0] - _ZERO) % 256
-    if len(digits) % 2 and (digits[1::2] == mark).all() and (digits[::2] < 10).all():
-        return digits[::2].astype(np.int64)  # one digit each, as masks have them
-    ends = np.append(np.flatnonzero(digits == mark), len(text))
+    is_digit = digits < 10
+    separator_value = (separator[0] - _ZERO) % 256
+
+    # A short cut for numbers of one digit each, as masks have them.
+    has_odd_length = len(digits) % 2 == 1
+    if has_odd_length and (digits[1::2] == separator_value).all() and is_digit[::2].all():
+        return digits[::2].astype(np.int64)
+
+    # Where each number ends, and how many digits it has, (N,).
+    ends = np.append(np.flatnonzero(digits == separator_value), len(text))
     lengths = np.diff(ends, prepend=-1) - 1
-    is_plain = np.count_nonzero(digits < 10) == len(text) - len(ends) + 1 and 0 < lengths.min() <= lengths.max() < 19
-    if not is_plain or ((lengths > 1) & (digits.take(ends - lengths, mode="clip") == 0)).any():
+    if np.count_nonzero(is_digit) != len(text) - (len(ends) - 1):
         return None
+    if lengths.min() < 1 or lengths.max() > _MAX_DIGITS:
+        return None
+    first_digits = digits.take(ends - lengths, mode="clip")
+    if ((lengths > 1) & (first_digits == 0)).any():
+        return None
+
+    # Add up the ones of all numbers, then the tens, and so on.
     values = np.zeros(len(ends), np.int64)
-    for place in range(int(lengths.max())):
-        ends -= 1
-        values += np.multiply(digits.take(ends, mode="clip") * (lengths > place), 10**place, dtype=np.int64)
+    for exponent in range(int(lengths.max())):
+        digit_positions = ends - 1 - exponent
+        has_digit = lengths > exponent
+        column = digits.take(digit_positions, mode="clip") * has_digit
+        values += np.multiply(column, 10**exponent, dtype=np.int64)
     return values
 
 
 def check_number(value: int, name: str, smallest: int) -> int:
-    """Check an argument that must be a whole number."""
+    """Check an argument that must be a whole number.
+
+    Raises:
+        UsageError: It is not a whole number, or is too small.
+    """
     try:
-        number = operator.index(value)  # arrays and tensors, too, have `__index__`, and then may not be one number
+        # Arrays and tensors have `__index__` too, and raise a TypeError unless they are one number.
+        number = operator.index(value)
     except TypeError:
         number = smallest - 1
     if number < smallest:
-        raise UsageError(f"{name} is {value!r:.80}, expected a whole number from {smallest}", f"{name}={smallest}")
+        raise UsageError(
+            f"{name} is {value!r:.80}, expected a whole number from {smallest}",
+            f"{name}={smallest}",
+        )
     return number

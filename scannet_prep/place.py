@@ -65,7 +65,7 @@ def open_place(
         must_be_usable: Whether a folder that is not finished, or whose manifest is damaged, is an error.
 
     Raises:
-        FileError: There is no such place, or it cannot be used: not finished, of two kinds, damaged.
+        FileError: There is no such place, or it cannot be used: not finished, or damaged.
         UsageError: Several folders, or the same archive twice.
         TransferError: An archive is on a web server, which does not give it.
     """

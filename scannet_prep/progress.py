@@ -1,4 +1,4 @@
-"""How a stage tells how far it is. The library never draws: the caller of a stage hands down an object that may."""
+"""Progress of a stage. The library never draws: the caller passes an object that may."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ class Progress:
 
     @contextmanager
     def work(self, title: str, total: int, unit: str) -> Iterator[None]:  # noqa: ARG002 - for those that draw
-        """A piece of work of `total` units (for example 1613 of "scenes"); 0 where nobody knows how many."""
+        """Enclose a piece of work of `total` units, for example 1613 "scenes"; 0 if unknown."""
         yield
 
     def advance(self, count: int = 1) -> None:
-        """So many more units are finished, well or not."""
+        """Count units that are finished, whether they succeeded or failed."""
 
     def status(self, text: str) -> None:
-        """A short text about the state of the work, to stand beside the count."""
+        """Show a short text about the state of the work, beside the count."""
 
     def note(self, message: str) -> None:
-        """Something worth a line while the work goes on."""
+        """Show a line of text while the work goes on."""

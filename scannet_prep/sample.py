@@ -77,6 +77,21 @@ else:
             return describe_sample(self)
 
 
+def refuse_wrapper(dataset: object) -> None:
+    """Refuse the datasets that PyTorch puts around others: they have no `lengths`, and take plain indices only.
+
+    Raises:
+        UsageError: It is PyTorch's `Subset` or `ConcatDataset`.
+    """
+    if hasattr(dataset, "lengths"):
+        return
+    problem = f"a {type(dataset).__name__} of PyTorch has no lengths"
+    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
+        raise UsageError(problem, "take a part of the scenes with dataset.subset(indices), which is a dataset too")
+    if hasattr(dataset, "datasets"):
+        raise UsageError(problem, "join the datasets with scannet_prep.ConcatDataset([train, val]), or train + val")
+
+
 def refuse_default_collation() -> None:
     """Let PyTorch's default collate function name `collate_torch` for samples that it cannot stack.
 

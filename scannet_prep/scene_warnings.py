@@ -1,4 +1,4 @@
-"""What is odd about a scene but does not stop it. Warnings are counted, shown and stored with the scene."""
+"""Warnings: oddities of a scene that do not stop it. They are counted, shown, and stored with it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ class WarningKind(StrEnum):
     """The kinds of warnings: how each is stored, shown, and handled.
 
     Attributes:
-        fault: What was found, for people, with places for `subject` and `count`.
-        effect: How a scene was made in spite of it, in the same form; may be empty. An error leaves it out.
-        is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error. The others are known
-            irregularities of the release that have one right reading.
-        is_damage: Whether every train and val scene of the release has what is missing here, so that a file must be
-            damaged.
+        fault: What was found, for people; `{subject}` and `{count}` are filled in.
+        effect: How the scene was made in spite of it, in the same form; may be empty. Errors leave
+            it out.
+        is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error.
+            The other kinds are known irregularities of the release with one correct reading.
+        is_damage: Whether every train and val scene of the release has what is missing, so that a
+            file must be damaged.
     """
 
     fault: str
@@ -47,7 +48,7 @@ class WarningKind(StrEnum):
             )
         if self.is_doubt:
             return "labels may be wrong: check these scenes; scannet-prep process --strict makes this an error"
-        return "a known irregularity of the release, read the right way: nothing to do"
+        return "a known irregularity of the release, which is handled correctly: nothing to do"
 
     UNKNOWN_CATEGORY = (
         "unknown_category",
@@ -55,15 +56,23 @@ class WarningKind(StrEnum):
         "groups left unlabeled: {count}",
         "doubt",
     )
-    AMBIGUOUS_CATEGORY = (  # of scenes that earlier versions made
+    AMBIGUOUS_CATEGORY = (  # only in scenes that earlier versions made
         "ambiguous_category",
         "raw category {subject} in the label map",
         "the first row counts; groups: {count}",
         "doubt",
     )
     LABEL_MAP_DIFFERS = "label_map_differs", "raw category {subject}; groups: {count}", "", "doubt"
-    REPEATED_GROUPS = "repeated_groups", "groups dropped that repeat an earlier group exactly: {count}"
-    UNKNOWN_SEGMENTS = "unknown_segments", "segment ids of groups that no vertex has: {count}", "ignored", "doubt"
+    REPEATED_GROUPS = (
+        "repeated_groups",
+        "groups dropped that repeat an earlier group exactly: {count}",
+    )
+    UNKNOWN_SEGMENTS = (
+        "unknown_segments",
+        "segment ids of groups that no vertex has: {count}",
+        "ignored",
+        "doubt",
+    )
     NULL_SEGMENTS = "null_segments", "segment ids of groups that are null, ignored: {count}"
     RENUMBERED_GROUPS = (
         "renumbered_groups",
@@ -77,7 +86,12 @@ class WarningKind(StrEnum):
     )
     OTHER_SCENE = "other_scene", "{subject}", "", "doubt"
     NO_AGGREGATION = "no_aggregation", "no aggregation on disk: no instances and no ScanNet ids"
-    NO_ALIGNMENT = "no_alignment", "the .txt has no axisAlignment", "identity recorded", "doubt damage"
+    NO_ALIGNMENT = (
+        "no_alignment",
+        "the .txt has no axisAlignment",
+        "identity recorded",
+        "doubt damage",
+    )
     NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "", "doubt"
     NO_INFO = "no_info", "no .txt on disk", "identity recorded as axis alignment"
     NO_FACES = "no_faces", "the mesh has no faces", "all normals are (0, 0, 0)", "damage"
@@ -97,8 +111,8 @@ class SceneWarning:
     """One oddity of one scene.
 
     Attributes:
-        kind: What it is.
-        subject: What it is about, where the kind alone does not say; may be empty.
+        kind: The kind of oddity.
+        subject: The name or the numbers that the kind leaves open; may be empty.
         count: How many groups, segments or vertices it concerns.
     """
 
@@ -113,7 +127,7 @@ class SceneWarning:
 
     @property
     def text(self) -> str:
-        """What was found and how the scene was made in spite of it, for people."""
+        """What was found, and how the scene was made in spite of it, for people."""
         if not self.kind.effect:
             return self.fault
         return f"{self.fault}: {self.kind.effect.format(subject=self.subject, count=self.count)}"
@@ -124,7 +138,7 @@ class WarningSummary:
     """The same oddity in several scenes.
 
     Attributes:
-        kind: What it is.
+        kind: The kind of oddity.
         text: A sentence for people, with the counts added up.
         count: How many groups, segments or vertices it concerns, in all scenes.
         scenes: The scenes that show it.
@@ -137,7 +151,7 @@ class WarningSummary:
 
 
 def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[WarningSummary]:
-    """Merge the warnings of many scenes, so that each oddity is told once.
+    """Merge the warnings of many scenes, so that each oddity is shown once.
 
     Args:
         warnings: Pairs of scene id and warning.
@@ -145,10 +159,15 @@ def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[War
     Returns:
         One summary for each kind and subject, in order of first appearance.
     """
-    counts: dict[tuple[WarningKind, str], Counter[str]] = {}  # by scene; it keeps the order
+    # For each oddity, the count in each scene.
+    scene_counts: dict[tuple[WarningKind, str], Counter[str]] = {}
     for scene_id, warning in warnings:
-        counts.setdefault((warning.kind, warning.subject), Counter())[scene_id] += warning.count
-    return [
-        WarningSummary(kind, SceneWarning(kind, subject, count := found.total()).text, count, tuple(found))
-        for (kind, subject), found in counts.items()
-    ]
+        counts = scene_counts.setdefault((warning.kind, warning.subject), Counter())
+        counts[scene_id] += warning.count
+
+    summaries = []
+    for (kind, subject), counts in scene_counts.items():
+        total = counts.total()
+        text = SceneWarning(kind, subject, total).text
+        summaries.append(WarningSummary(kind, text, total, scenes=tuple(counts)))
+    return summaries

@@ -1,4 +1,4 @@
-"""Room on a disk: what is free, what is needed, and the reserve that is left for everybody else."""
+"""Free space on a disk, and the reserve that is left for others."""
 
 from __future__ import annotations
 
@@ -12,40 +12,48 @@ RESERVE_FILES = 100
 
 
 def check_space(folder: Path, needed_bytes: int, needed_files: int = 1) -> None:
-    """Check that a disk has room for what is going to be written, and for the reserve.
+    """Check that a disk has space for the files to be written, and for the reserve.
 
-    File systems that do not tell how much is free pass.
+    File systems that do not report their free space pass.
 
     Args:
         folder: A folder on that disk; need not exist yet.
-        needed_bytes: Bytes that are going to be written.
-        needed_files: Files that are going to be created; where there are none, everything passes.
+        needed_bytes: Bytes to be written.
+        needed_files: Files to be created; if there are none, nothing is checked.
 
     Raises:
-        DiskFullError: There is not enough room.
+        DiskFullError: There is not enough space.
     """
     if not needed_files:
         return
-    free_bytes = find_free_bytes(next(item for item in (folder, *folder.parents) if item.exists()))
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free_bytes = find_free_bytes(existing)
     if free_bytes is not None and free_bytes < needed_bytes + RESERVE_BYTES:
         raise DiskFullError(
-            f"{folder}: needs {format_bytes(needed_bytes)} and a reserve of {format_bytes(RESERVE_BYTES)}; "
-            f"{format_bytes(free_bytes)} is free",
+            f"{folder}: needs {format_bytes(needed_bytes)} and a reserve of "
+            f"{format_bytes(RESERVE_BYTES)}; {format_bytes(free_bytes)} is free",
             "free some space, or name a folder on another disk: -o DIR",
         )
 
 
 def find_free_bytes(folder: Path) -> int | None:
-    """What is free on the disk of a folder that exists; None where it does not tell, as some network ones."""
+    """Find the free space on the disk of an existing folder.
+
+    Returns:
+        Bytes; None for file systems that do not report it, as some network ones.
+    """
     usage = shutil.disk_usage(folder)
     return usage.free if usage.total else None
 
 
 def format_bytes(count: int) -> str:
-    """A size in decimal units, as disks are sold: `3.4 GB`."""
+    """Format a size in decimal units, as disks are sold: `3.4 GB`."""
+    if count < 1000:
+        return f"{count} B"
     size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    for unit in ("kB", "MB", "GB"):
         size /= 1000
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+    size /= 1000
     return f"{size:.2f} TB"

@@ -1,7 +1,7 @@
 """The official division of the scenes into train, val and test.
 
-The lists are those of the ScanNet benchmark (`scannetv2_train.txt` and so on in the ScanNet repository, under
-`Tasks/Benchmark`): 1201, 312 and 100 scenes, disjoint, and no space is in two of them.
+The lists are those of the ScanNet benchmark (`scannetv2_train.txt` and so on, in the ScanNet
+repository under `Tasks/Benchmark`): 1201, 312 and 100 scenes. No space is in two of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scannet_prep.scene import SceneId, Split
 
 @cache
 def official_scenes(split: str) -> tuple[SceneId, ...]:
-    """The scenes of a split, in the order of the official list (which is not sorted).
+    """Return the scenes of a split, in the order of the official list (which is not sorted).
 
     Raises:
         UsageError: There is no such split.
@@ -27,21 +27,25 @@ def official_scenes(split: str) -> tuple[SceneId, ...]:
 
 
 def find_official_split(scene_id: str) -> Split | None:
-    """The split that the official lists put a scene into; None where it is in none of them."""
+    """Find the split that the official lists put a scene into; None if none contains it."""
     return _splits_by_scene().get(scene_id)
 
 
 def read_scene_list(path: Path) -> list[str]:
-    """Read a list of scene ids, one a line; `#` begins a comment. What the lines hold is not checked.
+    """Read a list of scene ids, one per line; `#` begins a comment. The ids are not checked.
 
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read.
     """
     lines = read_file(path).decode("utf-8", "replace").splitlines()
-    return [name for line in lines if (name := line.partition("#")[0].strip())]
+    names = [line.partition("#")[0].strip() for line in lines]
+    return [name for name in names if name]
 
 
 @cache
 def _splits_by_scene() -> dict[str, Split]:
-    return {scene_id: split for split in Split for scene_id in official_scenes(split)}
+    splits: dict[str, Split] = {}
+    for split in Split:
+        splits |= dict.fromkeys(official_scenes(split), split)
+    return splits

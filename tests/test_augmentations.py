@@ -203,14 +203,15 @@ def test_shifts_and_boxes_are_where_they_are_told_to_be() -> None:
 def test_crops_are_centred_on_the_wanted_classes_each_as_often() -> None:
     sample = make_sample(400)
     sample["labels"] = np.array([5] * 10 + [7] * 200 + [0] * 190)  # 5 is rare
-    centers = [aug.CropPoints(1, classes=np.array([5, 7, 9]))(sample, rng(seed))["labels"][0] for seed in range(400)]
+    crop = aug.CropPoints(1, classes=np.array([5, 7, 9]), label_set=SCANNET20)
+    centers = [crop(sample, rng(seed))["labels"][0] for seed in range(400)]
     assert set(centers) == {5, 7}
     assert centers.count(5) / 400 == pytest.approx(0.5, abs=0.1)
     assert {int(aug.CropPoints(1, classes=SCANNET200.tail)(sample, rng(seed))["labels"][0]) for seed in range(60)} >= {
         0,
         7,
     }
-    assert len(aug.CropPoints(30, classes=(5,))(sample, rng())["points"]) == 30
+    assert len(aug.CropPoints(30, classes=(5,), label_set=SCANNET20)(sample, rng())["points"]) == 30
 
 
 def test_fragments_have_every_vertex_and_their_predictions_come_together() -> None:

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,24 @@ def test_class_weights_of_joined_datasets_are_those_of_all_their_scenes(source: 
     whole = ScanNet(source, split="train")
     assert ConcatDataset(parts).class_counts().tolist() == whole.class_counts().tolist()
     assert ConcatDataset(parts).class_weights(formula).tolist() == whole.class_weights(formula).tolist()
+
+
+def test_single_dataset_is_not_taken_for_a_list_of_its_scenes(source: Path) -> None:
+    with pytest.raises(UsageError, match="expected a list of datasets") as caught:
+        ConcatDataset(ScanNet(source, split="train"))
+    assert caught.value.hint == "ConcatDataset([train, val]), or train + val"
+
+
+def test_wrappers_of_pytorch_and_other_objects_cannot_be_joined(source: Path) -> None:
+    train = ScanNet(source, split="train")
+    for other, problem, hint in (
+        (torch_data.Subset(train, [0]), "a Subset of PyTorch has no lengths", "dataset.subset(indices)"),
+        (torch_data.ConcatDataset([train]), "a ConcatDataset of PyTorch has no lengths", "train + val"),
+        (None, "None is not a dataset", "train + val"),
+    ):
+        with pytest.raises(UsageError, match=problem) as caught:
+            train + other
+        assert hint in caught.value.hint
 
 
 def test_class_weights_with_a_dataset_that_does_not_count_classes_are_an_error(source: Path) -> None:
@@ -307,6 +326,12 @@ def test_batch_moves_its_tensors_and_keeps_the_rest(source: Path) -> None:
     assert "collate_torch" in caught.value.hint
 
 
+def test_batch_is_not_converted_to_another_type_because_labels_would_be_too(source: Path) -> None:
+    batch = collate_torch([ScanNet(source, split="train")[0]])
+    with pytest.raises(TypeError):
+        batch.to(torch.float16)
+
+
 def test_documented_calls_take_a_batch_of_collate_torch(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=InstanceTargets(SCANNET200))
     batch = collate_torch([dataset[0], dataset[1]])
@@ -342,6 +367,22 @@ def test_ignore_index_may_be_any_number_that_is_not_a_train_id(source: Path, ign
 def test_transform_that_cannot_be_called_is_refused_at_construction(source: Path, transform: Any) -> None:
     with pytest.raises(UsageError, match=r"expected what is called as transform\(sample, rng\)"):
         ScanNet(source, split="train", transform=transform)
+
+
+def turn(sample: dict[str, Any]) -> dict[str, Any]:
+    return sample
+
+
+def test_transform_with_one_argument_is_refused_at_construction_with_both_signatures(source: Path) -> None:
+    message = re.escape("transform: turn(sample) cannot be called with (sample, rng)")
+    with pytest.raises(UsageError, match=message) as caught:
+        ScanNet(source, split="train", transform=turn)  # type: ignore[arg-type]
+    assert caught.value.hint.endswith("def transform(sample, rng)")
+
+
+@pytest.mark.parametrize("transform", [lambda *arguments: arguments[0], torch.nn.Identity(), RotateZ().__call__])
+def test_callables_that_take_two_arguments_are_accepted_as_transforms(source: Path, transform: Any) -> None:
+    assert len(ScanNet(source, split="train", transform=transform)) == len(TRAIN)
 
 
 @pytest.mark.parametrize("mask", [[True, False], np.array([True, False]), torch.tensor([True, False])], ids=type)

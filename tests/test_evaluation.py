@@ -325,6 +325,19 @@ def test_masks_of_0_and_1_score_the_same_in_any_type(kind: type) -> None:
     assert scores.result().classes["cabinet"]["ap50"] == pytest.approx(0.5)
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["masks", "labels", "scores"])
+@pytest.mark.parametrize("has_gradient", [True, False])
+def test_tensors_that_numpy_cannot_hold_are_refused_by_name_with_the_conversion(name: str, has_gradient: bool) -> None:
+    torch = pytest.importorskip("torch")
+    values: dict[str, Any] = {"masks": [[0.0, 1.0]], "labels": [2], "scores": [0.5]}
+    dtype = torch.float32 if has_gradient else torch.bfloat16
+    values[name] = torch.tensor(values[name], dtype=dtype, requires_grad=has_gradient)
+    with pytest.raises(ContentError, match=f"^{name}: not an array, and cannot become one: ") as caught:
+        InstanceScores(SCANNET20).add(InstancePrediction(**values), InstanceTruth(labels=[2, 2], instances=[0, 0]))
+    assert "tensor.detach().cpu().numpy()" in caught.value.hint
+
+
 def test_instance_truth_takes_named_arguments_only() -> None:
     with pytest.raises(TypeError, match="positional"):
         InstanceTruth([1, 1], [0, 0])  # type: ignore[misc]

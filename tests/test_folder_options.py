@@ -442,6 +442,13 @@ class TestReaders:
         with pytest.raises(ProcessedFileError, match="was made with --scannet200 --no-align-axis"):
             dataset[0]
 
+    def test_open_dataset_refuses_the_counts_of_other_options(self, raw_dir: Path, aligned_dir: Path) -> None:
+        dataset = ScanNet(aligned_dir, split="train")
+        assert process(raw_dir, aligned_dir, "--labels-from", "ply", "--force").status == 0
+
+        with pytest.raises(FileError, match="has the options --scannet200 --align-axis --no-faces --labels-from ply"):
+            dataset.class_counts()
+
     def test_scene_of_another_folder_is_refused_by_the_dataset(self, out_dir: Path, aligned_dir: Path) -> None:
         shutil.copy(out_dir / f"train/{TRAIN}.npz", aligned_dir / f"train/{TRAIN}.npz")
 

@@ -20,7 +20,7 @@ SCENES = (*TRAIN, VAL, TEST)
 @pytest.fixture(scope="module")
 def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("info")
-    write_release(directory / "raw", SCENES, vertices=600, irregular=[TRAIN[1]])
+    write_release(directory / "raw", SCENES, vertices=600, repeats_groups=[TRAIN[1]])
     assert run_main("process", directory / "raw", "-o", directory / "processed", "--scannet200").status == 0
     return directory
 

@@ -1,6 +1,8 @@
 """The container is an ordinary `.npz`, with the same bytes each time, and a damaged one is never read."""
 
+import hashlib
 import io
+import json
 import struct
 import zipfile
 import zlib
@@ -16,7 +18,7 @@ from training_sources import check_same
 
 from scannet_prep.errors import ProcessedFileError
 from scannet_prep.processed.npz import NpzReader, encode_npz
-from scannet_prep.processed.scene import encode_processed, parse_processed
+from scannet_prep.processed.scene import FORMAT_VERSION, encode_processed, parse_processed
 
 PATH = Path("train/scene0000_00.npz")
 
@@ -98,3 +100,23 @@ def test_every_truncation_and_every_flipped_bit_in_a_name_is_refused(tmp_path: P
     for data in damaged:
         with pytest.raises(ProcessedFileError):
             parse_processed(data, PATH)
+
+
+# What a file holds of the tiny scene, by format version. If a change of the program changes the
+# digest, raise FORMAT_VERSION: files of before must not be taken for files of now.
+CONTENT_DIGESTS = {2: "cb05c925ae53fd17"}
+
+
+def test_content_of_a_scene_changes_only_with_the_format_version(tmp_path: Path) -> None:
+    scene = tiny.process_tiny(tmp_path, align_axis=True, faces=True)
+    digest = hashlib.sha256()
+    for key, array in scene.arrays().items():
+        if key != "meta":
+            digest.update(f"{key} {array.dtype.str} {array.shape}".encode())
+            digest.update(array.tobytes())
+    meta = json.loads(str(scene.arrays()["meta"]))
+    # These change without a change of the format.
+    for key in ("format_version", "program_version", "label_map", "inputs"):
+        del meta[key]
+    digest.update(json.dumps(meta, sort_keys=True).encode())
+    assert digest.hexdigest()[:16] == CONTENT_DIGESTS[FORMAT_VERSION]

@@ -138,6 +138,14 @@ def test_submit_refuses_ids_of_another_kind_and_names_it(test_place: Path, tmp_p
     assert not (tmp_path / "a.zip").exists()
 
 
+def test_shifted_ids_are_refused_with_the_number_of_vertices_that_show_it(test_place: Path, tmp_path: Path) -> None:
+    class_count = len(label_set_of(test_place))
+    shifted = {name: np.r_[np.full(TEST_VERTICES - 1, 1), class_count] for name in official_scenes(Split.TEST)}
+    outcome = run_main("submit", write(tmp_path / "p", ".npy", shifted), "--gt", test_place, "-o", tmp_path / "x.zip")
+    assert outcome.status == 1
+    assert f": none is 0, and 100 are {class_count}\n" in outcome.stderr
+
+
 def without_wall(labels: np.ndarray, class_count: int) -> np.ndarray:
     """Wall is never predicted, and the number of classes stands for the unlabeled."""
     return np.where(labels < 0, class_count, np.where(labels == 0, 5, labels))

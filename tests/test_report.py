@@ -315,6 +315,14 @@ def test_folder_that_is_not_finished_is_shown_with_the_error(other: Path) -> Non
     assert all(item["hint"] for item in found.json["report"]["findings"])
 
 
+def test_report_of_an_older_folder_names_no_label_set_that_it_does_not_know(other: Path) -> None:
+    edit_json(other / "manifest.json", lambda value: value.update(format_version=1))
+    outcome = report(other)
+    assert outcome.status == 3
+    assert outcome.stdout.startswith(f"{other}: processed scenes\n")
+    assert "it has format 1, expected 2" in outcome.stdout
+
+
 def test_summary_and_json_are_plain_text_on_standard_output(whole_dir: Path) -> None:
     outcome = run_main("report", whole_dir / "processed", "--no-progress")
     assert (outcome.status, outcome.stderr) == (0, "")

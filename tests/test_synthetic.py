@@ -11,114 +11,256 @@ from commands import Verify
 from tiny import Ply
 
 from scannet_prep.errors import UsageError
-from scannet_prep.labels import LABEL_MAP_NAME, SCANNET20, SCANNET200, builtin_label_map, read_label_map
+from scannet_prep.labels import (
+    LABEL_MAP_NAME,
+    SCANNET20,
+    SCANNET200,
+    builtin_label_map,
+    read_label_map,
+)
 from scannet_prep.raw.segments import Group
 from scannet_prep.scene import SceneId
-from scannet_prep.synthetic import SyntheticScene, make_scene, write_label_map, write_release, write_scene
+from scannet_prep.synthetic import (
+    SyntheticScene,
+    make_scene,
+    write_label_map,
+    write_release,
+    write_scene,
+)
 
-TRAIN_ID, VAL_ID, TEST_ID, UNLISTED_ID = "scene0000_00", "scene0011_00", "scene0707_00", "scene9999_00"
+TRAIN_ID = "scene0000_00"
+VAL_ID = "scene0011_00"
+TEST_ID = "scene0707_00"
+UNLISTED_ID = "scene9999_00"
+
+# As many vertices as an average scene of the release has.
+USUAL_VERTICES = 124_000
 
 
-@pytest.mark.parametrize(("vertices", "seed"), [(500, 0), (777, 1), (4000, 3)])
-def test_a_scene_has_exactly_the_vertices_asked_for_and_has_no_findings(
-    tmp_path: Path, verify: Verify, vertices: int, seed: int
-) -> None:
-    rows = builtin_label_map().rows
+@pytest.fixture(scope="module")
+def usual_scene() -> SyntheticScene:
+    return make_scene(TRAIN_ID, vertices=USUAL_VERTICES)
+
+
+@pytest.fixture(params=[(500, 0), (777, 1), (4000, 3)], ids=str)
+def scene(request: pytest.FixtureRequest) -> SyntheticScene:
+    vertices, seed = request.param
     scene = make_scene(VAL_ID, vertices=vertices, seed=seed)
     assert scene.positions.shape == scene.colors.shape == (vertices, 3)
+    return scene
+
+
+def test_verify_finds_nothing_wrong_with_a_scene(
+    scene: SyntheticScene, tmp_path: Path, verify: Verify
+) -> None:
     write_scene(scene, tmp_path)
-    assert {item[2] for item in verify(tmp_path)[1]} == {LABEL_MAP_NAME}, "which is not there"
-    used = set(scene.segment_ids.tolist())
+
+    findings = verify(tmp_path)[1]
+
+    # The label map was not written.
+    assert {path for _, _, path, _ in findings} == {LABEL_MAP_NAME}
+
+
+def test_no_segment_is_in_two_groups(scene: SyntheticScene) -> None:
     segments = [segment for group in scene.groups for segment in group.segment_ids]
     assert len(segments) == len(set(segments))
-    assert vertices < 1300 or len(used) > len(segments), "some segments are in no group"
+
+
+def test_no_group_is_empty(scene: SyntheticScene) -> None:
     assert all(group.segment_ids for group in scene.groups)
-    assert [group.object_id for group in scene.groups] == list(range(len(scene.groups)))
-    ids = [group.id for group in scene.groups]
-    assert ids == sorted(set(ids)) != list(range(len(ids)))
+
+
+def test_some_segments_are_in_no_group(usual_scene: SyntheticScene) -> None:
+    grouped = {segment for group in usual_scene.groups for segment in group.segment_ids}
+    assert set(usual_scene.segment_ids.tolist()) > grouped
+
+
+def test_object_ids_count_from_0_and_group_ids_have_a_gap(scene: SyntheticScene) -> None:
+    object_ids = [group.object_id for group in scene.groups]
+    group_ids = [group.id for group in scene.groups]
+
+    assert object_ids == list(range(len(scene.groups)))
+    assert group_ids == sorted(set(group_ids))
+    assert group_ids != object_ids
+
+
+def test_raw_categories_are_of_both_label_sets_of_either_and_of_none(scene: SyntheticScene) -> None:
+    rows = builtin_label_map().rows
+    memberships = set()
+    for group in scene.groups:
+        ids = rows[group.raw_category]
+        memberships.add((ids.nyu40_id in SCANNET20.ids, ids.scannet_id in SCANNET200.ids))
+    assert memberships == {(True, True), (True, False), (False, True), (False, False)}
+
+
+def test_every_scene_has_four_walls_and_a_floor(scene: SyntheticScene) -> None:
     categories = [group.raw_category for group in scene.groups]
-    kinds = {(rows[name].nyu40_id in SCANNET20.ids, rows[name].scannet_id in SCANNET200.ids) for name in categories}
-    assert kinds == {(True, True), (True, False), (False, True), (False, False)}
-    assert {"floor", "wardrobe cabinet"} <= set(categories)
     assert categories.count("wall") == 4
+    assert categories.count("floor") == 1
 
 
-def test_the_room_stands_on_the_floor_along_the_axes_with_statistics_like_those_of_the_release() -> None:
-    scene = make_scene(TRAIN_ID, vertices=124_000)
-    assert scene.axis_alignment is not None
-    rotation = scene.axis_alignment[:3, :3]
-    aligned = scene.positions @ rotation.T + scene.axis_alignment[:3, 3]
-    assert aligned.min(0) == pytest.approx(0, abs=0.05)
-    assert (aligned.max(0) / 2.5).round() == pytest.approx([2, 3, 1])  # of cells, and of the height
+def test_axis_alignment_puts_the_room_on_the_floor_along_the_axes(
+    usual_scene: SyntheticScene,
+) -> None:
+    assert usual_scene.axis_alignment is not None
+    rotation = usual_scene.axis_alignment[:3, :3]
+    aligned = usual_scene.positions @ rotation.T + usual_scene.axis_alignment[:3, 3]
+
+    assert aligned.min(axis=0) == pytest.approx(0, abs=0.05)
+    # Two by three cells of 2.5 m, 2.6 m high.
+    assert aligned.max(axis=0) == pytest.approx([5, 7.5, 2.6], abs=0.05)
+
+
+def test_axis_alignment_is_a_rotation_with_six_decimals(usual_scene: SyntheticScene) -> None:
+    assert usual_scene.axis_alignment is not None
+    rotation = usual_scene.axis_alignment[:3, :3]
+
     assert rotation @ rotation.T == pytest.approx(np.eye(3), abs=3e-6)
     assert abs(rotation[0, 1]) > 0.1
-    assert np.array_equal(scene.axis_alignment, scene.axis_alignment.round(6))
-    ids, counts = np.unique(scene.segment_ids, return_counts=True)
-    extents = [np.ptp(scene.positions[scene.segment_ids == name], axis=0).max() for name in ids[::20]]
-    assert 90 < 124_000 / len(ids) < 150
-    assert counts.max() > 1000
-    assert np.median(extents) < 1.0
-    assert 1.8 < len(scene.faces) / 124_000 < 1.95
-    assert 0.3 < (scene.segment_ids[1:] != scene.segment_ids[:-1]).mean() < 0.5
+    assert np.array_equal(usual_scene.axis_alignment, usual_scene.axis_alignment.round(6))
 
 
-def test_the_same_arguments_give_the_same_scene_and_wrong_ones_are_refused_before_anything_is_written(
-    tmp_path: Path,
+def test_numbers_of_faces_and_segments_are_like_those_of_the_release(
+    usual_scene: SyntheticScene,
 ) -> None:
+    _, counts = np.unique(usual_scene.segment_ids, return_counts=True)
+
+    assert 1.8 < len(usual_scene.faces) / USUAL_VERTICES < 1.95
+    assert 90 < USUAL_VERTICES / len(counts) < 150
+    assert counts.max() > 1000
+
+
+def test_most_segments_are_smaller_than_a_metre(usual_scene: SyntheticScene) -> None:
+    extents = []
+    for segment_id in np.unique(usual_scene.segment_ids)[::20]:
+        positions = usual_scene.positions[usual_scene.segment_ids == segment_id]
+        extents.append(np.ptp(positions, axis=0).max())
+    assert np.median(extents) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("scene_id", "seed", "is_same"),
+    [
+        (TRAIN_ID, 0, True),
+        (TRAIN_ID, 1, False),
+        ("scene0000_01", 0, False),
+        ("scene0001_00", 0, False),
+    ],
+)
+def test_scene_depends_on_its_id_and_seed_alone(scene_id: str, seed: int, is_same: bool) -> None:
     positions = make_scene(TRAIN_ID).positions
-    for scene_id, seed in ((TRAIN_ID, 0), (TRAIN_ID, 1), ("scene0000_01", 0), ("scene0001_00", 0)):
-        is_same = np.array_equal(make_scene(scene_id, seed=seed).positions, positions)
-        assert is_same == ((scene_id, seed) == (TRAIN_ID, 0))
-    for scene_id, vertices, seed, problem in (
+    assert np.array_equal(make_scene(scene_id, seed=seed).positions, positions) == is_same
+
+
+@pytest.mark.parametrize(
+    ("scene_id", "vertices", "seed", "problem"),
+    [
         (TRAIN_ID, 499, 0, "cannot make a scene of 499 vertices"),
         (TRAIN_ID, 500, -1, "from seed -1"),
         ("scene1", 500, 0, "is not a scene id"),
-    ):
-        with pytest.raises(UsageError, match=problem):
-            write_release(tmp_path / "raw", [scene_id], vertices=vertices, seed=seed)
+    ],
+)
+def test_invalid_arguments_are_refused_before_anything_is_written(
+    tmp_path: Path, scene_id: str, vertices: int, seed: int, problem: str
+) -> None:
+    with pytest.raises(UsageError, match=problem):
+        write_release(tmp_path / "raw", [scene_id], vertices=vertices, seed=seed)
     assert not (tmp_path / "raw").exists()
 
 
-def test_files_have_the_layout_of_the_release(tmp_path: Path) -> None:
-    scene = SyntheticScene(
+@pytest.fixture
+def small_scene() -> SyntheticScene:
+    """Two triangles, each a segment; a chair of both, and a category that no label map has."""
+    return SyntheticScene(
         scene_id=SceneId(TRAIN_ID),
-        positions=np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 2], [1, 0, 2], [0, 1, 2]], np.float32),
+        positions=np.array(
+            [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 2], [1, 0, 2], [0, 1, 2]], np.float32
+        ),
         colors=np.arange(18, dtype=np.uint8).reshape(6, 3),
         faces=np.array([[0, 1, 2], [3, 4, 5]], np.int32),
         segment_ids=np.array([2, 2, 2, 3, 3, 3], np.int32),
         groups=(Group("chair", (3, 2), 0, 0), Group('a "b"', (2,), 4, 1)),
-        axis_alignment=np.array([[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0, 0, 1, -0.05], [0, 0, 0, 1]]),
+        axis_alignment=np.array(
+            [[0.6, 0.8, 0, -0.0], [-0.8, 0.6, 0, 1.25], [0, 0, 1, -0.05], [0, 0, 0, 1]]
+        ),
     )
-    start = str(write_scene(scene, tmp_path) / TRAIN_ID)
-    ply = Ply(scene.positions.tolist(), scene.colors.tolist(), scene.faces.tolist())
+
+
+def test_meshes_have_the_layout_of_the_release(small_scene: SyntheticScene, tmp_path: Path) -> None:
+    start = str(write_scene(small_scene, tmp_path) / TRAIN_ID)
+
+    ply = Ply(
+        small_scene.positions.tolist(), small_scene.colors.tolist(), small_scene.faces.tolist()
+    )
     assert Path(f"{start}_vh_clean_2.ply").read_bytes() == ply.encode()
-    colors = [(0, 0, 0)] * 3 + [SCANNET20.colors[4]] * 3  # of what is in no label map, and of a chair
-    labels = replace(ply, colors=colors, labels=(0, 0, 0, 5, 5, 5))
-    assert Path(f"{start}_vh_clean_2.labels.ply").read_bytes() == labels.encode()
-    assert Path(f"{start}.aggregation.json").read_bytes() == (
-        b'{\r\n"sceneId": "scannet.scene0000_00",\r\n"appId": "Aggregator.v2",\r\n"segGroups": [\r\n'
-        b'\t{\r\n\t"id": 0,\r\n\t"objectId": 0,\r\n\t"segments": [3,2],\r\n\t"label": "chair"\r\n\t},\r\n'
-        b'\t{\r\n\t"id": 4,\r\n\t"objectId": 1,\r\n\t"segments": [2],\r\n\t"label": "a \\"b\\""\r\n\t}\r\n'
+    # Black for what is in no label map, and the colour of a chair, whose nyu40 id is 5.
+    palette = [(0, 0, 0)] * 3 + [SCANNET20.colors[4]] * 3
+    labels_ply = replace(ply, colors=palette, labels=(0, 0, 0, 5, 5, 5))
+    assert Path(f"{start}_vh_clean_2.labels.ply").read_bytes() == labels_ply.encode()
+
+
+def test_aggregation_has_the_layout_of_the_release(
+    small_scene: SyntheticScene, tmp_path: Path
+) -> None:
+    path = write_scene(small_scene, tmp_path) / f"{TRAIN_ID}.aggregation.json"
+    assert path.read_bytes() == (
+        b'{\r\n"sceneId": "scannet.scene0000_00",\r\n"appId": "Aggregator.v2",\r\n'
+        b'"segGroups": [\r\n'
+        b'\t{\r\n\t"id": 0,\r\n\t"objectId": 0,\r\n\t"segments": [3,2],\r\n'
+        b'\t"label": "chair"\r\n\t},\r\n'
+        b'\t{\r\n\t"id": 4,\r\n\t"objectId": 1,\r\n\t"segments": [2],\r\n'
+        b'\t"label": "a \\"b\\""\r\n\t}\r\n'
         b'],\r\n"segmentsFile": "scannet.scene0000_00_vh_clean_2.0.010000.segs.json"}\r\n'
     )
-    segments, info = (Path(start + name).read_bytes() for name in ("_vh_clean_2.0.010000.segs.json", ".txt"))
-    assert segments.startswith(b'{\r\n"params": {\r\n\t"kThresh": "0.0001",\r\n')
-    assert segments.endswith(b'}\r\n,\r\n"sceneId": "scene0000_00",\r\n"segIndices": [2,2,2,3,3,3]\r\n}\r\n')
-    assert info.startswith(b"axisAlignment = 0.600000 0.800000 0.000000 0.000000 -0.800000 0.600000 0.000000 1.250000 ")
-    assert info.endswith(b"\r\nsceneType = Bedroom / Hotel\r\n")
 
 
-def test_files_of_a_scene_are_those_of_its_split_and_the_label_map_is_the_built_in_one(tmp_path: Path) -> None:
+def test_segments_have_the_layout_of_the_release(
+    small_scene: SyntheticScene, tmp_path: Path
+) -> None:
+    path = write_scene(small_scene, tmp_path) / f"{TRAIN_ID}_vh_clean_2.0.010000.segs.json"
+    assert path.read_bytes() == (
+        b'{\r\n"params": {\r\n\t"kThresh": "0.0001",\r\n\t"segMinVerts": "20"\r\n}\r\n,\r\n'
+        b'"sceneId": "scene0000_00",\r\n"segIndices": [2,2,2,3,3,3]\r\n}\r\n'
+    )
+
+
+def test_info_begins_with_the_axis_alignment_and_ends_with_the_scene_type(
+    small_scene: SyntheticScene, tmp_path: Path
+) -> None:
+    content = (write_scene(small_scene, tmp_path) / f"{TRAIN_ID}.txt").read_bytes()
+    assert content.startswith(
+        b"axisAlignment = 0.600000 0.800000 0.000000 0.000000 -0.800000 0.600000 0.000000 1.250000 "
+    )
+    assert content.endswith(b"\r\nsceneType = Bedroom / Hotel\r\n")
+
+
+def test_test_scene_has_neither_annotation_nor_alignment(tmp_path: Path) -> None:
     scene = make_scene(TEST_ID, vertices=500)
-    assert (scene.groups, scene.axis_alignment) == ((), None)
-    assert write_scene(scene, tmp_path) == tmp_path / "scans_test" / TEST_ID
-    assert (tmp_path / f"scans_test/{TEST_ID}/{TEST_ID}.txt").read_bytes().startswith(b"colorHeight")
-    # A scene in no official list gets all files.
-    assert write_scene(make_scene(UNLISTED_ID, vertices=500), tmp_path) == tmp_path / "scans" / UNLISTED_ID
-    labels = [".aggregation.json", ".txt", "_vh_clean_2.0.010000.segs.json", "_vh_clean_2.labels.ply"]
-    for scene_id, names in ((TEST_ID, [".txt"]), (UNLISTED_ID, labels)):
-        found = sorted(path.name for path in tmp_path.glob(f"*/{scene_id}/*"))
-        assert found == [scene_id + name for name in (*names, "_vh_clean_2.ply")]
+    folder = write_scene(scene, tmp_path)
+
+    assert scene.groups == ()
+    assert scene.axis_alignment is None
+    assert folder == tmp_path / "scans_test" / TEST_ID
+    names = sorted(path.name.removeprefix(TEST_ID) for path in folder.iterdir())
+    assert names == [".txt", "_vh_clean_2.ply"]
+    assert (folder / f"{TEST_ID}.txt").read_bytes().startswith(b"colorHeight")
+
+
+def test_scene_in_no_official_list_gets_all_files(tmp_path: Path) -> None:
+    folder = write_scene(make_scene(UNLISTED_ID, vertices=500), tmp_path)
+
+    assert folder == tmp_path / "scans" / UNLISTED_ID
+    names = sorted(path.name.removeprefix(UNLISTED_ID) for path in folder.iterdir())
+    assert names == [
+        ".aggregation.json",
+        ".txt",
+        "_vh_clean_2.0.010000.segs.json",
+        "_vh_clean_2.labels.ply",
+        "_vh_clean_2.ply",
+    ]
+
+
+def test_written_label_map_reads_back_as_the_built_in_one(tmp_path: Path) -> None:
     path = write_label_map(tmp_path / "new" / "folder")
     assert path.name == "scannetv2-labels.combined.tsv"
     assert read_label_map(path).rows == builtin_label_map().rows

@@ -26,7 +26,7 @@ IDS = ("scene0191_00", "scene0568_00", "scene0707_00")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A raw tree, a processed folder and its archive; one scene lists every group twice."""
     root = tmp_path_factory.mktemp("tables")
-    write_release(root / "raw", IDS, vertices=600, irregular=IDS[:1])
+    write_release(root / "raw", IDS, vertices=600, repeats_groups=IDS[:1])
     process.run(process.plan(root / "raw", root / "processed", ProcessOptions(align_axis=True)))
     pack.run(root / "processed", root / "all.tar.zst")
     return root

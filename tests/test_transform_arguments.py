@@ -116,6 +116,7 @@ def check_it_works(transform: Any) -> None:
         (lambda: aug.CropPoints(1e5), "CropPoints: max_points is 100000.0, expected a whole number from 1"),
         (lambda: aug.CropPoints(9, classes={3}), r"CropPoints: classes is \{3\}, expected train ids from 0 to 199"),
         (lambda: aug.CropPoints(9, classes=(20,), label_set=SCANNET20), "train id 20, expected those of ScanNet20"),
+        (lambda: aug.CropPoints(9, classes=(0, 19)), r"classes is \(0, 19\), which are train ids of both label sets"),
         (lambda: aug.RandomRotate((1, -1)), r"RandomRotate: angle is \(1, -1\), expected a pair \(smallest, largest"),
         (lambda: aug.RandomRotate(0.5), "RandomRotate: angle is 0.5, expected a pair"),
         (lambda: aug.RandomShift((0.2, 0.2, 0.2)), r"RandomShift: shift is .*, expected three pairs"),
@@ -150,7 +151,7 @@ def test_hint_of_a_wrong_argument_is_the_call_with_its_defaults() -> None:
 
 def test_lists_and_arrays_as_arguments_equal_tuples() -> None:
     assert aug.RandomRotate([-1, 1]) == aug.RandomRotate((-1, 1))
-    assert aug.CropPoints(9, classes=np.array([3, 7])) == aug.CropPoints(9, classes=(3, 7))
+    assert aug.CropPoints(9, classes=np.array([3, 70])) == aug.CropPoints(9, classes=(3, 70))
     assert hash(aug.ElasticDistortion([[0.2, 0.4]])) == hash(aug.ElasticDistortion(((0.2, 0.4),)))
 
 
@@ -188,7 +189,7 @@ def test_sample_that_is_not_a_dict_is_refused_by_its_type(wrong: Any) -> None:
         (aug.RandomDropNormal(), "normals"),
         (aug.RotateZ(), "points"),
         (aug.InstanceTargets(SCANNET200), "instances"),
-        (aug.CropPoints(3, classes=(3,)), "labels"),
+        (aug.CropPoints(3, classes=(3,), label_set=SCANNET20), "labels"),
     ],
 )
 def test_missing_array_is_named_with_the_transform(transform: Any, key: str) -> None:

@@ -21,7 +21,8 @@ NOT_RANDOM = [Normalize(), aug.CenterShift(), aug.CropBox(1.0), aug.InstanceTarg
               aug.RandomColorGrayScale()]  # fmt: skip
 ALL = [
     aug.ColorJitter(), CropPoints(20), Drop(0.5), Flip(), GridSample(0.5), Jitter(), RotateZ(), Scale(), *NOT_RANDOM,
-    aug.ChromaticAutoContrast(), CropPoints(20, 1, (3, 7)), aug.ElasticDistortion(), aug.RandomBrightnessContrast(),
+    aug.ChromaticAutoContrast(), CropPoints(20, 1, (3, 7), SCANNET20), aug.ElasticDistortion(),
+    aug.RandomBrightnessContrast(),
     aug.RandomRotate(), aug.RandomRotate((-0.1, 0.1), "x", (0, 1, 2)), aug.RandomShift(), aug.ShufflePoint(),
     aug.RandomShift(((-1, 1), (0, 1), (0, 0))), Scale(0.8, 1.2, anisotropic=True), aug.Sometimes(Jitter(), 0.7),
     aug.ClipGaussianJitter(), aug.HueSaturationTranslation(), aug.RandomDropColor(), aug.RandomDropNormal(),

@@ -73,7 +73,7 @@ def test_scenes_that_are_not_folders_and_folders_in_the_way_are_failures_with_th
         report = process(two_dir, is_forced=is_forced)
         assert (report.made, report.kept) == (((TRAIN,), ()) if is_forced else ((), (TRAIN,)))
         found = {item.scene_id: item.message for item in report.failures}
-        assert "is a folder, so that no file can be written there" in found.pop(OTHER)
+        assert "is a folder, so no file can be written there" in found.pop(OTHER)
         for (_, problem), text in zip(cases, found.values(), strict=True):
             assert f"_00: {problem}" in text
 

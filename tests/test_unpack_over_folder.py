@@ -252,3 +252,21 @@ def test_folder_of_other_options_is_refused_although_its_manifest_is_lost(
         assert outcome.status == 1
         assert "holds scenes that were made with" in outcome.stderr
     assert digests(folder) == before
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_scene_of_other_options_is_refused_if_its_archive_has_lost_its_manifest(
+    six: Path, tmp_path: Path, has_manifest: bool
+) -> None:
+    folder = tmp_path / "aligned"
+    assert run_main("process", six / "raw", "-o", folder, "--align-axis").status == 0
+    if not has_manifest:
+        (folder / "manifest.json").unlink()
+    archive = flip(Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst")), 0)
+    before = digests(folder / "val")
+
+    outcome = call("unpack", archive, "-o", folder, "--scenes", VAL)
+
+    assert outcome.status == 3
+    assert "holds scenes that were made with --no-scannet200 --align-axis" in outcome.stderr
+    assert digests(folder / "val") == before

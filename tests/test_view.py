@@ -344,6 +344,7 @@ def test_predicted_ids_that_the_label_set_does_not_have_are_refused(folder: Path
     outcome = run_main("view", VAL, "--pred", ".", "--png", cwd=folder)
     assert outcome.status == 1
     assert f"{VAL}.npy: has ids that ScanNet20 does not have, expected -1..19: 20\n" in outcome.stderr
+    assert "subtract 1 if train ids count from 1" in outcome.stderr
     assert not (folder / f"{VAL}.png").exists()
     (folder / "raw").mkdir()
     (folder / f"raw/{VAL}.txt").write_text("0\n39\n41\n22\n" * 500)

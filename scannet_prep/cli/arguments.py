@@ -28,33 +28,48 @@ Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, 
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Fills paragraphs. Indented lines are rows of tables, filled one by one, and commands, which stay whole."""
+    """Fills paragraphs. Indented lines are rows of tables, filled one by one, or commands."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - as in argparse
-        parts = [part.split("\n") if "\n  " in part else [" ".join(part.split())] for part in text.split("\n\n")]
-        return "\n\n".join("\n".join(self._fill_line(line, width) for line in lines) for lines in parts).strip()
+        paragraphs = []
+        for paragraph in text.split("\n\n"):
+            if "\n  " in paragraph:
+                lines = paragraph.split("\n")
+            else:
+                lines = [" ".join(paragraph.split())]
+            paragraphs.append("\n".join(self._fill_line(line, width) for line in lines))
+        return "\n\n".join(paragraphs).strip()
 
     def _fill_line(self, line: str, width: int) -> str:
-        is_command = line.startswith(("  scannet-prep ", "  torchrun "))
-        return line if is_command else textwrap.fill(line, width, subsequent_indent=" " * 16 * line.startswith("  "))
+        if line.startswith(("  scannet-prep ", "  torchrun ")):
+            return line  # commands stay whole, so that they can be copied
+        indent = " " * 16 if line.startswith("  ") else ""
+        return textwrap.fill(line, width, subsequent_indent=indent)
 
     def _format_usage(self, *arguments: Any) -> str:  # noqa: ANN401 - as in argparse
-        """Begin every further line in the same place: behind a long name of a command, there is little room."""
+        """Indent further lines by four: after a long name of a command, there is little space."""
         return re.sub(r"\n +", "\n    ", super()._format_usage(*arguments))
 
 
 class CommandParser(argparse.ArgumentParser):
     """A parser that raises `UsageError` instead of ending the process.
 
-    What a command does is said once, in the docstring of its module, up to the examples above the arguments.
+    Args:
+        text: The docstring of the command's module. The part before `examples:` is shown above the
+            arguments, the rest below them.
+        options: As for `argparse.ArgumentParser`.
     """
 
-    def __init__(self, text: str | None, **options: Any) -> None:  # noqa: ANN401 - handed through
+    def __init__(self, text: str | None, **options: Any) -> None:  # noqa: ANN401 - passed on
         description, title, examples = (text or "").partition("examples:\n")
         options |= {"description": description, "epilog": title + examples}
         super().__init__(**options, formatter_class=_Formatter, allow_abbrev=False)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloaded in argparse
+    def parse_known_args(
+        self,
+        args: Any = None,  # noqa: ANN401 - overloaded in argparse
+        namespace: Any = None,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
         """Refuse unknown arguments here, where the command and its options are known."""
         words = sys.argv[1:] if args is None else list(args)
         try:
@@ -65,56 +80,86 @@ class CommandParser(argparse.ArgumentParser):
             if not unknown:
                 raise
         if unknown:
-            problem = f"unknown argument: {unknown[0]}"
-            raise UsageError(problem, self._did_you_mean(unknown[0], self._option_string_actions)) from None
+            raise UsageError(
+                f"unknown argument: {unknown[0]}",
+                self._suggest(unknown[0], self._option_string_actions),
+            ) from None
         return parsed, unknown
 
     def _find_unknown_options(self, words: Sequence[str]) -> list[str]:
         """List the words that look like long options of this command and are not."""
         if self._subparsers is not None:
             return []  # the words after a command are its own
-        names = [word.partition("=")[0] for word in words if word.startswith("--") and word != "--"]
-        return [name for name in names if name not in self._option_string_actions]
+        unknown = []
+        for word in words:
+            name = word.partition("=")[0]
+            is_long_option = name.startswith("--") and name != "--"
+            if is_long_option and name not in self._option_string_actions:
+                unknown.append(name)
+        return unknown
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
+        hint = f"{self.prog} --help"
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        hint = self._did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else f"{self.prog} --help"
+        if choice is not None:
+            hint = self._suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
         raise UsageError(message, hint)
 
     def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401 - as in argparse
-        """Print help, or the version; argparse would pass over a failure."""
+        """Print the help or the version; argparse would ignore a failure."""
         if file is sys.stdout:
             print_out(message.rstrip("\n"))
         else:
             super()._print_message(message, file)
 
-    def _did_you_mean(self, word: str, choices: Iterable[str]) -> str:
+    def _suggest(self, word: str, choices: Iterable[str]) -> str:
+        """Make the hint for an unknown word: the choice that resembles it most, if any."""
         close = difflib.get_close_matches(word.partition("=")[0], choices, 1)
-        return f"did you mean {close[0]}? All of them: {self.prog} --help" if close else f"{self.prog} --help"
+        if not close:
+            return f"{self.prog} --help"
+        return f"did you mean {close[0]}? All of them: {self.prog} --help"
 
 
 def add_places_argument(parser: CommandParser) -> None:
-    """Add what `verify` and `info` look at."""
-    what = "folder with raw or with processed scenes; or an archive, or all shards of one: paths or addresses"
-    parser.add_argument("places", type=place_argument, nargs="+", metavar="PATH", help=what)
+    """Add the paths and addresses that `verify` and `info` read."""
+    parser.add_argument(
+        "places",
+        type=place_argument,
+        nargs="+",
+        metavar="PATH",
+        help="folder with raw or with processed scenes; or an archive, or all shards of one: "
+        "paths or addresses",
+    )
 
 
 def add_output_arguments(parser: CommandParser) -> None:
-    """Add what every command understands: how much to say, and in which form."""
+    """Add what every command accepts: how much to print, and in which form."""
     group = parser.add_argument_group("output")
-    group.add_argument("-v", "--verbose", action="store_true", help="say more")
-    group.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
-    group.add_argument("--json", action="store_true", help="print exactly one JSON object on standard output")
+    group.add_argument("-v", "--verbose", action="store_true", help="print more")
+    group.add_argument("-q", "--quiet", action="store_true", help="print problems only")
+    group.add_argument(
+        "--json", action="store_true", help="print exactly one JSON object on standard output"
+    )
     group.add_argument("--no-progress", action="store_true", help="show no progress")
 
 
 def add_selection_arguments(parser: CommandParser) -> None:
     """Add the choice of scenes."""
     group = parser.add_argument_group("which scenes")
-    splits, names = [str(split) for split in Split], "only these: train, val, test"
-    group.add_argument("--splits", nargs="+", choices=splits, metavar="SPLIT", help=names)
-    group.add_argument("--scenes", nargs="+", metavar="ID|@FILE", help="only these; @FILE has one scene id a line")
+    group.add_argument(
+        "--splits",
+        nargs="+",
+        choices=[str(split) for split in Split],
+        metavar="SPLIT",
+        help="only these splits: train, val, test",
+    )
+    group.add_argument(
+        "--scenes",
+        nargs="+",
+        metavar="ID|@FILE",
+        help="only these scenes; @FILE has one scene id per line",
+    )
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
 
 
@@ -123,12 +168,12 @@ def add_dask_argument(parser: Container) -> None:
     parser.add_argument(
         "--dask",
         metavar="ADDRESS",
-        help="scheduler of a dask cluster that does the work instead, such as tcp://node01:8786",
+        help="scheduler of a dask cluster that does the work, such as tcp://node01:8786",
     )
 
 
 def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Executor | None]:
-    """Return the dask cluster that was chosen, as an executor; None in it if there is none.
+    """Return the chosen dask cluster as an executor, or a context of None without one.
 
     Raises:
         UsageError: The cluster cannot be used, or a number of worker processes was given as well.
@@ -136,7 +181,9 @@ def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Execu
     if arguments.dask is None:
         return nullcontext()
     if arguments.jobs is not None:
-        raise UsageError("--jobs and --dask contradict each other", "leave out --jobs: dask has its own workers")
+        raise UsageError(
+            "--jobs and --dask contradict each other", "leave out --jobs: dask has its own workers"
+        )
     from scannet_prep.stages.dask_engine import dask_executor
 
     return dask_executor(arguments.dask)
@@ -144,15 +191,19 @@ def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Execu
 
 def add_jobs_argument(parser: Container, workers: str = "worker processes") -> None:
     """Add the number of worker processes or threads."""
-    what = f"{workers} (default: the processors that affinity, container and Slurm grant)"
-    parser.add_argument("--jobs", type=positive_number, metavar="N", help=what)
+    parser.add_argument(
+        "--jobs",
+        type=positive_number,
+        metavar="N",
+        help=f"{workers} (default: the processors that affinity, container and Slurm grant)",
+    )
 
 
 def selection_from(arguments: argparse.Namespace) -> Selection:
-    """The choice of scenes that was made.
+    """Return the choice of scenes.
 
     Raises:
-        UnknownSceneError: Something is not a scene id.
+        UnknownSceneError: A word is not a scene id.
         MissingFileError: A list of scenes does not exist.
     """
     from scannet_prep.stages.selection import Selection, parse_scene_ids
@@ -167,17 +218,26 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
 def add_trust_arguments(parser: Container) -> None:
     """Add the choice of authorities."""
     trust = parser.add_mutually_exclusive_group()
-    authorities = "file or folder of certificate authorities to trust (default: those of the package certifi)"
-    trust.add_argument("--ca-bundle", type=path_argument, metavar="PATH", help=authorities)
     trust.add_argument(
-        "--insecure", action="store_true", help="accept any certificate, so that anybody can pose as the server"
+        "--ca-bundle",
+        type=path_argument,
+        metavar="PATH",
+        help="file or folder of certificate authorities to trust "
+        "(default: those of the package certifi)",
+    )
+    trust.add_argument(
+        "--insecure",
+        action="store_true",
+        help="accept any certificate, so that anybody can pose as the server",
     )
 
 
 def certificates_from(arguments: argparse.Namespace, console: Console) -> bool | Path:
-    """Return the authorities to trust: a file or folder, True for those of certifi, False for any certificate.
+    """Return the authorities to trust. Without an option, the environment decides.
 
-    Without an option, the environment decides. False is warned about once, instead of by urllib3 at every request.
+    Returns:
+        A file or folder; True for those of certifi; False to accept any certificate. For False,
+        this prints one warning, instead of the one that urllib3 prints at every request.
     """
     import os
 
@@ -187,13 +247,15 @@ def certificates_from(arguments: argparse.Namespace, console: Console) -> bool |
         return arguments.ca_bundle or find_authorities(os.environ)
     from urllib3.exceptions import InsecureRequestWarning
 
-    console.warn("warning: --insecure: certificates are not verified; anybody can pose as the server")
+    console.warn(
+        "warning: --insecure: certificates are not verified; anybody can pose as the server"
+    )
     warnings.simplefilter("ignore", InsecureRequestWarning)
     return False
 
 
 def jobs_from(arguments: argparse.Namespace) -> int:
-    """The number of worker processes that was chosen, or that this machine grants."""
+    """Return the chosen number of worker processes, or the one that this machine grants."""
     import os
 
     from scannet_prep.stages.granted import find_granted_cores
@@ -214,7 +276,10 @@ def positive_number(text: str) -> int:
 
 
 def _argument_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
-    """Make the type of an argument of a function that raises ValueError: argparse would not show its message."""
+    """Make the type of an argument from a function that raises ValueError.
+
+    argparse shows the message of an ArgumentTypeError only.
+    """
 
     def parse_argument(text: str) -> Parsed:
         try:
@@ -230,12 +295,14 @@ duration_argument = _argument_type(parse_duration)
 
 
 def place_argument(text: str) -> str | Path:
-    """Parse a path, with `~` for the home folder, or an address, which stays a text."""
-    return text if "://" in text else path_argument(text)
+    """Parse a path, with `~` for the home folder, or an address, which stays text."""
+    if "://" in text:
+        return text
+    return path_argument(text)
 
 
 def file_argument(*endings: str) -> Callable[[str], Path]:
-    """Make a function that parses the path of a file, whose name ends in one of these, such as `.csv`."""
+    """Make a function that parses the path of a file with one of these endings, such as `.csv`."""
 
     def parse(text: str) -> Path:
         if not text.endswith(endings):
@@ -249,5 +316,5 @@ def path_argument(text: str) -> Path:
     """Parse a path, with `~` for the home folder."""
     try:
         return Path(text).expanduser()
-    except RuntimeError:  # ~somebody whom this machine does not know
+    except RuntimeError:  # ~NAME of an unknown user
         raise argparse.ArgumentTypeError(f"{text!r}: there is no such home folder") from None

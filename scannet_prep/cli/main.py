@@ -9,11 +9,11 @@ examples:
   scannet-prep report data/processed -o report.html
 
 exit status:
-  0    all that was asked for is done
+  0    everything requested was done
   1    stopped by an error
   2    wrong usage, or terms not accepted
-  3    finished, but scenes or files failed; each is listed
-  130  interrupted; run the same command again to go on
+  3    finished, but some scenes or files failed; each is listed
+  130  interrupted; run the same command again to continue
 """
 
 from __future__ import annotations
@@ -32,9 +32,20 @@ from scannet_prep.failures import explain
 from scannet_prep.version import VERSION
 
 _COMMANDS = (
-    "download", "process", "pack", "unpack", "export", "verify", "info", "report", "evaluate", "submit", "view",
-    "doctor", "demo",
-)  # fmt: skip
+    "download",
+    "process",
+    "pack",
+    "unpack",
+    "export",
+    "verify",
+    "info",
+    "report",
+    "evaluate",
+    "submit",
+    "view",
+    "doctor",
+    "demo",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    _mend_streams()
+    _make_streams_writable()
     console = Console(is_json="--json" in words)
     try:
         parser = make_parser()
@@ -56,30 +67,47 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         arguments = parser.parse_args(words)
         arguments.words = words
-        has_progress = not (arguments.no_progress or arguments.quiet)
-        console = Console(arguments.command, arguments.json, arguments.quiet, arguments.verbose, has_progress)
+        console = Console(
+            command=arguments.command,
+            is_json=arguments.json,
+            is_quiet=arguments.quiet,
+            is_verbose=arguments.verbose,
+            has_progress=not (arguments.no_progress or arguments.quiet),
+        )
         status: int = arguments.run(arguments, console)
     except KeyboardInterrupt:
         return console.interrupted()
     except BrokenPipeError:
-        status = 1  # the program reading the pipe has seen enough, for example `| head`
+        status = 1  # the program reading the pipe has stopped, for example `| head`
     except Exception as error:
         if _has_interrupt(error):
             return console.interrupted()
         problem, hint, trace = explain(error)
         if isinstance(error, OSError) and error.filename:
             problem = f"{error.filename}: {problem}"
-        volume = os.environ.get("SCANNET_PREP_VOLUME", "")  # which the Dockerfile sets
-        if isinstance(error, MissingFileError | OutputError) and volume and not os.path.ismount(volume):
-            hint = f'this container has no folder at {volume}: docker run -v "$PWD/data:{volume}" ...'
-        status = console.fail(type(error).__name__, problem, hint, 2 if isinstance(error, UsageError) else 1)
+        status = console.fail(
+            error=type(error).__name__,
+            message=problem,
+            hint=_find_container_hint(error) or hint,
+            status=2 if isinstance(error, UsageError) else 1,
+        )
         if trace:
             raise
     return status
 
 
+def _find_container_hint(error: Exception) -> str:
+    """Return the hint for a container without a volume, where all files seem to be missing."""
+    volume = os.environ.get("SCANNET_PREP_VOLUME", "")  # set by the Dockerfile
+    if not volume or os.path.ismount(volume):
+        return ""
+    if not isinstance(error, MissingFileError | OutputError):
+        return ""
+    return f'this container has no folder at {volume}: docker run -v "$PWD/data:{volume}" ...'
+
+
 def _has_interrupt(error: BaseException) -> bool:
-    """Whether an error was raised while an interrupt was being handled, for example by one of Python's locks."""
+    """Whether an error was raised while an interrupt was handled, for example by a lock."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):
@@ -89,14 +117,18 @@ def _has_interrupt(error: BaseException) -> bool:
 
 
 def make_parser() -> CommandParser:
-    """Make the parser of the whole program."""
+    """Make the parser of the whole program. The docstring of each command's module is its help."""
     parser = CommandParser(prog="scannet-prep", text=__doc__)
     parser.add_argument("--version", action="version", version=f"scannet-prep {VERSION}")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", required=True
+    )
     for name in _COMMANDS:
         module = import_module(f"scannet_prep.cli.{name}")
         text = module.__doc__ or ""
-        summary = text[:1].lower() + text[1:].partition(".\n")[0]
+        # The first sentence, which begins in lower case in a list of commands.
+        summary = text.partition(".\n")[0]
+        summary = summary[:1].lower() + summary[1:]
         command: CommandParser = commands.add_parser(name, text=text, help=summary)
         module.add_arguments(command)
         add_output_arguments(command)
@@ -104,11 +136,13 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def _mend_streams() -> None:
-    """Make sure that every message can be written: a stream may be closed, or lack letters that a path has."""
+def _make_streams_writable() -> None:
+    """Make sure that messages can be written: streams may be closed, or lack letters of a path."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
+            # Stays open for the rest of the process.
+            sink = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, sink)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -4,4 +4,11 @@ from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores,
 from scannet_prep.evaluation.scores import Scores, ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 
-__all__ = ["InstancePrediction", "InstanceScores", "InstanceTruth", "ScoreTable", "Scores", "SemanticScores"]
+__all__ = [
+    "InstancePrediction",
+    "InstanceScores",
+    "InstanceTruth",
+    "ScoreTable",
+    "Scores",
+    "SemanticScores",
+]

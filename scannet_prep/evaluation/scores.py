@@ -1,4 +1,4 @@
-"""What the scores of both tasks have in common: they are collected, merged, and told as a table."""
+"""Base of the scores of both tasks: they are collected scene by scene, merged, and summarized."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from scannet_prep.failures import list_some
 from scannet_prep.labels import LabelSet, parse_label_set
 
 Numbers: TypeAlias = Mapping[str, float | None]
-"""Numbers by name; None where there is nothing to take one of."""
+"""Numbers by name; None for the mean of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """What predictions are worth. Scores are shares, 0..1. Which numbers there are, the class that makes it says.
+    """The scores of predictions, from 0 to 1.
+
+    `SemanticScores` and `InstanceScores` document the numbers.
 
     Attributes:
-        totals: Numbers of all that was collected.
-        means: Means over classes: over `all`, and for ScanNet200 over those of `head`, `common` and `tail`.
+        totals: Numbers over everything that was collected.
+        means: Means over the classes: over `all`, and for ScanNet200 over those of `head`, `common`
+            and `tail`.
         classes: The numbers of each class, by its name, in the order of the train ids.
     """
 
@@ -34,9 +37,10 @@ class ScoreTable:
 
 
 class Scores(ABC):
-    """Collects predictions. Picklable: several ranks collect apart, and merge what they have.
+    """Collects predictions, and scores them.
 
-    All attributes but the label set are arrays or lists, which merging adds.
+    Picklable: each rank can collect its scenes, and one rank merges the results. All attributes
+    except the label set are arrays or lists, which are added when results are merged.
 
     Args:
         label_set: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`.
@@ -49,37 +53,44 @@ class Scores(ABC):
         self.label_set: LabelSet = parse_label_set(label_set)
 
     def merge(self, other: Scores) -> None:
-        """Add all that another one, for example of another rank, has collected.
+        """Add everything that another object has collected, for example on another rank.
 
         Raises:
-            UsageError: It is of another task or label set.
+            UsageError: The other object is for another task or label set.
         """
         if type(other) is not type(self) or other.label_set != self.label_set:
-            mine = f"{type(self).__name__} of {self.label_set.name}"
-            problem = f"{type(other).__name__} of {other.label_set.name} cannot be merged into {mine}"
-            raise UsageError(problem, f"make both by {type(self).__name__}({self.label_set.name.upper()})")
+            raise UsageError(
+                f"{type(other).__name__} of {other.label_set.name} cannot be merged into "
+                f"{type(self).__name__} of {self.label_set.name}",
+                f"make both with {type(self).__name__}({self.label_set.name.upper()})",
+            )
         for name, value in vars(other).items():
             if name != "label_set":
                 setattr(self, name, getattr(self, name) + value)
 
     @abstractmethod
     def result(self) -> ScoreTable:
-        """The scores of all that was collected."""
+        """Compute the scores of all that was collected."""
 
     def _groups(self) -> dict[str, list[int]]:
-        """Train ids of the classes that means are taken over."""
-        groups = {name: list(getattr(self.label_set, name)) for name in ("head", "common", "tail")}
-        return {"all": list(range(len(self.label_set)))} | {name: ids for name, ids in groups.items() if ids}
+        """Return the train ids of the groups of classes that means are taken over."""
+        groups = {"all": list(range(len(self.label_set)))}
+        for name in ("head", "common", "tail"):
+            train_ids = list(getattr(self.label_set, name))
+            if train_ids:  # ScanNet20 has no such groups
+                groups[name] = train_ids
+        return groups
 
 
 def check_truth(labels: NDArray[np.int64], label_set: LabelSet) -> None:
     """Refuse ground truth of another label set or numbering.
 
-    One number beyond the train ids may stand for unlabeled, such as 255. Several are classes of another label set, or
-    raw ids, whose vertices would silently not count.
+    One number beyond the train ids may stand for unlabeled, such as 255. Several such numbers are
+    classes of another label set, or raw ids, whose vertices would silently not count.
 
     Args:
-        labels: Train ids, int64 (V,), and anything negative or one other number where there is no class.
+        labels: int64 (V,): train ids; and for vertices without a class anything negative, or one
+            other number.
         label_set: The label set that the labels should belong to.
 
     Raises:
@@ -97,22 +108,53 @@ def check_truth(labels: NDArray[np.int64], label_set: LabelSet) -> None:
 
 
 def average(values: Iterable[float]) -> float | None:
-    """The mean of numbers; None where there are none."""
-    found = list(values)
-    return float(np.mean(found)) if found else None
+    """Compute the mean of numbers; None if there are none."""
+    numbers = list(values)
+    if not numbers:
+        return None
+    return float(np.mean(numbers))
 
 
-def check_integers(values: ArrayLike, what: str, count: int | None = None) -> NDArray[np.int64]:
-    """Check that values are a list of integers, and how many; gives them as int64 (N,).
+def to_array(values: ArrayLike, name: str) -> NDArray[Any]:
+    """Make an array of predictions or ground truth.
+
+    Args:
+        values: An array, a tensor or a sequence.
+        name: What the values are, for messages.
 
     Raises:
-        ContentError: They are not.
+        ContentError: It is a tensor that NumPy cannot hold: on a GPU, with a gradient, sparse, or of
+            bfloat16.
     """
-    array: NDArray[Any] = np.asarray(values)
-    if array.shape == (0,):  # NumPy takes an empty list for floats
+    try:
+        return np.asarray(values)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        hint = "convert it: tensor.detach().cpu().numpy(); of bfloat16, call tensor.float() first"
+        raise ContentError(f"{name}: not an array, and cannot become one: {reason}", hint) from None
+
+
+def check_integers(values: ArrayLike, name: str, count: int | None = None) -> NDArray[np.int64]:
+    """Check that values are integers in one dimension, and how many.
+
+    Args:
+        values: The values.
+        name: What they are, for messages.
+        count: The expected number of values; None for any.
+
+    Returns:
+        int64 (N,).
+
+    Raises:
+        ContentError: The values have another type, shape or number.
+    """
+    array = to_array(values, name)
+    if array.shape == (0,):  # an empty list becomes an array of floats
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ContentError(f"{what}: found {array.dtype} {array.shape}, expected integers in one dimension")
-    if count not in (None, len(array)):
-        raise ContentError(f"{what}: found {len(array):,} vertices, expected {count:,}")
+        raise ContentError(
+            f"{name}: found {array.dtype} {array.shape}, expected integers in one dimension"
+        )
+    if count is not None and len(array) != count:
+        raise ContentError(f"{name}: found {len(array):,} vertices, expected {count:,}")
     return np.ascontiguousarray(array, np.int64)

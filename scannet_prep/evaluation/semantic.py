@@ -1,13 +1,21 @@
-"""Scores of semantic segmentation: IoU of each class, and the three means that programs of the field report."""
+"""Scores of semantic segmentation: the IoU of each class, and the three means that are reported."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.evaluation.scores import Numbers, Scores, ScoreTable, average, check_integers, check_truth
+from scannet_prep.evaluation.scores import (
+    Numbers,
+    Scores,
+    ScoreTable,
+    average,
+    check_integers,
+    check_truth,
+)
 from scannet_prep.labels import LabelSet
 
+# Keeps the IoU of a class that occurs nowhere from being 0 / 0, as the programs of the field do.
 _EPSILON = 1e-10
 
 
@@ -16,21 +24,26 @@ class SemanticScores(Scores):
 
     The result has these numbers:
 
-    - `totals`: `vertices` that have a class in the ground truth; how many of these are `missed`: predicted as none of
-      the classes; `accuracy`, the share that is right.
-    - `classes`: `iou`, TP / (TP + FP + FN), None for a class that occurs nowhere; `vertices` in the ground truth;
-      `predicted` vertices, of those that have a class in the ground truth.
-    - `means` of the IoUs, equal where every class occurs in the ground truth:
-        - `over_all` classes, of TP / (TP + FP + FN + 1e-10), so that a class that occurs nowhere counts 0. OctFormer
-          and Pointcept report it.
-        - `over_union`: over classes that occur in the ground truth or in the predictions; one that is only predicted
-          counts 0. The authors of ScanNet200 and mmdetection3d report it.
-        - `over_ground_truth`: over classes that occur in the ground truth.
+    - `totals`:
+        - `vertices` that have a class in the ground truth;
+        - how many of these are `missed`: predicted as none of the classes;
+        - `accuracy`: the share of these vertices that is correct.
+    - `classes`:
+        - `iou`: TP / (TP + FP + FN); None for a class that occurs nowhere;
+        - `vertices` in the ground truth;
+        - `predicted` vertices, of those that have a class in the ground truth.
+    - `means` of the IoUs, which are equal if every class occurs in the ground truth:
+        - `over_all` classes, of TP / (TP + FP + FN + 1e-10), so that a class that occurs nowhere
+          counts 0. OctFormer and Pointcept report it.
+        - `over_union`: over the classes that occur in the ground truth or in the predictions; a
+          class that is only predicted counts 0. The authors of ScanNet200 and mmdetection3d report
+          it.
+        - `over_ground_truth`: over the classes that occur in the ground truth.
 
     Attributes:
-        label_set: As given.
-        confusion: int64 (K, K + 1), vertices by class of the ground truth and by predicted class; the last column is
-            for predictions that are none of the K classes.
+        label_set: The label set of the train ids.
+        confusion: int64 (K, K + 1), vertices by class of the ground truth and by predicted class;
+            the last column is for predictions that are none of the K classes.
     """
 
     def __init__(self, label_set: LabelSet | str) -> None:
@@ -42,50 +55,57 @@ class SemanticScores(Scores):
         """Add one scene, or any other set of vertices.
 
         Args:
-            prediction: Integers (V,), train ids. What is not a train id, such as -1 or 255, is a miss.
-            ground_truth: Integers (V,), train ids. Vertices with a negative number, or with one other number such as
-                255, do not count.
+            prediction: Integers (V,), train ids. Other numbers, such as -1 or 255, are a miss.
+            ground_truth: Integers (V,), train ids. Vertices with a negative number, or with one
+                other number such as 255, do not count.
 
         Raises:
-            ContentError: They are not integers, or not of the same length; or the ground truth has several numbers
-                beyond the train ids, as that of another label set has.
+            ContentError: They are not integers, or differ in length; or the ground truth has
+                several numbers beyond the train ids, as that of another label set has.
         """
         truth = check_integers(ground_truth, "ground truth")
         check_truth(truth, self.label_set)
-        found = check_integers(prediction, "prediction", len(truth))
+        predicted = check_integers(prediction, "prediction", len(truth))
         class_count = len(self.label_set)
-        counts = truth.view(np.uint64) < class_count  # negative numbers are large ones then
-        columns = np.minimum(found.view(np.uint64)[counts], class_count).astype(np.int64)
-        cells = np.bincount(truth[counts] * (class_count + 1) + columns, minlength=self.confusion.size)
-        self.confusion += cells.reshape(self.confusion.shape)
+
+        # Read as unsigned, negative numbers are large ones: one comparison finds all train ids.
+        is_counted = truth.view(np.uint64) < class_count
+        rows = truth[is_counted]
+        columns = np.minimum(predicted.view(np.uint64)[is_counted], class_count).astype(np.int64)
+
+        # Count how often each pair of row and column occurs.
+        cells = rows * (class_count + 1) + columns
+        counts = np.bincount(cells, minlength=self.confusion.size)
+        self.confusion += counts.reshape(self.confusion.shape)
 
     def result(self) -> ScoreTable:
-        """The scores of all that was collected."""
-        right, truth, predicted = self.confusion.diagonal(), self.confusion.sum(axis=1), self.confusion.sum(axis=0)
-        unions = truth + predicted[:-1] - right
-        total = int(truth.sum())
-        ious = right / np.maximum(unions, 1)
+        """Compute the scores of all that was collected."""
+        # Per class, int64 (K,).
+        correct = self.confusion.diagonal()
+        truth = self.confusion.sum(axis=1)
+        predicted = self.confusion[:, :-1].sum(axis=0)
+        unions = truth + predicted - correct
+        ious = correct / np.maximum(unions, 1)
 
         def average_over(ids: list[int]) -> Numbers:
             return {
-                "over_all": average(right[ids] / (unions[ids] + _EPSILON)),
+                "over_all": average(correct[ids] / (unions[ids] + _EPSILON)),
                 "over_union": average(ious[ids][unions[ids] > 0]),
                 "over_ground_truth": average(ious[ids][truth[ids] > 0]),
             }
 
-        return ScoreTable(
-            {
-                "vertices": total,
-                "missed": int(predicted[-1]),
-                "accuracy": int(right.sum()) / total if total else None,
-            },
-            {name: average_over(ids) for name, ids in self._groups().items()},
-            {
-                name: {
-                    "iou": float(ious[train_id]) if unions[train_id] else None,
-                    "vertices": int(truth[train_id]),
-                    "predicted": int(predicted[train_id]),
-                }
-                for train_id, name in enumerate(self.label_set.names)
-            },
-        )
+        classes: dict[str, Numbers] = {}
+        for train_id, name in enumerate(self.label_set.names):
+            classes[name] = {
+                "iou": float(ious[train_id]) if unions[train_id] else None,
+                "vertices": int(truth[train_id]),
+                "predicted": int(predicted[train_id]),
+            }
+        total = int(truth.sum())
+        totals = {
+            "vertices": total,
+            "missed": int(self.confusion[:, -1].sum()),
+            "accuracy": int(correct.sum()) / total if total else None,
+        }
+        means = {name: average_over(ids) for name, ids in self._groups().items()}
+        return ScoreTable(totals, means, classes)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import MissingFileError, ProcessedFileError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, ProcessedFileError, UsageError
 from scannet_prep.files import Buffer, open_file
 from scannet_prep.processed.folder import FolderState, find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry, read_manifest
@@ -132,9 +132,18 @@ class FolderReader(SceneSource):
         return processed_path(self._path, self._splits[scene_id], scene_id)
 
     def read_entries(self) -> Mapping[str, SceneEntry]:
-        """What the manifest says of all scenes of the folder."""
+        """Return the entries of all scenes of the folder.
+
+        Raises:
+            FileError: The manifest is damaged, or the folder has other options by now.
+        """
         manifest = read_manifest(self._path)
-        return manifest.scenes if manifest else {}
+        if manifest is None:
+            return {}
+        if manifest.options != self.options:
+            problem = f"has the options {manifest.options.flags}, expected {self.options.flags} as it was opened"
+            raise FileError(self._path, problem, "open the folder again")
+        return manifest.scenes
 
     def read(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene, into memory that is nobody else's and writable."""

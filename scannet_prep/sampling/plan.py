@@ -1,4 +1,9 @@
-"""Plans of an epoch: which scenes share a batch, and which batch each rank gets in each step."""
+"""Plans of an epoch: which scenes share a batch, and which batch each rank gets in each step.
+
+`pack` puts the scenes into batches within the budget, once. For each epoch, `make_plan` lets scenes
+change batches at random, adds batches until all ranks have equally many, puts batches of similar
+size into the same step, and shuffles the steps.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +16,38 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
-Plan: TypeAlias = list[list[int]]  # the scenes of each batch
+# The indices of the scenes of each batch.
+Plan: TypeAlias = list[list[int]]
 
-# The room that is left in the batches, so that scenes can change places from epoch to epoch. With 1.5 % and sizes like
-# those of ScanNet's scenes, 1 % of the pairs that share a batch do so again in the next epoch (0.3 % would by chance).
+# How full the batches may be on average. The rest is the room in which scenes change batches from
+# epoch to epoch. With 1.5 % of room, and sizes like those of ScanNet's scenes, 1 % of the pairs
+# that share a batch do so again in the next epoch (0.3 % would by chance).
 _MAX_FILL = 0.985
-# How often each scene is offered a change of places, on average, and from how many scenes on a batch is not offered
-# more.
+# How often each scene is offered an exchange, on average. Batches of more scenes than the second
+# number get no more offers than batches of that many.
 _OFFERS_PER_SCENE = 100
 _MANY_SCENES = 40
-# How much fuller than the mean a batch may get, where the budget would allow more: even batches keep memory and time
-# of a step even.
+# How much fuller than the mean a batch may become, even if the budget would allow more: with even
+# batches, all steps take about the same memory and time.
 _MAX_EXCESS = 1.03
 
 
 def flatten(plan: Plan) -> tuple[Integers, Integers]:
-    """The scenes of all batches, int64 (S,), batch after batch; and where each batch ends in them, int64 (K,)."""
+    """Write the batches one after another.
+
+    Returns:
+        The scenes of all batches, int64 (S,), and where each batch ends in them, int64 (K,).
+    """
     scenes = np.array([scene for batch in plan for scene in batch], np.int64)
-    return scenes, np.cumsum([len(batch) for batch in plan], dtype=np.int64)
+    ends = np.cumsum([len(batch) for batch in plan], dtype=np.int64)
+    return scenes, ends
 
 
 def sum_loads(plan: Plan, lengths: Integers) -> Integers:
-    """Vertices of each batch, int64 (K,)."""
+    """Count the vertices of each batch, int64 (K,)."""
     scenes, ends = flatten(plan)
-    return np.diff(np.cumsum(lengths[scenes])[ends - 1], prepend=0)
+    vertices_before = np.cumsum(lengths[scenes])
+    return np.diff(vertices_before[ends - 1], prepend=0)
 
 
 def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -> Plan:
@@ -42,19 +55,31 @@ def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -
 
     Nothing is random, so the result is the same on every rank and in every epoch.
 
-    A scene above `max_points` is a batch of its own, and no batch is empty. Only where hardly any two scenes fit
-    together, so that no such number is possible, every scene is a batch of its own.
+    A scene above `max_points` is a batch of its own, and no batch is empty. If hardly any two
+    scenes fit together, no such number of batches may exist; then every scene is a batch.
+
+    Args:
+        lengths: Number of vertices of each scene, int64 (S,).
+        max_points: Most vertices of a batch.
+        max_scenes: Most scenes of a batch.
+        world_size: Number of ranks.
     """
-    # Large scenes first; equal ones by index, so that nothing depends on how a sort treats them.
+    # Large scenes first. Equal ones by index, so that the result does not depend on the sort.
     order = np.argsort(-lengths, kind="stable")
     batches = _pack_best_fit(order.tolist(), lengths.tolist(), max_points, max_scenes)
+
+    # The number of batches that leaves room for exchanges, rounded up to a multiple.
     is_oversize = lengths > max_points
-    roomy = is_oversize.sum() + int(lengths[~is_oversize].sum() / max_points / _MAX_FILL)
-    count = -(-max(len(batches), int(roomy)) // world_size) * world_size
+    regular_points = lengths[~is_oversize].sum()
+    roomy_count = int(is_oversize.sum()) + int(regular_points / max_points / _MAX_FILL)
+    count = -(-max(len(batches), roomy_count) // world_size) * world_size
     if count > len(lengths):
         most = len(lengths) // world_size * world_size
         count = most if most >= len(batches) else len(lengths)
-    while len(batches) < count:  # split as many as are missing in two parts of similar size
+
+    # Split as many batches as are missing into two parts of similar size, those of most scenes
+    # first.
+    while len(batches) < count:
         batches.sort(key=len, reverse=True)
         for batch in batches[: count - len(batches)]:
             if len(batch) > 1:
@@ -63,81 +88,128 @@ def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -
     return batches
 
 
-def make_plan(packing: Plan, lengths: Integers, max_points: int, world_size: int, generator: Generator | None) -> Plan:
+def make_plan(
+    packing: Plan,
+    lengths: Integers,
+    max_points: int,
+    world_size: int,
+    generator: Generator | None,
+) -> Plan:
     """Plan an epoch.
 
+    Args:
+        packing: From `pack`.
+        lengths: Number of vertices of each scene, int64 (S,).
+        max_points: Most vertices of a batch.
+        world_size: Number of ranks.
+        generator: Shuffles; without one, the plan is the same each time, the largest batches first.
+
     Returns:
-        The batches, step after step, and within a step rank after rank; without a generator the same each time, the
-        largest first. Batches of one repeated scene are added where the number of batches is not a multiple of the
-        number of ranks.
+        The batches, step after step, and within a step rank after rank. If their number is not a
+        multiple of the number of ranks, batches of one repeated scene are added.
     """
     if generator is not None:
-        packing = _mix(packing, lengths, max_points, generator)
-    if padding := -len(packing) % world_size:
-        some = np.argsort(lengths, kind="stable") if generator is None else generator.permutation(len(lengths))
-        packing = [*packing, *([scene] for scene in np.resize(some, padding).tolist())]
-    # Batches of similar size in the same step, so that no rank waits for another.
-    steps = np.argsort(-sum_loads(packing, lengths), kind="stable").reshape(-1, world_size)
+        packing = _exchange_scenes(packing, lengths, max_points, generator)
+
+    missing_count = -len(packing) % world_size
+    if missing_count:
+        if generator is None:
+            candidates = np.argsort(lengths, kind="stable")
+        else:
+            candidates = generator.permutation(len(lengths))
+        repeated = np.resize(candidates, missing_count).tolist()
+        packing = packing + [[scene] for scene in repeated]
+
+    # Batches of similar size in the same step, so that no rank waits for another: (steps, ranks).
+    by_size = np.argsort(-sum_loads(packing, lengths), kind="stable")
+    steps = by_size.reshape(-1, world_size)
     if generator is not None:
         steps = generator.permuted(generator.permutation(steps), axis=1)
     plan = [packing[index] for index in steps.ravel().tolist()]
     if generator is None:
         return plan
-    scenes, ends = flatten(plan)
-    batches = np.repeat(np.arange(len(plan)), np.diff(ends, prepend=0))
-    return _cut(scenes[np.lexsort((generator.random(len(scenes)), batches))], ends)  # any order within a batch
+    return _shuffle_within_batches(plan, generator)
 
 
 def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_scenes: int) -> Plan:
-    """Pack scenes, the largest first, into few batches: each goes where it leaves the least room."""
+    """Pack scenes into few batches: each goes where it leaves the least room."""
     batches: Plan = []
-    rooms: list[tuple[int, int]] = []  # (room, batch) of batches that take more, sorted
+    # The room and the index of each batch that takes more scenes, sorted.
+    rooms: list[tuple[int, int]] = []
     for scene in order:
-        place = bisect_left(rooms, (lengths[scene], -1))
-        if place < len(rooms):
-            room, index = rooms.pop(place)
+        # The first batch with enough room; -1 sorts before every index.
+        position = bisect_left(rooms, (lengths[scene], -1))
+        if position < len(rooms):
+            room, index = rooms.pop(position)
             batches[index].append(scene)
         else:
-            room, index = max_points, len(batches)
+            room = max_points
+            index = len(batches)
             batches.append([scene])
         if len(batches[index]) < max_scenes:
             insort(rooms, (room - lengths[scene], index))
     return batches
 
 
-def _mix(packing: Plan, lengths: Integers, max_points: int, generator: Generator) -> Plan:
-    """Make a random packing from one that fits, with the same number of batches and within the same limits.
+def _exchange_scenes(
+    packing: Plan, lengths: Integers, max_points: int, generator: Generator
+) -> Plan:
+    """Make a random packing from one that fits, with as many batches and within the same limits.
 
-    Packing shuffled scenes from scratch would need one batch more in some epochs than in others. So the batches are
-    paired at random, again and again, and a random scene of each changes places with one of the other, wherever the
-    budget allows it: whatever happens, the result fits.
+    To pack shuffled scenes from scratch would need one batch more in some epochs than in others.
+    So the batches are paired at random, again and again. A random scene of each changes places
+    with a random scene of the other if both batches then are within the limits.
     """
-    (scenes, ends), loads = flatten(packing), sum_loads(packing, lengths)
-    starts, counts = np.concatenate([[0], ends[:-1]]), np.diff(ends, prepend=0)
-    regular = loads[loads <= max_points]
-    if len(regular) < 2:
+    scenes, ends = flatten(packing)
+    loads = sum_loads(packing, lengths)
+    starts = np.concatenate([[0], ends[:-1]])
+    counts = ends - starts
+
+    regular_loads = loads[loads <= max_points]
+    if len(regular_loads) < 2:
         return packing
-    # Sums of whole numbers are exact: every processor plans the same.
-    mean = int(regular.sum()) / len(regular)
-    highest = min(float(max_points), max(float(regular.max()), _MAX_EXCESS * mean))
+    # Sums of whole numbers are exact, so all processors plan the same.
+    mean = int(regular_loads.sum()) / len(regular_loads)
+    highest = min(float(max_points), max(float(regular_loads.max()), _MAX_EXCESS * mean))
     lowest = 2 * mean - highest
-    half = len(packing) // 2
-    for _ in range(int(_OFFERS_PER_SCENE * min(len(scenes) / len(packing), _MANY_SCENES))):
+
+    pair_count = len(packing) // 2
+    mean_scenes = min(len(scenes) / len(packing), _MANY_SCENES)
+    for _ in range(int(_OFFERS_PER_SCENE * mean_scenes)):
+        # The batches of each pair, (P,), and the position of the scene that each one offers.
         order = generator.permutation(len(packing))
-        a, b = order[:half], order[half : 2 * half]
-        place_a = starts[a] + (generator.random(half) * counts[a]).astype(np.int64)
-        place_b = starts[b] + (generator.random(half) * counts[b]).astype(np.int64)
-        change = lengths[scenes[place_b]] - lengths[scenes[place_a]]
-        load_a, load_b = loads[a] + change, loads[b] - change
-        is_even = np.minimum(load_a, load_b) >= lowest
-        is_no_worse = np.abs(load_a - load_b) <= np.abs(loads[a] - loads[b])
-        is_done = (np.maximum(load_a, load_b) <= highest) & (is_even | is_no_worse)
-        place_a, place_b = place_a[is_done], place_b[is_done]
-        scenes[place_a], scenes[place_b] = scenes[place_b], scenes[place_a]
-        loads[a[is_done]], loads[b[is_done]] = load_a[is_done], load_b[is_done]
-    return _cut(scenes, ends)
+        a = order[:pair_count]
+        b = order[pair_count : 2 * pair_count]
+        position_a = starts[a] + (generator.random(pair_count) * counts[a]).astype(np.int64)
+        position_b = starts[b] + (generator.random(pair_count) * counts[b]).astype(np.int64)
+
+        # The vertices that each batch would have.
+        change = lengths[scenes[position_b]] - lengths[scenes[position_a]]
+        new_a = loads[a] + change
+        new_b = loads[b] - change
+        is_allowed = np.maximum(new_a, new_b) <= highest
+        is_even = np.minimum(new_a, new_b) >= lowest
+        is_no_worse = np.abs(new_a - new_b) <= np.abs(loads[a] - loads[b])
+        is_done = is_allowed & (is_even | is_no_worse)
+
+        from_a = position_a[is_done]
+        from_b = position_b[is_done]
+        scenes[from_a], scenes[from_b] = scenes[from_b], scenes[from_a]
+        loads[a[is_done]] = new_a[is_done]
+        loads[b[is_done]] = new_b[is_done]
+    return _divide(scenes, ends)
 
 
-def _cut(scenes: Integers, ends: Integers) -> Plan:
-    items, places = scenes.tolist(), [0, *ends.tolist()]
-    return [items[start:end] for start, end in pairwise(places)]
+def _shuffle_within_batches(plan: Plan, generator: Generator) -> Plan:
+    """Put the scenes of each batch into a random order."""
+    scenes, ends = flatten(plan)
+    batch_of_scene = np.repeat(np.arange(len(plan)), np.diff(ends, prepend=0))
+    order = np.lexsort((generator.random(len(scenes)), batch_of_scene))
+    return _divide(scenes[order], ends)
+
+
+def _divide(scenes: Integers, ends: Integers) -> Plan:
+    """Divide scenes into batches: the inverse of `flatten`."""
+    scene_list = scenes.tolist()
+    bounds = [0, *ends.tolist()]
+    return [scene_list[start:end] for start, end in pairwise(bounds)]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
 from scannet_prep.number_lists import check_number
+from scannet_prep.sample import refuse_wrapper
 from scannet_prep.sampling.keys import SceneKey
 from scannet_prep.sampling.plan import Plan, flatten, make_plan, pack, sum_loads
 from scannet_prep.sampling.ranks import RankedSampler
@@ -429,8 +430,7 @@ class EvalSampler(RankedSampler):
 
 def _check_lengths(lengths: object) -> NDArray[np.int64]:
     """Check the vertex counts of the scenes, and copy them, int64 (n,)."""
-    if not hasattr(lengths, "lengths"):
-        _refuse_wrapper(lengths)
+    refuse_wrapper(lengths)  # NumPy would read all of its scenes
     array = np.asarray(getattr(lengths, "lengths", lengths))
     is_valid = array.ndim == 1 and len(array) > 0 and np.issubdtype(array.dtype, np.integer)
     if not is_valid or array.astype(np.int64).min() < 0:
@@ -439,12 +439,3 @@ def _check_lengths(lengths: object) -> NDArray[np.int64]:
             "pass the dataset, or dataset.lengths",
         )
     return array.astype(np.int64)
-
-
-def _refuse_wrapper(dataset: object) -> None:
-    """Refuse datasets that PyTorch puts around others: NumPy would read all of their scenes."""
-    problem = f"a {type(dataset).__name__} of PyTorch has no lengths"
-    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
-        raise UsageError(problem, "take a part of the scenes with dataset.subset(indices), which is a dataset too")
-    if hasattr(dataset, "datasets"):
-        raise UsageError(problem, "join the datasets with scannet_prep.ConcatDataset([train, val]), or train + val")

@@ -57,7 +57,7 @@ def run(
     make_directory(demo_dir)
     write_atomically(demo_dir / _MARKER_NAME, [_MARKER_TEXT])
     scenes = tuple(scene for split, count in _SCENE_COUNTS.items() for scene in official_scenes(split)[:count])
-    write_release(server_dir, scenes, vertices=_VERTICES, irregular=scenes[:1])
+    write_release(server_dir, scenes, vertices=_VERTICES, repeats_groups=scenes[:1])
     choose = partial(download.plan, raw_dir, ["seg"], selection=Selection(scene_ids=scenes))
     paths = {file.url.removeprefix(BASE_URL[:-1]): server_dir / file.local_path for file in choose().files}
     with _serve(paths) as base_url:

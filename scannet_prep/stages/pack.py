@@ -223,7 +223,7 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
 
     Raises:
         MissingFileError: There is no such folder, or it holds no scenes.
-        FileError: Something in it cannot be packed; or a processed folder is damaged, incomplete or mixed.
+        FileError: Something in it cannot be packed; or a processed folder is damaged or incomplete.
         UnknownSceneError: A scene that was asked for is not there.
     """
     find = _find_raw if identify_tree(source) is ArchiveKind.RAW else _find_processed

@@ -137,7 +137,7 @@ def _describe_unknown(predictions: Predictions, confusion: NDArray[np.int64] | N
         unknown_ids = {number: count for number, count in unknown_ids.items() if number not in _UNLABELED_IDS}
     unknown_count = sum(unknown_ids.values())
     total = predictions.unknown_ids.total() + predictions.class_counts.total()
-    noun = "vertices" if predictions.task == "semantic" else "predicted instances"
+    noun = _noun(predictions)
     if confusion is not None and predictions.task == "semantic":
         # Only vertices that have a class count: elsewhere, programs copy ids of the ground truth, such as K.
         unknown_count = min(unknown_count, int(confusion[:, -1].sum()))
@@ -172,7 +172,8 @@ def _find_meant(
 ) -> tuple[IdKind | None, str]:
     """Find another way in which the ids are probably meant, and the evidence for it; None if there is none."""
     id_counts = _count_ids(predictions, declared)
-    ids_as_words = f"the ids that occur ({_list_ids(sorted(id_counts))})"
+    noun = _noun(predictions)
+    ids_as_words = f"the ids of {sum(id_counts.values()):,} {noun} ({_list_ids(sorted(id_counts))})"
     if has_unknown:
         meant = _explain_unknown(id_counts, declared, has_wall=predictions.task == "semantic")
         if meant is not None:
@@ -189,9 +190,12 @@ def _find_meant(
         if plain > _GOOD_AGREEMENT:
             return None, ""
     for other in _list_others(declared):
-        is_other_set = confusion is None and _is_other_set(predictions, id_counts, declared, other)
-        if is_other_set or _is_shifted(id_counts, declared, other):
-            return other, f"{ids_as_words} are probably {other}, not {declared}"
+        problem = f"{ids_as_words} are probably {other}, not {declared}"
+        if confusion is None and _is_other_set(predictions, id_counts, declared, other):
+            return other, problem
+        if _is_shifted(id_counts, declared, other):
+            largest_id = max(id_counts)
+            return other, f"{problem}: none is 0, and {id_counts[largest_id]:,} are {largest_id}"
     return None, ""
 
 
@@ -284,6 +288,11 @@ def _is_other_set(predictions: Predictions, id_counts: Mapping[int, int], declar
     pairs = zip(other.ids, other.label_set.names, strict=True)
     expected_ids = {number for number, name in pairs if name not in skipped}
     return len(expected_ids & id_counts.keys()) >= _MIN_SHARE_OF_SET * len(expected_ids)
+
+
+def _noun(predictions: Predictions) -> str:
+    """Name what has a predicted id."""
+    return "vertices" if predictions.task == "semantic" else "predicted instances"
 
 
 def _list_ids(ids: Collection[int]) -> str:

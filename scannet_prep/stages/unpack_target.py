@@ -34,6 +34,8 @@ from scannet_prep.files import (
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
+from scannet_prep.processed.npz import NpzReader
+from scannet_prep.processed.scene import parse_meta
 from scannet_prep.raw import lock as locks
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry
 from scannet_prep.release import ACCEPTANCE_NAME
@@ -103,6 +105,8 @@ class Target:
             if (found := str(identify_tree(out_dir))) != archives.kind:
                 raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {archives.kind} ones", _ELSEWHERE)
         self._before = None if self._is_raw else manifests.read_manifest(out_dir)
+        # A folder whose manifest was removed is judged by its files.
+        self._here = None if self._is_raw else self._before or lists.find_head(out_dir)
         self._digests = locks.read_locks(out_dir) if self._is_raw else {}
         # Also where nothing else is left to do.
         remove_temporaries(out_dir, *(out_dir / split for split in Split))
@@ -139,9 +143,7 @@ class Target:
 
     def _check_same_folder(self, came: Manifest) -> None:
         """Refuse scenes that were made in another way than those of the folder, or of another archive."""
-        # A folder whose manifest was removed is judged by its files.
-        here = None if self._is_raw else self._before or lists.find_head(self._out_dir)
-        for other, place in ((here, self._out_dir), (self._came, Path("another archive"))):
+        for other, place in ((self._here, self._out_dir), (self._came, Path("another archive"))):
             if other is None:
                 continue
             if other.options != came.options:
@@ -177,12 +179,21 @@ class Target:
         try:
             if self._is_raw:
                 remove_temporaries((self._out_dir / group.members[0].name).parent)
+            else:
+                self._check_scene(group, content)
             for member in group.members:
                 outcome = self._write_file(member.name, member.of(content))
                 self.files[member.name] = UnpackedFile(outcome, LockEntry(member.sha256, member.size_bytes))
             self.scenes[group.scene_id] = [member.name for member in group.members]
         except FileError as error:
             self.fail(group.scene_id, error, expected=group.members)
+
+    def _check_scene(self, group: StoredGroup, content: memoryview) -> None:
+        """Refuse a scene that was made in another way: the manifest of its archive may be lost."""
+        for member in group.members:
+            path = self._out_dir / member.name
+            meta = parse_meta(NpzReader(member.of(content), path), path)
+            self._check_same_folder(Manifest(meta.options, meta.label_map))
 
     def fail(self, scene_id: str, error: ScanNetPrepError, *, expected: Sequence[Member] = ()) -> None:
         """Record a scene that could not be unpacked; what was written before that was known is removed.
@@ -272,7 +283,7 @@ class Target:
             names = sorted(self.spared)
             problem = self.failures[names[0]].message
             self.damages.append(
-                f"{list_some(names)}: whole in {self._out_dir}, and kept there; not whole in the archive: {problem}"
+                f"{list_some(names)}: whole in {self._out_dir}, and kept there; not taken from the archive: {problem}"
             )
         for scene_id in self.spared:
             del self.failures[scene_id]

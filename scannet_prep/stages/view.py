@@ -292,6 +292,9 @@ def _read_prediction(predictions: Predictions, name: str, vertex_count: int) -> 
     if unknown := [str(number) for number in predictions.unknown_ids if number not in known]:
         problem = f"has ids that {label_set.name} does not have, expected {known[0]}..{known[-1]}: "
         other = "scannet20" if label_set == SCANNET200 else "scannet200"
-        hint = f"pass --labels {other}, if that is predicted; raw ids are in .txt, train ids in arrays"
+        hint = (
+            f"pass --labels {other} if that is predicted; subtract 1 if train ids count from 1; "
+            "raw ids are in .txt, train ids in arrays"
+        )
         raise FileError(path, problem + list_some(unknown), hint)
     return Prediction(label_set, found)

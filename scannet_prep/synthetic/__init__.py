@@ -1,8 +1,9 @@
-"""Synthetic indoor scenes in the exact format of the release, for the demo, the tests and the benchmark.
+"""Synthetic indoor scenes in the exact format of the release, for the demo and the tests.
 
-Nothing in them comes from ScanNet: rooms and furniture are boxes with made-up sizes and colours. What is like the
-release is the format, and what decides about speed and size: numbers of faces, segments and groups per vertex, and
-the order of the vertices.
+Nothing in them comes from ScanNet: rooms and furniture are boxes with made-up sizes and colours.
+The format is that of the release, and so are the numbers of faces, segments and groups per vertex.
+
+    room --> scene (mesh, scan, annotation) --> release (files)
 """
 
 from scannet_prep.synthetic.release import write_label_map, write_release, write_scene

@@ -1,4 +1,4 @@
-"""Writes synthetic scenes as the release has them: same files, names, headers, line ends and white space."""
+"""Writes synthetic scenes as the release has them: same files, names, headers, line ends, spaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.labels import LABEL_MAP_NAME, MAX_NYU40_ID, SCANNET20, RawIds, builtin_label_map
+from scannet_prep.labels import LABEL_MAP_NAME, MAX_NYU40_ID, SCANNET20, builtin_label_map
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
 from scannet_prep.scene import Split
@@ -20,113 +20,206 @@ from scannet_prep.synthetic.scene import SyntheticScene, make_scene
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
-_FACE = np.dtype([("count", "u1"), ("vertex_indices", "<i4", (3,))])
-_FIELDS = [*((name, "<f4") for name in "xyz"), *((name, "u1") for name in ("red", "green", "blue", "alpha"))]
+# PLY's names of the types of vertex properties.
 _PLY_TYPES = {"<f4": "float", "u1": "uchar", "<u2": "ushort"}
+_VERTEX_FIELDS = [
+    ("x", "<f4"),
+    ("y", "<f4"),
+    ("z", "<f4"),
+    ("red", "u1"),
+    ("green", "u1"),
+    ("blue", "u1"),
+    ("alpha", "u1"),
+]
+_FACE_TYPE = np.dtype([("count", "u1"), ("vertex_indices", "<i4", (3,))])
 
-# As in the release; the camera is made up.
-_PARAMETERS = '\t"kThresh": "0.0001",\r\n\t"segMinVerts": "20"'
-_CAMERA = (
-    "colorHeight = 968, colorToDepthExtrinsics = 0.999950 0.010000 0.000000 -0.040000 -0.010000 0.999950 0.000000 "
-    "0.000000 0.000000 0.000000 1.000000 -0.020000 -0.000000 0.000000 -0.000000 1.000000, colorWidth = 1296, "
-    "depthHeight = 480, depthWidth = 640, fx_color = 1150.000000, fx_depth = 575.000000, fy_color = 1150.000000, "
-    "fy_depth = 575.000000, mx_color = 648.000000, mx_depth = 320.000000, my_color = 484.000000, "
-    "my_depth = 240.000000, numColorFrames = 1000, numDepthFrames = 1000, numIMUmeasurements = 2000"
+_UNLABELED_COLOR = (0, 0, 0)
+_OTHER_COLOR = 128
+
+# As in the release.
+_SEGMENT_PARAMETERS = '\t"kThresh": "0.0001",\r\n\t"segMinVerts": "20"'
+# The keys are those of the release; the camera is made up.
+_CAMERA_LINES = (
+    "colorHeight = 968",
+    (
+        "colorToDepthExtrinsics = 0.999950 0.010000 0.000000 -0.040000 "
+        "-0.010000 0.999950 0.000000 0.000000 "
+        "0.000000 0.000000 1.000000 -0.020000 "
+        "-0.000000 0.000000 -0.000000 1.000000"
+    ),
+    "colorWidth = 1296",
+    "depthHeight = 480",
+    "depthWidth = 640",
+    "fx_color = 1150.000000",
+    "fx_depth = 575.000000",
+    "fy_color = 1150.000000",
+    "fy_depth = 575.000000",
+    "mx_color = 648.000000",
+    "mx_depth = 320.000000",
+    "my_color = 484.000000",
+    "my_depth = 240.000000",
+    "numColorFrames = 1000",
+    "numDepthFrames = 1000",
+    "numIMUmeasurements = 2000",
 )
 
 
 def write_release(
-    raw_dir: Path, scene_ids: Sequence[str], *, vertices: int = 4000, seed: int = 0, irregular: Collection[str] = ()
+    raw_dir: Path,
+    scene_ids: Sequence[str],
+    *,
+    vertices: int = 4000,
+    seed: int = 0,
+    repeats_groups: Collection[str] = (),
 ) -> None:
-    """Make scenes and write them and the label map as the release's folder.
+    """Make scenes and write them, with the label map, in the layout of the release.
 
     Args:
         raw_dir: The folder that gets `scans/`, `scans_test/` and the label map.
         scene_ids: Which scenes.
         vertices: The exact number of vertices of each.
         seed: Another seed gives other scenes.
-        irregular: Those of the scenes that list every group twice.
+        repeats_groups: Those of the scenes that list every group twice.
+
+    Raises:
+        UsageError: A scene id, the number of vertices or the seed is invalid.
+        OutputError: The folder cannot be written to.
     """
     for scene_id in scene_ids:
-        write_scene(make_scene(scene_id, vertices=vertices, seed=seed, repeats_groups=scene_id in irregular), raw_dir)
+        scene = make_scene(
+            scene_id, vertices=vertices, seed=seed, repeats_groups=scene_id in repeats_groups
+        )
+        write_scene(scene, raw_dir)
     write_label_map(raw_dir)
 
 
 def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
     """Write the files of one scene, and return its folder.
 
-    Scenes of the official test split go to `scans_test/` and get a mesh and metadata only; all others, also those that
-    are in no official list, go to `scans/` with everything.
+    Scenes of the official test split go to `scans_test/` and get a mesh and metadata only. All
+    others, also those that are in no official list, go to `scans/` and get all files.
     """
     split = find_official_split(scene.scene_id) or Split.TRAIN
     files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split])
     make_directory(files.directory)
     contents = {MESH: _mesh_chunks(scene, scene.colors), INFO: [_info_text(scene)]}
     if split is not Split.TEST:
-        labels = _nyu40_ids(scene)
-        palette = np.full((MAX_NYU40_ID + 1, 3), 128, np.uint8)  # ScanNet20's own colours, else grey, or black for none
-        palette[[0, *SCANNET20.ids]] = [(0, 0, 0), *SCANNET20.colors]
-        contents[LABELS_MESH] = _mesh_chunks(scene, palette[labels], labels)
-        numbers = ",".join(map(str, scene.segment_ids.tolist()))
-        head = ["{", '"params": {', _PARAMETERS, "}", ","]
-        segments = [*head, f'"sceneId": "{scene.scene_id}",', f'"segIndices": [{numbers}]', "}"]
-        contents |= {SEGMENTS: [_crlf_text(segments)], AGGREGATION: [_aggregation_text(scene)]}
+        contents[LABELS_MESH] = _labels_mesh_chunks(scene)
+        contents[SEGMENTS] = [_segments_text(scene)]
+        contents[AGGREGATION] = [_aggregation_text(scene)]
     for kind, chunks in contents.items():
         write_atomically(files.path(kind), chunks)
     return files.directory
 
 
 def write_label_map(raw_dir: Path) -> Path:
-    """Write the built-in label map, which has those three of the release's 17 columns that count."""
+    """Write the built-in label map: of the 17 columns of the release, the three that are used."""
     make_directory(raw_dir)
     path = raw_dir / LABEL_MAP_NAME
-    rows = [f"{ids.scannet_id}\t{name}\t{ids.nyu40_id}" for name, ids in builtin_label_map().rows.items()]
-    write_atomically(path, [_crlf_text(["id\traw_category\tnyu40id", *rows])])
+    lines = ["id\traw_category\tnyu40id"]
+    for raw_category, ids in builtin_label_map().rows.items():
+        lines.append(f"{ids.scannet_id}\t{raw_category}\t{ids.nyu40_id}")
+    write_atomically(path, [_crlf_text(lines)])
     return path
 
 
 def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = None) -> list[bytes]:
-    """Content of a PLY file: header, vertices, faces."""
-    fields = [*_FIELDS, *([("label", "<u2")] if labels is not None else [])]
-    columns = (*scene.positions.T, *colors.T, 255, *([] if labels is None else [labels]))
-    vertices, triangles = np.empty(len(colors), fields), np.empty(len(scene.faces), _FACE)
+    """Return the content of a PLY file: header, vertices, faces."""
+    fields = list(_VERTEX_FIELDS)
+    columns: list[NDArray[np.float32] | Bytes | int] = [*scene.positions.T, *colors.T, 255]
+    if labels is not None:
+        fields.append(("label", "<u2"))
+        columns.append(labels)
+
+    vertices = np.empty(len(colors), fields)
     for (name, _), column in zip(fields, columns, strict=True):
         vertices[name] = column
-    triangles["count"], triangles["vertex_indices"] = 3, scene.faces
-    properties = [f"property {_PLY_TYPES[kind]} {name}\n" for name, kind in fields]
-    header = (
-        f"ply\nformat binary_little_endian 1.0\ncomment VCGLIB generated\nelement vertex {len(vertices)}\n"
-        f"{''.join(properties)}element face {len(triangles)}\nproperty list uchar int vertex_indices\nend_header\n"
-    )
-    return [header.encode("ascii"), vertices.tobytes(), triangles.tobytes()]
+    faces = np.empty(len(scene.faces), _FACE_TYPE)
+    faces["count"] = 3
+    faces["vertex_indices"] = scene.faces
+
+    header = [
+        "ply",
+        "format binary_little_endian 1.0",
+        "comment VCGLIB generated",
+        f"element vertex {len(vertices)}",
+        *(f"property {_PLY_TYPES[kind]} {name}" for name, kind in fields),
+        f"element face {len(faces)}",
+        "property list uchar int vertex_indices",
+        "end_header\n",
+    ]
+    return ["\n".join(header).encode("ascii"), vertices.tobytes(), faces.tobytes()]
 
 
-def _nyu40_ids(scene: SyntheticScene) -> NDArray[np.uint8]:
-    """uint8 (V,): the nyu40 id of each vertex, 0 where it has none; of groups that share a segment, the last counts."""
-    ids_of, unknown = builtin_label_map().rows, RawIds(0, 0)
-    label_of = np.zeros(len(scene.segment_ids), np.uint8)  # by segment id, which is the index of a vertex
+def _labels_mesh_chunks(scene: SyntheticScene) -> list[bytes]:
+    """Return the content of a `labels.ply`: the mesh with nyu40 ids, and the colour of each id."""
+    palette = np.full((MAX_NYU40_ID + 1, 3), _OTHER_COLOR, np.uint8)
+    palette[0] = _UNLABELED_COLOR
+    palette[list(SCANNET20.ids)] = SCANNET20.colors
+    nyu40_ids = _nyu40_ids(scene)
+    return _mesh_chunks(scene, palette[nyu40_ids], nyu40_ids)
+
+
+def _nyu40_ids(scene: SyntheticScene) -> Bytes:
+    """Return the nyu40 id of each vertex, uint8 (V,): that of its last group, 0 without one."""
+    rows = builtin_label_map().rows
+    # By segment id, which is the index of a vertex.
+    id_of_segment = np.zeros(len(scene.segment_ids), np.uint8)
     for group in scene.groups:
-        label_of[np.array(group.segment_ids)] = ids_of.get(group.raw_category, unknown).nyu40_id
-    return label_of[scene.segment_ids]
+        ids = rows.get(group.raw_category)
+        id_of_segment[np.array(group.segment_ids)] = ids.nyu40_id if ids is not None else 0
+    return id_of_segment[scene.segment_ids]
+
+
+def _segments_text(scene: SyntheticScene) -> bytes:
+    """Return the text of a `.segs.json`."""
+    numbers = ",".join(map(str, scene.segment_ids.tolist()))
+    return _crlf_text(
+        [
+            "{",
+            '"params": {',
+            _SEGMENT_PARAMETERS,
+            "}",
+            ",",
+            f'"sceneId": "{scene.scene_id}",',
+            f'"segIndices": [{numbers}]',
+            "}",
+        ]
+    )
 
 
 def _aggregation_text(scene: SyntheticScene) -> bytes:
-    """Text of an `.aggregation.json` of the v2 release, which prefixes names with `scannet.`."""
-    groups = [
-        f'\t{{\r\n\t"id": {group.id},\r\n\t"objectId": {group.object_id},\r\n\t"segments": '
-        f'[{",".join(map(str, group.segment_ids))}],\r\n\t"label": {json.dumps(group.raw_category)}\r\n\t}}'
-        for group in scene.groups
+    """Return the text of an `.aggregation.json` of the v2 release: names begin with `scannet.`."""
+    groups = []
+    for group in scene.groups:
+        segment_ids = ",".join(map(str, group.segment_ids))
+        fields = [
+            f'"id": {group.id}',
+            f'"objectId": {group.object_id}',
+            f'"segments": [{segment_ids}]',
+            f'"label": {json.dumps(group.raw_category)}',
+        ]
+        groups.append("\t{\r\n\t" + ",\r\n\t".join(fields) + "\r\n\t}")
+    lines = [
+        "{",
+        f'"sceneId": "scannet.{scene.scene_id}",',
+        '"appId": "Aggregator.v2",',
+        '"segGroups": [',
     ]
-    head = ["{", f'"sceneId": "scannet.{scene.scene_id}",', '"appId": "Aggregator.v2",', '"segGroups": [']
-    tail = ["],", f'"segmentsFile": "scannet.{scene.scene_id}{SEGMENTS.suffix}"}}']
-    return _crlf_text([*head, *([",\r\n".join(groups)] if groups else []), *tail])
+    if groups:
+        lines.append(",\r\n".join(groups))
+    lines.append("],")
+    lines.append(f'"segmentsFile": "scannet.{scene.scene_id}{SEGMENTS.suffix}"}}')
+    return _crlf_text(lines)
 
 
 def _info_text(scene: SyntheticScene) -> bytes:
-    lines = _CAMERA.split(", ")
+    """Return the text of a `<scene>.txt`."""
+    lines = list(_CAMERA_LINES)
     if scene.axis_alignment is not None:
         # Adding 0 turns a negative zero into a positive one.
-        numbers = "".join(f"{number + 0.0:.6f} " for number in scene.axis_alignment.ravel().tolist())
+        values = (scene.axis_alignment + 0.0).ravel().tolist()
+        numbers = "".join(f"{value:.6f} " for value in values)
         lines.insert(0, f"axisAlignment = {numbers}")
         lines.append("sceneType = Bedroom / Hotel")
     return _crlf_text(lines)

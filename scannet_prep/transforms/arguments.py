@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -11,6 +10,7 @@ import numpy as np
 
 from scannet_prep.errors import UsageError
 from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, parse_label_set
+from scannet_prep.signatures import describe_call, describe_call_fault
 
 Triple: TypeAlias = tuple[float, float, float]
 
@@ -51,14 +51,6 @@ def check(owner: str, name: str, value: object, argument: Argument, hint: str | 
         message = f"{owner}: {name} is {value!r:.80}, expected {argument.expected}"
         text = hint if isinstance(hint, str) else describe_call(hint)
         raise UsageError(message, text) from None
-
-
-def describe_call(function: Callable[..., Any]) -> str:
-    """Write how a class is called: `Scale(smallest=0.9, largest=1.1, anisotropic=False)`."""
-    signature = inspect.signature(function)
-    parameters = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
-    plain = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
-    return f"{function.__name__}{plain}"
 
 
 def number(lowest: float, highest: float = LARGEST) -> Argument:
@@ -174,7 +166,7 @@ def step() -> Argument:
     """Accept what can be called as `transform(sample, rng)`."""
     return Argument(
         "a transform: an object that is called as transform(sample, rng)",
-        lambda value: _accept_callable(value, argument_count=2),
+        lambda value: _accept_callable(value, "sample", "rng"),
     )
 
 
@@ -182,7 +174,7 @@ def collate_function() -> Argument:
     """Accept what can be called with the samples of a batch."""
     return Argument(
         "a function of a list of samples, such as collate_torch",
-        lambda value: _accept_callable(value, argument_count=1),
+        lambda value: _accept_callable(value, "samples"),
     )
 
 
@@ -200,16 +192,13 @@ def _several(argument: Argument, count: int | None) -> Callable[[Any], tuple[Any
     return convert
 
 
-def _accept_callable(value: Any, argument_count: int) -> Any:  # noqa: ANN401
-    """Return a callable that takes so many positional arguments.
+def _accept_callable(value: Any, *names: str) -> Any:  # noqa: ANN401
+    """Return a callable that takes these positional arguments.
 
     A class is not accepted, because `Flip` in place of `Flip()` would make an object of a sample.
     """
     if not callable(value) or isinstance(value, type):
         raise TypeError
-    try:
-        signature = inspect.signature(value)
-    except ValueError:  # some functions written in C have none
-        return value
-    signature.bind(*[None] * argument_count)
+    if describe_call_fault(value, *names):
+        raise TypeError
     return value

@@ -42,9 +42,9 @@ class CropPoints(
         classes: Train ids from which the random vertex is chosen, for example `SCANNET200.tail`: one
             of those that occur in the scene, each as likely, then one of its vertices. Any vertex if
             none occurs, and by default.
-        label_set: The label set of `classes`. A sample with labels of the other one is refused. By
-            default it is ScanNet200 if one of the ids is none of ScanNet20; otherwise nothing is
-            checked. A dict without `label_set` is accepted.
+        label_set: The label set of `classes`, or its name. A sample with labels of the other one is
+            refused. It may be left out if one of the ids is none of ScanNet20: then it is
+            ScanNet200. A dict without `label_set` is accepted.
     """
 
     max_points: int
@@ -55,12 +55,21 @@ class CropPoints(
     def __post_init__(self) -> None:
         """Check the arguments, also against each other."""
         super().__post_init__()
-        highest = max(self.classes, default=0)
+        if not self.classes:
+            return
+        highest = max(self.classes)
+        name = type(self).__name__
         if self.label_set is not None and highest >= len(self.label_set):
             raise UsageError(
-                f"{type(self).__name__}: classes has the train id {highest}, "
+                f"{name}: classes has the train id {highest}, "
                 f"expected those of {self.label_set.name}, 0 to {len(self.label_set) - 1}",
                 "label_set=SCANNET200",
+            )
+        if self.label_set is None and highest < len(SCANNET20):
+            raise UsageError(
+                f"{name}: classes is {self.classes}, which are train ids of both label sets, "
+                "for different classes: expected label_set",
+                f"{name}({self.max_points}, classes={self.classes}, label_set=SCANNET20), or SCANNET200",
             )
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:
@@ -104,10 +113,10 @@ class CropPoints(
         return int(generator.choice(np.flatnonzero(labels == generator.choice(present))))
 
     def _find_label_set(self) -> LabelSet | None:
-        """Find the label set of the classes; None if it is not known."""
+        """Find the label set of the classes; None if there are no classes."""
         if self.label_set is not None:
             return self.label_set
-        return SCANNET200 if max(self.classes, default=0) >= len(SCANNET20) else None
+        return SCANNET200 if self.classes else None
 
 
 class CropBox(Selecting, limit=number(SMALLEST)):

@@ -1,19 +1,33 @@
-"""The scenes to measure with: synthetic, in the format of the release."""
+"""The scenes to measure with: synthetic, with vertices in the order of the release.
+
+The order decides how fast normals are computed and how well segment indices compress.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from scannet_prep.scene import Split
 from scannet_prep.splits import official_scenes
-from scannet_prep.synthetic import write_release
+from scannet_prep.synthetic import SyntheticScene, make_scene, write_label_map, write_scene
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
 _DONE_NAME = "bench.json"
+
+# Measured on meshes of the release: vertices come in chunks of about a metre, and within a chunk
+# in runs of two or three. In edges of the mesh.
+_CHUNK_EDGES = 24.0
+_BLOCK_EDGES = 2.0
 
 
 def make_scenes(raw_dir: Path, count: int, vertex_count: int, seed: int) -> list[str]:
@@ -28,6 +42,49 @@ def make_scenes(raw_dir: Path, count: int, vertex_count: int, seed: int) -> list
     if done_path.exists() and done_path.read_text(encoding="ascii") == content:
         return scene_ids
     shutil.rmtree(raw_dir, ignore_errors=True)
-    write_release(raw_dir, scene_ids, vertices=vertex_count, seed=seed)
+    for scene_id in scene_ids:
+        scene = make_scene(scene_id, vertices=vertex_count, seed=seed)
+        write_scene(order_like_release(scene), raw_dir)
+    write_label_map(raw_dir)
     done_path.write_text(content, encoding="ascii")
     return scene_ids
+
+
+def order_like_release(scene: SyntheticScene) -> SyntheticScene:
+    """Reorder the vertices of a scene as those of the release are ordered, and its faces by them."""
+    order = _find_order(scene.positions, _measure_edge_length(scene))
+    new_indices = np.empty(len(order), np.int32)
+    new_indices[order] = np.arange(len(order), dtype=np.int32)
+
+    faces = new_indices[scene.faces]
+    # Segment ids are the indices of vertices.
+    groups = []
+    for group in scene.groups:
+        segment_ids = new_indices[np.array(group.segment_ids)].tolist()
+        groups.append(replace_fields(group, segment_ids=tuple(segment_ids)))
+    return replace(
+        scene,
+        positions=scene.positions[order],
+        colors=scene.colors[order],
+        faces=faces[np.argsort(faces.min(axis=1), kind="stable")],
+        segment_ids=new_indices[scene.segment_ids[order]],
+        groups=tuple(groups),
+    )
+
+
+def _measure_edge_length(scene: SyntheticScene) -> float:
+    """Measure the length of a short edge, in metres: three quarters of the edges are longer."""
+    edges = scene.positions[scene.faces[:, 0]] - scene.positions[scene.faces[:, 1]]
+    return float(np.percentile(np.sqrt((edges**2).sum(axis=1)), 25))
+
+
+def _find_order(positions: NDArray[np.float32], edge_length: float) -> NDArray[np.int64]:
+    """Find the order of vertices: chunk after chunk, within a chunk by the hash of a small block.
+
+    The hash is that of voxel hashing (Teschner et al. 2003), with which the scans were fused.
+    """
+    chunk_size = edge_length * _CHUNK_EDGES
+    chunks = np.floor((positions - positions.min(axis=0)) / chunk_size).astype(np.int64)
+    blocks = np.floor(positions / (edge_length * _BLOCK_EDGES)).astype(np.int64)
+    hashes = (blocks[:, 0] * 73_856_093) ^ (blocks[:, 1] * 19_349_669) ^ (blocks[:, 2] * 83_492_791)
+    return np.lexsort((hashes & 0xFFFFF, chunks[:, 2], chunks[:, 1], chunks[:, 0]))

@@ -73,7 +73,8 @@ class Report:
     Attributes:
         place: Path or address.
         kind: `processed`, `archive` or `raw`.
-        options: The options that the scenes were processed with; None for a raw tree.
+        options: The options that the scenes were processed with; None for a raw tree, and for a folder whose manifest
+            cannot be read.
         splits: By split, and of `all`: `scenes`, `vertices`, `size_bytes` of the files of scenes (of an archive,
             unpacked); and vertices of train and val (`annotated`), and those of them that have a group (`labeled`).
         label_sets: A row for each class of each label set, as `tables.distribution` has them.
@@ -147,7 +148,7 @@ def make_report(
     return Report(
         place=source.place.name,
         kind=source.kind,
-        options=source.place.options if source.raw is None else None,
+        options=source.place.options if source.raw is None and entries else None,
         splits=count_by_split((entry.split, _count(entry)) for entry in entries.values()),
         label_sets={item.name: _to_rows(distribution(records, item)) for item in (SCANNET20, SCANNET200)},
         measures=numbers.agg(["min", "median", "max"]).round(4).dropna(axis="columns", how="all").to_dict(),

@@ -1,0 +1,166 @@
+"""A furnished room, as boxes: the walls, the ceiling and the floor, and furniture on the floor.
+
+The floor is at z = 0, and the walls are along x and y. One corner of the room is the origin.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Color: TypeAlias = tuple[int, int, int]
+
+# The floor is divided into square cells, each with four pieces of furniture. Metres.
+_CELL_SIZE = 2.5
+_PIECES_PER_CELL = 4
+_ROOM_HEIGHT = 2.6
+# Gives edges of about 0.05 m, as in the release.
+_VERTICES_PER_CELL = 22_000
+# The coarsest mesh, with four vertices on each side of each box, has at most half of this.
+_MIN_VERTICES_PER_CELL = 250
+# Metres. A scan rounds off the rims of boards.
+_MIN_SIDE = 0.055
+
+
+class Piece(NamedTuple):
+    """One object, a box.
+
+    Attributes:
+        raw_category: What an annotator would call it; None for what annotators leave out.
+        color: Red, green, blue, 0..255.
+        size: Extent along x, y and z, metres; at most 1.1 along x and y.
+        bottom: Height above the floor, metres.
+    """
+
+    raw_category: str | None
+    color: Color
+    size: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    bottom: float = 0.0
+
+
+class Room(NamedTuple):
+    """A furnished room.
+
+    Attributes:
+        size: Extent along x, y and z, metres.
+        pieces: The objects; those of `SHELL` come first.
+        sides: float64 (S, 3, 3), the sides of all objects, as of `_box_sides`.
+        side_pieces: int64 (S,), the index of the object that each side belongs to.
+    """
+
+    size: tuple[float, float, float]
+    pieces: list[Piece]
+    sides: NDArray[np.float64]
+    side_pieces: NDArray[np.int64]
+
+
+_WOOD: Color = (150, 108, 70)
+_DARK: Color = (58, 55, 60)
+_WHITE: Color = (222, 222, 216)
+_BLUE: Color = (70, 92, 140)
+_RED: Color = (150, 62, 58)
+
+_WALL = Piece("wall", (200, 196, 182))
+# What every room has, in the order of `_box_sides`.
+SHELL = (
+    Piece("ceiling", (225, 225, 222)),
+    _WALL,
+    _WALL,
+    _WALL,
+    _WALL,
+    Piece("floor", (140, 115, 90)),
+)
+
+_FURNITURE = (
+    # Every room has these four. Their raw categories are in both label sets (bed), in ScanNet200
+    # only (pillow), in ScanNet20 only (wardrobe cabinet: nyu40 id 39, but ScanNet id 1177 is not
+    # one of the 200), and in neither (rug).
+    Piece("bed", _BLUE, (1.0, 1.1, 0.5)),
+    Piece("pillow", _WHITE, (0.5, 0.35, 0.12), 0.5),
+    Piece("wardrobe cabinet", _WOOD, (0.5, 1.0, 1.9)),
+    Piece("rug", _RED, (0.9, 0.9, 0.015)),
+    Piece("table", _WOOD, (1.0, 0.8, 0.14), 0.6),
+    Piece("chair", _DARK, (0.45, 0.5, 0.9)),
+    Piece("door", _WOOD, (0.1, 0.9, 2.05)),
+    Piece("curtain", _WHITE, (1.1, 0.1, 2.1), 0.2),
+    Piece("desk", _WOOD, (1.1, 0.75, 0.73)),
+    Piece("monitor", _DARK, (0.6, 0.06, 0.4), 0.8),
+    Piece("office chair", _BLUE, (0.5, 0.5, 0.9)),
+    Piece(None, _RED, (0.35, 0.25, 0.45)),
+    Piece("couch", _BLUE, (1.1, 0.7, 0.8)),
+    Piece("trash can", _WHITE, (0.27, 0.27, 0.35)),
+    Piece("bookshelf", _WOOD, (0.9, 0.25, 1.9)),
+    Piece("window", _WHITE, (1.1, 0.1, 1.2), 0.9),
+)
+
+
+def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
+    """Build a room whose size suits a number of vertices, and put furniture into it."""
+    columns = max(2, round(math.sqrt(vertex_count / _VERTICES_PER_CELL)))
+    rows = max(2, round(vertex_count / _VERTICES_PER_CELL / columns))
+    size = (columns * _CELL_SIZE, rows * _CELL_SIZE, _ROOM_HEIGHT)
+
+    # The shell is a box that is seen from inside: exchange u and v of each side, and put the corner
+    # of the box at the origin.
+    shell = _box_sides(*size)[:, [0, 2, 1]]
+    shell[:, 0, :2] += size[0] / 2, size[1] / 2
+    pieces = list(SHELL)
+    sides = [shell]
+    side_pieces = list(range(len(SHELL)))
+
+    furnished_count = min(columns * rows, max(1, vertex_count // _MIN_VERTICES_PER_CELL))
+    cells = rng.permutation(columns * rows)[:furnished_count].tolist()
+    for cell_index, cell in enumerate(cells):
+        row, column = divmod(cell, columns)
+        for quarter in range(_PIECES_PER_CELL):
+            piece = _FURNITURE[(cell_index * _PIECES_PER_CELL + quarter) % len(_FURNITURE)]
+            x = (column + 0.25 + quarter % 2 / 2) * _CELL_SIZE
+            y = (row + 0.25 + quarter // 2 / 2) * _CELL_SIZE
+            box = _turn_around_z(_box_sides(*piece.size, piece.bottom), rng.uniform(-8, 8))
+            box[:, 0, :2] += x, y
+            sides.append(box)
+            side_pieces += [len(pieces)] * len(box)
+            pieces.append(piece)
+    return Room(size, pieces, np.concatenate(sides), np.array(side_pieces))
+
+
+def cosine_and_sine(degrees: float) -> tuple[float, float]:
+    """Return the cosine and the sine of an angle, with the six decimals of the release."""
+    radians = math.radians(degrees)
+    return round(math.cos(radians), 6), round(math.sin(radians), 6)
+
+
+def _turn_around_z(sides: NDArray[np.float64], degrees: float) -> NDArray[np.float64]:
+    """Turn sides, (S, 3, 3), around the z axis."""
+    cosine, sine = cosine_and_sine(degrees)
+    x, y, z = np.moveaxis(sides, -1, 0)
+    return np.stack([cosine * x - sine * y, sine * x + cosine * y, z], axis=-1)
+
+
+def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> NDArray[np.float64]:
+    """Return the sides of a box around the z axis, without thin rims.
+
+    Returns:
+        float64 (S, 3, 3), metres: of each side one corner, and the edges u and v from there. The
+        front, where u x v points, is outwards.
+    """
+    x0, y0, z0 = -dx / 2, -dy / 2, bottom
+    x1, y1, z1 = dx / 2, dy / 2, bottom + dz
+    sides = np.array(
+        [
+            [(x0, y0, z1), (dx, 0, 0), (0, dy, 0)],
+            [(x0, y0, z0), (dx, 0, 0), (0, 0, dz)],
+            [(x1, y1, z0), (-dx, 0, 0), (0, 0, dz)],
+            [(x1, y0, z0), (0, dy, 0), (0, 0, dz)],
+            [(x0, y1, z0), (0, -dy, 0), (0, 0, dz)],
+            [(x0, y0, z0), (0, dy, 0), (dx, 0, 0)],
+        ],
+        np.float64,
+    )
+    # The edges are along the axes: the sum of their absolute coordinates is their length, (S, 2).
+    edge_lengths = np.abs(sides[:, 1:]).sum(axis=2)
+    is_wide = edge_lengths.min(axis=1) > _MIN_SIDE
+    return sides.compress(is_wide, axis=0)
