@@ -7,28 +7,28 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from scannet_prep.version import VERSION
+from scannet_prep.base.version import VERSION
 
 TYPE_CHECKING = False  # as type checkers take it; `typing` is slow to load, and until then an interrupt is Python's own
 if TYPE_CHECKING:
-    from scannet_prep.collation import Batch as Batch
-    from scannet_prep.collation import collate as collate
-    from scannet_prep.collation import collate_torch as collate_torch
-    from scannet_prep.concat import ConcatDataset as ConcatDataset
-    from scannet_prep.dataset import ScanNet as ScanNet
-    from scannet_prep.errors import ScanNetPrepError as ScanNetPrepError
-    from scannet_prep.labels import SCANNET20 as SCANNET20
-    from scannet_prep.labels import SCANNET200 as SCANNET200
-    from scannet_prep.labels import LabelClass as LabelClass
-    from scannet_prep.labels import LabelSet as LabelSet
+    from scannet_prep.base.errors import ScanNetPrepError as ScanNetPrepError
     from scannet_prep.processed.scene import ProcessedScene as ProcessedScene
     from scannet_prep.processed.scene import read_processed as read_processed
-    from scannet_prep.sampling.keys import WithEpoch as WithEpoch
-    from scannet_prep.sampling.samplers import EvalSampler as EvalSampler
-    from scannet_prep.sampling.samplers import PointBudgetBatchSampler as PointBudgetBatchSampler
-    from scannet_prep.scene import SceneId as SceneId
-    from scannet_prep.scene import Split as Split
-    from scannet_prep.splits import official_scenes as official_scenes
+    from scannet_prep.release.labels import SCANNET20 as SCANNET20
+    from scannet_prep.release.labels import SCANNET200 as SCANNET200
+    from scannet_prep.release.labels import LabelClass as LabelClass
+    from scannet_prep.release.labels import LabelSet as LabelSet
+    from scannet_prep.release.scene import SceneId as SceneId
+    from scannet_prep.release.scene import Split as Split
+    from scannet_prep.release.splits import official_scenes as official_scenes
+    from scannet_prep.training.collate import Batch as Batch
+    from scannet_prep.training.collate import collate as collate
+    from scannet_prep.training.collate import collate_torch as collate_torch
+    from scannet_prep.training.concat import ConcatDataset as ConcatDataset
+    from scannet_prep.training.dataset import ScanNet as ScanNet
+    from scannet_prep.training.keys import WithEpoch as WithEpoch
+    from scannet_prep.training.samplers import EvalSampler as EvalSampler
+    from scannet_prep.training.samplers import PointBudgetBatchSampler as PointBudgetBatchSampler
     from scannet_prep.view.sample import render as render
 
 __version__ = VERSION

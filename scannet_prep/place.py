@@ -8,9 +8,9 @@ from pathlib import Path
 
 from scannet_prep.archive.reader import ArchiveReader
 from scannet_prep.archive.source import Place as OnePlace
-from scannet_prep.errors import FileError
-from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Buffer
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.failures import SceneFailure
+from scannet_prep.base.files import Buffer
 from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.reader import FolderReader, SceneSource

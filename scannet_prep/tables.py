@@ -19,10 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.archive.source import ByteSource
-from scannet_prep.dataset import ScanNet
-from scannet_prep.errors import FileError, ProcessedFileError, UsageError
-from scannet_prep.files import write_atomically
-from scannet_prep.labels import (
+from scannet_prep.base.errors import FileError, ProcessedFileError, UsageError
+from scannet_prep.base.files import write_atomically
+from scannet_prep.place import ProcessedPlace, open_place
+from scannet_prep.processed.manifest import SceneEntry
+from scannet_prep.processed.npz import NpzReader, again_hint
+from scannet_prep.processed.scene import SceneMeta, check_identity, check_meta, parse_meta, read_meta
+from scannet_prep.release.labels import (
     MAX_NYU40_ID,
     SCANNET20,
     SCANNET200,
@@ -30,12 +33,9 @@ from scannet_prep.labels import (
     builtin_label_map,
     parse_label_set,
 )
-from scannet_prep.place import ProcessedPlace, open_place
-from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.npz import NpzReader, again_hint
-from scannet_prep.processed.scene import SceneMeta, check_identity, check_meta, parse_meta, read_meta
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.supervision import Formula, count_classes, weigh_classes
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.training.dataset import ScanNet
+from scannet_prep.training.supervision import Formula, count_classes, weigh_classes
 
 if TYPE_CHECKING:
     import pandas as pd

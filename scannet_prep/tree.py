@@ -9,15 +9,15 @@ from shlex import quote
 
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import SUFFIX, ByteSource
-from scannet_prep.errors import FileError, MissingFileError, UsageError
+from scannet_prep.base.errors import FileError, MissingFileError, UsageError
+from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.files import open_file
 from scannet_prep.export import is_export
-from scannet_prep.files import open_file
-from scannet_prep.foreign import LOOK_BYTES, describe_beginning
 from scannet_prep.processed.folder import iter_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.layout import find_raw_scenes, find_shared_files
 from scannet_prep.raw.lock import LOCK_NAME
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.release.scene import SceneId, Split
 
 _DEMO = "to try the program without ScanNet data: scannet-prep demo"
 

@@ -18,10 +18,10 @@ from scannet_prep.archive.frames import compress, encode_seek_table, seek_row
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import shard_path
 from scannet_prep.archive.writer import iter_archive
-from scannet_prep.files import write_atomically
+from scannet_prep.base.files import write_atomically
+from scannet_prep.base.typed_json import encode_json
 from scannet_prep.stages.pack import find_contents
 from scannet_prep.stages.selection import Selection
-from scannet_prep.typed_json import encode_json
 
 # A raw tree by its names, with content that is none.
 TREE = {

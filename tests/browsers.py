@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from commands import SCENES, TEST, TRAIN, VAL, run_main
 
-from scannet_prep.labels import SCANNET20
 from scannet_prep.processed.scene import read_processed
+from scannet_prep.release.labels import SCANNET20
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
 from scannet_prep.view.page import make_page

@@ -27,9 +27,9 @@ from release_server import (
     WrongLength,
 )
 
-from scannet_prep.progress import Progress
+from scannet_prep.base.progress import Progress
+from scannet_prep.release.scene import SceneId
 from scannet_prep.remote.gate import TransferPolicy
-from scannet_prep.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport
 from scannet_prep.stages.selection import Selection

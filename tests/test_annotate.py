@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
 from training_sources import check_same
 
-from scannet_prep.annotate import MAX_GROUPS, Annotation, annotate
-from scannet_prep.errors import AnnotationError, MissingFileError, RawFileError
-from scannet_prep.labels import LabelMap, RawIds, builtin_label_map
+from scannet_prep.base.errors import AnnotationError, MissingFileError, RawFileError
+from scannet_prep.base.typed_json import make_decoder, parse_json
+from scannet_prep.processed.annotate import MAX_GROUPS, Annotation, annotate
 from scannet_prep.processed.scene import encode_processed, find_problems
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.segments import read_aggregation, read_segments
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.release.labels import LabelMap, RawIds, builtin_label_map
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.synthetic import make_scene, write_scene
-from scannet_prep.typed_json import make_decoder, parse_json
 
 MESH, SEGMENTS, AGGREGATION = "_vh_clean_2.ply", "_vh_clean_2.0.010000.segs.json", ".aggregation.json"
 HIRES, LABELS_MESH, INFO = "_vh_clean.aggregation.json", "_vh_clean_2.labels.ply", ".txt"

@@ -21,8 +21,8 @@ from scannet_prep import archive as archive_package
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.layout import ArchiveKind, check_names, encode_index, find_scene, identify_scene, parse_index
 from scannet_prep.archive.source import FileSource, Stream
-from scannet_prep.errors import ArchiveError
-from scannet_prep.scene import Split
+from scannet_prep.base.errors import ArchiveError
+from scannet_prep.release.scene import Split
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from scannet_prep.archive import frames
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import find_missing_shards
 from scannet_prep.archive.writer import iter_archive
-from scannet_prep.errors import FileError, MissingFileError
-from scannet_prep.files import run_lock, write_atomically
+from scannet_prep.base.errors import FileError, MissingFileError
+from scannet_prep.base.files import run_lock, write_atomically
 from scannet_prep.stages import verify
 from scannet_prep.stages.pack import find_contents
 from scannet_prep.stages.selection import Selection

@@ -18,7 +18,7 @@ from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer
 from commands import TRAIN, VAL, run_command, run_main, start_command
 
 from scannet_prep import ScanNet
-from scannet_prep.errors import (
+from scannet_prep.base.errors import (
     ArchiveError,
     CertificateError,
     NotOnServerError,

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from commands import COMMAND, PYTHON, Outcome, run_command, run_main, run_words, start_command
 
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.version import VERSION
 from scannet_prep.cli.console import format_table
 from scannet_prep.cli.main import main, make_parser
-from scannet_prep.space import format_bytes
-from scannet_prep.version import VERSION
 
 PARSER = make_parser()
 COMMANDS = [*PARSER._subparsers._group_actions[0].choices]

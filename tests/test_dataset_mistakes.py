@@ -12,7 +12,7 @@ import pytest
 from training_sources import SIZES, TRAIN, draw_in_sample
 
 from scannet_prep import SCANNET20, SCANNET200, ConcatDataset, PointBudgetBatchSampler, ScanNet, collate, collate_torch
-from scannet_prep.errors import FileError, MissingFileError, TransformError, UsageError
+from scannet_prep.base.errors import FileError, MissingFileError, TransformError, UsageError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import pack, process
 from scannet_prep.transforms import GridSample, InstanceTargets, RotateZ, instance_masks, pool_segments, unique_segments

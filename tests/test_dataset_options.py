@@ -14,7 +14,7 @@ from test_loader import check_batches, epochs_of, make_loader
 from training_sources import SIZES, TRAIN, check_same, draw, draw_in_sample
 
 from scannet_prep import SCANNET20, SCANNET200, ConcatDataset, EvalSampler, PointBudgetBatchSampler, ScanNet, collate
-from scannet_prep.errors import MissingFileError, TransformError, UsageError
+from scannet_prep.base.errors import MissingFileError, TransformError, UsageError
 from scannet_prep.processed.reader import SceneCache
 from scannet_prep.transforms import Compose, Drop, GridSample, InstanceTargets, RotateZ
 

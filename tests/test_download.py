@@ -8,7 +8,7 @@ from downloads import fetched, words
 from release_server import ReleaseServer, Status, at, ending
 
 from scannet_prep.raw.lock import read_lock
-from scannet_prep.release import BASE_URL
+from scannet_prep.release.files import BASE_URL
 
 
 def test_it_brings_the_release_and_records_it(server: ReleaseServer, tmp_path: Path) -> None:

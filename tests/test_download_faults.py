@@ -30,11 +30,11 @@ from release_server import (
     scene_url_path,
 )
 
-from scannet_prep.errors import TransferError
-from scannet_prep.labels import LABEL_MAP_NAME
+from scannet_prep.base.errors import TransferError
 from scannet_prep.raw.lock import read_lock
+from scannet_prep.release.labels import LABEL_MAP_NAME
+from scannet_prep.release.splits import read_scene_list
 from scannet_prep.remote.trouble import FEW_TRIES, MANY_TRIES
-from scannet_prep.splits import read_scene_list
 
 MESH_PATH = scene_url_path(SCENES[0], MESH)
 SEGMENTS = "_vh_clean_2.0.010000.segs.json"

@@ -10,9 +10,9 @@ from commands import digests, run_main
 from downloads import MESH, PATIENCE, Bar, fetch, fetched, make_private_authority, words
 from release_server import Cut, Redirect, ReleaseServer, Reset, Set, Status, at, ending
 
-from scannet_prep.errors import CertificateError, OutputError, ProxyError, TransferError
+from scannet_prep.base.errors import CertificateError, OutputError, ProxyError, TransferError
+from scannet_prep.base.version import CONTACT_URL
 from scannet_prep.remote.client import find_source_address
-from scannet_prep.version import CONTACT_URL
 
 
 def test_a_mirror_with_a_private_authority_is_trusted_only_if_told_so(

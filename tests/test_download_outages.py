@@ -31,7 +31,7 @@ from release_server import (
     scene_url_path,
 )
 
-from scannet_prep.errors import TransferError
+from scannet_prep.base.errors import TransferError
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, TransferPolicy
 from scannet_prep.stages.download import FileOutcome, running

@@ -9,7 +9,7 @@ import pytest
 from commands import COMMAND, Outcome, run_command, run_main
 from release_server import ReleaseServer
 
-from scannet_prep.release import TERMS_URL
+from scannet_prep.release.files import TERMS_URL
 
 SIGNING = (TERMS_URL, "institution", "scannet@googlegroups.com", "within a week")
 

@@ -25,15 +25,15 @@ from worker_functions import (
 )
 
 from scannet_prep import official_scenes
-from scannet_prep.errors import UsageError, WorkerDiedError
+from scannet_prep.base.errors import UsageError, WorkerDiedError
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.version import VERSION
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.progress import Progress
 from scannet_prep.stages import dask_engine, export, process
 from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessContext, make_scene_file
 from scannet_prep.synthetic import write_release
-from scannet_prep.version import VERSION
 
 SCENES = official_scenes("train")[:6]
 EXPORTS = ("octformer", "mask3d")
@@ -229,7 +229,7 @@ list(run_tasks(sleep_and_tell, [0.2] * 1000, Path(sys.argv[1]), jobs=2))
 LIMITED_RUN = """
 import os, resource, sys
 from worker_functions import multiply
-from scannet_prep.errors import WorkerDiedError
+from scannet_prep.base.errors import WorkerDiedError
 from scannet_prep.stages.pool import run_tasks
 kind, count = sys.argv[1], int(sys.argv[2])
 if kind == "RLIMIT_NPROC" and os.getuid() == 0:  # the limit does not hold for root

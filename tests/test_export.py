@@ -16,11 +16,11 @@ from plyfile import PlyData
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed
-from scannet_prep.errors import ScanNetPrepError, UsageError
+from scannet_prep.base.errors import ScanNetPrepError, UsageError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, encode_lines, encode_npy
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.scene import Split
+from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
 
 TRAIN, ALSO_TRAIN, VAL, TEST = "scene0191_00", "scene0000_00", "scene0011_00", "scene0707_00"

@@ -31,10 +31,10 @@ from commands import (
 )
 
 from scannet_prep import official_scenes
+from scannet_prep.base.files import run_lock
 from scannet_prep.export.manifest import read_export
-from scannet_prep.files import run_lock
 from scannet_prep.processed.folder import mark_unfinished
-from scannet_prep.scene import Split
+from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
 
 MANY = [*official_scenes(Split.TRAIN)[:8], *official_scenes(Split.VAL)[:2], *official_scenes(Split.TEST)[:2]]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from commands import limited
 
-from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
-from scannet_prep.files import (
+from scannet_prep.base.errors import DiskFullError, FileError, LockedError, OutputError
+from scannet_prep.base.files import (
     LOCK_NAME,
     is_hidden_or_temporary,
     make_directory,
@@ -19,7 +19,7 @@ from scannet_prep.files import (
     run_lock,
     write_atomically,
 )
-from scannet_prep.typed_json import make_decoder, parse_json
+from scannet_prep.base.typed_json import make_decoder, parse_json
 
 
 def names(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from commands import SCENES, TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, run_main, start_command
 
 from scannet_prep import ScanNet, official_scenes, read_processed
-from scannet_prep.errors import FileError, OldFormatError, ProcessedFileError
+from scannet_prep.base.errors import FileError, OldFormatError, ProcessedFileError
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process as stage

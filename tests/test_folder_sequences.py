@@ -17,12 +17,12 @@ from commands import SCENES, TEST
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.base.errors import ScanNetPrepError
+from scannet_prep.base.typed_json import to_plain
 from scannet_prep.processed.folder import find_state
-from scannet_prep.scene import SceneId
+from scannet_prep.release.scene import SceneId
 from scannet_prep.stages import process
 from scannet_prep.stages.selection import Selection
-from scannet_prep.typed_json import to_plain
 
 LABEL_MAP = "scannetv2-labels.combined.tsv"
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scannet_prep.errors import FileError
-from scannet_prep.stages.foreign_arrays import load_scores
+from scannet_prep.base.errors import FileError
+from scannet_prep.predictions.arrays import load_scores
 
 NAME = "scene0011_00.eval.npz"
 SCORES = np.random.default_rng(0).random((9000, 21))

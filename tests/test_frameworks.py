@@ -20,8 +20,8 @@ from test_transforms import make_sample
 from training_sources import TRAIN
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, collate_torch
+from scannet_prep.base.errors import UsageError
 from scannet_prep.convert import to_ocnn, to_pointcept, to_pyg
-from scannet_prep.errors import UsageError
 from scannet_prep.transforms import Compose, GridSample, Normalize, NormalizeColor, octformer
 
 torch = pytest.importorskip("torch")
@@ -202,7 +202,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from typing_extensions import assert_type
 
 from scannet_prep import ScanNet, WithEpoch, collate, collate_torch
-from scannet_prep.dataset import Sample
+from scannet_prep.training.dataset import Sample
 from scannet_prep.transforms import Compose, Flip
 
 

@@ -13,8 +13,8 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scannet_prep.compiled import compile_geometry, compile_loop
-from scannet_prep.geometry import points_and_normals
+from scannet_prep.base.compiled import compile_geometry, compile_loop
+from scannet_prep.processed.geometry import points_and_normals
 
 needs_numba = pytest.mark.skipif(not compile_geometry(), reason="numba is not installed")
 

@@ -13,8 +13,8 @@ from archives import pack_tree
 from commands import digests, run_main, start_command, wait_until_gone
 
 from scannet_prep import ScanNet, official_scenes
-from scannet_prep.errors import FileError, MissingFileError
-from scannet_prep.scene import Split
+from scannet_prep.base.errors import FileError, MissingFileError
+from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
 
 SCENES = [*official_scenes(Split.TRAIN)[:20], *official_scenes(Split.VAL)[:3], *official_scenes(Split.TEST)[:1]]

@@ -10,8 +10,8 @@ import oracles
 import pytest
 from archives import write_tree
 
-from scannet_prep.errors import MissingFileError, RawFileError, UnknownSceneError, UsageError
-from scannet_prep.labels import (
+from scannet_prep.base.errors import MissingFileError, RawFileError, UnknownSceneError, UsageError
+from scannet_prep.release.labels import (
     SCANNET20,
     SCANNET200,
     LabelMap,
@@ -23,8 +23,8 @@ from scannet_prep.labels import (
     parse_label_set,
     read_label_map,
 )
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.splits import find_official_split, official_scenes
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import find_official_split, official_scenes
 
 HEADER = "id\traw_category\tcategory\tcount\tnyu40id\teigen13id"
 ROWS = ("1\twall\twall\t8277\t1\t12", "2\tchair\tchair\t4646\t5\t4", "1163\tobject\tobject\t1313\t40\t7")

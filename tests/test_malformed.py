@@ -20,8 +20,7 @@ import tiny
 from commands import limited_memory
 from tiny import Ply
 
-from scannet_prep.errors import AnnotationError, FileError
-from scannet_prep.labels import builtin_label_map, read_label_map
+from scannet_prep.base.errors import AnnotationError, FileError
 from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.scene import (
     ProcessOptions,
@@ -30,8 +29,9 @@ from scannet_prep.processed.scene import (
     parse_processed,
     read_processed,
 )
-from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
-from scannet_prep.scene import Split
+from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
+from scannet_prep.release.labels import builtin_label_map, read_label_map
+from scannet_prep.release.scene import Split
 from scannet_prep.stages.process.make_scene import process_scene
 
 LABELS = (0, 1, 2, 39, 40, 50)

@@ -13,9 +13,9 @@ import tiny
 from commands import TEST, TRAIN, VAL
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
-from scannet_prep.labels import SCANNET20
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.release.labels import SCANNET20
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene

@@ -308,7 +308,7 @@ def test_what_cannot_go_well_is_refused_before_it_begins(
         assert (outcome.status, "would lie among the raw ones" in outcome.stderr) == (2, True)
     outcome = process(raw_dir, raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply")
     assert (outcome.status, "is not a folder" in outcome.stderr) == (1, True)
-    monkeypatch.setattr("scannet_prep.space.RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr("scannet_prep.base.disk.RESERVE_BYTES", 1 << 60)
     outcome = process(raw_dir, tmp_path / "out")
     assert (outcome.status, outcome.json["error"], " and a reserve of " in outcome.stderr) == (1, "DiskFullError", True)
     assert not list(tmp_path.rglob("*.npz"))

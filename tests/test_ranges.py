@@ -29,7 +29,7 @@ from release_server import (
     other_version,
 )
 
-from scannet_prep import errors
+from scannet_prep.base import errors
 from scannet_prep.remote.ranges import RangeSource
 
 PATH = f"{ROOT}scannet.tar.zst"

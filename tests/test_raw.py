@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import Ply
 
-from scannet_prep.errors import MissingFileError, RawFileError
+from scannet_prep.base.errors import MissingFileError, RawFileError
 from scannet_prep.raw.info import read_scan_info
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, count_elements, read_labels_mesh, read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
-from scannet_prep.release import MESH
+from scannet_prep.release.files import MESH
 
 TEXT = "ascii"
 FORMATS = ["binary_little_endian", "binary_big_endian", TEXT]

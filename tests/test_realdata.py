@@ -13,17 +13,17 @@ import oracles
 import pytest
 
 from scannet_prep import read_processed
-from scannet_prep.annotate import annotate
 from scannet_prep.export.ply import encode_ply
-from scannet_prep.geometry import points_and_normals
-from scannet_prep.labels import builtin_label_map
+from scannet_prep.processed.annotate import annotate
+from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.scene import ProcessOptions, find_problems
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
-from scannet_prep.release import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
-from scannet_prep.scene import SceneId
-from scannet_prep.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
+from scannet_prep.release.labels import builtin_label_map
+from scannet_prep.release.scene import SceneId
+from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process import plan, run
 
 SCENE_ID = "scene0000_00"

@@ -10,16 +10,16 @@ import pytest
 from commands import Verify
 from tiny import Ply
 
-from scannet_prep.errors import UsageError
-from scannet_prep.labels import (
+from scannet_prep.base.errors import UsageError
+from scannet_prep.raw.segments import Group
+from scannet_prep.release.labels import (
     LABEL_MAP_NAME,
     SCANNET20,
     SCANNET200,
     builtin_label_map,
     read_label_map,
 )
-from scannet_prep.raw.segments import Group
-from scannet_prep.scene import SceneId
+from scannet_prep.release.scene import SceneId
 from scannet_prep.synthetic import (
     SyntheticScene,
     make_scene,

@@ -14,7 +14,7 @@ from training_sources import check_same
 
 from scannet_prep import SCANNET20
 from scannet_prep import transforms as aug
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 from scannet_prep.transforms import Compose, CropPoints, Drop, Flip, GridSample, Jitter, Normalize, RotateZ, Scale
 
 NOT_RANDOM = [Normalize(), aug.CenterShift(), aug.CropBox(1.0), aug.InstanceTargets(SCANNET20), aug.NormalizeColor(),

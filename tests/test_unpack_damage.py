@@ -33,8 +33,8 @@ from scannet_prep.archive.frames import compress, decompress, encode_seek_table,
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import END_OF_ARCHIVE, INDEX_NAME, ArchiveKind, Head, encode_header
 from scannet_prep.archive.source import PipeSource
-from scannet_prep.errors import ArchiveError, ScanNetPrepError
-from scannet_prep.progress import Progress
+from scannet_prep.base.errors import ArchiveError, ScanNetPrepError
+from scannet_prep.base.progress import Progress
 from scannet_prep.stages import info, unpack, verify
 
 

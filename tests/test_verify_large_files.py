@@ -8,7 +8,7 @@ from commands import TEST, TRAIN, Verify, check_one, raw_file, relative, run_mai
 from large_files import DEPTH, make_stream, make_zip
 
 from scannet_prep.raw.lock import digest_file, encode_lock
-from scannet_prep.release import FRAMES, MESH
+from scannet_prep.release.files import FRAMES, MESH
 from scannet_prep.synthetic import write_release
 
 STREAM, LABELS = make_stream(), make_zip()

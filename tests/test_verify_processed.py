@@ -14,14 +14,14 @@ from archives import flip
 from commands import TEST, TRAIN, VAL, Verify, check_one, edit_json, look_or_die, raw_file, relative, run_main
 
 from scannet_prep import official_scenes
-from scannet_prep.files import Fingerprint
+from scannet_prep.base.files import Fingerprint
+from scannet_prep.base.typed_json import to_plain
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import encode_processed, read_processed
-from scannet_prep.release import INFO, MESH, SEGMENTS
-from scannet_prep.scene import SceneId
+from scannet_prep.release.files import INFO, MESH, SEGMENTS
+from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.finding import CheckTask, Findings, look_at_scenes
 from scannet_prep.synthetic import write_release
-from scannet_prep.typed_json import to_plain
 
 OTHER = str(official_scenes("train")[-1])
 # Given the processed folder and the scene.

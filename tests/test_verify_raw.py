@@ -14,8 +14,8 @@ from commands import edit_json as edit
 from commands import patch as overwrite
 
 from scannet_prep import official_scenes
-from scannet_prep.labels import LABEL_MAP_NAME
-from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTATION_KINDS, SEGMENTS, FileKind
+from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTATION_KINDS, SEGMENTS, FileKind
+from scannet_prep.release.labels import LABEL_MAP_NAME
 from scannet_prep.synthetic import make_scene, write_release, write_scene
 
 FOLDER = f"scans/{TRAIN}"

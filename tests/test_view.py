@@ -18,7 +18,7 @@ from test_renderer import decode_png
 from tiny import COLORS, aggregation_file, group, process_tiny
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, render
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 from scannet_prep.evaluation import InstancePrediction
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.mesh import read_mesh
@@ -241,7 +241,7 @@ def test_render_refuses_another_label_set_than_that_of_the_sample(root: Path) ->
 
 
 def test_importing_the_dataset_loads_nothing_that_draws() -> None:
-    code = "import sys, scannet_prep.dataset\nprint([name for name in sys.modules if 'scannet_prep.view' in name])"
+    code = "import sys, scannet_prep.training.dataset\nprint([name for name in sys.modules if 'scannet_prep.view' in name])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

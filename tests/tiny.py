@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.labels import builtin_label_map
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, encode_processed, parse_processed
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.release.labels import builtin_label_map
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.make_scene import process_scene
 
 SCENE_ID = "scene0000_00"

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scannet_prep.__main__ import main
-from scannet_prep.release import DATA_EFFICIENT_KINDS, FRAMES, KINDS, LABEL_MAP, TEST_FRAMES
+from scannet_prep.release.files import DATA_EFFICIENT_KINDS, FRAMES, KINDS, LABEL_MAP, TEST_FRAMES
 
 # What the official script takes and this one does not, and why.
 _REFUSED = {

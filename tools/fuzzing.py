@@ -27,13 +27,13 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     """For each kind of file a whole one in `folder`, and what reads it."""
     from scannet_prep.archive import open_archive
     from scannet_prep.export.manifest import read_export
-    from scannet_prep.labels import read_label_map
     from scannet_prep.processed.manifest import read_manifest
     from scannet_prep.processed.scene import ProcessOptions, read_processed
     from scannet_prep.raw.info import read_scan_info
     from scannet_prep.raw.lock import read_lock
     from scannet_prep.raw.mesh import read_labels_mesh, read_mesh
     from scannet_prep.raw.segments import read_aggregation, read_segments
+    from scannet_prep.release.labels import read_label_map
     from scannet_prep.stages import export, pack, process
     from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 
@@ -78,7 +78,7 @@ KINDS = (
 
 def attempt(path: Path, read: Reader, data: bytes) -> None:
     """Read bytes; only errors of this package may come of it."""
-    from scannet_prep.errors import ScanNetPrepError
+    from scannet_prep.base.errors import ScanNetPrepError
 
     path.write_bytes(data)
     try:

@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from scannet_prep.base.errors import ContentError, FileError, MissingFileError, ScanNetPrepError, UsageError
+from scannet_prep.base.files import make_directory, read_file, write_atomically
 from scannet_prep.cli.main import main as run_command
-from scannet_prep.errors import ContentError, FileError, MissingFileError, ScanNetPrepError, UsageError
 from scannet_prep.evaluation import SemanticScores
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, encode_lines
-from scannet_prep.files import make_directory, read_file, write_atomically
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.scene import Split
-from scannet_prep.splits import official_scenes
+from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
+from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.scene import Split
+from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages.export.planning import check_target
-from scannet_prep.stages.foreign_arrays import load_arrays, load_scores, parse_lines
 
 _CHUNK_END = len(".chunk_x")
 

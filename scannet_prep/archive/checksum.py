@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from scannet_prep.archive.source import SUFFIX
-from scannet_prep.errors import ArchiveError
-from scannet_prep.files import Buffer, open_file, read_file
+from scannet_prep.base.errors import ArchiveError
+from scannet_prep.base.files import Buffer, open_file, read_file
 
 CHECKSUM_SUFFIX = f"{SUFFIX}.sha256"
 

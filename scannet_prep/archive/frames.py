@@ -20,8 +20,8 @@ import zstandard
 
 from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES, MAX_INDEX_BYTES
 from scannet_prep.archive.source import ByteSource, Stream
-from scannet_prep.errors import ContentError
-from scannet_prep.files import Buffer
+from scannet_prep.base.errors import ContentError
+from scannet_prep.base.files import Buffer
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -16,11 +16,11 @@ from typing import TypeAlias
 from scannet_prep.archive import frames, layout, reader
 from scannet_prep.archive.layout import ArchiveKind, Head, Index, StoredGroup
 from scannet_prep.archive.source import ByteSource, PipeSource, Place, Stream, find_missing_shards, open_source
-from scannet_prep.errors import ArchiveError, ContentError, UsageError
-from scannet_prep.failures import list_some
+from scannet_prep.base.errors import ArchiveError, ContentError, UsageError
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.typed_json import make_decoder, parse_json
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
-from scannet_prep.progress import Progress
-from scannet_prep.typed_json import make_decoder, parse_json
 
 Wants = Callable[[str, str], bool]
 # Called with a group whose content has been checked, and with its tar bytes.

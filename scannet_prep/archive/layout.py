@@ -15,13 +15,13 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from scannet_prep.backports import StrEnum
-from scannet_prep.errors import ContentError, UsageError
-from scannet_prep.files import Buffer
+from scannet_prep.base.backports import StrEnum
+from scannet_prep.base.errors import ContentError, UsageError
+from scannet_prep.base.files import Buffer
+from scannet_prep.base.typed_json import Count, encode_json, make_decoder, parse_json
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.splits import find_official_split
-from scannet_prep.typed_json import Count, encode_json, make_decoder, parse_json
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import find_official_split
 
 OWN_PREFIX = ".scannet-prep/"
 FORMAT_NAME = f"{OWN_PREFIX}format.json"

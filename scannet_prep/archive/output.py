@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 from scannet_prep.archive.checksum import Digest, checksum_path, encode_checksum
 from scannet_prep.archive.source import SUFFIX, Stream, find_shards, open_source
 from scannet_prep.archive.writer import Contents
-from scannet_prep.errors import FileError, NotOnServerError
-from scannet_prep.files import (
+from scannet_prep.base.errors import FileError, NotOnServerError
+from scannet_prep.base.files import (
     make_directory,
     put_in_place,
     remove_file,
@@ -23,7 +23,7 @@ from scannet_prep.files import (
     write_if_changed,
     write_temporary,
 )
-from scannet_prep.progress import Progress
+from scannet_prep.base.progress import Progress
 
 PIPE_NAME = "standard output"
 

@@ -10,14 +10,14 @@ from shlex import quote
 from scannet_prep.archive import frames, layout
 from scannet_prep.archive.layout import ArchiveKind, Index, Member, StoredGroup
 from scannet_prep.archive.source import SUFFIX, ByteSource, Place, find_missing_shards, open_source
-from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError, UsageError
-from scannet_prep.files import Buffer
-from scannet_prep.foreign import describe_beginning
+from scannet_prep.base.errors import ArchiveError, ContentError, ForeignFileError, UsageError
+from scannet_prep.base.file_kinds import describe_beginning
+from scannet_prep.base.files import Buffer
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 from scannet_prep.processed.npz import FORCE_HINT
 from scannet_prep.processed.reader import SceneSource
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions, describe_other_format
-from scannet_prep.scene import Split
+from scannet_prep.release.scene import Split
 
 LOOK_BYTES = 1 << 18
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from scannet_prep.errors import ArchiveError, MissingFileError
-from scannet_prep.files import describe_kind
+from scannet_prep.base.errors import ArchiveError, MissingFileError
+from scannet_prep.base.files import describe_kind
 
 SUFFIX = ".tar.zst"
 

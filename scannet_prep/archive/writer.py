@@ -11,10 +11,10 @@ from pathlib import Path
 
 from scannet_prep.archive import frames, layout
 from scannet_prep.archive.layout import Head, Index, StoredGroup
-from scannet_prep.errors import FileError
-from scannet_prep.files import Fingerprint, open_file
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.files import Fingerprint, open_file
+from scannet_prep.base.progress import Progress
 from scannet_prep.processed.npz import again_hint
-from scannet_prep.progress import Progress
 
 # In the index and the seek table, and of the frame's own framing; more than there is.
 _EXTRA_BYTES_PER_FILE = 400

@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.units import parse_duration, parse_size
 from scannet_prep.cli.console import print_out
-from scannet_prep.errors import UsageError
-from scannet_prep.scene import Split
-from scannet_prep.units import parse_duration, parse_size
+from scannet_prep.release.scene import Split
 
 if TYPE_CHECKING:
     from scannet_prep.cli.console import Console

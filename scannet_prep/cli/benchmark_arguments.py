@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.errors import UsageError
 from scannet_prep.cli.arguments import CommandParser, Container, path_argument, place_argument
-from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
-    from scannet_prep.labels import LabelSet
+    from scannet_prep.release.labels import LabelSet
 
 
 def add_prediction_arguments(parser: CommandParser, place: str) -> None:
@@ -34,7 +34,7 @@ def add_labels_argument(parser: Container, text: str) -> None:
 
 def _label_set_argument(text: str) -> LabelSet:
     """Parse the name of a label set."""
-    from scannet_prep.labels import parse_label_set
+    from scannet_prep.release.labels import parse_label_set
 
     try:
         return parse_label_set(text)

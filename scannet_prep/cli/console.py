@@ -16,11 +16,11 @@ from itertools import zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from scannet_prep.errors import OutputError
-from scannet_prep.failures import list_some
-from scannet_prep.progress import Progress
-from scannet_prep.space import format_bytes
-from scannet_prep.units import format_duration
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.errors import OutputError
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.units import format_duration
 
 if TYPE_CHECKING:
     from scannet_prep.stages.export import ExportReport
@@ -124,7 +124,7 @@ class Console(Progress):
             OutputError: Standard output cannot be written, for example because the disk is full.
         """
         if self.is_json:
-            from scannet_prep.typed_json import to_plain
+            from scannet_prep.base.typed_json import to_plain
 
             fields: dict[str, object] = {"exit_status": status}
             if self.command:

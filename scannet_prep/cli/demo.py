@@ -17,10 +17,10 @@ import shutil
 import sys
 from pathlib import Path
 
+from scannet_prep.base.units import format_duration
 from scannet_prep.cli.arguments import CommandParser, add_jobs_argument, jobs_from, path_argument
 from scannet_prep.cli.console import Console
-from scannet_prep.release import TERMS_URL
-from scannet_prep.units import format_duration
+from scannet_prep.release.files import TERMS_URL
 
 
 def add_arguments(parser: CommandParser) -> None:

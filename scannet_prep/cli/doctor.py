@@ -25,9 +25,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.units import format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count
-from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
     from scannet_prep.stages.doctor import DoctorReport
@@ -47,7 +47,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command. Of several ranks, only the first speaks on standard output."""
-    from scannet_prep.release import BASE_URL
+    from scannet_prep.release.files import BASE_URL
     from scannet_prep.stages import doctor
 
     place, environ = str(arguments.place or ""), os.environ

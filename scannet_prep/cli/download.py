@@ -39,6 +39,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.units import format_duration
 from scannet_prep.cli.arguments import (
     CommandParser,
     add_selection_arguments,
@@ -51,9 +54,6 @@ from scannet_prep.cli.arguments import (
     size_argument,
 )
 from scannet_prep.cli.console import Console, format_count, format_table
-from scannet_prep.errors import UsageError
-from scannet_prep.space import format_bytes
-from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
     from scannet_prep.stages.download import DownloadPlan, DownloadReport
@@ -102,7 +102,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
-    from scannet_prep.release import BASE_URL
+    from scannet_prep.release.files import BASE_URL
     from scannet_prep.remote.gate import TransferPolicy
     from scannet_prep.stages import download
 
@@ -189,7 +189,7 @@ def _describe_needed(plan: DownloadPlan) -> str:
 
 def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
     """Show how many files of each type and split are there, and how much is to be fetched."""
-    from scannet_prep.release import LABELS_MESH
+    from scannet_prep.release.files import LABELS_MESH
 
     counts = Counter((file.kind, file.split) for file in plan.files)
     complete = Counter((file.kind, file.split) for file in plan.files if file.local_path in plan.complete)

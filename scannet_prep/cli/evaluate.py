@@ -20,12 +20,12 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
 from scannet_prep.cli.console import Console, describe_list, format_count, format_table
-from scannet_prep.errors import UsageError
-from scannet_prep.failures import list_some
-from scannet_prep.scene import Split
+from scannet_prep.release.scene import Split
 
 if TYPE_CHECKING:
     from scannet_prep.evaluation.scores import Numbers
@@ -47,8 +47,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    from scannet_prep.predictions.reader import find_predictions
     from scannet_prep.stages import evaluate
-    from scannet_prep.stages.predictions import find_predictions
 
     if arguments.confusion and arguments.task == "instance":
         raise UsageError("instances have no confusion matrix", "leave out --confusion, or pass --task semantic")

@@ -20,13 +20,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, describe_made, format_count
 from scannet_prep.export import FORMATS
-from scannet_prep.failures import list_some
-from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.export import ExportPlan

@@ -19,12 +19,12 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, describe_list, format_count, format_splits
-from scannet_prep.errors import UsageError
-from scannet_prep.failures import list_some
-from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.info import Info

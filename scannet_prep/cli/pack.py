@@ -22,12 +22,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.units import format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count
-from scannet_prep.errors import UsageError
-from scannet_prep.failures import list_some
-from scannet_prep.space import format_bytes
-from scannet_prep.units import format_duration
 
 if TYPE_CHECKING:
     from scannet_prep.processed.scene import ProcessOptions
@@ -55,8 +55,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
+    from scannet_prep.base.memory import keep_freed_memory
     from scannet_prep.stages import pack
-    from scannet_prep.workers import keep_freed_memory
 
     folders = [word for word in arguments.places if word != _PIPE]
     if len(folders) > 1:

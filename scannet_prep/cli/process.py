@@ -23,10 +23,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, describe_made, format_count
-from scannet_prep.failures import list_some
-from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport

@@ -18,10 +18,10 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from scannet_prep.base.disk import format_bytes
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
 from scannet_prep.cli.console import Console, format_count
-from scannet_prep.space import format_bytes
 
 if TYPE_CHECKING:
     from scannet_prep.stages.submit import SubmissionReport

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.errors import ContentError
+from scannet_prep.base.errors import ContentError
 from scannet_prep.evaluation.scores import (
     Numbers,
     Scores,
@@ -26,7 +26,7 @@ from scannet_prep.evaluation.scores import (
     check_truth,
     to_array,
 )
-from scannet_prep.labels import LabelSet
+from scannet_prep.release.labels import LabelSet
 
 MIN_VERTICES = 100
 """Instances with fewer vertices count neither in the ground truth nor in predictions."""

@@ -9,11 +9,11 @@ of the group: with `--labels-from ply`, the vertices of one group may have sever
 
 from __future__ import annotations
 
-from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.base.errors import ScanNetPrepError
 from scannet_prep.export.format import ExportedScene, ExportFormat, encode_lines
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.scene import Split
+from scannet_prep.release.scene import Split
 
 _MAX_INSTANCES = 999
 

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import FileError, UsageError
-from scannet_prep.files import Buffer, Fingerprint
-from scannet_prep.geometry import move_columns
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.base.errors import FileError, UsageError
+from scannet_prep.base.files import Buffer, Fingerprint
+from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release import SEGMENTS
-from scannet_prep.scene import Split
+from scannet_prep.release.files import SEGMENTS
+from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.scene import Split
 
 _MAX_LINES = 1 << 14
 

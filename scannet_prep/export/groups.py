@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import AnnotatedGroup
-from scannet_prep.errors import RawFileError, ScanNetPrepError
-from scannet_prep.labels import LabelSet
+from scannet_prep.base.errors import RawFileError, ScanNetPrepError
+from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.segments import read_segments
-from scannet_prep.release import SEGMENTS
+from scannet_prep.release.files import SEGMENTS
+from scannet_prep.release.labels import LabelSet
 
 TEST_SEGMENTS_NEEDED = (
     "the release has no segments of test scenes; make them with ScanNet's Segmentator and give its folder of "

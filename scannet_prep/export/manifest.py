@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import ContentError, FileError, MissingFileError
+from scannet_prep.base.errors import ContentError, FileError, MissingFileError
+from scannet_prep.base.failures import SceneFailure
+from scannet_prep.base.files import Fingerprint, read_file, write_if_changed
+from scannet_prep.base.typed_json import make_decoder, parse_json, to_plain
+from scannet_prep.base.version import VERSION
 from scannet_prep.export import EXPORT_NAME
-from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Fingerprint, read_file, write_if_changed
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.typed_json import make_decoder, parse_json, to_plain
-from scannet_prep.version import VERSION
+from scannet_prep.release.scene import SceneId, Split
 
 _KIND = "scannet_prep export"
 _FORMAT_VERSION = 1

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.base.errors import ScanNetPrepError
 from scannet_prep.export.format import ExportedScene, ExportFormat, convert_scene, encode_lines, encode_npy
 from scannet_prep.export.groups import (
     TEST_SEGMENTS_NEEDED,
@@ -28,10 +28,10 @@ from scannet_prep.export.groups import (
     segments_of,
     table_by_group,
 )
-from scannet_prep.labels import SCANNET20
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
+from scannet_prep.release.labels import SCANNET20
+from scannet_prep.release.scene import SceneId, Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
 _MAX_GROUP_ID = 998

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import AnnotatedGroup
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 from scannet_prep.export.format import (
     ExportedScene,
     ExportFormat,
@@ -36,9 +35,10 @@ from scannet_prep.export.groups import (
     segments_of,
     table_by_group,
 )
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.scene import Split
+from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.scene import Split
 
 # The 18 classes of VoteNet, by nyu40 id; two are spelt as the programs do.
 _BOX_CLASSES = {

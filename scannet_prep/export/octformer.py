@@ -27,11 +27,11 @@ from scannet_prep.export.format import (
     convert_scene,
     encode_lines,
 )
-from scannet_prep.labels import SCANNET200
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.scene import Split
-from scannet_prep.splits import official_scenes
+from scannet_prep.release.labels import SCANNET200
+from scannet_prep.release.scene import Split
+from scannet_prep.release.splits import official_scenes
 
 
 class OctFormer(ExportFormat):

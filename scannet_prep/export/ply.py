@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ScanNetPrepError
+from scannet_prep.base.errors import ScanNetPrepError
+from scannet_prep.base.files import Buffer
 from scannet_prep.export.format import ExportedScene, ExportFormat, ExportOptions, convert_scene, encode_bytes
-from scannet_prep.files import Buffer
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.scene import Split
+from scannet_prep.release.scene import Split
 from scannet_prep.view.coloring import color_numbers
 
 _HEADER = """\

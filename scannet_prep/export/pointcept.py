@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.export.format import ExportedScene, ExportFormat, convert_scene, encode_npy
-from scannet_prep.labels import SCANNET20, SCANNET200
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.scene import Split
+from scannet_prep.release.labels import SCANNET20, SCANNET200
+from scannet_prep.release.scene import Split
 
 _IGNORE_ID = -1
 

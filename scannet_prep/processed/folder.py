@@ -15,8 +15,8 @@ from shlex import quote
 
 import msgspec
 
-from scannet_prep.errors import FileError, MissingFileError, OldFormatError, ProcessedFileError
-from scannet_prep.files import (
+from scannet_prep.base.errors import FileError, MissingFileError, OldFormatError, ProcessedFileError
+from scannet_prep.base.files import (
     Fingerprint,
     make_directory,
     read_file,
@@ -39,8 +39,8 @@ from scannet_prep.processed.scene import (
     parse_processed,
     read_processed,
 )
-from scannet_prep.release import TERMS_URL
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.release.files import TERMS_URL
+from scannet_prep.release.scene import SceneId, Split
 
 TERMS_NAME = "TERMS.txt"
 FAILED_NAME = "failed.txt"

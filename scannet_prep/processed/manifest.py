@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError, FileError, MissingFileError, OldFormatError
-from scannet_prep.failures import SceneFailure
-from scannet_prep.files import Fingerprint, read_file
-from scannet_prep.labels import LabelSet
+from scannet_prep.base.errors import ContentError, FileError, MissingFileError, OldFormatError
+from scannet_prep.base.failures import SceneFailure
+from scannet_prep.base.files import Fingerprint, read_file
+from scannet_prep.base.typed_json import Count, Crc32, make_decoder, parse_json, to_plain
 from scannet_prep.processed.npz import FORCE_HINT
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, describe_other_format
-from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import SceneWarning
-from scannet_prep.typed_json import Count, Crc32, make_decoder, parse_json, to_plain
+from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.scene import Split
+from scannet_prep.release.scene_warnings import SceneWarning
 
 MANIFEST_NAME = "manifest.json"
 

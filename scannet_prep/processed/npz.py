@@ -23,8 +23,8 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ProcessedFileError
-from scannet_prep.files import Buffer
+from scannet_prep.base.errors import ProcessedFileError
+from scannet_prep.base.files import Buffer
 
 ALIGNMENT_BYTES = 64
 FORCE_HINT = "process the folder again: scannet-prep process --force"

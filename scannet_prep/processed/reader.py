@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import FileError, MissingFileError, ProcessedFileError, UsageError
-from scannet_prep.files import Buffer, open_file
+from scannet_prep.base.errors import FileError, MissingFileError, ProcessedFileError, UsageError
+from scannet_prep.base.files import Buffer, open_file
 from scannet_prep.processed.folder import FolderState, find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry, read_manifest
 from scannet_prep.processed.npz import again_hint
 from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions
-from scannet_prep.scene import Split
+from scannet_prep.release.scene import Split
 
 # Room for each scene. Only what is written takes memory; a file that is larger, as with faces, is not kept.
 _BYTES_PER_VERTEX, _MORE_BYTES = 64, 1 << 20

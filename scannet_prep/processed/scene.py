@@ -16,15 +16,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import MAX_GROUPS, AnnotatedGroup, measure_groups
-from scannet_prep.errors import ContentError, ProcessedFileError, UsageError
-from scannet_prep.files import Buffer, Fingerprint, open_file, read_file
-from scannet_prep.labels import MAX_NYU40_ID, SCANNET20, SCANNET200, LabelSet
+from scannet_prep.base.errors import ContentError, ProcessedFileError, UsageError
+from scannet_prep.base.files import Buffer, Fingerprint, open_file, read_file
+from scannet_prep.base.memory import find_worker
+from scannet_prep.base.typed_json import make_decoder, parse_json, to_plain
+from scannet_prep.processed.annotate import MAX_GROUPS, AnnotatedGroup, measure_groups
 from scannet_prep.processed.npz import FORCE_HINT, NpzReader, again_hint, encode_npz
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.scene_warnings import SceneWarning
-from scannet_prep.typed_json import make_decoder, parse_json, to_plain
-from scannet_prep.workers import find_worker
+from scannet_prep.release.labels import MAX_NYU40_ID, SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene_warnings import SceneWarning
 
 # Raised whenever the bytes of a processed folder, or their interpretation, change.
 FORMAT_VERSION: Literal[2] = 2

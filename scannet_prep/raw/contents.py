@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeAlias
 
-from scannet_prep.files import Buffer, read_file
+from scannet_prep.base.files import Buffer, read_file
 from scannet_prep.raw.info import ScanInfo, parse_scan_info
 from scannet_prep.raw.mesh import LabelsMesh, Mesh, map_mesh, parse_labels_mesh, parse_mesh
 from scannet_prep.raw.segments import (
@@ -14,7 +14,7 @@ from scannet_prep.raw.segments import (
     parse_aggregation,
     parse_segments,
 )
-from scannet_prep.release import FileKind
+from scannet_prep.release.files import FileKind
 
 RawContent: TypeAlias = Mesh | LabelsMesh | Segmentation | Aggregation | ScanInfo
 """The content of a file of a scene."""

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import RawFileError
-from scannet_prep.files import Buffer, read_file
-from scannet_prep.foreign import LOOK_BYTES, describe_beginning
+from scannet_prep.base.errors import RawFileError
+from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.files import Buffer, read_file
 from scannet_prep.raw.layout import download_hint
-from scannet_prep.release import INFO
+from scannet_prep.release.files import INFO
 
 # A shift by 1,000 km belongs to no room. Points that are moved by less stay within float32.
 _MAX_NUMBER = 1_000_000

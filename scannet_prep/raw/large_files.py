@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scannet_prep.raw.sensor_stream import check_sensor_stream
 from scannet_prep.raw.zip_file import check_zip
-from scannet_prep.release import Content
+from scannet_prep.release.files import Content
 
 LARGE_FILE_CHECKS: dict[Content, Callable[[Path, Callable[[int], None]], None]] = {
     "zip": check_zip,

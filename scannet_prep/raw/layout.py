@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.errors import FileError, MissingFileError
-from scannet_prep.files import describe_kind, is_hidden_or_temporary
-from scannet_prep.release import (
+from scannet_prep.base.errors import FileError, MissingFileError
+from scannet_prep.base.files import describe_kind, is_hidden_or_temporary
+from scannet_prep.release.files import (
     AGGREGATION,
     HIGH_RESOLUTION_AGGREGATION,
     KINDS,
@@ -23,7 +23,7 @@ from scannet_prep.release import (
     TASKS_DIR,
     FileKind,
 )
-from scannet_prep.scene import SceneId
+from scannet_prep.release.scene import SceneId
 
 _SCENE_ID_LENGTH = len("scene0000_00")
 _OTHER_FOLDERS = {*SPLIT_DIRS.values(), TASKS_DIR}  # of the release

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import RawFileError
-from scannet_prep.files import open_file, read_file
+from scannet_prep.base.errors import RawFileError
+from scannet_prep.base.files import open_file, read_file
 
 LOCK_NAME = "scannet.lock"
 

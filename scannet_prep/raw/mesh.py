@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import RawFileError
-from scannet_prep.files import Buffer, open_file
-from scannet_prep.foreign import LOOK_BYTES, describe_beginning
+from scannet_prep.base.errors import RawFileError
+from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.files import Buffer, open_file
 from scannet_prep.raw.layout import download_hint
-from scannet_prep.release import MESH
+from scannet_prep.release.files import MESH
 
 if TYPE_CHECKING:
     import plyfile

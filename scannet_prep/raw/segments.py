@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import compile_parser
-from scannet_prep.errors import RawFileError
-from scannet_prep.files import Buffer, read_file
-from scannet_prep.foreign import LOOK_BYTES, describe_beginning
-from scannet_prep.number_lists import parse_plain_list
+from scannet_prep.base.compiled import compile_parser
+from scannet_prep.base.errors import RawFileError
+from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.files import Buffer, read_file
+from scannet_prep.base.number_lists import parse_plain_list
+from scannet_prep.base.typed_json import make_decoder
 from scannet_prep.raw.layout import download_hint
-from scannet_prep.release import AGGREGATION, SEGMENTS
-from scannet_prep.typed_json import make_decoder
+from scannet_prep.release.files import AGGREGATION, SEGMENTS
 
 # A number that takes the place of a long list, and that no file contains.
 _PLACEHOLDER = 987_654_321_987_654_321

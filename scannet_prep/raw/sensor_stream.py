@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import deflate
 
-from scannet_prep.errors import FileError
-from scannet_prep.files import open_file
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.files import open_file
 
 _VERSION = 4
 _START = struct.Struct("<IQ")  # version, length of the name

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from scannet_prep.errors import FileError
-from scannet_prep.files import open_file
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.files import open_file
 
 _PIECE_BYTES = 1 << 20
 _MAX_TAIL_BYTES = (1 << 16) + 200  # of the end records, with the longest comment

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 
 # As httpx and curl read them, in this order: the first that is set replaces certifi's authorities.
 _VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from scannet_prep.errors import (
+from scannet_prep.base.errors import (
     ArchiveError,
     CertificateError,
     FileError,
@@ -27,7 +27,7 @@ from scannet_prep.errors import (
     TransferError,
     UsageError,
 )
-from scannet_prep.files import Buffer
+from scannet_prep.base.files import Buffer
 from scannet_prep.remote.authorities import check_authorities
 from scannet_prep.remote.source import RemoteSource
 

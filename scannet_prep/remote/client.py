@@ -16,7 +16,8 @@ import requests
 import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from scannet_prep.errors import CertificateError, ScanNetPrepError, ServerDownError
+from scannet_prep.base.errors import CertificateError, ScanNetPrepError, ServerDownError
+from scannet_prep.base.version import CONTACT_URL, VERSION
 from scannet_prep.remote.authorities import check_authorities
 from scannet_prep.remote.gate import TransferPolicy
 from scannet_prep.remote.trouble import (
@@ -28,7 +29,6 @@ from scannet_prep.remote.trouble import (
     raise_for_status,
     translate,
 )
-from scannet_prep.version import CONTACT_URL, VERSION
 
 _PIECE_BYTES = 1 << 20
 _MAX_CONNECTIONS = 64

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scannet_prep.errors import ServerDownError, TransferError
+from scannet_prep.base.errors import ServerDownError, TransferError
+from scannet_prep.base.units import format_duration
 from scannet_prep.remote.trouble import AttemptError
-from scannet_prep.units import format_duration
 
 PROGRESS_BYTES = 16 * 1024
 """A request that breaks off before it has brought so many bytes has failed."""

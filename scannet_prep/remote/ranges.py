@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.errors import ServerDownError, TransferError, UsageError
-from scannet_prep.foreign import describe_beginning
+from scannet_prep.base.errors import ServerDownError, TransferError, UsageError
+from scannet_prep.base.file_kinds import describe_beginning
 from scannet_prep.remote.client import Answer, Client
 from scannet_prep.remote.gate import PROGRESS_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.source import RemoteSource

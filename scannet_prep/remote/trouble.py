@@ -16,7 +16,7 @@ import urllib3
 import urllib3.util.ssl_match_hostname
 from requests import exceptions as kinds
 
-from scannet_prep.errors import (
+from scannet_prep.base.errors import (
     CertificateError,
     NotOnServerError,
     ProxyError,

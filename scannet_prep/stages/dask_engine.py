@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 
-from scannet_prep.errors import UsageError
-from scannet_prep.version import VERSION
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.version import VERSION
 
 _CONNECT_TIMEOUT_S = 30
 _HINT_INSTALL = 'pip install "scannet-prep[dask]", here and in the environment of the workers'

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
-from scannet_prep.dataset import ScanNet
-from scannet_prep.errors import OutputError, UsageError
-from scannet_prep.files import make_directory, write_atomically
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.errors import OutputError, UsageError
+from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.progress import Progress
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.progress import Progress
-from scannet_prep.release import BASE_URL
-from scannet_prep.scene import Split
-from scannet_prep.space import format_bytes
-from scannet_prep.splits import official_scenes
+from scannet_prep.release.files import BASE_URL
+from scannet_prep.release.scene import Split
+from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages import download, pack, process, view
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
+from scannet_prep.training.dataset import ScanNet
 
 _SCENE_COUNTS = {Split.TRAIN: 6, Split.VAL: 3, Split.TEST: 2}
 _VERTICES = 20_000

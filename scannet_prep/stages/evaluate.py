@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.dataset import ScanNet
+from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.progress import Progress
 from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
-from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.labels import LabelSet
-from scannet_prep.progress import Progress
-from scannet_prep.splits import official_scenes
-from scannet_prep.stages.predicted_ids import check_predicted_ids
-from scannet_prep.stages.predictions import Predictions, Task
+from scannet_prep.predictions.ids import check_predicted_ids
+from scannet_prep.predictions.reader import Predictions, Task
+from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.splits import official_scenes
+from scannet_prep.training.dataset import ScanNet
 from scannet_prep.view.charts import draw_confusion
 
 _SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}

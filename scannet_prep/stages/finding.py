@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from scannet_prep.errors import FileError, WorkerDiedError
-from scannet_prep.failures import explain
-from scannet_prep.progress import Progress
-from scannet_prep.scene import SceneId
+from scannet_prep.base.errors import FileError, WorkerDiedError
+from scannet_prep.base.failures import explain
+from scannet_prep.base.progress import Progress
+from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.pool import run_tasks
 
 Arguments = ParamSpec("Arguments")

@@ -14,9 +14,9 @@ from pathlib import Path
 from scannet_prep.archive.layout import ArchiveKind, Head
 from scannet_prep.archive.reader import open_archives
 from scannet_prep.archive.source import Place, find_missing_shards
+from scannet_prep.base.progress import Progress
 from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.progress import Progress
 from scannet_prep.raw.layout import (
     RawScene,
     find_raw_scenes,
@@ -25,10 +25,10 @@ from scannet_prep.raw.layout import (
     has_segmentation_files,
 )
 from scannet_prep.raw.mesh import count_elements
-from scannet_prep.release import MESH
-from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
-from scannet_prep.splits import find_official_split
+from scannet_prep.release.files import MESH
+from scannet_prep.release.scene import Split
+from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
+from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.finding import Finding, Findings
 from scannet_prep.tree import find_folder, identify_tree
 

@@ -21,21 +21,28 @@ from scannet_prep.archive.output import PIPE_NAME, WrittenArchive, find_same, wo
 from scannet_prep.archive.reader import Archive
 from scannet_prep.archive.source import SUFFIX, find_shards, shard_path
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, iter_archive
-from scannet_prep.errors import FileError, ForeignFileError, NotOnServerError, OutputError, ScanNetPrepError, UsageError
-from scannet_prep.files import is_hidden_or_temporary, output_error
+from scannet_prep.base.errors import (
+    FileError,
+    ForeignFileError,
+    NotOnServerError,
+    OutputError,
+    ScanNetPrepError,
+    UsageError,
+)
+from scannet_prep.base.files import is_hidden_or_temporary, output_error
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.typed_json import encode_json
+from scannet_prep.base.version import VERSION
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import MANIFEST_NAME, encode_manifest
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
-from scannet_prep.progress import Progress
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
-from scannet_prep.release import ACCEPTANCE_NAME, MESH, SPLIT_DIRS
-from scannet_prep.scene import Split
-from scannet_prep.splits import find_official_split
+from scannet_prep.release.files import ACCEPTANCE_NAME, MESH, SPLIT_DIRS
+from scannet_prep.release.scene import Split
+from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.tree import identify_tree
-from scannet_prep.typed_json import encode_json
-from scannet_prep.version import VERSION
 
 _PASSED_OVER = (layout.OWN_PREFIX.rstrip("/"), ACCEPTANCE_NAME)
 _PROGRAM = f"scannet-prep {VERSION}"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.errors import UnknownSceneError
-from scannet_prep.failures import SceneFailure
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.splits import find_official_split, read_scene_list
+from scannet_prep.base.errors import UnknownSceneError
+from scannet_prep.base.failures import SceneFailure
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import find_official_split, read_scene_list
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ from string import Template
 from typing import Any
 from urllib.parse import parse_qs
 
-from scannet_prep.errors import UsageError
-from scannet_prep.failures import explain
-from scannet_prep.labels import SCANNET20, SCANNET200
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.failures import explain
+from scannet_prep.base.version import VERSION
 from scannet_prep.processed.manifest import SceneEntry
+from scannet_prep.release.labels import SCANNET20, SCANNET200
 from scannet_prep.stages.view import Viewing
-from scannet_prep.version import VERSION
 from scannet_prep.view.page import hash_source, make_page, read_asset
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene

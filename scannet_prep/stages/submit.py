@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.progress import Progress
 from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES
 from scannet_prep.export.format import encode_lines
-from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.labels import LabelSet
-from scannet_prep.progress import Progress
-from scannet_prep.scene import Split
-from scannet_prep.splits import official_scenes
-from scannet_prep.stages.predicted_ids import check_predicted_ids
-from scannet_prep.stages.predictions import Predictions, Task, find_predictions
+from scannet_prep.predictions.ids import check_predicted_ids
+from scannet_prep.predictions.reader import Predictions, Task, find_predictions
+from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.scene import Split
+from scannet_prep.release.splits import official_scenes
 
 LEFT_OUT_REASONS = {
     "other": "wall, floor, or none of the classes",

@@ -11,10 +11,10 @@ from shlex import quote
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import ArchiveError
-from scannet_prep.failures import SceneFailure
-from scannet_prep.files import make_directory, run_lock
-from scannet_prep.progress import Progress
+from scannet_prep.base.errors import ArchiveError
+from scannet_prep.base.failures import SceneFailure
+from scannet_prep.base.files import make_directory, run_lock
+from scannet_prep.base.progress import Progress
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack_target import AGAIN_HINT, Target
 

@@ -13,16 +13,15 @@ import msgspec
 
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, Member, StoredGroup, find_scene
-from scannet_prep.errors import (
+from scannet_prep.base.errors import (
     FileError,
     MissingFileError,
     OutputError,
     ScanNetPrepError,
     UnknownSceneError,
 )
-from scannet_prep.export import is_export
-from scannet_prep.failures import SceneFailure, list_some
-from scannet_prep.files import (
+from scannet_prep.base.failures import SceneFailure, list_some
+from scannet_prep.base.files import (
     Buffer,
     Fingerprint,
     has_content,
@@ -31,6 +30,8 @@ from scannet_prep.files import (
     write_atomically,
     write_if_changed,
 )
+from scannet_prep.base.version import VERSION
+from scannet_prep.export import is_export
 from scannet_prep.processed import folder as lists
 from scannet_prep.processed import manifest as manifests
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
@@ -38,12 +39,11 @@ from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import parse_meta
 from scannet_prep.raw import lock as locks
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry
-from scannet_prep.release import ACCEPTANCE_NAME
-from scannet_prep.scene import Split
-from scannet_prep.splits import find_official_split, read_scene_list
+from scannet_prep.release.files import ACCEPTANCE_NAME
+from scannet_prep.release.scene import Split
+from scannet_prep.release.splits import find_official_split, read_scene_list
 from scannet_prep.stages.selection import Selection
 from scannet_prep.tree import identify_tree
-from scannet_prep.version import VERSION
 
 _ELSEWHERE = "unpack into another folder with -o DIR"
 AGAIN_HINT = "copy or fetch the archive again, then run the same command: it takes just what is missing"

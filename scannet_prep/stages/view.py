@@ -12,23 +12,23 @@ from shlex import quote
 from typing import Literal, TypeAlias
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import (
+from scannet_prep.base.errors import (
     FileError,
     MissingFileError,
     ProcessedFileError,
     UnknownSceneError,
     UsageError,
 )
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.files import Buffer, check_is_folder, make_directory, write_atomically
+from scannet_prep.base.progress import Progress
 from scannet_prep.export.ply import encode_ply
-from scannet_prep.failures import list_some
-from scannet_prep.files import Buffer, check_is_folder, make_directory, write_atomically
-from scannet_prep.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET200, LabelSet
 from scannet_prep.place import ProcessedPlace, open_place
+from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
-from scannet_prep.progress import Progress
-from scannet_prep.scene import SceneId
-from scannet_prep.stages.predictions import Predictions, Task, find_prediction_files
+from scannet_prep.release.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET200, LabelSet
+from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.selection import Selection, parse_scene_ids
 from scannet_prep.tree import is_archive
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene

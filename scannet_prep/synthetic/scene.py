@@ -15,10 +15,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 from scannet_prep.raw.segments import Group
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.splits import find_official_split
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import find_official_split
 from scannet_prep.synthetic.room import SHELL, Piece, cosine_and_sine, furnish_room
 
 MIN_VERTICES = 500

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
-from scannet_prep.labels import LabelSet
+from scannet_prep.base.errors import UsageError
+from scannet_prep.release.labels import LabelSet
 
 Ints: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = NDArray[Any]  # an array of the vertices by axis, (3, N)

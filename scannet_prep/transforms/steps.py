@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.random import Generator
 
-from scannet_prep.backports import dataclass_transform
-from scannet_prep.errors import UsageError
+from scannet_prep.base.backports import dataclass_transform
+from scannet_prep.base.errors import UsageError
 from scannet_prep.transforms import arguments
 from scannet_prep.transforms.draft import AnySample, Draft
 

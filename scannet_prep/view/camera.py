@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 
 _VIEWS = {
     "orbit": (-60.0, 40.0),

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import AnnotatedGroup
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 from scannet_prep.evaluation.instance import NO_INSTANCES, InstancePrediction
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.scene import Split
+from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.scene import Split
 
 UNLABELED = "unlabeled"
 UNLABELED_COLOR = (100, 100, 100)

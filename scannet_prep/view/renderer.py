@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 from scannet_prep.view.camera import Camera
 from scannet_prep.view.coloring import Color, Coloring, ViewedScene
 from scannet_prep.view.png import LINE_HEIGHT, draw_text, measure_text

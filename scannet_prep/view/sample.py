@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, parse_label_set
+from scannet_prep.base.errors import UsageError
+from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet, parse_label_set
 from scannet_prep.view.camera import Camera
 from scannet_prep.view.coloring import (
     UNLABELED,

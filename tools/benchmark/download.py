@@ -18,8 +18,8 @@ from benchmark.rejections import describe_rejections, measure_rejections
 from benchmark.release_host import Network, serve
 from benchmark.scenes import make_scenes
 from scannet_prep.raw.lock import digest_file
-from scannet_prep.release import BASE_URL
-from scannet_prep.scene import SceneId
+from scannet_prep.release.files import BASE_URL
+from scannet_prep.release.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import FileOutcome
 from scannet_prep.stages.download.tasks import check_file

@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from scannet_prep.compiled import compile_geometry
+from scannet_prep.base.compiled import compile_geometry
 
 
 def describe_machine() -> dict[str, str]:

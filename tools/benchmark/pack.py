@@ -19,12 +19,12 @@ from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.layout import FORMAT_NAME, ArchiveKind, Head
 from scannet_prep.archive.writer import Contents, SourceFile, SourceGroup, iter_archive
-from scannet_prep.files import Fingerprint, write_atomically
+from scannet_prep.base.files import Fingerprint, write_atomically
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, encode_manifest
 from scannet_prep.processed.scene import ProcessOptions, encode_processed, read_processed
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.splits import official_scenes
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages import pack, process
 
 if TYPE_CHECKING:

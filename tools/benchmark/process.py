@@ -14,13 +14,13 @@ from benchmark import memory, reference
 from benchmark.scenes import make_scenes
 from benchmark.timing import load_npz, time_call
 from scannet_prep import ScanNet
-from scannet_prep.files import put_in_place
-from scannet_prep.labels import SCANNET200, builtin_label_map
+from scannet_prep.base.files import put_in_place
+from scannet_prep.base.memory import keep_freed_memory
 from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.release.labels import SCANNET200, builtin_label_map
 from scannet_prep.stages import process
 from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.process.scene_worker import ProcessContext, make_scene_file
-from scannet_prep.workers import keep_freed_memory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.release_host import Network, serve
-from scannet_prep.scene import SceneId
+from scannet_prep.release.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.selection import Selection
 

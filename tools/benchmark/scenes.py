@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
-from scannet_prep.scene import Split
-from scannet_prep.splits import official_scenes
+from scannet_prep.release.scene import Split
+from scannet_prep.release.splits import official_scenes
 from scannet_prep.synthetic import SyntheticScene, make_scene, write_label_map, write_scene
 
 if TYPE_CHECKING:

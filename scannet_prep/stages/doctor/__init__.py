@@ -21,9 +21,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from shlex import quote
 
+from scannet_prep.base.typed_json import make_decoder, parse_json
 from scannet_prep.stages.doctor.check import Check, Severity
 from scannet_prep.stages.doctor.probes import DEFAULT_PLACE, PROBES, check_machine, make_check
-from scannet_prep.typed_json import make_decoder, parse_json
 
 _CHECK = make_decoder(Check)
 _LIMIT_S = 7.0

@@ -19,12 +19,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TypeVar
 
-from scannet_prep.errors import ScanNetPrepError
-from scannet_prep.space import RESERVE_BYTES, RESERVE_FILES, format_bytes
+from scannet_prep.base.disk import RESERVE_BYTES, RESERVE_FILES, format_bytes
+from scannet_prep.base.errors import ScanNetPrepError
+from scannet_prep.base.typed_json import encode_json
+from scannet_prep.base.version import VERSION
 from scannet_prep.stages.doctor.check import Check
 from scannet_prep.stages.granted import find_granted_cores, find_granted_memory
-from scannet_prep.typed_json import encode_json
-from scannet_prep.version import VERSION
 
 DEFAULT_PLACE = "data/processed"
 
@@ -156,7 +156,7 @@ def check_scenes(check: Check, place: str) -> None:
 
 def _check_raw_scenes(check: Check, raw_dir: Path) -> None:
     from scannet_prep.raw.layout import find_raw_scenes
-    from scannet_prep.splits import read_scene_list
+    from scannet_prep.release.splits import read_scene_list
 
     check.message = f"{raw_dir}: {len(find_raw_scenes(raw_dir)):,} raw scenes"
     list_path = raw_dir / "failed.txt"

@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from scannet_prep.errors import ScanNetPrepError, UsageError
+from scannet_prep.base.errors import ScanNetPrepError, UsageError
+from scannet_prep.base.version import VERSION
 from scannet_prep.stages.doctor import DoctorReport
 from scannet_prep.stages.doctor.check import Check
-from scannet_prep.version import VERSION
 
 Results = dict[int, dict[str, Any]]
 
@@ -200,8 +200,8 @@ def _find_facts(place: str, rank: int, world_size: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from scannet_prep.dataset import ScanNet
-    from scannet_prep.sampling.samplers import PointBudgetBatchSampler
+    from scannet_prep.training.dataset import ScanNet
+    from scannet_prep.training.samplers import PointBudgetBatchSampler
 
     with ScanNet(place, split="train") as dataset:
         sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=rank, world_size=world_size)

@@ -10,15 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep import release
-from scannet_prep.errors import UsageError
-from scannet_prep.files import check_is_folder
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.files import check_is_folder
 from scannet_prep.raw.lock import LockEntry, read_locks
-from scannet_prep.release import BASE_URL, FileKind
+from scannet_prep.release import files as release
+from scannet_prep.release.files import BASE_URL, FileKind
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import official_scenes
 from scannet_prep.remote.transfer import aria2_path, partial_path
 from scannet_prep.remote.trouble import is_server_address, public_url
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.splits import official_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
 
 

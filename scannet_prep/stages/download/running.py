@@ -30,23 +30,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep import release
-from scannet_prep.errors import OutputError, ServerDownError, UsageError
-from scannet_prep.files import make_directory, run_lock, write_if_changed
+from scannet_prep.base.disk import check_space, format_bytes
+from scannet_prep.base.errors import OutputError, ServerDownError, UsageError
+from scannet_prep.base.files import make_directory, run_lock, write_if_changed
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.units import format_duration
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
-from scannet_prep.progress import Progress
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks
+from scannet_prep.release import files as release
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import read_scene_list
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
 from scannet_prep.remote.transfer import Partial, ask_for_end
 from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.space import check_space, format_bytes
-from scannet_prep.splits import read_scene_list
 from scannet_prep.stages.download.planning import DownloadPlan
 from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker
 from scannet_prep.stages.download.terms import HOW_TO_SIGN, has_accepted_terms, record_acceptance
-from scannet_prep.units import format_duration
 
 _MAX_JOBS = 8  # the server belongs to a university chair
 _POLL_INTERVAL_S = 0.02  # the longest time between two looks at the clock

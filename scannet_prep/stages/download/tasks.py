@@ -13,14 +13,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from scannet_prep.backports import StrEnum
-from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
-from scannet_prep.files import open_file, output_error, read_file
-from scannet_prep.labels import LABEL_MAP_HINT, describe_differences, read_label_map
+from scannet_prep.base.backports import StrEnum
+from scannet_prep.base.errors import DiskFullError, FileError, OutputError, TransferError
+from scannet_prep.base.files import open_file, output_error, read_file
 from scannet_prep.raw.contents import parse_raw_file, read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_bytes, digest_file, read_locks
-from scannet_prep.release import (
+from scannet_prep.release.files import (
     AGGREGATION,
     BASE_URL,
     INPUT_KINDS,
@@ -29,11 +28,12 @@ from scannet_prep.release import (
     MESH,
     SEGMENTS,
 )
+from scannet_prep.release.labels import LABEL_MAP_HINT, describe_differences, read_label_map
+from scannet_prep.release.scene import Split
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES
 from scannet_prep.remote.transfer import Partial, aria2_path
 from scannet_prep.remote.trouble import FEW_TRIES, MANY_TRIES, AttemptError, public_url
-from scannet_prep.scene import Split
 from scannet_prep.stages.download.planning import DownloadPlan, RemoteFile
 
 # Kinds of files of a scene that have to fit together.

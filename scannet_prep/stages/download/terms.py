@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from scannet_prep.files import make_directory, write_atomically
-from scannet_prep.release import TERMS_URL
+from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.release.files import TERMS_URL
 
 TERMS_NAME = "terms_accepted.txt"
 

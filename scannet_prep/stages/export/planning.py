@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import MissingFileError, UsageError
+from scannet_prep.base.errors import MissingFileError, UsageError
+from scannet_prep.base.files import check_is_folder
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions
 from scannet_prep.export.manifest import ExportManifest, read_export
-from scannet_prep.files import check_is_folder
 from scannet_prep.place import ProcessedPlace, open_place
-from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import WarningKind
+from scannet_prep.release.scene import Split
+from scannet_prep.release.scene_warnings import WarningKind
 from scannet_prep.stages.selection import Selection
 
 _HINT_NEW_FOLDER = "choose a new folder with -o"

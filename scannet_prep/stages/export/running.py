@@ -16,11 +16,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scannet_prep.errors import FileError
-from scannet_prep.export import EXPORT_NAME
-from scannet_prep.export.manifest import ExportEntry, ExportManifest, write_export
-from scannet_prep.failures import SceneFailure
-from scannet_prep.files import (
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.failures import SceneFailure
+from scannet_prep.base.files import (
     Fingerprint,
     make_directory,
     remove_file,
@@ -28,14 +26,16 @@ from scannet_prep.files import (
     run_lock,
     write_if_changed,
 )
+from scannet_prep.base.progress import Progress
+from scannet_prep.export import EXPORT_NAME
+from scannet_prep.export.manifest import ExportEntry, ExportManifest, write_export
 from scannet_prep.processed.folder import (
     FAILED_NAME,
     prepare_folder,
     read_unfinished,
     write_failed_list,
 )
-from scannet_prep.progress import Progress
-from scannet_prep.scene import Split
+from scannet_prep.release.scene import Split
 from scannet_prep.stages.export.planning import ExportPlan, check_target
 from scannet_prep.stages.export.scene_worker import (
     ExportContext,

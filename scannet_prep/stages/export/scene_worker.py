@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.errors import FileError, ProcessedFileError, ScanNetPrepError
+from scannet_prep.base.errors import FileError, ProcessedFileError, ScanNetPrepError
+from scannet_prep.base.files import Buffer, Fingerprint, make_directory, output_error
 from scannet_prep.export.format import ExportFormat, ProcessedFile
 from scannet_prep.export.manifest import ExportEntry
-from scannet_prep.files import Buffer, Fingerprint, make_directory, output_error
 from scannet_prep.place import ProcessedPlace
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, check_meta, parse_processed

@@ -18,21 +18,21 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep import release
-from scannet_prep.annotate import Annotation, annotate, find_contradictions, measure_groups
-from scannet_prep.errors import AnnotationError, FileError, MissingFileError
-from scannet_prep.files import Fingerprint, read_file
-from scannet_prep.geometry import points_and_normals
-from scannet_prep.labels import MAX_NYU40_ID, LabelMap
+from scannet_prep.base.errors import AnnotationError, FileError, MissingFileError
+from scannet_prep.base.files import Fingerprint, read_file
+from scannet_prep.base.version import VERSION
+from scannet_prep.processed.annotate import Annotation, annotate, find_contradictions, measure_groups
+from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, SceneMeta
 from scannet_prep.raw.contents import parse_raw_file
 from scannet_prep.raw.info import ScanInfo
 from scannet_prep.raw.layout import RawScene, download_hint
 from scannet_prep.raw.mesh import LabelsMesh, Mesh
 from scannet_prep.raw.segments import Aggregation, Segmentation
-from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import SceneWarning, WarningKind
-from scannet_prep.version import VERSION
+from scannet_prep.release import files as release
+from scannet_prep.release.labels import MAX_NYU40_ID, LabelMap
+from scannet_prep.release.scene import Split
+from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 

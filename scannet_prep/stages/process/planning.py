@@ -15,23 +15,23 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.errors import (
+from scannet_prep.base.errors import (
     FileError,
     MissingFileError,
     OldFormatError,
     RawFileError,
     UsageError,
 )
+from scannet_prep.base.failures import SceneFailure, list_some
+from scannet_prep.base.files import check_is_folder
 from scannet_prep.export import is_export
-from scannet_prep.failures import SceneFailure, list_some
-from scannet_prep.files import check_is_folder
-from scannet_prep.labels import LABEL_MAP_HINT, LabelMap, describe_differences, label_map_for
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest, read_manifest, read_old_options
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
-from scannet_prep.release import SPLIT_DIRS
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.release.files import SPLIT_DIRS
+from scannet_prep.release.labels import LABEL_MAP_HINT, LabelMap, describe_differences, label_map_for
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason, has_errors
 from scannet_prep.stages.process.seen import SeenScene, look_at, read_seen

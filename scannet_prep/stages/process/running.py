@@ -10,23 +10,24 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scannet_prep.compiled import MIN_SCENES
-from scannet_prep.errors import LockedError
-from scannet_prep.failures import SceneFailure
-from scannet_prep.files import (
+from scannet_prep.base.compiled import MIN_SCENES
+from scannet_prep.base.disk import check_space
+from scannet_prep.base.errors import LockedError
+from scannet_prep.base.failures import SceneFailure
+from scannet_prep.base.files import (
     make_directory,
     put_in_place,
     remove_file,
     remove_temporaries,
     run_lock,
 )
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.version import VERSION
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry
-from scannet_prep.progress import Progress
-from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
-from scannet_prep.space import check_space
-from scannet_prep.splits import find_official_split
+from scannet_prep.release.scene import Split
+from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
+from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.process.planning import ProcessPlan, read_folder
 from scannet_prep.stages.process.scene_worker import (
     FinishedScene,
@@ -36,7 +37,6 @@ from scannet_prep.stages.process.scene_worker import (
 )
 from scannet_prep.stages.process.seen import read_seen, write_seen
 from scannet_prep.stages.scene_job import SceneJob
-from scannet_prep.version import VERSION
 
 # Measured on the release: a processed scene takes 0.55 of the bytes of its mesh, or 1.1 with faces.
 _SIZE_OF_MESH = 0.6

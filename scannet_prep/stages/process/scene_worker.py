@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.backports import StrEnum
-from scannet_prep.errors import AnnotationError, FileError
-from scannet_prep.files import Fingerprint, read_file, write_temporary
-from scannet_prep.labels import LabelMap
+from scannet_prep.base.backports import StrEnum
+from scannet_prep.base.errors import AnnotationError, FileError
+from scannet_prep.base.files import Fingerprint, read_file, write_temporary
 from scannet_prep.processed.folder import read_entry
 from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.processed.scene import (
@@ -27,9 +26,10 @@ from scannet_prep.processed.scene import (
     parse_processed,
 )
 from scannet_prep.raw.layout import RawScene, download_hint
-from scannet_prep.release import AGGREGATION, INFO, LABELS_MESH, MESH, SPLIT_DIRS
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SPLIT_DIRS
+from scannet_prep.release.labels import LabelMap
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process.make_scene import (
     RawFiles,
     find_raw_files,

@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import ContentError, FileError, OutputError
-from scannet_prep.files import read_file, write_if_changed
-from scannet_prep.labels import LabelMap
+from scannet_prep.base.errors import ContentError, FileError, OutputError
+from scannet_prep.base.files import read_file, write_if_changed
+from scannet_prep.base.typed_json import encode_json, make_decoder, parse_json
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.release import INPUT_KINDS
-from scannet_prep.scene import Split
-from scannet_prep.typed_json import encode_json, make_decoder, parse_json
+from scannet_prep.release.files import INPUT_KINDS
+from scannet_prep.release.labels import LabelMap
+from scannet_prep.release.scene import Split
 
 SEEN_NAME = ".scannet-prep-seen.json"
 

@@ -10,10 +10,10 @@ from shlex import quote
 import numpy as np
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError
-from scannet_prep.files import make_directory, write_atomically
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.scene import Split
+from scannet_prep.release.scene import Split
 from scannet_prep.stages.finding import CheckTask, Findings, sort_findings
 from scannet_prep.stages.report.comparison import Comparison, compare
 from scannet_prep.stages.report.figures import Report, make_report

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, MissingFileError, UsageError
-from scannet_prep.files import Fingerprint, read_file
-from scannet_prep.labels import LABEL_MAP_NAME, find_label_map
+from scannet_prep.base.errors import FileError, MissingFileError, UsageError
+from scannet_prep.base.files import Fingerprint, read_file
+from scannet_prep.base.typed_json import to_plain
 from scannet_prep.processed.manifest import SceneEntry, parse_manifest
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
-from scannet_prep.release import INPUT_KINDS
-from scannet_prep.scene import SceneId
+from scannet_prep.release.files import INPUT_KINDS
+from scannet_prep.release.labels import LABEL_MAP_NAME, find_label_map
+from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, sort_findings
 from scannet_prep.stages.report.source import Reading, Source, Table, open_source
 from scannet_prep.tree import is_archive
-from scannet_prep.typed_json import to_plain
 
 Facts = Mapping[str, str]
 Differences = Mapping[str, tuple[str, str]]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from scannet_prep.failures import list_some
-from scannet_prep.labels import SCANNET20, SCANNET200
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.failures import list_some
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.scene import Split
-from scannet_prep.scene_warnings import WarningSummary, summarize_warnings
-from scannet_prep.space import format_bytes
-from scannet_prep.splits import official_scenes
+from scannet_prep.release.labels import SCANNET20, SCANNET200
+from scannet_prep.release.scene import Split
+from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
+from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages.finding import Finding
 from scannet_prep.stages.info import count_by_split
 from scannet_prep.stages.report.measures import SceneMeasures

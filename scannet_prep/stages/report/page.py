@@ -8,11 +8,11 @@ from importlib import resources
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from scannet_prep.release import TERMS_URL
+from scannet_prep.base.version import VERSION
+from scannet_prep.release.files import TERMS_URL
 from scannet_prep.stages.report.comparison import Comparison
 from scannet_prep.stages.report.figures import MEASURES, Report
 from scannet_prep.stages.report.source import Table
-from scannet_prep.version import VERSION
 from scannet_prep.view.charts import SERIES, draw_bars, draw_histogram
 from scannet_prep.view.markup import Child, element, to_html
 from scannet_prep.view.page import hash_source

@@ -9,9 +9,14 @@ from typing import NamedTuple, TypeVar
 
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import Place
-from scannet_prep.errors import FileError, TransferError
-from scannet_prep.files import Fingerprint
-from scannet_prep.labels import (
+from scannet_prep.base.errors import FileError, TransferError
+from scannet_prep.base.files import Fingerprint
+from scannet_prep.base.progress import Progress
+from scannet_prep.place import ProcessedPlace, open_place
+from scannet_prep.processed.manifest import SceneEntry
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, check_meta, parse_processed
+from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.release.labels import (
     LABEL_MAP_NAME,
     LabelMap,
     builtin_label_map,
@@ -19,12 +24,7 @@ from scannet_prep.labels import (
     find_label_map,
     label_map_for,
 )
-from scannet_prep.place import ProcessedPlace, open_place
-from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, check_meta, parse_processed
-from scannet_prep.progress import Progress
-from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, look_at_scenes
 from scannet_prep.stages.process.make_scene import process_scene
 from scannet_prep.stages.selection import Selection, select_scenes

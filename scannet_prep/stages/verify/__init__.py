@@ -14,11 +14,11 @@ from scannet_prep.archive.checksum import check_checksum
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.archive.source import FileSource, Place
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.progress import Progress
 from scannet_prep.export import is_export
-from scannet_prep.progress import Progress
-from scannet_prep.scene import Split
-from scannet_prep.splits import official_scenes
+from scannet_prep.release.scene import Split
+from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages.finding import Finding, Findings, look_at_scenes, sort_findings
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.verify import export, processed, raw

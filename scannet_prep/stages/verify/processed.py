@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.errors import OldFormatError
-from scannet_prep.files import Fingerprint, read_file
+from scannet_prep.base.errors import OldFormatError
+from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.selection import Selection
 

@@ -14,20 +14,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from scannet_prep import release
-from scannet_prep.annotate import find_contradictions
-from scannet_prep.failures import list_some
-from scannet_prep.labels import (
-    LABEL_MAP_HINT,
-    LABEL_MAP_NAME,
-    LabelMap,
-    builtin_label_map,
-    describe_differences,
-    find_label_map,
-    read_label_map,
-)
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.progress import Progress
+from scannet_prep.processed.annotate import find_contradictions
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.progress import Progress
 from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
 from scannet_prep.raw.layout import (
@@ -39,9 +29,19 @@ from scannet_prep.raw.layout import (
 )
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_lock, read_locks
 from scannet_prep.raw.mesh import LabelsMesh
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.scene_warnings import WarningKind
-from scannet_prep.splits import find_official_split
+from scannet_prep.release import files as release
+from scannet_prep.release.labels import (
+    LABEL_MAP_HINT,
+    LABEL_MAP_NAME,
+    LabelMap,
+    builtin_label_map,
+    describe_differences,
+    find_label_map,
+    read_label_map,
+)
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene_warnings import WarningKind
+from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.finding import CheckTask, Finding, Findings
 from scannet_prep.stages.process.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.stages.selection import Selection, select_scenes

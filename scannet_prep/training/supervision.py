@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
-from scannet_prep.labels import LabelSet
+from scannet_prep.base.errors import UsageError
+from scannet_prep.release.labels import LabelSet
 
 Formula: TypeAlias = Literal["inverse", "inverse_sqrt", "median_frequency", "log"]
 

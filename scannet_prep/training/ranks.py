@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from scannet_prep.errors import UsageError
-from scannet_prep.number_lists import check_number
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.number_lists import check_number
 
 _HINT_GIVE_RANK = (
     "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"

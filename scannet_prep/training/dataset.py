@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.annotate import AnnotatedGroup
-from scannet_prep.annotated_points import read_points
-from scannet_prep.concat import ConcatDataset
-from scannet_prep.errors import (
+from scannet_prep.base.errors import (
     ProcessedFileError,
     ScanNetPrepError,
     TransformError,
     UnknownSceneError,
     UsageError,
 )
-from scannet_prep.labels import LabelSet, parse_label_set
-from scannet_prep.number_lists import check_number
+from scannet_prep.base.memory import find_worker
+from scannet_prep.base.number_lists import check_number
+from scannet_prep.base.signatures import describe_call_fault
+from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader, again_hint
 from scannet_prep.processed.reader import FolderReader, SceneCache, SceneSource
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
-from scannet_prep.sample import Dataset, SampleT_co, refuse_default_collation
-from scannet_prep.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.signatures import describe_call_fault
-from scannet_prep.splits import find_official_split, read_scene_list
-from scannet_prep.supervision import ClassCounts, check_points, count_classes, limit_annotation
-from scannet_prep.workers import find_worker
+from scannet_prep.release.labels import LabelSet, parse_label_set
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import find_official_split, read_scene_list
+from scannet_prep.training.annotated_points import read_points
+from scannet_prep.training.concat import ConcatDataset
+from scannet_prep.training.sample import Dataset, SampleT_co, refuse_default_collation
+from scannet_prep.training.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
+from scannet_prep.training.supervision import ClassCounts, check_points, count_classes, limit_annotation
 
 SplitName: TypeAlias = Literal["train", "val", "test"]
 

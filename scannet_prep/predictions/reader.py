@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.archive.source import Place
-from scannet_prep.dataset import ScanNet
-from scannet_prep.errors import ContentError, FileError, MissingFileError, UsageError
+from scannet_prep.base.errors import ContentError, FileError, MissingFileError, UsageError
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.files import read_file
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
 from scannet_prep.evaluation.scores import check_integers
-from scannet_prep.failures import list_some
-from scannet_prep.files import read_file
-from scannet_prep.labels import LabelSet, parse_label_set
 from scannet_prep.place import open_place
-from scannet_prep.scene import SceneId, Split
-from scannet_prep.stages.foreign_arrays import load_arrays, load_scores, parse_lines
+from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
+from scannet_prep.release.labels import LabelSet, parse_label_set
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.training.dataset import ScanNet
 from scannet_prep.tree import check_is_no_export
 
 Task: TypeAlias = Literal["semantic", "instance"]

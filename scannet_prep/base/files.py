@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 import deflate
 
-from scannet_prep.errors import (
+from scannet_prep.base.errors import (
     DiskFullError,
     FileError,
     LockedError,
@@ -32,7 +32,7 @@ from scannet_prep.errors import (
     OutputError,
     ScanNetPrepError,
 )
-from scannet_prep.typed_json import Count, Crc32
+from scannet_prep.base.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

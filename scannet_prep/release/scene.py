@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from scannet_prep.backports import StrEnum
-from scannet_prep.errors import UnknownSceneError, UsageError
+from scannet_prep.base.backports import StrEnum
+from scannet_prep.base.errors import UnknownSceneError, UsageError
 
 _SCENE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
 

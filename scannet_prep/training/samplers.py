@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
-from scannet_prep.number_lists import check_number
-from scannet_prep.sample import refuse_wrapper
-from scannet_prep.sampling.keys import SceneKey
-from scannet_prep.sampling.plan import Plan, flatten, make_plan, pack, sum_loads
-from scannet_prep.sampling.ranks import RankedSampler
-from scannet_prep.version import VERSION
+from scannet_prep.base.errors import UsageError
+from scannet_prep.base.number_lists import check_number
+from scannet_prep.base.version import VERSION
+from scannet_prep.training.keys import SceneKey
+from scannet_prep.training.plan import Plan, flatten, make_plan, pack, sum_loads
+from scannet_prep.training.ranks import RankedSampler
+from scannet_prep.training.sample import refuse_wrapper
 
 _STATE_VERSION = 4
 _HINT_FRESH_EPOCH = "to start the epoch again, leave the state out and call set_epoch(epoch)"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.compiled import compile_geometry
+from scannet_prep.base.compiled import compile_geometry
 
 # Faces are gone through in parts whose arrays stay in the processor's cache.
 _FACES_AT_ONCE = 16_384

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.errors import ScanNetPrepError, WorkerDiedError
+from scannet_prep.base.errors import ScanNetPrepError, WorkerDiedError
 
 
 @dataclass(frozen=True, slots=True)

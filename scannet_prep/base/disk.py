@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from scannet_prep.errors import DiskFullError
+from scannet_prep.base.errors import DiskFullError
 
 RESERVE_BYTES = 200_000_000
 RESERVE_FILES = 100

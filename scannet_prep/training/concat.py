@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
-from scannet_prep.labels import LabelSet
-from scannet_prep.sample import Dataset, refuse_wrapper
-from scannet_prep.supervision import ClassCounts
+from scannet_prep.base.errors import UsageError
+from scannet_prep.release.labels import LabelSet
+from scannet_prep.training.sample import Dataset, refuse_wrapper
+from scannet_prep.training.supervision import ClassCounts
 
 _JOIN = "ConcatDataset([train, val]), or train + val"
 

@@ -13,10 +13,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import FileError
+from scannet_prep.base.errors import FileError
 from scannet_prep.evaluation.instance import NO_INSTANCES
-from scannet_prep.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
-from scannet_prep.stages.predictions import Predictions
+from scannet_prep.predictions.reader import Predictions
+from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
 
 MAX_UNKNOWN_SHARE = 0.01
 """Share of the predictions that may be none of the classes."""

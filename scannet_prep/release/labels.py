@@ -14,10 +14,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from scannet_prep.errors import RawFileError, UsageError
-from scannet_prep.failures import list_some
-from scannet_prep.files import read_file
-from scannet_prep.release import LABEL_MAP
+from scannet_prep.base.errors import RawFileError, UsageError
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.files import read_file
+from scannet_prep.release.files import LABEL_MAP
 
 if TYPE_CHECKING:
     import numpy as np

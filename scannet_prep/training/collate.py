@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep import workers
-from scannet_prep.errors import UsageError
+from scannet_prep.base import memory as workers
+from scannet_prep.base.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor

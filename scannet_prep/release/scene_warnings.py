@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scannet_prep.backports import StrEnum
-from scannet_prep.typed_json import Count
+from scannet_prep.base.backports import StrEnum
+from scannet_prep.base.typed_json import Count
 
 
 class WarningKind(StrEnum):

@@ -10,8 +10,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from scannet_prep.files import read_file
-from scannet_prep.scene import SceneId, Split
+from scannet_prep.base.files import read_file
+from scannet_prep.release.scene import SceneId, Split
 
 
 @cache

@@ -7,7 +7,7 @@ import operator
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import UsageError
+from scannet_prep.base.errors import UsageError
 
 _ZERO = ord("0")
 # The most digits that int64 holds, whatever they are.

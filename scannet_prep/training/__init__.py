@@ -1,0 +1,1 @@
+"""What a training job imports: datasets, samplers, batches, class weights."""
