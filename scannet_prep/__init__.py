@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOMES = {
-    "collation": ("Batch", "collate", "collate_torch"),
-    "concat": ("ConcatDataset",),
-    "dataset": ("ScanNet",),
-    "errors": ("ScanNetPrepError",),
-    "labels": ("SCANNET20", "SCANNET200", "LabelClass", "LabelSet"),
+    "training.collate": ("Batch", "collate", "collate_torch"),
+    "training.concat": ("ConcatDataset",),
+    "training.dataset": ("ScanNet",),
+    "base.errors": ("ScanNetPrepError",),
+    "release.labels": ("SCANNET20", "SCANNET200", "LabelClass", "LabelSet"),
     "processed.scene": ("ProcessedScene", "read_processed"),
-    "sampling.keys": ("WithEpoch",),
-    "sampling.samplers": ("EvalSampler", "PointBudgetBatchSampler"),
-    "scene": ("SceneId", "Split"),
-    "splits": ("official_scenes",),
+    "training.keys": ("WithEpoch",),
+    "training.samplers": ("EvalSampler", "PointBudgetBatchSampler"),
+    "release.scene": ("SceneId", "Split"),
+    "release.splits": ("official_scenes",),
     "view.sample": ("render",),
 }
 

@@ -249,7 +249,7 @@ def write_table(
         name: `scenes`, `classes` (of both label sets) or `instances`.
         place: See above.
         path: Where to write it; its name ends in `.csv`, `.json` or `.parquet`. None for a text.
-        certificates: Of addresses, whom to trust: a file or folder of authorities, True for those of certifi, False
+        certificates: Of addresses, whom to trust: a file or folder of authorities, True for the usual ones, False
             to accept any certificate.
 
     Returns:

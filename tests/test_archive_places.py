@@ -180,6 +180,15 @@ def test_authority_in_ssl_cert_file_is_trusted_for_archives(
         assert run(command, f"{server.origin}{ROOT}a.tar.zst")[0] == 0
 
 
+def test_authority_in_ssl_cert_file_is_trusted_by_the_dataset(
+    archive_path: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
+    with ReleaseServer(archive_path.parent, certificate=authority[1]) as server:
+        server.files[f"{ROOT}a.tar.zst"] = archive_path
+        assert len(ScanNet(f"{server.origin}{ROOT}a.tar.zst", split="train")) == 1
+
+
 @pytest.fixture
 def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
     """Of the processed folder: a scene each."""

@@ -292,6 +292,14 @@ def test_an_authority_is_named_for_buckets_as_for_web_servers(
     secure.server.shutdown()
 
 
+def test_folder_of_authorities_in_ssl_cert_dir_does_not_concern_buckets(
+    server: BucketServer, archive: Path, authority_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.put("dir/scannet.tar.zst", archive.read_bytes())
+    monkeypatch.setenv("SSL_CERT_DIR", str(authority_dir))
+    assert run_main("info", URL).status == 0
+
+
 def test_pack_writes_the_same_bytes_and_knows_what_is_new(server: BucketServer, whole_dir: Path, archive: Path) -> None:
     words = ("pack", whole_dir / "processed", "-o", URL)
     first, again = run_main(*words, "--json").json, run_main(*words, "--json").json

@@ -335,6 +335,23 @@ def test_status_is_drawn_within_80_columns_though_nothing_is_counted() -> None:
     assert any("down, retry in 30 s]" in line and len(line) <= 80 for line in lines)
 
 
+def test_rate_on_the_bar_falls_when_less_arrives_while_a_status_is_shown() -> None:
+    program = """if True:
+        import time
+        from scannet_prep.cli.console import Console
+        progress = Console()
+        with progress.work("download", 21_000_000_000, "B"):
+            time.sleep(0.2)
+            progress.advance(9_450_000_000)
+            for _ in range(20):
+                time.sleep(0.11)
+                progress.status("3,412/7,766 files")
+                progress.advance()
+    """
+    *rates, _ = re.findall(r"([0-9.]+[kMG]?)B/s, 3,412/7,766", run_on_terminal([PYTHON, "-c", program], 80)[1])
+    assert rates[-1] != rates[0]  # the one after them is the mean of the run
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_fits_60_columns_and_its_examples_are_commands(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "60")

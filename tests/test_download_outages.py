@@ -14,6 +14,7 @@ from release_server import (
     LABEL_MAP_URL_PATH,
     Cut,
     Fault,
+    Gzip,
     Header,
     NoLength,
     Page,
@@ -139,7 +140,12 @@ def test_a_server_that_stays_down_ends_it_and_is_told_once(server: ReleaseServer
 
 @pytest.mark.parametrize(
     ("fault", "hint"),
-    [(Status(403), "signed terms"), (Status(404), "in a browser"), (Page(), "login page of your network")],
+    [
+        (Status(403), "signed terms"),
+        (Status(404), "in a browser"),
+        (Page(), "login page of your network"),
+        (Gzip(), "a mirror of it"),
+    ],
 )
 def test_refused_from_the_start_it_soon_stops(server: ReleaseServer, tmp_path: Path, fault: Fault, hint: str) -> None:
     scene_ids = [f"scene{number:04d}_00" for number in range(30)]

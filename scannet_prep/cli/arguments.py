@@ -233,18 +233,14 @@ def add_trust_arguments(parser: Container) -> None:
 
 
 def certificates_from(arguments: argparse.Namespace, console: Console) -> bool | Path:
-    """Return the authorities to trust. Without an option, the environment decides.
+    """Return the authorities to trust.
 
     Returns:
-        A file or folder; True for those of certifi; False to accept any certificate. For False,
+        A file or folder; True for the usual ones; False to accept any certificate. For False,
         this prints one warning, instead of the one that urllib3 prints at every request.
     """
-    import os
-
-    from scannet_prep.remote.authorities import find_authorities
-
     if not arguments.insecure:
-        return arguments.ca_bundle or find_authorities(os.environ)
+        return arguments.ca_bundle or True
     from urllib3.exceptions import InsecureRequestWarning
 
     console.warn(

@@ -59,6 +59,7 @@ class Console(Progress):
     has_progress: bool = True
     _started_s: float = field(default_factory=time.monotonic)
     _bar: Any = None
+    _status_drawn_s: float = 0.0  # on the clock of `time.time`, as tqdm's
 
     @property
     def seconds(self) -> float:
@@ -176,6 +177,8 @@ class Console(Progress):
         else:
             options["unit"] = f" {unit}"
         self._bar = tqdm(
+            # Every count may draw. By default, tqdm waits for as many as came together before.
+            miniters=1,
             total=total or None,  # tqdm takes None for an unknown total
             desc=title,
             smoothing=0.1,
@@ -191,14 +194,17 @@ class Console(Progress):
 
     def status(self, text: str) -> None:
         """Show a text beside the count, also while the count does not change."""
-        self._bar.set_postfix_str(text, refresh=False)
-        if self._bar.disable:
+        bar = self._bar
+        bar.set_postfix_str(text, refresh=False)
+        if bar.disable:
             return
-        # As often as tqdm draws by itself.
+        # tqdm draws by itself when something is counted. Its `last_print_t` must stay as it is,
+        # because the rate is computed from it.
         now_s = time.time()
-        if now_s - self._bar.last_print_t >= self._bar.mininterval:
-            self._bar.refresh()
-            self._bar.last_print_t = now_s
+        silent_s = now_s - max(bar.last_print_t, self._status_drawn_s)
+        if silent_s >= 1.5 * bar.mininterval:
+            bar.refresh()
+            self._status_drawn_s = now_s
 
     def note(self, message: str) -> None:
         """Write a line above the bar."""

@@ -1,6 +1,7 @@
 """Certificate authorities: a file or a folder with those that a connection trusts.
 
-Without one, connections trust the authorities in the package certifi, not those of the operating system.
+If neither the caller nor the environment names one, connections trust the authorities in the package certifi, not
+those of the operating system.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _HINT = (
 
 
 def find_authorities(environ: Mapping[str, str]) -> bool | Path:
-    """Find the file or folder of authorities that an environment names; True if it names none."""
+    """Find the file or folder of authorities that an environment names; True, for certifi's, if it names none."""
     for name in _VARIABLES:
         if environ.get(name):
             return Path(environ[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import threading
@@ -18,7 +19,7 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 
 from scannet_prep.base.errors import CertificateError, ScanNetPrepError, ServerDownError
 from scannet_prep.base.version import CONTACT_URL, VERSION
-from scannet_prep.remote.authorities import check_authorities
+from scannet_prep.remote.authorities import check_authorities, find_authorities
 from scannet_prep.remote.gate import TransferPolicy
 from scannet_prep.remote.trouble import (
     CERTIFICATE_HINT,
@@ -91,8 +92,8 @@ class Answer:
 class Client:
     """Makes requests to one server; shared by all threads of a run.
 
-    `certificates` is a file or folder of authorities, True for those of certifi (or those in REQUESTS_CA_BUNDLE, which
-    requests reads), or False to accept any certificate.
+    `certificates` is a file or folder of authorities, True for those that the environment names or else those of
+    certifi, or False to accept any certificate.
 
     Raises:
         UsageError: The authorities cannot be used.
@@ -106,16 +107,16 @@ class Client:
         self._free_s = 0.0  # until then, the bandwidth is used up
         self._open_responses: set[requests.Response] = set()
         self._session = requests.Session()  # keeps connections, which are given to one request at a time
-        verify: Any = str(certificates) if isinstance(certificates, Path) else certificates
-        if verify is True:
-            verify = self._session.merge_environment_settings(base_url, {}, None, True, None)["verify"]
-        self._authorities: str = verify if isinstance(verify, str) else ""
-        if self._authorities:
-            check_authorities(Path(self._authorities))
+        if certificates is True:
+            certificates = find_authorities(os.environ)
+        self._authorities = ""
+        if isinstance(certificates, Path):
+            check_authorities(certificates)
+            self._authorities = str(certificates)
         host = urlsplit(base_url).hostname or ""
         self._options: dict[str, Any] = {
             "timeout": (policy.connect_timeout_s, policy.answer_timeout_s),
-            "verify": verify,
+            "verify": self._authorities or certificates,
             # They are for other machines, also where the environment forgets to say so.
             "proxies": {"no_proxy": host} if host in _THIS_MACHINE else {},
         }

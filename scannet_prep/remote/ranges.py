@@ -34,8 +34,8 @@ class RangeSource(RemoteSource):
 
     Args:
         url: Its address, `https://` or `http://`. User and password in it, and the query, never show in messages.
-        certificates: A file or folder of authorities, True for those of certifi (or those that REQUESTS_CA_BUNDLE
-            names, which requests reads), False to accept any certificate.
+        certificates: A file or folder of authorities, True for those that the environment names or else those of
+            certifi, False to accept any certificate.
         policy: How patient to be.
 
     Raises:

@@ -123,7 +123,8 @@ def raise_for_status(response: requests.Response) -> None:
     if status in {200, 206, 416}:
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity"):  # offsets and sizes would mean nothing
-            raise AttemptError(f"is compressed ({encoding:.20}), although that was not asked for", tries=FEW_TRIES)
+            reason = f"is compressed ({encoding:.20}), although that was not asked for"
+            raise AttemptError(reason, tries=FEW_TRIES, is_answer=True)
         return
     what = f"status {status} {response.reason}"
     if status == 407:
@@ -133,7 +134,8 @@ def raise_for_status(response: requests.Response) -> None:
         raise AttemptError(
             f"the server has no such file ({status})", hint, tries=1, is_answer=True, error_type=NotOnServerError
         )
-    if status < 500 and status not in {408, 425, 429}:
+    # Of what comes before an answer, such as 103 (early hints), http.client skips only 100: another attempt may help.
+    if 200 <= status < 500 and status not in {408, 425, 429}:
         raise AttemptError(what, RELEASE_ACCESS_HINT, tries=1, is_answer=True, error_type=TransferError)
     pause_s = 0.0
     with suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):  # neither seconds nor a date

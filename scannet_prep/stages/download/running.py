@@ -116,7 +116,8 @@ def run(
         plan: From `scannet_prep.stages.download.plan`.
         jobs: Connections at a time, at most 8.
         policy: How patient to be.
-        certificates: A file or folder of authorities, True for those of certifi, False to accept any certificate.
+        certificates: A file or folder of authorities, True for those that the environment names or
+            else those of certifi, False to accept any certificate.
         progress: Told of bytes, counted as planned, and of files.
         needs_terms: False for files that are not ScanNet's, such as synthetic scenes.
         accepts_terms: Whether the terms of use are accepted, unless the folder records it already.

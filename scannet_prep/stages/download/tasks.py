@@ -276,7 +276,7 @@ class Worker:
             task.facts = None
             lock_path = self._plan.data_dir / LOCK_NAME
             pattern = rf"\|  {name}$|d"
-            command = f"sed -i {quote(pattern)} {quote(str(lock_path))}"
+            command = f"sed -i.bak {quote(pattern)} {quote(str(lock_path))}"
             hint = f"to accept the server's new version, remove its line, and download again: {command}"
             task.fail(
                 f"is not what {LOCK_NAME} records: {_describe_difference(digest, entry)}", hint
@@ -291,7 +291,7 @@ class Worker:
     def compare(self, tasks: Sequence[FileTask]) -> None:
         """Compare the files of a scene, of which some were fetched. If they contradict each other, all of them fail.
 
-        Nobody knows which of them is right, so none stays on record: the next run fetches all of them again.
+        Nobody knows which of them is right, so none stays on record: the next run checks all of them again.
         """
         there = [
             task for task in tasks if task.outcome in (FileOutcome.FETCHED, FileOutcome.PRESENT)
