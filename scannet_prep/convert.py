@@ -37,13 +37,20 @@ def to_ocnn(batch: dict[str, Any], *, scale: float = OCTFORMER_SCALE) -> Any:  #
 
     extent = float(batch["points"].abs().max())
     if extent > scale:
-        message = f"points reach {extent:.2f} m from the origin, expected at most {scale:g} m (scale)"
-        raise UsageError(message, "add Normalize() after the last transform that moves points, or pass a larger scale")
+        message = (
+            f"points reach {extent:.2f} m from the origin, expected at most {scale:g} m (scale)"
+        )
+        raise UsageError(
+            message,
+            "add Normalize() after the last transform that moves points, or pass a larger scale",
+        )
     points = Points(
         batch["points"] / scale, batch["normals"], _colors(batch), batch["labels"] + 1,
         batch_id=batch["batch"].unsqueeze(1), batch_size=len(batch["offset"]),
     )  # fmt: skip
-    points.batch_npt = batch["offset"].diff(prepend=batch["offset"].new_zeros(1))  # points of each scene
+    points.batch_npt = batch["offset"].diff(
+        prepend=batch["offset"].new_zeros(1)
+    )  # points of each scene
     return points
 
 
@@ -77,7 +84,10 @@ def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
     import torch
 
     if "grid" not in batch:
-        raise UsageError("the batch has no grid", "add GridSample(0.02) after the last transform that moves points")
+        raise UsageError(
+            "the batch has no grid",
+            "add GridSample(0.02) after the last transform that moves points",
+        )
     return {
         "coord": batch["points"],
         "grid_coord": batch["grid"].long(),
@@ -97,5 +107,8 @@ def _colors(batch: dict[str, Any]) -> Tensor:
     is_level = ((levels - levels.round()).abs() < 0.1) & (levels > -1) & (levels < 256)
     if not is_level.all():
         message = f"colors are {colors.dtype} from {colors.min():.3f} to {colors.max():.3f}, but not those of Normalize"
-        raise UsageError(message, "leave them uint8, or to Normalize: this function scales them as the program wants")
+        raise UsageError(
+            message,
+            "leave them uint8, or to Normalize: this function scales them as the program wants",
+        )
     return levels / 255

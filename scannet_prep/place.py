@@ -80,7 +80,8 @@ def open_place(
                 "pack the processed folder again: scannet-prep pack DIR",
             )
         failures = {
-            name: SceneFailure(name, "", message, reader.how_to_add(name)) for name, message in reader.failures.items()
+            name: SceneFailure(name, "", message, reader.how_to_add(name))
+            for name, message in reader.failures.items()
         }
         chosen = {name: entries[name] for name in reader.lengths}
         return ProcessedPlace(reader.name, reader.options, None, chosen, failures, _reader=reader)
@@ -88,7 +89,9 @@ def open_place(
     if must_be_usable and state.faults:
         raise state.faults[0]
     manifest = state.manifest
-    failures = {name: item for name, item in manifest.failures.items() if name not in manifest.scenes}
+    failures = {
+        name: item for name, item in manifest.failures.items() if name not in manifest.scenes
+    }
     entries = dict(sorted(manifest.scenes.items()))
     return ProcessedPlace(
         name=str(path),

@@ -24,7 +24,13 @@ from scannet_prep.base.files import write_atomically
 from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader, again_hint
-from scannet_prep.processed.scene import SceneMeta, check_identity, check_meta, parse_meta, read_meta
+from scannet_prep.processed.scene import (
+    SceneMeta,
+    check_identity,
+    check_meta,
+    parse_meta,
+    read_meta,
+)
 from scannet_prep.release.labels import (
     MAX_NYU40_ID,
     SCANNET20,
@@ -63,7 +69,9 @@ _NYU40_NAMES = (
     "night stand", "toilet", "sink", "lamp", "bathtub", "bag", "otherstructure", "otherfurniture", "otherprop",
 )  # fmt: skip
 
-TablePlace: TypeAlias = "str | Path | ByteSource | ScanNet | Records | Sequence[str | Path | ByteSource]"
+TablePlace: TypeAlias = (
+    "str | Path | ByteSource | ScanNet | Records | Sequence[str | Path | ByteSource]"
+)
 
 
 def scenes(place: TablePlace) -> pd.DataFrame:
@@ -115,7 +123,9 @@ def class_counts(place: TablePlace, label_set: LabelSet | str | None = None) -> 
     entries = opened.entries
     label_set = _choose_label_set(place, opened, label_set)
     counts = count_classes([entry.counts(label_set) for entry in entries.values()], label_set)
-    return pd.DataFrame(counts, index=pd.Index(list(entries), name="scene"), columns=list(label_set.names))
+    return pd.DataFrame(
+        counts, index=pd.Index(list(entries), name="scene"), columns=list(label_set.names)
+    )
 
 
 def classes(
@@ -207,7 +217,9 @@ def cross(place: TablePlace, *, split: str | None = None) -> pd.DataFrame:
     counts = np.zeros((MAX_NYU40_ID + 1, width), np.int64)
     for name in _entries_of(opened, split):
         nyu40_ids, scannet_ids = opened.read_raw_ids(name)
-        labels = SCANNET200.labels_from_raw_ids(scannet_ids)  # (V,), train id + 1, 0 where unlabeled
+        labels = SCANNET200.labels_from_raw_ids(
+            scannet_ids
+        )  # (V,), train id + 1, 0 where unlabeled
         cells = np.bincount(nyu40_ids.astype(np.int64) * width + labels, minlength=counts.size)
         counts += cells.reshape(counts.shape)
     return pd.DataFrame(
@@ -237,7 +249,9 @@ def instances(place: TablePlace) -> pd.DataFrame:
 
 def label_map() -> pd.DataFrame:
     """The built-in label map: index `raw_category`, columns `scannet_id` and `nyu40_id`."""
-    return _frame({name: ids._asdict() for name, ids in builtin_label_map().rows.items()}, "raw_category")
+    return _frame(
+        {name: ids._asdict() for name, ids in builtin_label_map().rows.items()}, "raw_category"
+    )
 
 
 def write_table(
@@ -266,7 +280,9 @@ def write_table(
         raise UsageError(f"{name!r} is not a table", f"--table {', --table '.join(TABLES)}")
     opened = _open(place, certificates)
     if name == "classes":
-        parts = {label_set.name: classes(opened, label_set) for label_set in (SCANNET20, SCANNET200)}
+        parts = {
+            label_set.name: classes(opened, label_set) for label_set in (SCANNET20, SCANNET200)
+        }
         table = pd.concat(parts, names=["label_set"]).reset_index()
     else:
         table = scenes(opened).reset_index() if name == "scenes" else instances(opened)
@@ -280,12 +296,15 @@ def write_table(
     }
     if path.suffix not in writers:
         raise UsageError(
-            f"{path}: a table is a file of {', '.join(writers)}", f"-o {quote(str(path.with_suffix('.csv')))}"
+            f"{path}: a table is a file of {', '.join(writers)}",
+            f"-o {quote(str(path.with_suffix('.csv')))}",
         )
     try:
         writers[path.suffix]()
     except ImportError as error:
-        raise UsageError(f"{path}: {error}".splitlines()[0], "pip install 'scannet-prep[parquet]'") from None
+        raise UsageError(
+            f"{path}: {error}".splitlines()[0], "pip install 'scannet-prep[parquet]'"
+        ) from None
     write_atomically(path, [buffer.getvalue()])
     return len(table), ""
 
@@ -327,7 +346,9 @@ def _open(place: TablePlace, certificates: bool | Path = True) -> Records:
     if isinstance(place, ScanNet):
         opened = _open(place.path, certificates)
         if lost := set(place.scene_ids) - opened.entries.keys():
-            raise FileError(str(place.path), f"names {min(lost)} no longer", "open it again: ScanNet(...)")
+            raise FileError(
+                str(place.path), f"names {min(lost)} no longer", "open it again: ScanNet(...)"
+            )
         return Records(opened.place, {name: opened.entries[name] for name in place.scene_ids})
     places: Any = place if isinstance(place, Sequence) and not isinstance(place, str) else [place]
     found = open_place(places, certificates=certificates)
@@ -340,7 +361,9 @@ def _entries_of(opened: Records, split: str | None = None) -> dict[str, SceneEnt
     return {name: entry for name, entry in opened.entries.items() if entry.split in chosen}
 
 
-def _choose_label_set(place: TablePlace, opened: Records, label_set: LabelSet | str | None) -> LabelSet:
+def _choose_label_set(
+    place: TablePlace, opened: Records, label_set: LabelSet | str | None
+) -> LabelSet:
     """Return the label set that was passed, else that of the dataset, else that of the place."""
     if label_set is not None:
         return parse_label_set(label_set)
@@ -365,7 +388,9 @@ def _name_classes(label_set: LabelSet) -> pd.DataFrame:
     return _frame(rows, "train_id", ("raw_id", "name", "frequency"))
 
 
-def _frame(rows: Mapping[Any, Mapping[str, object]], index: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def _frame(
+    rows: Mapping[Any, Mapping[str, object]], index: str, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
     """A table of rows by what stands in the index; `columns` are needed where there may be no rows."""
     import pandas as pd
 

@@ -85,12 +85,21 @@ def check_is_no_export(place: object) -> None:
 
 def _not_a_folder(path: Path) -> MissingFileError:
     if not path.exists():
-        whence = "raw scenes come from scannet-prep download, processed ones from scannet-prep process"
+        whence = (
+            "raw scenes come from scannet-prep download, processed ones from scannet-prep process"
+        )
         problem, hint = "no such folder", f"{whence}; {_DEMO}"
     elif is_archive(path):
-        problem, hint = "is an archive, expected a folder", f"unpack it: scannet-prep unpack {quote(str(path))}"
+        problem, hint = (
+            "is an archive, expected a folder",
+            f"unpack it: scannet-prep unpack {quote(str(path))}",
+        )
     else:
-        found = (describe_beginning(_read_start(path)) or "a file") if path.is_file() else "not a regular file"
+        found = (
+            (describe_beginning(_read_start(path)) or "a file")
+            if path.is_file()
+            else "not a regular file"
+        )
         problem = f"is {found}, expected a folder or an archive ({SUFFIX})"
         hint = "give the folder of the raw scenes, or the one that scannet-prep process wrote"
     return MissingFileError(path, problem, hint)

@@ -81,7 +81,9 @@ Files = Sequence[tuple[str, bytes]]
 
 
 def pad_file(name: str, data: bytes) -> bytes:
-    return (layout.encode_header(name, len(data)) + data).ljust(layout.member_bytes(len(data)), b"\0")
+    return (layout.encode_header(name, len(data)) + data).ljust(
+        layout.member_bytes(len(data)), b"\0"
+    )
 
 
 @dataclass
@@ -112,14 +114,23 @@ def forge(
     `others` are further files that belong to no scene; `edit` changes the index.
     """
     groups, frames = list[layout.StoredGroup](), list[bytes]()
-    for scene_id, files in [("", [(layout.FORMAT_NAME, encode_json(head) + b"\n"), *others]), *scenes]:
+    for scene_id, files in [
+        ("", [(layout.FORMAT_NAME, encode_json(head) + b"\n"), *others]),
+        *scenes,
+    ]:
         content, members = b"", list[layout.Member]()
         for name, data in files:
-            members.append(layout.Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest()))
+            members.append(
+                layout.Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest())
+            )
             content += pad_file(name, data)
         stored, offset = compress(contents.get(scene_id, content), 1), sum(map(len, frames))
         split = "train" if scene_id else ""
-        groups.append(layout.StoredGroup(scene_id, split, 0, offset, len(stored), len(content), tuple(members)))
+        groups.append(
+            layout.StoredGroup(
+                scene_id, split, 0, offset, len(stored), len(content), tuple(members)
+            )
+        )
         frames.append(stored)
     value = json.loads(layout.encode_index(layout.Index(head, tuple(groups))))
     edit(value)

@@ -25,7 +25,9 @@ from scannet_prep.view.renderer import PictureOptions, render_scene
 
 CHROMIUM = shutil.which("chromium")
 HAS_BROWSER = CHROMIUM is not None and importlib.util.find_spec("playwright") is not None
-needs_browser = pytest.mark.skipif(not HAS_BROWSER, reason="needs chromium (apt-get) and playwright (pip)")
+needs_browser = pytest.mark.skipif(
+    not HAS_BROWSER, reason="needs chromium (apt-get) and playwright (pip)"
+)
 ARGUMENTS = [
     "--use-gl=angle",
     "--use-angle=swiftshader",
@@ -78,7 +80,9 @@ class Shown:
     def tooltip(self, words: str) -> dict[str, str]:
         """Wait until it says something, and give all that it says."""
         self.page.locator("#tooltip", has_text=words).wait_for(state="visible")
-        names, texts = (self.page.locator(f"#tooltip {kind}").all_inner_texts() for kind in ("dt", "dd"))
+        names, texts = (
+            self.page.locator(f"#tooltip {kind}").all_inner_texts() for kind in ("dt", "dd")
+        )
         return dict(zip(names, texts, strict=True))
 
     @property
@@ -110,9 +114,15 @@ def show(browser: Any) -> Iterator[Callable[..., Shown]]:
         if script:
             page.add_init_script(script)
         page.set_default_timeout(20_000)
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: problems.append(message.text) if message.type == "error" else None,
+        )
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}") or dialog.dismiss())
+        page.on(
+            "dialog",
+            lambda dialog: problems.append(f"dialog: {dialog.message}") or dialog.dismiss(),
+        )
         page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri() + link)
         return Shown(page)
@@ -126,7 +136,9 @@ def show(browser: Any) -> Iterator[Callable[..., Shown]]:
 def seen_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("page")
     write_release(directory / "raw", SCENES, vertices=8000)
-    done = run_main("process", directory / "raw", "-o", directory / "processed", "--faces", "--align-axis")
+    done = run_main(
+        "process", directory / "raw", "-o", directory / "processed", "--faces", "--align-axis"
+    )
     assert done.status == 0
     return directory / "processed"
 

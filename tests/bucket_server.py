@@ -45,16 +45,29 @@ class BucketServer:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def environment(self) -> dict[str, str]:
-        keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_SESSION_TOKEN": TOKEN}
+        keys = {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_SESSION_TOKEN": TOKEN,
+        }
         # No other credentials: neither those in the files of this user nor those of a cloud machine.
         others = {"AWS_EC2_METADATA_DISABLED": "true"}
         others |= dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
-        return {"AWS_ENDPOINT_URL": self.origin, "AWS_DEFAULT_REGION": "us-east-1", **keys, **others}
+        return {
+            "AWS_ENDPOINT_URL": self.origin,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            **keys,
+            **others,
+        }
 
     def boto(self) -> Any:
         import boto3
 
-        keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY, "region_name": "us-east-1"}
+        keys = {
+            "aws_access_key_id": ACCESS_KEY,
+            "aws_secret_access_key": SECRET_KEY,
+            "region_name": "us-east-1",
+        }
         return boto3.client("s3", endpoint_url=self.origin, **keys)
 
     def put(self, key: str, data: bytes) -> str:
@@ -65,10 +78,15 @@ class BucketServer:
         return bytes(self.boto().get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
     def keys(self) -> list[str]:
-        return [item["Key"] for item in self.boto().list_objects_v2(Bucket=BUCKET).get("Contents", [])]
+        return [
+            item["Key"] for item in self.boto().list_objects_v2(Bucket=BUCKET).get("Contents", [])
+        ]
 
     def unfinished(self) -> list[str]:
-        return [item["Key"] for item in self.boto().list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])]
+        return [
+            item["Key"]
+            for item in self.boto().list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+        ]
 
     def reset(self) -> None:
         self.faults, self.rule = [], lambda *_: None
@@ -79,7 +97,9 @@ class BucketServer:
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if "Boto3" in environ.get("HTTP_USER_AGENT", ""):  # asked by the tests themselves
             return self.store(environ, start)
-        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+        environ["wsgi.input"] = io.BytesIO(
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        )
         self.requests.append((environ["REQUEST_METHOD"], environ["RAW_URI"]))
         fault = self.faults.pop(0) if self.faults else self.rule(*self.requests[-1])
         if callable(fault):
@@ -95,6 +115,8 @@ class BucketServer:
             return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
         body = b"".join(self.store(environ, start))
         if fault == "reset":  # when what has been sent is closed
-            environ["werkzeug.socket"].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            environ["werkzeug.socket"].setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             environ["werkzeug.socket"].close()
         return [body[: len(body) // 2] if fault in ("reset", "short") else body]

@@ -61,7 +61,9 @@ class WorkersHere(pool.WorkerProcesses):
             yield task, pickle.loads(pickle.dumps(result))
 
 
-def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main) -> Outcome:
+def run_main(
+    *words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main
+) -> Outcome:
     """Run the command in this process, with one worker in it unless told otherwise: for what needs no process."""
     argv, before = [*map(str, words)], Path.cwd()
     has_workers = "--jobs" in argv[:-1] and argv[argv.index("--jobs") + 1] != "1"
@@ -70,7 +72,11 @@ def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[s
     out, err = io.StringIO(), io.StringIO()
     os.chdir(cwd or before)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.MonkeyPatch.context() as patch,
+        ):
             if not has_workers:
                 patch.setattr(pool, "WorkerProcesses", WorkersHere)
             status = main(argv)
@@ -83,9 +89,7 @@ def run_main(*words: str | Path, cwd: Path | None = None, main: Callable[[list[s
 
 def count_reads_in_new_process(*words: str | Path) -> dict[str, int]:
     """Run a command in a process of its own, and count how often each file is opened for reading, by name."""
-    program = (
-        "import json, sys; from worker_functions import count_reads; print(json.dumps(count_reads(*sys.argv[1:])))"
-    )
+    program = "import json, sys; from worker_functions import count_reads; print(json.dumps(count_reads(*sys.argv[1:])))"
     outcome = run_words(PYTHON, "-c", program, *map(str, words), cwd=Path(__file__).parent)
     assert outcome.status == 0, outcome.stderr
     return outcome.json
@@ -99,7 +103,9 @@ def process_all_test_scenes(root: Path, vertices: int, *options: str) -> Path:
     (root / "processed/test").mkdir(parents=True)
     for name in official_scenes(Split.TEST):
         meta = replace(scene.meta, scene_id=SceneId(name))
-        (root / f"processed/test/{name}.npz").write_bytes(b"".join(encode_processed(replace(scene, meta=meta))))
+        (root / f"processed/test/{name}.npz").write_bytes(
+            b"".join(encode_processed(replace(scene, meta=meta)))
+        )
     return root / "processed"
 
 
@@ -128,19 +134,29 @@ def limited_memory(more_bytes: int) -> Iterator[None]:
 
 def run_words(*words: str | Path, **options: Any) -> Outcome:
     """Run any program to its end."""
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    options = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    } | options
     done = subprocess.run([*map(str, words)], text=True, timeout=120, check=False, **options)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def run_command(*words: str | Path, environment: dict[str, str] | None = None, **options: Any) -> Outcome:
-    env = (environment or os.environ) | {"COLUMNS": "80"}  # help is laid out for a terminal of that width
+def run_command(
+    *words: str | Path, environment: dict[str, str] | None = None, **options: Any
+) -> Outcome:
+    env = (environment or os.environ) | {
+        "COLUMNS": "80"
+    }  # help is laid out for a terminal of that width
     outcome = run_words(*COMMAND, *words, env=env, **options)
     assert "Traceback" not in outcome.stderr, outcome.stderr
     return outcome
 
 
-def start_command(*words: str | Path, before: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
+def start_command(
+    *words: str | Path, before: Sequence[str] = (), **options: Any
+) -> subprocess.Popen[str]:
     """Start it; `before` are words of another program, which starts it."""
     return subprocess.Popen(
         [*before, *COMMAND, *map(str, words)],
@@ -209,7 +225,12 @@ class Verify:
         assert self.value["exit_status"] == outcome.status
         findings = self.value.get("findings", [])
         return outcome.status, [
-            (item["severity"], item["scene_id"], os.path.relpath(item["path"], paths[0]), item["message"])
+            (
+                item["severity"],
+                item["scene_id"],
+                os.path.relpath(item["path"], paths[0]),
+                item["message"],
+            )
             for item in findings
         ]
 
@@ -243,7 +264,9 @@ def edit_json(path: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(value))
 
 
-def check_one(result: tuple[int, list[Row]], severity: str, scene_id: str, file: str, *words: str) -> None:
+def check_one(
+    result: tuple[int, list[Row]], severity: str, scene_id: str, file: str, *words: str
+) -> None:
     """The result is one finding of that kind, whose message has the words, and the exit status that goes with it."""
     status, findings = result
     assert len(findings) == 1, findings

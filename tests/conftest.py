@@ -24,7 +24,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # Processes that are started by `forkserver` have this already; optimizers would import the second when they are used.
 multiprocessing.set_forkserver_preload(
-    ["torch.distributed", "torch._dynamo", "lightning", "accelerate", "pytest", "scannet_prep.stages.process"]
+    [
+        "torch.distributed",
+        "torch._dynamo",
+        "lightning",
+        "accelerate",
+        "pytest",
+        "scannet_prep.stages.process",
+    ]
 )
 
 # What a shell starts in the background ignores SIGINT; if that is the tests, the commands they interrupt would too.
@@ -78,7 +85,11 @@ def training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def source(request: pytest.FixtureRequest, training_folder: Path) -> Path:
     """What a dataset is opened with, in each form that there is."""
     is_folder = request.param == "folder"
-    return training_folder if is_folder else pack_into(training_folder, training_folder.with_name("scannet.tar.zst"))
+    return (
+        training_folder
+        if is_folder
+        else pack_into(training_folder, training_folder.with_name("scannet.tar.zst"))
+    )
 
 
 @pytest.fixture(scope="module", params=KINDS)

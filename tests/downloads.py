@@ -86,14 +86,32 @@ PASSING = {
 
 def random_faults(dice: random.Random, most: int) -> list[Fault]:
     """Not WrongLength(-9): a text file that is cut short, and announced as that short, looks whole."""
-    cuts = [Cut(dice.randrange(-1, 60_000)), Cut(dice.randrange(-1, 60_000)), Reset(dice.randrange(-1, 60_000))]
-    answers = [Status(500), Status(503, "0"), Status(429), Status(416), RangesIgnored(), ShiftedRange(7), Page()]
-    return dice.sample([*cuts, *answers, WrongLength(9), NoLength(), Gzip()], dice.randrange(most + 1))
+    cuts = [
+        Cut(dice.randrange(-1, 60_000)),
+        Cut(dice.randrange(-1, 60_000)),
+        Reset(dice.randrange(-1, 60_000)),
+    ]
+    answers = [
+        Status(500),
+        Status(503, "0"),
+        Status(429),
+        Status(416),
+        RangesIgnored(),
+        ShiftedRange(7),
+        Page(),
+    ]
+    return dice.sample(
+        [*cuts, *answers, WrongLength(9), NoLength(), Gzip()], dice.randrange(most + 1)
+    )
 
 
-def make_private_authority(folder: Path, names: str = "IP:127.0.0.1,DNS:localhost", days: int = 2) -> tuple[Path, Path]:
+def make_private_authority(
+    folder: Path, names: str = "IP:127.0.0.1,DNS:localhost", days: int = 2
+) -> tuple[Path, Path]:
     """Make an authority that no machine trusts, and a certificate: paths of the CA, and of that with its key."""
-    ca, ca_key, certificate, request, extensions = (folder / name for name in ("ca", "ca-key", "server", "csr", "ext"))
+    ca, ca_key, certificate, request, extensions = (
+        folder / name for name in ("ca", "ca-key", "server", "csr", "ext")
+    )
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout"]
     folder.mkdir(parents=True, exist_ok=True)
     extensions.write_text(
@@ -109,7 +127,9 @@ def make_private_authority(folder: Path, names: str = "IP:127.0.0.1,DNS:localhos
          "-extfile", extensions, "-extensions", "server", "-out", folder / "signed"],
     ):  # fmt: skip
         config = ["-config", extensions] if command[0] == "req" else []
-        subprocess.run(["openssl", *map(str, command), *map(str, config)], check=True, capture_output=True)
+        subprocess.run(
+            ["openssl", *map(str, command), *map(str, config)], check=True, capture_output=True
+        )
     with certificate.open("ab") as file:
         file.write((folder / "signed").read_bytes())
     return ca, certificate

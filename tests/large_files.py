@@ -8,7 +8,7 @@ import zlib
 WIDTH, HEIGHT = 8, 6
 DEPTH = zlib.compress(bytes(range(WIDTH * HEIGHT)) * 2)
 # Start, a comment, the start of a scan, its data (with an escaped 0xFF and a restart marker), and the end.
-JPEG = b"\xff\xd8" + b"\xff\xfe\x00\x05abc" + b"\xff\xda\x00\x03\x01" + b"da\xff\x00ta\xff\xd0!" + b"\xff\xd9"
+JPEG = b"\xff\xd8\xff\xfe\x00\x05abc\xff\xda\x00\x03\x01da\xff\x00ta\xff\xd0!\xff\xd9"
 
 
 def make_stream(

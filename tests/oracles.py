@@ -18,13 +18,20 @@ NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33,
 
 def read_asset(name: str, delimiter: str) -> list[dict[str, str]]:
     """Rows of a table of the package, by column."""
-    with resources.files("scannet_prep").joinpath(f"assets/{name}").open(encoding="utf-8", newline="") as file:
+    with (
+        resources.files("scannet_prep")
+        .joinpath(f"assets/{name}")
+        .open(encoding="utf-8", newline="") as file
+    ):
         return list(csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE))
 
 
 def label_map_rows() -> dict[str, tuple[int, int]]:
     """ScanNet id and nyu40 id by raw category."""
-    return {row["raw_category"]: (int(row["id"]), int(row["nyu40id"])) for row in read_asset("label_map.tsv", "\t")}
+    return {
+        row["raw_category"]: (int(row["id"]), int(row["nyu40id"]))
+        for row in read_asset("label_map.tsv", "\t")
+    }
 
 
 def scannet200_ids() -> list[int]:
@@ -39,8 +46,15 @@ def ids_of_vertices(
 
     A repetition of an earlier group does not count.
     """
-    rows, contents = label_map_rows(), [(group["label"], set(group["segments"])) for group in groups]
-    counting = [group for position, group in enumerate(groups) if contents[position] not in contents[:position]]
+    rows, contents = (
+        label_map_rows(),
+        [(group["label"], set(group["segments"])) for group in groups],
+    )
+    counting = [
+        group
+        for position, group in enumerate(groups)
+        if contents[position] not in contents[:position]
+    ]
     nyu40_ids, scannet_ids, instances = [], [], []
     for segment_id in segment_ids:
         scannet_id, nyu40_id, instance = 0, 0, -1
@@ -56,7 +70,10 @@ def ids_of_vertices(
 
 def labels20(nyu40_ids: Sequence[int]) -> list[int]:
     """0 unlabeled, else train id + 1."""
-    return [NYU40_OF_SCANNET20.index(number) + 1 if number in NYU40_OF_SCANNET20 else 0 for number in nyu40_ids]
+    return [
+        NYU40_OF_SCANNET20.index(number) + 1 if number in NYU40_OF_SCANNET20 else 0
+        for number in nyu40_ids
+    ]
 
 
 def labels200(scannet_ids: Sequence[int]) -> list[int]:
@@ -68,7 +85,10 @@ def labels200(scannet_ids: Sequence[int]) -> list[int]:
 def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
     """Float64 points in the aligned frame: one rotation and one shift, in double precision."""
     rows = [[float(value) for value in row] for row in matrix]
-    return [tuple(a * float(x) + b * float(y) + c * float(z) + d for a, b, c, d in rows[:3]) for x, y, z in positions]
+    return [
+        tuple(a * float(x) + b * float(y) + c * float(z) + d for a, b, c, d in rows[:3])
+        for x, y, z in positions
+    ]
 
 
 def cross(a: Vector, b: Vector) -> Vector:
@@ -80,7 +100,9 @@ def vertex_normals(points: Sequence[Any], faces: Sequence[Sequence[int]]) -> lis
     terms: list[list[Vector]] = [[] for _ in points]
     for face in faces:
         p, q, r = ([float(value) for value in points[corner]] for corner in face)
-        term = cross((q[0] - p[0], q[1] - p[1], q[2] - p[2]), (r[0] - p[0], r[1] - p[1], r[2] - p[2]))
+        term = cross(
+            (q[0] - p[0], q[1] - p[1], q[2] - p[2]), (r[0] - p[0], r[1] - p[1], r[2] - p[2])
+        )
         for corner in face:
             terms[corner].append(term)
     normals = []

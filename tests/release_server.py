@@ -58,11 +58,15 @@ class Answer:
     status: int
     headers: dict[str, str | None]
     body: bytes
-    offset: int | None  # where in the release's file the body starts; None where it is no part of it
+    offset: (
+        int | None
+    )  # where in the release's file the body starts; None where it is no part of it
     cut_at: int | None = None  # here the connection ends by FIN; -1: before the status line
     is_reset: bool = False  # by RST instead
     stall_at: int | None = None  # from here on nothing comes, until the client leaves
-    trickle: tuple[int, float] | None = None  # from here on a byte each so many seconds: no timeout of a socket strikes
+    trickle: tuple[int, float] | None = (
+        None  # from here on a byte each so many seconds: no timeout of a socket strikes
+    )
     is_chunked: bool = False
     before: bytes = b""  # comes before the status line
     is_down: bool = False  # the server stops
@@ -90,10 +94,14 @@ Where = str | Callable[[str], bool] | None
 
 def fault(change: Callable[..., None]) -> Callable[..., Fault]:
     """Make a fault of a function; what it takes besides answer and request is given where the fault is named."""
-    return lambda *values, **options: lambda answer, request: change(answer, request, *values, **options)
+    return lambda *values, **options: (
+        lambda answer, request: change(answer, request, *values, **options)
+    )
 
 
-def answer_status(answer: Answer, code: int, retry_after: str | None = None, body: bytes = b"Wrong.\n") -> None:
+def answer_status(
+    answer: Answer, code: int, retry_after: str | None = None, body: bytes = b"Wrong.\n"
+) -> None:
     answer.status, answer.body, answer.offset = code, body, None
     answer.headers = {"content-length": str(len(body)), "retry-after": retry_after}
 
@@ -105,9 +113,14 @@ def answer_whole(answer: Answer, content: bytes) -> None:
 
 
 def answer_part(answer: Answer, content: bytes, first: int, end: int) -> None:
-    answer.status, answer.body, answer.offset = (206, content[first:end], first) if first < end else (416, b"", None)
+    answer.status, answer.body, answer.offset = (
+        (206, content[first:end], first) if first < end else (416, b"", None)
+    )
     shown = f"{first}-{end - 1}" if first < end else "*"
-    answer.headers |= {"content-length": str(len(answer.body)), "content-range": f"bytes {shown}/{len(content)}"}
+    answer.headers |= {
+        "content-length": str(len(answer.body)),
+        "content-range": f"bytes {shown}/{len(content)}",
+    }
 
 
 def answer_other_part(answer: Answer, request: Request, by: int) -> None:
@@ -116,7 +129,9 @@ def answer_other_part(answer: Answer, request: Request, by: int) -> None:
         answer_part(answer, content, max(0, span[0] + by), span[1])
 
 
-def redirect(answer: Answer, request: Request, path: str = "", origin: str = "", status: int = 302) -> None:
+def redirect(
+    answer: Answer, request: Request, path: str = "", origin: str = "", status: int = 302
+) -> None:
     answer_status(answer, status)
     answer.headers["location"] = f"{origin}{path or request.path}"
 
@@ -124,12 +139,20 @@ def redirect(answer: Answer, request: Request, path: str = "", origin: str = "",
 # The faults. Fields of `Answer`, as they are to be; what follows is made of it.
 Set = fault(lambda answer, _, **values: vars(answer).update(values))
 Cut = fault(lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(cut_at=after_bytes))
-Reset = fault(lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(cut_at=after_bytes, is_reset=True))
-Stall = fault(lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(stall_at=after_bytes))
+Reset = fault(
+    lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(
+        cut_at=after_bytes, is_reset=True
+    )
+)
+Stall = fault(
+    lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(stall_at=after_bytes)
+)
 # A header with another value, or without it; a length that is too large or too small, with all of the body, then FIN.
 Header = fault(lambda answer, _, name, value=None: answer.headers.update({name.lower(): value}))
 WrongLength = fault(
-    lambda answer, _, by: answer.headers.update({"content-length": str(len(answer.body) + by), "connection": "close"})
+    lambda answer, _, by: answer.headers.update(
+        {"content-length": str(len(answer.body) + by), "connection": "close"}
+    )
 )
 # No length: the body comes in chunks, or ends with the connection.
 NoLength = fault(
@@ -138,7 +161,9 @@ NoLength = fault(
         answer.headers.update({"content-length": None, "transfer-encoding": "chunked"}),
     ]
 )
-UntilClosed = fault(lambda answer, _: answer.headers.update({"content-length": None, "connection": "close"}))
+UntilClosed = fault(
+    lambda answer, _: answer.headers.update({"content-length": None, "connection": "close"})
+)
 # Another status; a page with status 200 in place of the file; a redirection, by default to the same path, in a circle.
 Status = fault(lambda answer, _, *values, **options: answer_status(answer, *values, **options))
 Page = fault(lambda answer, _, content=PAGE: answer_status(answer, 200, body=content))
@@ -166,7 +191,9 @@ def at(where: Where, *faults: Fault | None, then: Fault | None = None) -> Rule:
 
     def rule(request: Request) -> list[Fault]:
         fault = faults[request.number - 1] if request.number <= len(faults) else then
-        is_at = where is None or (request.path == where if isinstance(where, str) else where(request.path))
+        is_at = where is None or (
+            request.path == where if isinstance(where, str) else where(request.path)
+        )
         return [fault] if fault is not None and is_at else []
 
     return rule
@@ -220,7 +247,9 @@ class ReleaseServer:
         """Listen, after `stop` again on the same port."""
         if self.server is not None or self.closing.is_set():
             return
-        self.server = _Listener(("127.0.0.1", self.port), type("Handler", (_Handler,), {"owner": self}))
+        self.server = _Listener(
+            ("127.0.0.1", self.port), type("Handler", (_Handler,), {"owner": self})
+        )
         self.port = self.server.server_port
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -244,12 +273,18 @@ class ReleaseServer:
 
     def requests(self, path: str | None = None, method: str = "GET") -> list[Request]:
         with self.lock:
-            return [request for request in self.seen if request.method == method and path in (None, request.path)]
+            return [
+                request
+                for request in self.seen
+                if request.method == method and path in (None, request.path)
+            ]
 
     def bytes_sent_again(self, path: str) -> int:
         """How many of the bytes sent had been sent before; not those that show that the server is up."""
         end = again = 0
-        spans = [request.sent for request in self.requests(path) if request.sent]  # (offset, length)
+        spans = [
+            request.sent for request in self.requests(path) if request.sent
+        ]  # (offset, length)
         for offset, length in sorted(span for span in spans if span[1] > 1):
             again += max(0, min(end, offset + length) - offset)
             end = max(end, offset + length)
@@ -320,19 +355,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if content is None:
             answer_status(answer, 404)
             return answer
-        etag = {"strong": f'"{hash(content):x}"', "weak": f'W/"{hash(content):x}"', None: None}[owner.etag]
+        etag = {"strong": f'"{hash(content):x}"', "weak": f'W/"{hash(content):x}"', None: None}[
+            owner.etag
+        ]
         time = formatdate(time_s, usegmt=True) if owner.has_last_modified else None
         answer.headers = {"etag": etag, "last-modified": time}
         answer_whole(answer, content)
         if_range, span = request.headers.get("if-range"), find_span(request.range, len(content))
-        if span is not None and (if_range is None or (if_range in (etag, time) and if_range[:2] != "W/")):
+        if span is not None and (
+            if_range is None or (if_range in (etag, time) and if_range[:2] != "W/")
+        ):
             answer_part(answer, content, *span)
         if content != request.content:
             answer.offset = None
         return answer
 
     def send(self, answer: Answer, request: Request) -> None:
-        fields = "".join(f"{name}: {text}\r\n" for name, text in answer.headers.items() if text is not None)
+        fields = "".join(
+            f"{name}: {text}\r\n" for name, text in answer.headers.items() if text is not None
+        )
         status = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
         head = answer.before + f"{status}{fields}\r\n".encode("latin-1")
         body = memoryview(b"" if request.method == "HEAD" else answer.body)
@@ -351,9 +392,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.interrupt(answer, position)
                 continue
             size = 1 if position >= slow_from else min(_PIECE_BYTES, slow_from - position)
-            piece = body[position : min([position + size, *(stop for stop in stops if stop > position)])]
+            piece = body[
+                position : min([position + size, *(stop for stop in stops if stop > position)])
+            ]
             position += len(piece)
-            if answer.offset is not None:  # before it goes, so that a client that has a byte never sees it uncounted
+            if (
+                answer.offset is not None
+            ):  # before it goes, so that a client that has a byte never sees it uncounted
                 request.sent = answer.offset, position
             self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.is_chunked else piece)
             self.pause(byte_pause_s if position >= slow_from else 0)

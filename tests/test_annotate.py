@@ -22,7 +22,11 @@ from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.synthetic import make_scene, write_scene
 
-MESH, SEGMENTS, AGGREGATION = "_vh_clean_2.ply", "_vh_clean_2.0.010000.segs.json", ".aggregation.json"
+MESH, SEGMENTS, AGGREGATION = (
+    "_vh_clean_2.ply",
+    "_vh_clean_2.0.010000.segs.json",
+    ".aggregation.json",
+)
 HIRES, LABELS_MESH, INFO = "_vh_clean.aggregation.json", "_vh_clean_2.labels.ply", ".txt"
 PLY_LABELS = (2, 2, 50, 149, 40, 39)
 
@@ -54,12 +58,18 @@ def test_an_axis_alignment_that_is_missing_or_no_rotation_is_warned_about(tmp_pa
     assert (scene.points == np.array(tiny.POSITIONS)).all()
     assert scene.meta.warnings == (SceneWarning(WarningKind.NO_ALIGNMENT),)
     mirror = tuple(np.diag([1.0, 1.0, -1.0, 1.0]).ravel())
-    for name, numbers in (("x", (2.0, *tiny.ALIGNMENT[1:])), ("last", (*tiny.ALIGNMENT[:15], 2.0)), ("mirror", mirror)):
+    for name, numbers in (
+        ("x", (2.0, *tiny.ALIGNMENT[1:])),
+        ("last", (*tiny.ALIGNMENT[:15], 2.0)),
+        ("mirror", mirror),
+    ):
         scene = process_tiny(tmp_path / name, {INFO: info_file(alignment=numbers)})
         assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.NOT_RIGID]
 
 
-def test_a_train_scene_that_lacks_a_file_fails_naming_it_unless_the_file_is_not_needed(tmp_path) -> None:
+def test_a_train_scene_that_lacks_a_file_fails_naming_it_unless_the_file_is_not_needed(
+    tmp_path,
+) -> None:
     scene = process_tiny(tmp_path / "not needed", {INFO: None})
     assert scene.meta.warnings == (SceneWarning(WarningKind.NO_INFO),)
     for suffix in (MESH, SEGMENTS, AGGREGATION, INFO):
@@ -68,7 +78,9 @@ def test_a_train_scene_that_lacks_a_file_fails_naming_it_unless_the_file_is_not_
         assert caught.value.path.name == f"scene0000_00{suffix}"
 
 
-@pytest.mark.parametrize(("info", "warnings"), [(info_file(alignment=None), ()), (None, (WarningKind.NO_INFO,))])
+@pytest.mark.parametrize(
+    ("info", "warnings"), [(info_file(alignment=None), ()), (None, (WarningKind.NO_INFO,))]
+)
 def test_a_test_scene_has_no_annotation_and_that_is_no_failure(tmp_path, info, warnings) -> None:
     files = {SEGMENTS: None, AGGREGATION: None, INFO: info}
     scene = process_tiny(tmp_path, files, split=Split.TEST, scene_id=tiny.TEST_SCENE_ID)
@@ -88,12 +100,17 @@ def test_the_high_resolution_aggregation_stands_in_only_where_there_is_no_other(
     warning = SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES)
     assert (scene.stored_labels.tolist(), scene.meta.warnings) == (list(tiny.LABELS20), (warning,))
     with pytest.raises(AnnotationError, match=r"high-resolution mesh: 1 of its"):
-        process_tiny(tmp_path / "a", {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])})
+        process_tiny(
+            tmp_path / "a",
+            {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])},
+        )
     with pytest.raises(RawFileError, match=r"is damaged: .* missing required field"):
         process_tiny(tmp_path / "b", {AGGREGATION: b"{}", HIRES: aggregation_file()})
 
 
-def test_labels_from_ply_give_nyu40_and_the_rest_comes_of_the_aggregation_if_there_is_one(tmp_path) -> None:
+def test_labels_from_ply_give_nyu40_and_the_rest_comes_of_the_aggregation_if_there_is_one(
+    tmp_path,
+) -> None:
     files: dict[str, bytes | None] = {LABELS_MESH: Ply(labels=PLY_LABELS).encode()}
     scene = process_tiny(tmp_path / "a", files, labels_from="ply")
     assert scene.nyu40_ids.tolist() == [2, 2, 0, 0, 40, 39]
@@ -102,11 +119,16 @@ def test_labels_from_ply_give_nyu40_and_the_rest_comes_of_the_aggregation_if_the
     assert scene.instances.tolist() == list(tiny.INSTANCES)
     assert scene.meta.warnings == (
         SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, "50, 149", 2),
-        SceneWarning(WarningKind.LABELS_CONTRADICT_GROUPS, count=1),  # a wall by the groups, 40 in labels.ply
+        SceneWarning(
+            WarningKind.LABELS_CONTRADICT_GROUPS, count=1
+        ),  # a wall by the groups, 40 in labels.ply
     )
     files[AGGREGATION] = None
     scene = process_tiny(tmp_path / "b", files, labels_from="ply")
-    assert (scene.stored_labels.tolist(), scene.instances.tolist()) == ([2, 2, 0, 0, 0, 20], [-1] * 6)
+    assert (scene.stored_labels.tolist(), scene.instances.tolist()) == (
+        [2, 2, 0, 0, 0, 20],
+        [-1] * 6,
+    )
     assert not scene.scannet_ids.any()
     assert WarningKind.NO_AGGREGATION in [warning.kind for warning in scene.meta.warnings]
     with pytest.raises(MissingFileError, match=r"no ScanNet ids"):
@@ -128,8 +150,12 @@ def test_a_labels_ply_of_another_mesh_is_refused(tmp_path) -> None:
 
 def test_labels_ply_with_ids_beyond_nyu40_is_refused_as_one_of_v1(tmp_path) -> None:
     labels = Ply(labels=(2, 2, 50, 107, 1, 1176)).encode()
-    with pytest.raises(AnnotationError, match=r"3 of 6 labels are not nyu40 ids .* 50, 107, 1176: .*ScanNet v1") as got:
-        process_tiny(tmp_path, {LABELS_MESH: labels, AGGREGATION: None, SEGMENTS: None}, labels_from="ply")
+    with pytest.raises(
+        AnnotationError, match=r"3 of 6 labels are not nyu40 ids .* 50, 107, 1176: .*ScanNet v1"
+    ) as got:
+        process_tiny(
+            tmp_path, {LABELS_MESH: labels, AGGREGATION: None, SEGMENTS: None}, labels_from="ply"
+        )
     assert "--labels-from ply" in got.value.hint
 
 
@@ -151,13 +177,16 @@ def test_labels_ply_that_contradicts_the_groups_is_refused_as_one_of_v1(tmp_path
     groups = [group(0, [0, 10], "chair")]
     scene = write_strip(tmp_path, [v1_id] * 11 + [5] * 9, groups)
     with pytest.raises(
-        AnnotationError, match=f"contradict 11 of 20 labels.* vertex 0: {v1_id}, by the groups 5: .* v1"
+        AnnotationError,
+        match=f"contradict 11 of 20 labels.* vertex 0: {v1_id}, by the groups 5: .* v1",
     ):
         process_written(scene, labels_from="ply")
 
 
 def test_few_labels_that_contradict_the_groups_are_counted_in_a_warning(tmp_path) -> None:
-    scene = process_written(write_strip(tmp_path, [2] * 10 + [5] * 10, [group(0, [0, 10], "chair")]), labels_from="ply")
+    scene = process_written(
+        write_strip(tmp_path, [2] * 10 + [5] * 10, [group(0, [0, 10], "chair")]), labels_from="ply"
+    )
     assert scene.meta.warnings == (SceneWarning(WarningKind.LABELS_CONTRADICT_GROUPS, count=10),)
     assert scene.nyu40_ids.tolist() == [2] * 10 + [5] * 10
 
@@ -175,9 +204,13 @@ def test_few_labels_that_contradict_the_groups_are_counted_in_a_warning(tmp_path
     ids=["first of overlapping groups", "last of overlapping groups", "category of no label map", "groups missing",
          "groups listed twice", "known id outside nyu40"],
 )  # fmt: skip
-def test_differences_that_the_release_has_by_design_do_not_contradict(tmp_path, labels, groups) -> None:
+def test_differences_that_the_release_has_by_design_do_not_contradict(
+    tmp_path, labels, groups
+) -> None:
     scene = process_written(write_strip(tmp_path, labels, groups), labels_from="ply")
-    assert WarningKind.LABELS_CONTRADICT_GROUPS not in {warning.kind for warning in scene.meta.warnings}
+    assert WarningKind.LABELS_CONTRADICT_GROUPS not in {
+        warning.kind for warning in scene.meta.warnings
+    }
     assert scene.nyu40_ids.tolist() == [0 if label == 50 else label for label in labels]
 
 
@@ -193,7 +226,9 @@ def test_mesh_that_is_a_labels_ply_is_refused(tmp_path) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"scannet200": True, "align_axis": True, "faces": True}, {"labels_from": "ply"}]
 )
-def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(tmp_path, options) -> None:
+def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(
+    tmp_path, options
+) -> None:
     made = make_scene(tiny.SCENE_ID, vertices=600, seed=3, repeats_groups=True)
     raw_scene = RawScene(SceneId(tiny.SCENE_ID), write_scene(made, tmp_path).parent)
     scene = process_written(raw_scene, **options)
@@ -203,16 +238,23 @@ def test_a_synthetic_scene_agrees_with_the_loops_and_comes_out_the_same_twice(tm
     assert (scene.nyu40_ids.tolist(), scene.scannet_ids.tolist()) == (nyu40_ids, scannet_ids)
     assert scene.instances.tolist() == instances
     is_200 = "scannet200" in options  # and aligned
-    assert scene.stored_labels.tolist() == (oracles.labels200(scannet_ids) if is_200 else oracles.labels20(nyu40_ids))
+    assert scene.stored_labels.tolist() == (
+        oracles.labels200(scannet_ids) if is_200 else oracles.labels20(nyu40_ids)
+    )
     exact = oracles.aligned_points(made.positions, made.axis_alignment if is_200 else np.eye(4))
     assert scene.points.tobytes() == np.float32(exact).tobytes()
     expected = np.array(oracles.vertex_normals(exact, made.faces.tolist())).astype(np.float16)
     assert np.abs(scene.normals.astype(float) - expected.astype(float)).max() <= 2**-11
-    assert SceneWarning(WarningKind.REPEATED_GROUPS, count=len(made.groups) // 2) in scene.meta.warnings
+    assert (
+        SceneWarning(WarningKind.REPEATED_GROUPS, count=len(made.groups) // 2)
+        in scene.meta.warnings
+    )
     assert list(find_problems(scene)) == []
 
 
-def annotate_groups(groups, segment_ids=tiny.SEGMENT_IDS, label_map: LabelMap | None = None) -> Annotation:
+def annotate_groups(
+    groups, segment_ids=tiny.SEGMENT_IDS, label_map: LabelMap | None = None
+) -> Annotation:
     segmentation = tiny.read_bytes(read_segments, tiny.segments_file(segment_ids))
     aggregation = tiny.read_bytes(read_aggregation, tiny.aggregation_file(groups))
     return annotate(segmentation, aggregation, label_map or builtin_label_map())
@@ -222,8 +264,13 @@ def ids(found: Annotation) -> tuple[list[int], list[int], list[int]]:
     return found.nyu40_ids.tolist(), found.scannet_ids.tolist(), found.instances.tolist()
 
 
-def test_a_repeated_group_counts_once_whatever_the_order_of_its_segments_and_wins_over_nothing_in_between() -> None:
-    groups = [*tiny.GROUPS, *(item | {"id": item["id"] + 2, "objectId": 31 + item["id"]} for item in tiny.GROUPS)]
+def test_a_repeated_group_counts_once_whatever_the_order_of_its_segments_and_wins_over_nothing_in_between() -> (
+    None
+):
+    groups = [
+        *tiny.GROUPS,
+        *(item | {"id": item["id"] + 2, "objectId": 31 + item["id"]} for item in tiny.GROUPS),
+    ]
     found = annotate_groups(groups)
     assert ids(found) == ids(annotate_groups(tiny.GROUPS))
     assert [item.id for item in found.groups] == [0, 1]
@@ -234,8 +281,12 @@ def test_a_repeated_group_counts_once_whatever_the_order_of_its_segments_and_win
     assert ids(found) == oracles.ids_of_vertices(tiny.SEGMENT_IDS, groups)
 
 
-def test_raw_categories_are_matched_to_the_letter_and_an_unknown_one_is_unlabeled_and_warned_about_once() -> None:
-    found = annotate_groups([group(0, [0], "trashcan"), group(1, [2], "dishrack"), group(2, [4], "trashcan")])
+def test_raw_categories_are_matched_to_the_letter_and_an_unknown_one_is_unlabeled_and_warned_about_once() -> (
+    None
+):
+    found = annotate_groups(
+        [group(0, [0], "trashcan"), group(1, [2], "dishrack"), group(2, [4], "trashcan")]
+    )
     assert ids(found) == ([0] * 6, [0] * 6, [0, 0, 1, 1, 2, -1])
     assert found.warnings == (
         SceneWarning(WarningKind.UNKNOWN_CATEGORY, "'trashcan' (did you mean 'trash can'?)", 2),
@@ -243,34 +294,52 @@ def test_raw_categories_are_matched_to_the_letter_and_an_unknown_one_is_unlabele
     )
     names = ["Chair", " chair", "chair ", "chairs\u200b"]
     found = annotate_groups([group(number, [0], name) for number, name in enumerate(names)])
-    assert [warning.subject for warning in found.warnings] == [f"{name!r} (did you mean 'chair'?)" for name in names]
+    assert [warning.subject for warning in found.warnings] == [
+        f"{name!r} (did you mean 'chair'?)" for name in names
+    ]
 
 
-def test_segment_ids_that_are_null_or_of_no_vertex_are_counted_and_strings_of_digits_are_ids() -> None:
-    found = annotate_groups([group("3", ["0", None, "2", 1, 999_999, 10**30, -4, None], "chair", "8")])
+def test_segment_ids_that_are_null_or_of_no_vertex_are_counted_and_strings_of_digits_are_ids() -> (
+    None
+):
+    found = annotate_groups(
+        [group("3", ["0", None, "2", 1, 999_999, 10**30, -4, None], "chair", "8")]
+    )
     assert found.instances.tolist() == [3, 3, 3, 3, -1, -1]
     assert found.groups[0].object_id == 8
     counts = {item.kind: item.count for item in found.warnings}
     assert counts == {WarningKind.NULL_SEGMENTS: 2, WarningKind.UNKNOWN_SEGMENTS: 4}
 
 
-@pytest.mark.parametrize(("first", "second"), [(None, 1), (7, 7), (0, 40_000), (-1, 0), (10**40, 0)])
-def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_order(first, second) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [(None, 1), (7, 7), (0, 40_000), (-1, 0), (10**40, 0)]
+)
+def test_group_ids_that_cannot_tell_the_groups_apart_are_replaced_by_the_file_order(
+    first, second
+) -> None:
     found = annotate_groups([group(first, [0], "chair", 4), group(second, [2], "table", 4)])
     assert found.instances.tolist() == [0, 0, 1, 1, -1, -1]
-    assert [(item.kind, item.count) for item in found.warnings] == [(WarningKind.RENUMBERED_GROUPS, 2)]
+    assert [(item.kind, item.count) for item in found.warnings] == [
+        (WarningKind.RENUMBERED_GROUPS, 2)
+    ]
 
 
 def test_as_many_groups_as_int16_can_number_are_kept_and_one_more_is_an_error(tmp_path) -> None:
     groups = [group(number, [number], "chair") for number in range(MAX_GROUPS + 1)]
     found = annotate_groups(groups[:-1], tuple(range(MAX_GROUPS + 1)))
     assert found.instances.tolist() == [*range(MAX_GROUPS), -1]
-    with pytest.raises(AnnotationError, match=r"scene0000_00\.aggregation\.json: has 32,768 groups"):
+    with pytest.raises(
+        AnnotationError, match=r"scene0000_00\.aggregation\.json: has 32,768 groups"
+    ):
         process_tiny(tmp_path, {AGGREGATION: aggregation_file(groups)})
 
 
-def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_warned_about_where_it_matters() -> None:
-    other = LabelMap("other.tsv", {**builtin_label_map().rows, "floor": RawIds(9, 9), "desk": RawIds(1, 1)})
+def test_a_label_map_that_disagrees_with_the_built_in_one_counts_and_is_warned_about_where_it_matters() -> (
+    None
+):
+    other = LabelMap(
+        "other.tsv", {**builtin_label_map().rows, "floor": RawIds(9, 9), "desk": RawIds(1, 1)}
+    )
     found = annotate_groups(tiny.GROUPS, label_map=other)
     assert (found.scannet_ids[0], found.nyu40_ids[0]) == (9, 9)
     assert [warning.kind for warning in found.warnings] == [WarningKind.LABEL_MAP_DIFFERS]
@@ -283,7 +352,9 @@ def test_what_earlier_versions_warned_of_is_still_read() -> None:
     assert "'wall' is both in the label map" in parse_json(stored, make_decoder(SceneWarning)).text
 
 
-NAMES = st.sampled_from(["wall", "floor", "chair", "wardrobe cabinet", "rug", "trashcan", "stick", "ceiling"])
+NAMES = st.sampled_from(
+    ["wall", "floor", "chair", "wardrobe cabinet", "rug", "trashcan", "stick", "ceiling"]
+)
 SEGMENT_LISTS = st.lists(st.integers(0, 12), min_size=1, max_size=30)
 
 
@@ -291,10 +362,15 @@ SEGMENT_LISTS = st.lists(st.integers(0, 12), min_size=1, max_size=30)
 def groups_of_any_kind(draw: st.DrawFn) -> list[dict]:
     members = draw(st.lists(st.tuples(NAMES, st.lists(st.integers(0, 15), max_size=6)), max_size=8))
     numbers = draw(st.permutations(range(len(members))))
-    return [group(number, list(segments), name) for number, (name, segments) in zip(numbers, members, strict=True)]
+    return [
+        group(number, list(segments), name)
+        for number, (name, segments) in zip(numbers, members, strict=True)
+    ]
 
 
 @given(segment_ids=SEGMENT_LISTS, groups=groups_of_any_kind())
 @settings(max_examples=40)
 def test_any_annotation_agrees_with_the_loops(segment_ids, groups) -> None:
-    assert ids(annotate_groups(groups, tuple(segment_ids))) == oracles.ids_of_vertices(segment_ids, groups)
+    assert ids(annotate_groups(groups, tuple(segment_ids))) == oracles.ids_of_vertices(
+        segment_ids, groups
+    )

@@ -19,13 +19,19 @@ PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
 TREES = {path: ast.parse(path.read_text()) for path in PACKAGE_DIR.rglob("*.py")}
 # What reading scenes in a training job must not cost, and what printing a help text must not.
 HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
-CLASSES = [item for _, item in inspect.getmembers(errors, inspect.isclass) if issubclass(item, ScanNetPrepError)]
+CLASSES = [
+    item
+    for _, item in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(item, ScanNetPrepError)
+]
 HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy", "numba"}
 
 
 def modules_loaded_by(code: str) -> set[str]:
     """Top-level names of the modules that a fresh interpreter holds once it has run the code."""
-    program = f"{code}\nimport sys\nprint('loaded:', *{{name.split('.')[0] for name in sys.modules}})"
+    program = (
+        f"{code}\nimport sys\nprint('loaded:', *{{name.split('.')[0] for name in sys.modules}})"
+    )
     outcome = run_words(PYTHON, "-c", program)
     assert outcome.status == 0, outcome.stderr
     loaded = set(outcome.stdout.splitlines()[-1].removeprefix("loaded: ").split())
@@ -63,11 +69,15 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_map_for_contributors_names_every_room() -> None:
     page = (REPOSITORY_DIR / "docs/contributing.md").read_text()
-    paths = [path for path in PACKAGE_DIR.iterdir() if not path.name.startswith(("_", "py.", "assets"))]
+    paths = [
+        path for path in PACKAGE_DIR.iterdir() if not path.name.startswith(("_", "py.", "assets"))
+    ]
     assert [path.name for path in paths if f"`{path.name}{'/' * path.is_dir()}`" not in page] == []
 
 
-def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(whole_dir: Path, tmp_path: Path) -> None:
+def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(
+    whole_dir: Path, tmp_path: Path
+) -> None:
     """What Python lacks there is hidden."""
     outcome = run_words(
         PYTHON,
@@ -79,7 +89,10 @@ def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(wh
         f"sys.exit(main(['process', {str(whole_dir / 'raw')!r}, '-o', {str(tmp_path)!r}]))",
     )
     assert (outcome.status, outcome.stdout) == (1, "(600, 3)\n"), outcome.stderr
-    error, hint = f"error: {tmp_path}: can be written to on Linux and macOS only", "hint: on Windows, run this in WSL"
+    error, hint = (
+        f"error: {tmp_path}: can be written to on Linux and macOS only",
+        "hint: on Windows, run this in WSL",
+    )
     assert f"{error}\n{hint}" in outcome.stderr
 
 
@@ -102,10 +115,15 @@ def test_text_of_an_error_has_its_hint_and_a_traceback_shows_it_once() -> None:
 
 
 @pytest.mark.parametrize("error_type", CLASSES)
-def test_every_error_has_a_sentence_and_survives_pickling_with_attributes(error_type: type[ScanNetPrepError]) -> None:
+def test_every_error_has_a_sentence_and_survives_pickling_with_attributes(
+    error_type: type[ScanNetPrepError],
+) -> None:
     where = [Path("folder/scene0000_00.ply")] if issubclass(error_type, FileError) else []
     error = error_type(*where, "has 5 vertices, expected 6", "download it again")
-    for found in (copy.copy(error), *(pickle.loads(pickle.dumps(error, number)) for number in range(6))):
+    for found in (
+        copy.copy(error),
+        *(pickle.loads(pickle.dumps(error, number)) for number in range(6)),
+    ):
         assert type(found) is error_type
         assert (str(found), vars(found), found.args) == (str(error), vars(error), error.args)
     assert error.message.endswith("has 5 vertices, expected 6")
@@ -115,12 +133,18 @@ def test_every_error_has_a_sentence_and_survives_pickling_with_attributes(error_
     # One that is an OSError too holds no text where a number belongs.
     assert not isinstance(error, OSError) or error.errno is None or isinstance(error.errno, int)
     # Those that a user would catch as a builtin.
-    builtin = {"MissingFileError": FileNotFoundError, "OutputError": OSError, "UnknownSceneError": KeyError}
+    builtin = {
+        "MissingFileError": FileNotFoundError,
+        "OutputError": OSError,
+        "UnknownSceneError": KeyError,
+    }
     assert isinstance(error, builtin.get(error_type.__name__, Exception))
 
 
 def test_the_tree_in_the_docstring_names_every_error_once_and_in_its_place() -> None:
-    matches = (re.match(r"([ │├└─]*)(\w+Error)\b", line) for line in (errors.__doc__ or "").splitlines())
+    matches = (
+        re.match(r"([ │├└─]*)(\w+Error)\b", line) for line in (errors.__doc__ or "").splitlines()
+    )
     drawn = [(len(match[1]), match[2]) for match in matches if match]
     assert sorted(name for _, name in drawn) == sorted(item.__name__ for item in CLASSES)
     for index, (indent, name) in enumerate(drawn):

@@ -31,7 +31,9 @@ NAMES = [f"scene{number:04}_00" for number in range(30)]
 def write_scenes(folder: Path, seed: int) -> Path:
     """A raw tree of 12 MB."""
     dice = random.Random(seed)
-    return write_tree(folder, {f"scans/{name}/{name}.txt": dice.randbytes(400_000) for name in NAMES})
+    return write_tree(
+        folder, {f"scans/{name}/{name}.txt": dice.randbytes(400_000) for name in NAMES}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,9 @@ def test_a_thread_that_never_ends_keeps_no_run_from_ending(monkeypatch: pytest.M
     lock.set()
 
 
-def test_a_pack_that_is_interrupted_leaves_the_old_archive(tree: Path, old: Path, tmp_path: Path) -> None:
+def test_a_pack_that_is_interrupted_leaves_the_old_archive(
+    tree: Path, old: Path, tmp_path: Path
+) -> None:
     process = start_command("pack", tree, "-o", old, "--level", "19")
     while not [path for path in tmp_path.glob(".a.tar.zst.*.tmp") if path.stat().st_size]:
         assert process.poll() is None
@@ -80,8 +84,14 @@ def test_a_pack_that_is_interrupted_leaves_the_old_archive(tree: Path, old: Path
 
 
 @pytest.mark.parametrize("words", [[], ["--shard-size", "4MB"]])
-def test_a_killed_pack_leaves_the_old_or_the_new_but_no_mixture(tree: Path, tmp_path: Path, words: list[str]) -> None:
-    dice, target, changed = random.Random(2), tmp_path / "a.tar.zst", write_scenes(tmp_path / "changed", 2)
+def test_a_killed_pack_leaves_the_old_or_the_new_but_no_mixture(
+    tree: Path, tmp_path: Path, words: list[str]
+) -> None:
+    dice, target, changed = (
+        random.Random(2),
+        tmp_path / "a.tar.zst",
+        write_scenes(tmp_path / "changed", 2),
+    )
     assert call("pack", tree, "-o", target, *words).status == 0
     old = {path.name: path.read_bytes() for path in tmp_path.glob("a*.tar.zst")}
     for _ in range(2):
@@ -95,9 +105,14 @@ def test_a_killed_pack_leaves_the_old_or_the_new_but_no_mixture(tree: Path, tmp_
         same = [name for name in found if found[name] == old[name]]
         assert len(same) in {0, len(found)} or find_missing_shards(found), same
         assert len(found) == len(old) or find_missing_shards(found) or (words and not found)
-        assert all(check_whole(tmp_path / name) for name in found)  # with its checksum file, if there is one
+        assert all(
+            check_whole(tmp_path / name) for name in found
+        )  # with its checksum file, if there is one
     assert call("pack", changed, "-o", target, "--force", *words).status == 0
-    others = {".report.html.1-0123abcd.tmp", ".b.tar.zst.1-0123abcd.tmp"}  # of other commands that are at work there
+    others = {
+        ".report.html.1-0123abcd.tmp",
+        ".b.tar.zst.1-0123abcd.tmp",
+    }  # of other commands that are at work there
     for name in (".a.tar.zst.1-0123abcd.tmp", ".a-00003-of-00009.tar.zst.1-0123abcd.tmp", *others):
         (tmp_path / name).touch()
     assert call("pack", changed, "-o", target, *words).status == 0
@@ -107,7 +122,9 @@ def test_a_killed_pack_leaves_the_old_or_the_new_but_no_mixture(tree: Path, tmp_
 
 def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) -> None:
     name = f"scans/{NAMES[1]}/{NAMES[1]}.txt"
-    changing = write_tree(tmp_path / "tree", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"first", name: b"second"})
+    changing = write_tree(
+        tmp_path / "tree", {f"scans/{NAMES[0]}/{NAMES[0]}.txt": b"first", name: b"second"}
+    )
     contents = find_contents(changing, Selection())
     for data in (b"another", b"second"):
         write_tree(changing, {name: data})
@@ -120,7 +137,9 @@ def test_a_file_that_changes_while_it_is_packed_stops_the_run(tmp_path: Path) ->
         write_atomically(tmp_path / "a.tar.zst", iter_archive(contents))
 
 
-def test_a_full_disk_or_a_second_run_is_said_and_the_old_archive_stays(tree: Path, old: Path, tmp_path: Path) -> None:
+def test_a_full_disk_or_a_second_run_is_said_and_the_old_archive_stays(
+    tree: Path, old: Path, tmp_path: Path
+) -> None:
     with limited(resource.RLIMIT_FSIZE, 3_000_000):
         outcome = call("pack", tree, "-o", old)
     assert (outcome.status, "hint: free some space" in outcome.stderr) == (1, True)
@@ -149,24 +168,39 @@ def test_where_the_disk_is_full_nothing_is_half_unpacked(packed_dir: Path, tmp_p
     assert outcome.status == 1
     assert "cannot be written: File too large" in outcome.stderr
     assert "it continues" in outcome.stderr
-    assert not [path for path in (tmp_path / "out").rglob("*") if ".npz" in path.name or path.suffix == ".tmp"]
+    assert not [
+        path
+        for path in (tmp_path / "out").rglob("*")
+        if ".npz" in path.name or path.suffix == ".tmp"
+    ]
     with pytest.raises((FileError, MissingFileError)):
         ScanNet(tmp_path / "out", split="train")
     # Another run for some of the scenes does not make the folder whole; the same one does.
     first = Archive(packed_dir / "processed.tar.zst").index.scenes[0].scene_id
-    assert call("unpack", packed_dir / "processed.tar.zst", "-o", tmp_path / "out", "--scenes", first).status == 0
+    assert (
+        call(
+            "unpack", packed_dir / "processed.tar.zst", "-o", tmp_path / "out", "--scenes", first
+        ).status
+        == 0
+    )
     with pytest.raises(FileError, match=r"unfinished\.txt"):
         ScanNet(tmp_path / "out", split="train")
     assert call("unpack", packed_dir / "processed.tar.zst", "-o", tmp_path / "out").status == 0
     assert check_whole(tmp_path / "out") > 1
 
 
-def test_interrupted_read_from_the_web_ends_although_the_server_hangs(tree: Path, tmp_path: Path) -> None:
+def test_interrupted_read_from_the_web_ends_although_the_server_hangs(
+    tree: Path, tmp_path: Path
+) -> None:
     archive = tmp_path / "a.tar.zst"
     pack_tree(tree, archive)
     with ReleaseServer(tmp_path) as server:
         server.files[f"{ROOT}{archive.name}"], parts = archive, find_parts(archive)
-        scenes = {f"bytes={start}-{end - 1}" for name, (start, end) in parts.items() if name.startswith("scene")}
+        scenes = {
+            f"bytes={start}-{end - 1}"
+            for name, (start, end) in parts.items()
+            if name.startswith("scene")
+        }
         server.faults = [lambda request: [Stall(100)] if request.range in scenes else []]
         url = f"{server.origin}{ROOT}{archive.name}"
         process = start_command("unpack", url, "-o", tmp_path / "out", "--jobs", "2")

@@ -28,11 +28,20 @@ from scannet_prep.stages.verify import run as run_verify
 
 TAR = tarfile.TarInfo("some.txt").tobuf() + bytes(1024)
 FRAME = zstandard.compress(TAR, 3)
-FOLDER = b"".join(tarfile.TarInfo(f"processed/{name}").tobuf() for name in (".scannet-prep-seen.json", "manifest.json"))
+FOLDER = b"".join(
+    tarfile.TarInfo(f"processed/{name}").tobuf()
+    for name in (".scannet-prep-seen.json", "manifest.json")
+)
 FOREIGN = {
     "a .tar.zst of another program": (FRAME, "tar --zstd -xf"),
-    "a .tar.zst of a processed folder": (zstandard.compress(FOLDER + bytes(1024)), "tar --zstd -xf"),
-    "a .tar.zst of pzstd": (b"\x50\x2a\x4d\x18\4\0\0\0" + len(FRAME).to_bytes(4, "little") + FRAME, "tar --zstd -xf"),
+    "a .tar.zst of a processed folder": (
+        zstandard.compress(FOLDER + bytes(1024)),
+        "tar --zstd -xf",
+    ),
+    "a .tar.zst of pzstd": (
+        b"\x50\x2a\x4d\x18\4\0\0\0" + len(FRAME).to_bytes(4, "little") + FRAME,
+        "tar --zstd -xf",
+    ),
     "a zstd file": (zstandard.compress(b"text"), "zstd -d"),
     "a tar file": (TAR, "tar -xf"),
     "a gzip file": (gzip.compress(TAR), "tar -xf"),
@@ -52,7 +61,9 @@ READERS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("what", FOREIGN)
-def test_every_reader_says_what_a_foreign_file_is_and_what_to_type(what: str, tmp_path: Path) -> None:
+def test_every_reader_says_what_a_foreign_file_is_and_what_to_type(
+    what: str, tmp_path: Path
+) -> None:
     data, command = FOREIGN[what]
     path = tmp_path / "some file.tar.zst"
     path.write_bytes(data)
@@ -61,20 +72,29 @@ def test_every_reader_says_what_a_foreign_file_is_and_what_to_type(what: str, tm
         with pytest.raises(ArchiveError) as caught:
             read(path)
         assert command in caught.value.hint, name
-        assert ("'" in caught.value.hint) == ("-" in command.split()[-1] or command in {"unzip", "7z x"})
+        assert ("'" in caught.value.hint) == (
+            "-" in command.split()[-1] or command in {"unzip", "7z x"}
+        )
         told.add((caught.value.problem, caught.value.hint))
     assert len(told) == 1
-    assert next(iter(told))[0].startswith("is a .tar.zst of another program" if ".tar.zst" in what else "is ")
+    assert next(iter(told))[0].startswith(
+        "is a .tar.zst of another program" if ".tar.zst" in what else "is "
+    )
     assert "seek table" not in str(told)
     outcome = unpack_pipe(path, "-o", tmp_path / "out")
     assert (outcome.status, next(iter(told))[0] in outcome.stderr) == (1, True), outcome.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_named_pipe_does_not_hang_and_places_that_cannot_be_read_say_what_they_need(tmp_path: Path) -> None:
+def test_a_named_pipe_does_not_hang_and_places_that_cannot_be_read_say_what_they_need(
+    tmp_path: Path,
+) -> None:
     os.mkfifo(tmp_path / "a.tar.zst")
     for read in READERS.values():
-        for place, message in ((tmp_path / "a.tar.zst", "is a named pipe"), ("ftp://b.tar.zst", "No such file")):
+        for place, message in (
+            (tmp_path / "a.tar.zst", "is a named pipe"),
+            ("ftp://b.tar.zst", "No such file"),
+        ):
             with pytest.raises(FileError, match=message) as caught:
                 read(place)
         assert "a path, or https://, s3://, gs:// or az://" in caught.value.hint
@@ -100,7 +120,9 @@ def run(*words: object) -> tuple[int, dict[str, Any]]:
     return outcome.status, outcome.json
 
 
-def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(server: ReleaseServer, archive_path: Path) -> None:
+def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(
+    server: ReleaseServer, archive_path: Path
+) -> None:
     public = f"{server.origin}{ROOT}scannet.tar.zst?..."
     for command, words, limit in (
         ("info", [], 4),
@@ -108,10 +130,17 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(server: Rel
         ("verify", ["--scenes", VAL], 8),
     ):
         server.forget()
-        of_file, of_url = run(command, archive_path, *words), run(command, secret_url(server), *words)
+        of_file, of_url = (
+            run(command, archive_path, *words),
+            run(command, secret_url(server), *words),
+        )
         assert of_url[0] == of_file[0] == 0
         assert len(server.requests()) <= limit, command
-        assert {key for key in of_url[1] if of_url[1][key] != of_file[1][key]} <= {"path", "paths", "seconds"}
+        assert {key for key in of_url[1] if of_url[1][key] != of_file[1][key]} <= {
+            "path",
+            "paths",
+            "seconds",
+        }
         assert of_url[1]["paths"] == [public]
         outcome = call(command, secret_url(server))
         assert (outcome.status, public in outcome.stdout) == (0, True)
@@ -125,7 +154,9 @@ def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(server: Rel
         assert (status, value["error"]) == expected
 
 
-def test_only_what_is_needed_comes(server: ReleaseServer, archive_path: Path, whole_dir: Path, tmp_path: Path) -> None:
+def test_only_what_is_needed_comes(
+    server: ReleaseServer, archive_path: Path, whole_dir: Path, tmp_path: Path
+) -> None:
     assert run("unpack", secret_url(server), "--scenes", VAL, "-o", tmp_path / "out")[0] == 0
     parts, ranges = find_parts(archive_path), [request.range for request in server.requests()]
     expected = {name: f"bytes={start}-{end - 1}" for name, (start, end) in parts.items()}
@@ -143,7 +174,9 @@ def test_only_what_is_needed_comes(server: ReleaseServer, archive_path: Path, wh
     assert len(server.requests()) <= 12
 
 
-def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, shards: list[Path], tmp_path: Path) -> None:
+def test_shards_may_be_files_and_addresses_mixed(
+    server: ReleaseServer, shards: list[Path], tmp_path: Path
+) -> None:
     server.files |= {f"{ROOT}{path.name}": path for path in shards}
     size_bytes = sum(path.stat().st_size for path in shards)
     moved = Path(shutil.move(shards[1], write_tree(tmp_path / "other disk", {})))
@@ -157,7 +190,9 @@ def test_shards_may_be_files_and_addresses_mixed(server: ReleaseServer, shards: 
     assert (status, len(value["scenes"])) == (0, 3)
 
 
-def test_authorities_can_be_named(archive_path: Path, tmp_path: Path, authority: tuple[Path, Path]) -> None:
+def test_authorities_can_be_named(
+    archive_path: Path, tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
     with ReleaseServer(archive_path.parent, certificate=authority[1]) as server:
         server.files[f"{ROOT}a.tar.zst"] = archive_path
         url = f"{server.origin}{ROOT}a.tar.zst"
@@ -195,7 +230,9 @@ def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
     return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
 
 
-def test_an_open_archive_outlives_a_replacement_and_one_that_changes_is_an_error(archive_path: Path) -> None:
+def test_an_open_archive_outlives_a_replacement_and_one_that_changes_is_an_error(
+    archive_path: Path,
+) -> None:
     dataset = ScanNet(archive_path, split="train")
     expected = dataset[0]["points"]
     new_path = flip(Path(shutil.copy(archive_path, archive_path.with_name("new"))), 100)
@@ -217,16 +254,28 @@ def test_an_open_archive_outlives_a_replacement_and_one_that_changes_is_an_error
         dataset[0]
 
 
-def test_shards_are_one_archive_and_many(shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify) -> None:
+def test_shards_are_one_archive_and_many(
+    shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify
+) -> None:
     expected = digests(whole_dir / "processed")
     assert verify(shards[::-1]) == (0, [])
-    assert (verify.value["whole_scenes"], verify.value["paths"]) == (sorted(SCENES), list(map(str, shards[::-1])))
-    assert ScanNet(shards[::-1], split="train").scene_ids == ScanNet(shards, split="train").scene_ids == [TRAIN]
+    assert (verify.value["whole_scenes"], verify.value["paths"]) == (
+        sorted(SCENES),
+        list(map(str, shards[::-1])),
+    )
+    assert (
+        ScanNet(shards[::-1], split="train").scene_ids
+        == ScanNet(shards, split="train").scene_ids
+        == [TRAIN]
+    )
     assert call("unpack", *shards, "-o", tmp_path / "all").status == 0
     assert digests(tmp_path / "all") == expected
     for shard in shards:
         outcome = call("unpack", shard, "-o", tmp_path / "single")
-        assert (outcome.status, "shards of the set are not among the archives" in outcome.stderr) == (0, True)
+        assert (
+            outcome.status,
+            "shards of the set are not among the archives" in outcome.stderr,
+        ) == (0, True)
     assert (verify(tmp_path / "single"), digests(tmp_path / "single")) == ((0, []), expected)
     flip(shards[1], sum(find_parts(shards[1])[VAL]) // 2)
     status, [(_, scene_id, name, _)] = verify(shards)
@@ -237,7 +286,11 @@ def test_shards_are_one_archive_and_many(shards: list[Path], whole_dir: Path, tm
 
 def test_a_missing_shard_is_named(shards: list[Path], tmp_path: Path, verify: Verify) -> None:
     status, [(severity, _, _, message)] = verify(shards[1])
-    assert (status, severity, "shards of the set are not among the archives: " in message) == (0, "note", True)
+    assert (status, severity, "shards of the set are not among the archives: " in message) == (
+        0,
+        "note",
+        True,
+    )
     assert verify(shards[::2])[0] == 2
     problem = f"shards of the set are not among the archives: {shards[1].name}"
     assert problem in verify.value["message"]
@@ -245,14 +298,23 @@ def test_a_missing_shard_is_named(shards: list[Path], tmp_path: Path, verify: Ve
         unpack.run(shards[::2], tmp_path / "out")
     assert verify(shards[0], "--splits", "val")[0] == 2  # to check nothing is not a check
     outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
-    assert (outcome.status, "or is it in a shard that was not given?" in outcome.stderr) == (2, True)
-    others = [shards[1].with_name(f"{name}.tar.zst") for name in ("shards-00001-of-00009", "other-00001-of-00003")]
+    assert (outcome.status, "or is it in a shard that was not given?" in outcome.stderr) == (
+        2,
+        True,
+    )
+    others = [
+        shards[1].with_name(f"{name}.tar.zst")
+        for name in ("shards-00001-of-00009", "other-00001-of-00003")
+    ]
     for other in others:
         shutil.copy(shards[1], other)
     for missing, left in (
         (shards[0].name, shards[1:]),
         (shards[1].name, shards[0]),
-        *((other.name.replace("00001", "00000"), [other, shards[0], *shards[2:]]) for other in others),
+        *(
+            (other.name.replace("00001", "00000"), [other, shards[0], *shards[2:]])
+            for other in others
+        ),
     ):
         with pytest.raises(ArchiveError, match=f"of which {missing} is missing") as caught:
             ScanNet(left, split="train")
@@ -280,8 +342,12 @@ def test_archives_that_do_not_go_together_are_refused(
         ScanNet([], split="val")
 
 
-@pytest.mark.parametrize("other", [{"align_axis": True}, {"labels_from": "ply"}, {"faces": True}, {"scannet200": True}])
-def test_archives_of_different_options_are_refused_together(tmp_path: Path, other: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "other", [{"align_axis": True}, {"labels_from": "ply"}, {"faces": True}, {"scannet200": True}]
+)
+def test_archives_of_different_options_are_refused_together(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
     paths = []
     for number, options in enumerate((ProcessOptions(), ProcessOptions(**other))):
         paths.append(tmp_path / f"{number}.tar.zst")
@@ -289,7 +355,10 @@ def test_archives_of_different_options_are_refused_together(tmp_path: Path, othe
         head = Head(ArchiveKind.PROCESSED, options=options, scene_format=FORMAT_VERSION)
         forge(paths[-1], [(scene_id, [(f"train/{scene_id}.npz", b"x")])], head=head)
 
-    with pytest.raises(ArchiveError, match=r"1\.tar\.zst: holds scenes that were made with .* but .*0\.tar\.zst with "):
+    with pytest.raises(
+        ArchiveError,
+        match=r"1\.tar\.zst: holds scenes that were made with .* but .*0\.tar\.zst with ",
+    ):
         ScanNet(paths, split="train")
 
 
@@ -304,7 +373,9 @@ def test_archive_of_an_older_scene_format_is_refused(tmp_path: Path) -> None:
     assert "scannet-prep process --force" in caught.value.hint
 
 
-def test_a_scene_of_an_archive_is_the_file_that_was_packed(whole_dir: Path, archive_path: Path, tmp_path: Path) -> None:
+def test_a_scene_of_an_archive_is_the_file_that_was_packed(
+    whole_dir: Path, archive_path: Path, tmp_path: Path
+) -> None:
     folder = whole_dir / "processed"
     pack_tree(folder, tmp_path / "stored.tar.zst", level=0)
     start, end = find_parts(archive_path)["scene0000_00"]

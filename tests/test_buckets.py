@@ -60,10 +60,14 @@ def archive(packed_dir: Path) -> Path:
     return packed_dir / "processed.tar.zst"
 
 
-def test_commands_read_archives_in_buckets_like_files(server: BucketServer, archive: Path, tmp_path: Path) -> None:
+def test_commands_read_archives_in_buckets_like_files(
+    server: BucketServer, archive: Path, tmp_path: Path
+) -> None:
     server.put("dir/scannet.tar.zst", archive.read_bytes())
     for words in (["info", "--scenes"], ["verify", "--limit", "9"]):
-        found, expected = (run_main(words[0], place, *words[1:], "--json").json for place in (URL, archive))
+        found, expected = (
+            run_main(words[0], place, *words[1:], "--json").json for place in (URL, archive)
+        )
         for value in (found, expected):
             for name in ("path", "paths", "seconds", "speed"):
                 value.pop(name, None)
@@ -82,7 +86,9 @@ def test_workers_read_from_a_bucket_that_their_parent_has_read_from(
     dataset = ScanNet(URL, split="train", loop=4)
     points = [sample["points"].tobytes() for sample in ScanNet(archive, split="train", loop=4)]
     assert dataset[0]["points"].tobytes() == points[0]
-    loader = data.DataLoader(dataset, num_workers=2, batch_size=None, multiprocessing_context=method)
+    loader = data.DataLoader(
+        dataset, num_workers=2, batch_size=None, multiprocessing_context=method
+    )
     assert [sample["points"].numpy().tobytes() for sample in loader] == points
     assert dataset[0]["points"].tobytes() == points[0]
 
@@ -146,7 +152,9 @@ def test_store_that_keeps_failing_is_an_error_until_it_recovers(
     source = BucketSource(server.put("x", CONTENT))
     server.requests.clear()
     server.rule = lambda *_: (500, "InternalError")
-    with pytest.raises(ServerDownError, match=r"does not answer or fails \(500 InternalError\)") as caught:
+    with pytest.raises(
+        ServerDownError, match=r"does not answer or fails \(500 InternalError\)"
+    ) as caught:
         source.read(10, 200_000)
     assert "run the same command again later" in caught.value.hint
     assert len(server.requests) == 2
@@ -159,14 +167,18 @@ def test_replaced_object_is_refused_by_open_and_new_readers(server: BucketServer
     copy = pickle.loads(pickle.dumps(source))
     server.put("x", CONTENT[::-1])
     for reader in (source, copy):
-        with pytest.raises(ArchiveError, match=f"{source.name}: was replaced or changed since it was opened"):
+        with pytest.raises(
+            ArchiveError, match=f"{source.name}: was replaced or changed since it was opened"
+        ):
             reader.read(10, 20)
     server.boto().delete_object(Bucket=BUCKET, Key="x")
     with pytest.raises(NotOnServerError):
         source.read(10, 20)
 
 
-def test_checksums_refuse_replaced_archive_if_the_store_ignores_etags(server: BucketServer, archive: Path) -> None:
+def test_checksums_refuse_replaced_archive_if_the_store_ignores_etags(
+    server: BucketServer, archive: Path
+) -> None:
     server.put("dir/scannet.tar.zst", archive.read_bytes())
     dataset = ScanNet(URL, split="train")
     changed = bytearray(archive.read_bytes())
@@ -205,7 +217,9 @@ WRONG: dict[str, tuple[dict[str, Any], str, int, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_mistakes_are_named_without_secrets(name: str, server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_named_without_secrets(
+    name: str, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     changes, address, status, words = WRONG[name]
     server.put("empty", b"")
     server.put("dir/x", CONTENT)
@@ -231,12 +245,19 @@ def test_mistakes_are_named_without_secrets(name: str, server: BucketServer, mon
 
 @pytest.mark.parametrize(
     ("scheme", "missing", "package"),
-    [("s3", "fsspec", "s3fs"), ("s3", "s3fs", "s3fs"), ("gs", "gcsfs", "gcsfs"), ("az", "adlfs", "adlfs")],
+    [
+        ("s3", "fsspec", "s3fs"),
+        ("s3", "s3fs", "s3fs"),
+        ("gs", "gcsfs", "gcsfs"),
+        ("az", "adlfs", "adlfs"),
+    ],
 )
 def test_missing_package_is_named_with_the_command_that_installs_it(
     server: BucketServer, tmp_path: Path, scheme: str, missing: str, package: str
 ) -> None:
-    (tmp_path / f"{missing}.py").write_text("raise ModuleNotFoundError('No module named ' + repr(__name__))")
+    (tmp_path / f"{missing}.py").write_text(
+        "raise ModuleNotFoundError('No module named ' + repr(__name__))"
+    )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     outcome = run_command("verify", f"{scheme}://{BUCKET}/x.tar.zst", environment=environment)
     assert outcome.status == 2
@@ -253,7 +274,9 @@ def test_public_object_is_read_without_credentials(server: BucketServer, archive
     assert run_command("info", URL, environment=environment).status == 0
 
 
-@pytest.mark.parametrize("key", ["dir/a blank.tar.zst", "dir/a %20 + ü * ~.tar.zst", "dir/[a]{b}::c.tar.zst"])
+@pytest.mark.parametrize(
+    "key", ["dir/a blank.tar.zst", "dir/a %20 + ü * ~.tar.zst", "dir/[a]{b}::c.tar.zst"]
+)
 def test_object_names_are_taken_as_they_are(server: BucketServer, key: str) -> None:
     address = f"S3://{BUCKET}/{key}"
     assert upload(address, [CONTENT], len(CONTENT)) == len(CONTENT)
@@ -266,7 +289,9 @@ def test_addresses_of_google_and_azure_are_accepted(address: str) -> None:
     assert parse_address(address) == (address[:2].lower(), "b/a/x.tar.zst")
 
 
-@pytest.mark.parametrize("address", ["s3://b/../x", "s3://b/a//x", "s3://b/x#1", "s3://b/x?versionId=1", "gs:///x"])
+@pytest.mark.parametrize(
+    "address", ["s3://b/../x", "s3://b/a//x", "s3://b/x#1", "s3://b/x?versionId=1", "gs:///x"]
+)
 def test_addresses_of_no_object_are_refused(address: str) -> None:
     with pytest.raises(UsageError, match="is not an address of an object in a bucket"):
         parse_address(address)
@@ -282,12 +307,17 @@ def test_an_authority_is_named_for_buckets_as_for_web_servers(
     server.put("dir/scannet.tar.zst", archive.read_bytes())
     secure = BucketServer(authority[1])
     monkeypatch.setenv("AWS_ENDPOINT_URL", secure.origin)
-    with pytest.raises(CertificateError, match="the certificate of the store cannot be verified") as caught:
+    with pytest.raises(
+        CertificateError, match="the certificate of the store cannot be verified"
+    ) as caught:
         BucketSource(URL)
     assert "AWS_CA_BUNDLE=FILE" in caught.value.hint
     assert run_main("info", URL, "--ca-bundle", authority[0]).status == 0
     refused = run_main("info", URL, "--ca-bundle", authority_dir)
-    assert (refused.status, "s3:// addresses need one file of certificates" in refused.stderr) == (2, True)
+    assert (refused.status, "s3:// addresses need one file of certificates" in refused.stderr) == (
+        2,
+        True,
+    )
     assert run_main("info", URL, "--insecure").status == 0
     secure.server.shutdown()
 
@@ -300,7 +330,9 @@ def test_folder_of_authorities_in_ssl_cert_dir_does_not_concern_buckets(
     assert run_main("info", URL).status == 0
 
 
-def test_pack_writes_the_same_bytes_and_knows_what_is_new(server: BucketServer, whole_dir: Path, archive: Path) -> None:
+def test_pack_writes_the_same_bytes_and_knows_what_is_new(
+    server: BucketServer, whole_dir: Path, archive: Path
+) -> None:
     words = ("pack", whole_dir / "processed", "-o", URL)
     first, again = run_main(*words, "--json").json, run_main(*words, "--json").json
     assert (first["up_to_date"], again["up_to_date"]) == (False, True)
@@ -313,41 +345,68 @@ def test_pack_writes_the_same_bytes_and_knows_what_is_new(server: BucketServer, 
     assert run_main(*words, "--json").json["up_to_date"] is False
     assert server.get("dir/scannet.tar.zst") == archive.read_bytes()
     fewer = run_main(*words, "--splits", "val")
-    assert (fewer.status, "holds 2 scenes that the new archive would not" in fewer.stderr) == (2, True)
+    assert (fewer.status, "holds 2 scenes that the new archive would not" in fewer.stderr) == (
+        2,
+        True,
+    )
 
 
-def test_places_that_pack_does_not_write_to_are_refused_at_once(server: BucketServer, whole_dir: Path) -> None:
+def test_places_that_pack_does_not_write_to_are_refused_at_once(
+    server: BucketServer, whole_dir: Path
+) -> None:
     for more, words in (
         ([URL, "--shard-size", "4MB"], "shards are not written to a bucket"),
         ([f"s3://{BUCKET}/scannet"], f"use -o s3://{BUCKET}/scannet.tar.zst"),
-        ([f"https://anna:pa55word@{BUCKET}/x.tar.zst"], "is not an address of an object in a bucket"),
+        (
+            [f"https://anna:pa55word@{BUCKET}/x.tar.zst"],
+            "is not an address of an object in a bucket",
+        ),
     ):
         outcome = run_main("pack", whole_dir / "processed", "-o", *more)
-        assert (outcome.status, words in outcome.stderr, "pa55word" in outcome.stderr) == (2, True, False)
+        assert (outcome.status, words in outcome.stderr, "pa55word" in outcome.stderr) == (
+            2,
+            True,
+            False,
+        )
     assert (server.keys(), server.requests) == ([], [])
 
 
 @pytest.fixture
 def large_dir(tmp_path: Path) -> Path:
     """A raw tree of two parts and a half."""
-    files = {f"scans/{name}/{name}_vh_clean_2.ply": np.random.default_rng(1).bytes(10_000_000) for name in (TRAIN, VAL)}
+    files = {
+        f"scans/{name}/{name}_vh_clean_2.ply": np.random.default_rng(1).bytes(10_000_000)
+        for name in (TRAIN, VAL)
+    }
     return write_tree(tmp_path / "large", files)
 
 
-def test_large_archives_go_in_parts_some_of_which_fail(server: BucketServer, large_dir: Path, tmp_path: Path) -> None:
+def test_large_archives_go_in_parts_some_of_which_fail(
+    server: BucketServer, large_dir: Path, tmp_path: Path
+) -> None:
     failed = iter(["reset", (503, "SlowDown")])
     server.rule = lambda _, path: next(failed, None) if "partNumber=2" in path else None
     assert run_main("pack", large_dir, "-o", URL, "--force").status == 0
-    parts = {re.findall(r"partNumber=(\d+)", path)[0] for method, path in server.requests if method == "PUT"}
+    parts = {
+        re.findall(r"partNumber=(\d+)", path)[0]
+        for method, path in server.requests
+        if method == "PUT"
+    }
     assert parts == set("123")
     pack_tree(large_dir, tmp_path / "x.tar.zst")
     assert server.get("dir/scannet.tar.zst") == (tmp_path / "x.tar.zst").read_bytes()
 
 
-@pytest.mark.parametrize("at", [r"POST .*\?uploads\b", r"PUT .*partNumber=2\b", r"POST .*\?uploadId\b"])
-def test_a_failed_upload_leaves_the_older_object_and_no_parts(server: BucketServer, large_dir: Path, at: str) -> None:
+@pytest.mark.parametrize(
+    "at", [r"POST .*\?uploads\b", r"PUT .*partNumber=2\b", r"POST .*\?uploadId\b"]
+)
+def test_a_failed_upload_leaves_the_older_object_and_no_parts(
+    server: BucketServer, large_dir: Path, at: str
+) -> None:
     server.put("dir/scannet.tar.zst", b"older")
-    server.rule = lambda method, path: (403, "AccessDenied") if re.match(at, f"{method} {path}") else None
+    server.rule = lambda method, path: (
+        (403, "AccessDenied") if re.match(at, f"{method} {path}") else None
+    )
     outcome = run_main("pack", large_dir, "-o", URL, "--force", "-v")
     assert outcome.status == 1
     assert f"error: {URL}: cannot be written: " in outcome.stderr
@@ -356,7 +415,9 @@ def test_a_failed_upload_leaves_the_older_object_and_no_parts(server: BucketServ
     assert server.unfinished() == []
 
 
-def interrupt_upload(server: BucketServer, large_dir: Path, number: signal.Signals) -> tuple[int, str]:
+def interrupt_upload(
+    server: BucketServer, large_dir: Path, number: signal.Signals
+) -> tuple[int, str]:
     """Send a signal to `pack` while it uploads the first part; return its exit status and messages."""
     server.rule = lambda _, path: (lambda: time.sleep(0.5)) if "partNumber" in path else None
     command = start_command("pack", large_dir, "-o", URL, "--force")

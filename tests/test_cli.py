@@ -67,19 +67,49 @@ def test_help_shows_commands_and_exit_statuses() -> None:
         (["proces"], "invalid choice: 'proces'", "did you mean process?"),
         (["process", "--split", "train"], "unknown argument: --split", "did you mean --splits?"),
         (["download", "--type", "seg"], "unknown argument: --type", "did you mean --types?"),
-        (["download", "--types", "seg", "--shard", "0/2"], "unknown argument: --shard", "download --help"),
+        (
+            ["download", "--types", "seg", "--shard", "0/2"],
+            "unknown argument: --shard",
+            "download --help",
+        ),
         (["process", "--scannet20"], "unknown argument: --scannet20", "did you mean --scannet200?"),
-        (["process", "--labels-from", "obj"], "invalid choice: 'obj'", "scannet-prep process --help"),
+        (
+            ["process", "--labels-from", "obj"],
+            "invalid choice: 'obj'",
+            "scannet-prep process --help",
+        ),
         (["verify", "--splits", "tain"], "invalid choice: 'tain'", "did you mean train?"),
-        (["process", "--scenes", "scene0007"], "'scene0007' is not a scene id", "did you mean scene0007_00?"),
-        (["process", "--scenes", "Scene0007_00"], "'Scene0007_00' is not", "did you mean scene0007_00?"),
-        (["process", "--scenes", "scene0007_00,scene0008_00"], "not a scene", "mean scene0007_00 scene0008_00?"),
+        (
+            ["process", "--scenes", "scene0007"],
+            "'scene0007' is not a scene id",
+            "did you mean scene0007_00?",
+        ),
+        (
+            ["process", "--scenes", "Scene0007_00"],
+            "'Scene0007_00' is not",
+            "did you mean scene0007_00?",
+        ),
+        (
+            ["process", "--scenes", "scene0007_00,scene0008_00"],
+            "not a scene",
+            "mean scene0007_00 scene0008_00?",
+        ),
         (["process", "--scenes", "ids.txt"], "'ids.txt' is not a scene id", "Write @ids.txt"),
-        (["process", "--scenes", "bedroom"], "'bedroom' is not a scene id", "scene ids look like scene0011_00"),
-        (["verify", ".", "--limit", "0"], "'0' is not a positive whole number", "scannet-prep verify --help"),
+        (
+            ["process", "--scenes", "bedroom"],
+            "'bedroom' is not a scene id",
+            "scene ids look like scene0011_00",
+        ),
+        (
+            ["verify", ".", "--limit", "0"],
+            "'0' is not a positive whole number",
+            "scannet-prep verify --help",
+        ),
     ],
 )
-def test_wrong_usage_ends_with_2_and_a_likely_hint(words: list[str], error: str, hint: str, tmp_path: Path) -> None:
+def test_wrong_usage_ends_with_2_and_a_likely_hint(
+    words: list[str], error: str, hint: str, tmp_path: Path
+) -> None:
     (tmp_path / "ids.txt").write_text("scene0007_00\n")
     outcome = run_main(*words, cwd=tmp_path)
     assert (outcome.status, outcome.stdout) == (2, "")
@@ -88,7 +118,9 @@ def test_wrong_usage_ends_with_2_and_a_likely_hint(words: list[str], error: str,
     assert (second[:6], hint in second) == ("hint: ", True)
 
 
-@pytest.mark.parametrize("command", ["process --oops", "process", "pack", "unpack", "verify", "info"])
+@pytest.mark.parametrize(
+    "command", ["process --oops", "process", "pack", "unpack", "verify", "info"]
+)
 def test_json_is_one_object_also_when_a_command_fails(command: str, tmp_path: Path) -> None:
     outcome = run_main(*command.split(), "--json", "nowhere.tar.zst", cwd=tmp_path)
     assert outcome.status == (2 if "--oops" in command else 1)
@@ -97,14 +129,28 @@ def test_json_is_one_object_also_when_a_command_fails(command: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.2])
-def test_signals_at_any_time_end_with_130_and_one_line(delay_s: float, demo_dir: Path, tmp_path: Path) -> None:
-    words = ["process", demo_dir / "ScanNet", "-o", tmp_path / "out", "--json", "--no-progress", "--jobs", "1", "-q"]
+def test_signals_at_any_time_end_with_130_and_one_line(
+    delay_s: float, demo_dir: Path, tmp_path: Path
+) -> None:
+    words = [
+        "process",
+        demo_dir / "ScanNet",
+        "-o",
+        tmp_path / "out",
+        "--json",
+        "--no-progress",
+        "--jobs",
+        "1",
+        "-q",
+    ]
     # As people start it: with -W error, Python tells of the file that it was importing from, too.
     command = [PYTHON, "-m", "scannet_prep", *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     status_path = Path(f"/proc/{process.pid}/status")
     while True:  # until Python has started, and signals are no longer Python's own matter
-        caught = next(line for line in status_path.read_text().splitlines() if line.startswith("SigCgt:"))
+        caught = next(
+            line for line in status_path.read_text().splitlines() if line.startswith("SigCgt:")
+        )
         if int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1):
             break
         assert process.poll() is None
@@ -132,7 +178,9 @@ def test_signal_while_a_module_is_loaded_is_not_made_an_import_error(demo_dir: P
         from scannet_prep.__main__ import main
         sys.exit(main())
     """
-    assert run_words(PYTHON, "-c", program, "verify", demo_dir / "processed", "-q") == Outcome(130, "", INTERRUPTED)
+    assert run_words(PYTHON, "-c", program, "verify", demo_dir / "processed", "-q") == Outcome(
+        130, "", INTERRUPTED
+    )
 
 
 def run_interrupted(body: str) -> Outcome:
@@ -225,7 +273,9 @@ def test_exit_at_once_leaves_the_progress_bar_on_a_line_of_its_own() -> None:
 
 def test_ignored_hangup_stays_ignored(demo_dir: Path) -> None:
     words = ["info", demo_dir / "processed", "--json"]
-    process = start_command(*words, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as nohup does
+    process = start_command(
+        *words, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )  # as nohup does
     for _ in range(20):
         process.send_signal(signal.SIGHUP)
         time.sleep(0.01)
@@ -243,10 +293,23 @@ def test_full_standard_output_is_named(demo_dir: Path, words: str) -> None:
 
 @pytest.mark.parametrize("redirection", ["2>&- <&-", ">&-", "| true"])
 def test_closed_streams_cost_no_result(demo_dir: Path, tmp_path: Path, redirection: str) -> None:
-    command = [*COMMAND, "process", str(demo_dir / "ScanNet"), "-o", str(tmp_path), "--json", "--limit", "1"]
+    command = [
+        *COMMAND,
+        "process",
+        str(demo_dir / "ScanNet"),
+        "-o",
+        str(tmp_path),
+        "--json",
+        "--limit",
+        "1",
+    ]
     outcome = run_words("sh", "-c", f"{shlex.join(command)} {redirection}")
     assert len(list(tmp_path.rglob("scene*.npz"))) == 1
-    assert (outcome.status, "Traceback" in outcome.stderr, "BrokenPipe" in outcome.stderr) == (0, False, False)
+    assert (outcome.status, "Traceback" in outcome.stderr, "BrokenPipe" in outcome.stderr) == (
+        0,
+        False,
+        False,
+    )
 
 
 def test_letters_that_a_terminal_cannot_show_are_no_error(demo_dir: Path, tmp_path: Path) -> None:
@@ -292,7 +355,9 @@ def test_demo_never_writes_into_a_folder_that_is_not_its_own(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["ScanNet"]
 
 
-def test_quiet_says_only_what_is_wrong_and_else_results_go_to_standard_output(demo_dir: Path, tmp_path: Path) -> None:
+def test_quiet_says_only_what_is_wrong_and_else_results_go_to_standard_output(
+    demo_dir: Path, tmp_path: Path
+) -> None:
     words = ["process", demo_dir / "ScanNet", "-o", tmp_path]
     outcome = run_main(*words)
     assert "warning: groups dropped that repeat an earlier group exactly" in outcome.stderr
@@ -303,11 +368,17 @@ def test_quiet_says_only_what_is_wrong_and_else_results_go_to_standard_output(de
     assert (outcome.status, outcome.stderr[:22]) == (3, "failed: scene0003_00: ")
 
 
-def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp_path: Path) -> None:
+def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(
+    demo_dir: Path, tmp_path: Path
+) -> None:
     words = [*COMMAND, "verify", str(demo_dir / "processed"), "--jobs", "1", "--limit", "2"]
     for columns in (60, 0):  # some containers' terminals do not know their width
         status, shown = run_on_terminal(words, columns)
-        assert all(len(line) <= (columns or 80) for line in shown.replace("\r", "\n").splitlines() if "%|" in line)
+        assert all(
+            len(line) <= (columns or 80)
+            for line in shown.replace("\r", "\n").splitlines()
+            if "%|" in line
+        )
         assert (status, bool(re.search(r"verify: .* 2/2 \[", shown))) == (0, True)
     assert "100%" not in run_on_terminal([*words, "--no-progress"])[1]
     program = """if True:
@@ -317,7 +388,9 @@ def test_bar_is_drawn_on_a_terminal_only_and_fits_60_columns(demo_dir: Path, tmp
             progress.status("7,766/7,766 files")
             progress.advance(20_900_000_000)
     """
-    assert re.search(r"download: 100%\|.*\| 20\.9G/21\.0G \[", run_on_terminal([PYTHON, "-c", program], 60)[1])
+    assert re.search(
+        r"download: 100%\|.*\| 20\.9G/21\.0G \[", run_on_terminal([PYTHON, "-c", program], 60)[1]
+    )
 
 
 def test_status_is_drawn_within_80_columns_though_nothing_is_counted() -> None:
@@ -348,16 +421,26 @@ def test_rate_on_the_bar_falls_when_less_arrives_while_a_status_is_shown() -> No
                 progress.status("3,412/7,766 files")
                 progress.advance()
     """
-    *rates, _ = re.findall(r"([0-9.]+[kMG]?)B/s, 3,412/7,766", run_on_terminal([PYTHON, "-c", program], 80)[1])
+    *rates, _ = re.findall(
+        r"([0-9.]+[kMG]?)B/s, 3,412/7,766", run_on_terminal([PYTHON, "-c", program], 80)[1]
+    )
     assert rates[-1] != rates[0]  # the one after them is the mean of the run
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_fits_60_columns_and_its_examples_are_commands(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_help_fits_60_columns_and_its_examples_are_commands(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     outcome = run_main(*command.split(), "--help")
     assert (outcome.status, outcome.stderr, outcome.stdout[:7]) == (0, "", "usage: ")
-    shown = ("--verbose", "--quiet", "--json", "--no-progress", f"examples:\n  scannet-prep {command}")
+    shown = (
+        "--verbose",
+        "--quiet",
+        "--json",
+        "--no-progress",
+        f"examples:\n  scannet-prep {command}",
+    )
     assert [text for text in shown if command and text not in outcome.stdout] == []
     for line in outcome.stdout.splitlines():
         if line.startswith("  scannet-prep "):
@@ -366,11 +449,15 @@ def test_help_fits_60_columns_and_its_examples_are_commands(monkeypatch: pytest.
             assert len(line) <= 60 or line.startswith("  torchrun ")
 
 
-def test_sizes_and_tables_read_well_and_tables_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_and_tables_read_well_and_tables_fit_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sizes = ["0 B", "999 B", "1.0 kB", "21.0 GB", "10.00 TB"]
     assert [format_bytes(n) for n in (0, 999, 1000, 20_999_000_000, 10**13)] == sizes
     monkeypatch.setenv("COLUMNS", "30")
-    table = format_table(["type", "already there"], [["mesh with its labels", "1,201"]], right=frozenset({1}))
+    table = format_table(
+        ["type", "already there"], [["mesh with its labels", "1,201"]], right=frozenset({1})
+    )
     assert table.splitlines() == [
         "type             already there",
         "---------------  -------------",

@@ -32,7 +32,10 @@ TYPE = re.compile(r"\b(?:float|uint|int)\d+\b")
 def find_rows(section: str, head: str) -> list[tuple[str, str]]:
     """Cells of the table with that head."""
     table = SECTIONS[section].split(f"| {head} | here |\n| --- | --- |\n")[1].split("\n\n")[0]
-    return [(left, right) for left, right in (row.strip("| ").split(" | ") for row in table.splitlines())]
+    return [
+        (left, right)
+        for left, right in (row.strip("| ").split(" | ") for row in table.splitlines())
+    ]
 
 
 def find_code(text: str) -> list[str]:
@@ -56,7 +59,9 @@ def folder(release: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(release, tmp_path / "here"))
 
 
-def test_commands_of_the_official_script_are_the_commands_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_the_official_script_are_the_commands_beside_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     translate = runpy.run_path(str(REPOSITORY_DIR / "tools/download-scannet.py"))["translate"]
     rows = find_rows("The official download script", "official script")
     assert len(rows) == 11
@@ -69,7 +74,9 @@ def test_commands_of_the_official_script_are_the_commands_beside_them(capsys: py
             assert right.removeprefix("refused: ") in capsys.readouterr().err
         else:
             ours = find_code(right)[0].removeprefix("scannet-prep ")
-            assert make_parser().parse_args(translate(words)) == make_parser().parse_args(shlex.split(ours))
+            assert make_parser().parse_args(translate(words)) == make_parser().parse_args(
+                shlex.split(ours)
+            )
             kinds = [item for item in translate(words) if item.endswith(".zip")]
             assert ("to `tasks/`" in right) == bool(kinds)
 
@@ -79,7 +86,9 @@ def test_commands_of_a_program_run_in_the_order_shown_and_its_files_are_those_of
     folder: Path, program: str
 ) -> None:
     commands = [*find_commands(SECTIONS[program].split("```sh\n")[1].split("```")[0])]
-    for code in (code for row in find_rows(program, program) for cell in row for code in find_code(cell)):
+    for code in (
+        code for row in find_rows(program, program) for cell in row for code in find_code(cell)
+    ):
         words = shlex.split(code)
         if words[:2] == ["python", "tools/seg_scannet.py"]:
             if "generate_output_seg" in words:
@@ -93,7 +102,9 @@ def test_commands_of_a_program_run_in_the_order_shown_and_its_files_are_those_of
         outcome = run_main(*words, cwd=folder)
         assert outcome.status == 0, (words, outcome.stderr)
     export_dirs = [
-        folder / words[words.index("-o") + 1] for words in commands if words[0] == "export" and "-o" in words
+        folder / words[words.index("-o") + 1]
+        for words in commands
+        if words[0] == "export" and "-o" in words
     ]
     assert len({*export_dirs}) == {"OctFormer": 2, "Mask3D": 2, "OneFormer3D": 2}.get(program, 1)
     check_files(export_dirs[0], program, folder / "data/processed")
@@ -107,7 +118,9 @@ def check_files(out_dir: Path, program: str, place: Path) -> None:
     for left, right in find_rows(program, "file"):
         names = [name for code in find_code(left) for name in expand(code)]
         patterns = [name for name in names if re.search(r"[./]", name)]
-        paths = [path for name in patterns for path in out_dir.rglob(name)] or paths  # else: those of the row above
+        paths = [
+            path for name in patterns for path in out_dir.rglob(name)
+        ] or paths  # else: those of the row above
         assert all([*out_dir.rglob(name)] for name in patterns), left
         matched |= {path.relative_to(out_dir).as_posix() for path in paths}
         arrays = [name for name in names if name not in patterns] or [""]
@@ -121,10 +134,15 @@ def check_files(out_dir: Path, program: str, place: Path) -> None:
             assert array.dtype == kind, (path, name)
             assert array.size % len(scene.points) == 0
             assert not shape or array.size == int(shape[1] or 1) * len(scene.points)
-        known = {key for scene in stored.values() for key in scene.arrays()} | {"objectId", "object"}
+        known = {key for scene in stored.values() for key in scene.arrays()} | {
+            "objectId",
+            "object",
+        }
         words = {word for word in find_code(right) if re.fullmatch(r"[a-z_\d]+", word)}
         assert words <= known, right
-    visible = {path.relative_to(out_dir).as_posix() for path in out_dir.rglob("*") if path.is_file()}
+    visible = {
+        path.relative_to(out_dir).as_posix() for path in out_dir.rglob("*") if path.is_file()
+    }
     assert {name for name in visible if not name.startswith(".")} == matched
 
 
@@ -149,7 +167,15 @@ def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> N
 def test_infos_are_in_the_order_of_ids_and_no_intermediate_files_are_there(tmp_path: Path) -> None:
     write_release(tmp_path / "raw", ("scene0191_00", TRAIN), vertices=500)
     assert run_main("process", tmp_path / "raw", "-o", tmp_path / "processed").status == 0
-    assert run_main("export", tmp_path / "processed", "-o", tmp_path / "out", "--format", "mmdet3d").status == 0
+    assert (
+        run_main(
+            "export", tmp_path / "processed", "-o", tmp_path / "out", "--format", "mmdet3d"
+        ).status
+        == 0
+    )
     infos = pickle.loads((tmp_path / "out/scannet_infos_train.pkl").read_bytes())["data_list"]
-    assert [info["lidar_points"]["lidar_path"] for info in infos] == [f"{TRAIN}.bin", "scene0191_00.bin"]
+    assert [info["lidar_points"]["lidar_path"] for info in infos] == [
+        f"{TRAIN}.bin",
+        "scene0191_00.bin",
+    ]
     assert not (tmp_path / "out/scannet_instance_data").exists()

@@ -43,7 +43,11 @@ def test_read_processed_gives_the_train_ids_of_the_dataset_and_the_file_keeps_tr
         scene = read_processed(path)
         assert (scene.labels.dtype, scene.labels.tolist()) == (np.int64, sample["labels"].tolist())
         with np.load(path) as stored:
-            assert stored["labels"].tolist() == scene.stored_labels.tolist() == (sample["labels"] + 1).tolist()
+            assert (
+                stored["labels"].tolist()
+                == scene.stored_labels.tolist()
+                == (sample["labels"] + 1).tolist()
+            )
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
@@ -51,7 +55,10 @@ def test_a_sample_is_what_the_file_holds_in_training_types_and_its_own(
     stored: Stored, training_folder: Path, split: str
 ) -> None:
     paths = sorted((training_folder / split).glob("*.npz"))
-    datasets = [ScanNet(stored.place, split=split, labels=one, ignore_index=-100) for one in (SCANNET20, SCANNET200)]
+    datasets = [
+        ScanNet(stored.place, split=split, labels=one, ignore_index=-100)
+        for one in (SCANNET20, SCANNET200)
+    ]
     for dataset, path in product(datasets, paths):
         assert dataset.scene_ids == [path.stem for path in paths]
         label_set, scene = dataset.label_set, read_processed(path)
@@ -60,9 +67,13 @@ def test_a_sample_is_what_the_file_holds_in_training_types_and_its_own(
             "points": scene.points,
             "normals": scene.normals.astype(np.float32),
             "colors": scene.colors,
-            "labels": np.array([[*label_set.ids, raw_id].index(raw_id) for raw_id in raw_ids.tolist()], np.int64),
+            "labels": np.array(
+                [[*label_set.ids, raw_id].index(raw_id) for raw_id in raw_ids.tolist()], np.int64
+            ),
             "instances": scene.instances.astype(np.int32),
-            "segments": np.full(len(raw_ids), -1, np.int32) if split == "test" else scene.segments.astype(np.int32),
+            "segments": np.full(len(raw_ids), -1, np.int32)
+            if split == "test"
+            else scene.segments.astype(np.int32),
             "axis_alignment": scene.axis_alignment,
             "faces": scene.faces,
             "label_set": label_set.name,
@@ -97,7 +108,9 @@ def test_scenes_are_found_by_index_and_name_and_lengths_are_known_without_openin
         assert ScanNet(place, split="train").lengths.tolist() == dataset.lengths.tolist()
 
 
-def test_a_loop_over_a_dataset_ends_with_an_error_of_its_items_and_not_in_silence(training_folder: Path) -> None:
+def test_a_loop_over_a_dataset_ends_with_an_error_of_its_items_and_not_in_silence(
+    training_folder: Path,
+) -> None:
     dataset = ScanNet(training_folder, split="train", keys="points")
     assert isinstance(dataset, Iterable)
     assert [sample["scene_id"] for sample in dataset] == TRAIN
@@ -117,7 +130,9 @@ def test_a_loop_over_a_dataset_ends_with_an_error_of_its_items_and_not_in_silenc
         (slice(3), r"slice\(None, 3, None\) is not a scene", "dataset[i] for i in range(3)"),
     ],
 )
-def test_what_is_not_a_scene_is_refused_with_what_to_type(stored: Stored, key: Any, message: str, hint: str) -> None:
+def test_what_is_not_a_scene_is_refused_with_what_to_type(
+    stored: Stored, key: Any, message: str, hint: str
+) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         ScanNet(stored.place, split="train")[key]
     assert hint.replace('"', "'") in caught.value.hint.replace('"', "'")
@@ -125,7 +140,9 @@ def test_what_is_not_a_scene_is_refused_with_what_to_type(stored: Stored, key: A
         assert eval(caught.value.hint.partition(": ")[2]).scene_ids == ["scene0011_00"]
 
 
-def test_it_pickles_small_and_without_what_is_open_and_its_repr_makes_it_again(stored: Stored) -> None:
+def test_it_pickles_small_and_without_what_is_open_and_its_repr_makes_it_again(
+    stored: Stored,
+) -> None:
     dataset = ScanNet(stored.place, split="train", labels=SCANNET200)
     expected = dataset[2]
     data = pickle.dumps(dataset)
@@ -144,13 +161,21 @@ def test_only_the_scenes_that_were_asked_for_are_there(
     whole = ScanNet(f"~/{source.name}", split="train")
     names = tmp_path / "names.txt"
     names.write_text(f"{TRAIN[2]}  # the last\n\n{TRAIN[0]}\n")
-    parts = [ScanNet(source, split="train", scenes=some) for some in ([TRAIN[2], TRAIN[0]] * 2, names, str(names))]
+    parts = [
+        ScanNet(source, split="train", scenes=some)
+        for some in ([TRAIN[2], TRAIN[0]] * 2, names, str(names))
+    ]
     parts += [whole.subset(some) for some in (names, [2, -8], [TRAIN[2], 0])]
     for part in (*parts, pickle.loads(pickle.dumps(parts[-1]))):
         assert part.scene_ids == [TRAIN[0], TRAIN[2]]
         assert part.lengths.tolist() == whole.lengths[[0, 2]].tolist()
         check_same(part[1], whole[2])
-        assert (TRAIN[0] in part, TRAIN[1] in part, TRAIN[1] in whole, 1 in part) == (True, False, True, False)
+        assert (TRAIN[0] in part, TRAIN[1] in part, TRAIN[1] in whole, 1 in part) == (
+            True,
+            False,
+            True,
+            False,
+        )
         assert part.class_counts().sum() < whole.class_counts().sum()
     for single in (whole.subset(TRAIN[1]), ScanNet(source, split="train", scenes=TRAIN[1])):
         assert single.scene_ids == [TRAIN[1]]
@@ -180,9 +205,15 @@ def test_a_sample_holds_what_was_asked_for_and_shows_it_in_short(source: Path) -
 def test_groups_of_a_scene_are_those_of_its_file(source: Path, training_folder: Path) -> None:
     dataset = ScanNet(source, split="val")
     groups = dataset.groups("scene0011_00")
-    assert groups == dataset.groups(0) == read_processed(training_folder / "val/scene0011_00.npz").meta.groups
+    assert (
+        groups
+        == dataset.groups(0)
+        == read_processed(training_folder / "val/scene0011_00.npz").meta.groups
+    )
     counts = np.bincount(dataset[0]["instances"] + 1)[1:]
-    assert {group.id: group.vertex_count for group in groups} == {i: counts[i] for i in np.flatnonzero(counts)}
+    assert {group.id: group.vertex_count for group in groups} == {
+        i: counts[i] for i in np.flatnonzero(counts)
+    }
     assert dataset.path == str(source)
 
 
@@ -198,7 +229,9 @@ def test_threads_read_at_the_same_time_while_others_close(stored: Stored) -> Non
     is_done = threading.Event()
 
     def close_again_and_again() -> None:
-        while not is_done.wait(0.05 if stored.kind == "url" else 0):  # opening it again asks the server
+        while not is_done.wait(
+            0.05 if stored.kind == "url" else 0
+        ):  # opening it again asks the server
             copy.close()
 
     def read(index: int) -> dict[str, Any] | None:
@@ -224,15 +257,21 @@ def test_threads_read_at_the_same_time_while_others_close(stored: Stored) -> Non
 
 
 @several_kinds
-def test_nothing_grows_over_epochs_and_closing_gives_back_descriptors_until_it_is_read_again(stored: Stored) -> None:
+def test_nothing_grows_over_epochs_and_closing_gives_back_descriptors_until_it_is_read_again(
+    stored: Stored,
+) -> None:
     def read_private_bytes() -> int:
-        return 1024 * int(re.search(r"Private_Dirty: +(\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
+        return 1024 * int(
+            re.search(r"Private_Dirty: +(\d+)", Path("/proc/self/smaps_rollup").read_text())[1]
+        )
 
     def list_shared() -> set[str]:
         return set(re.findall(r"/dev/shm/.*", Path("/proc/self/maps").read_text()))
 
     def are_back() -> bool:  # the web server, which is in this process too, needs a moment
-        return any(count_descriptors() <= before or threading.Event().wait(0.01) for _ in range(1_000))
+        return any(
+            count_descriptors() <= before or threading.Event().wait(0.01) for _ in range(1_000)
+        )
 
     before, shared = count_descriptors(), list_shared()
     epochs = 8 if stored.kind == "url" else 40  # a scene has 30 kB: all of them would be 2 or 10 MB
@@ -244,7 +283,9 @@ def test_nothing_grows_over_epochs_and_closing_gives_back_descriptors_until_it_i
         assert count_descriptors() <= files
         assert stored.kind in {"folder", "url"} or files > before
         assert list_shared() == shared
-        assert stored.kind == "url" or read_private_bytes() - size < 5_000_000  # the server in this process takes notes
+        assert (
+            stored.kind == "url" or read_private_bytes() - size < 5_000_000
+        )  # the server in this process takes notes
     assert are_back()
     check_same(dataset[0], expected[0])
     for _ in range(2):
@@ -254,10 +295,32 @@ def test_nothing_grows_over_epochs_and_closing_gives_back_descriptors_until_it_i
 
 def test_random_numbers_come_from_seed_epoch_and_index_alone(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=draw)
-    assert dataset[1, 5] == dataset[1, 5] == dataset["scene0000_01", 5] == dataset[1 - len(dataset), np.int64(5)]
-    assert dataset[1, 5] == np.random.default_rng(np.random.SeedSequence((0, 5, 1))).integers(0, 1 << 30, 3).tolist()
+    assert (
+        dataset[1, 5]
+        == dataset[1, 5]
+        == dataset["scene0000_01", 5]
+        == dataset[1 - len(dataset), np.int64(5)]
+    )
+    assert (
+        dataset[1, 5]
+        == np.random.default_rng(np.random.SeedSequence((0, 5, 1))).integers(0, 1 << 30, 3).tolist()
+    )
     other = ScanNet(source, split="train", transform=draw, seed=1)
-    assert len({str(item) for item in (dataset[0, 0], dataset[1, 0], dataset[0, 1], dataset[2, 0], other[0, 0])}) == 5
+    assert (
+        len(
+            {
+                str(item)
+                for item in (
+                    dataset[0, 0],
+                    dataset[1, 0],
+                    dataset[0, 1],
+                    dataset[2, 0],
+                    other[0, 0],
+                )
+            }
+        )
+        == 5
+    )
     with pytest.raises(UsageError, match="epoch is -1"):
         dataset[0, -1]
     for seed in (-3, 1.5, "1"):
@@ -273,7 +336,9 @@ def test_random_numbers_come_from_seed_epoch_and_index_alone(source: Path) -> No
 
 
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
-def test_class_weights_follow_their_formulas(source: Path, folder: Path, label_set: LabelSet) -> None:
+def test_class_weights_follow_their_formulas(
+    source: Path, folder: Path, label_set: LabelSet
+) -> None:
     dataset = ScanNet(source, split="train", labels=label_set)
     scenes = [read_processed(path) for path in sorted((folder / "train").glob("*.npz"))]
     raw_ids = [getattr(scene, label_set.raw_ids_key).tolist() for scene in scenes]
@@ -293,7 +358,9 @@ def test_class_weights_follow_their_formulas(source: Path, folder: Path, label_s
         raw = [formula(c) if counts[c] else 0.0 for c in range(len(counts))]
         found = dataset.class_weights(name)
         assert found.dtype == np.float32
-        assert found.tolist() == pytest.approx([weight * len(present) / sum(raw) for weight in raw], rel=1e-5), name
+        assert found.tolist() == pytest.approx(
+            [weight * len(present) / sum(raw) for weight in raw], rel=1e-5
+        ), name
     assert np.array_equal(dataset.class_weights(), dataset.class_weights("inverse_sqrt"))
     (folder / "manifest.json").unlink()
     from_scenes = ScanNet(folder, split="train", labels=label_set)
@@ -313,7 +380,9 @@ def test_class_weights_of_nothing_and_label_sets_that_are_none_are_errors(source
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_scene_names_its_file_and_leaves_the_others_readable(folder: Path, tmp_path: Path, kind: str) -> None:
+def test_a_damaged_scene_names_its_file_and_leaves_the_others_readable(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
     with store(kind, folder, tmp_path / "stored") as stored:
         path = stored.paths[0]
         path = path / "train/scene0001_00.npz" if kind == "folder" else path
@@ -343,8 +412,14 @@ def test_a_file_that_is_not_the_scene_is_named_and_never_given(folder: Path) -> 
     dataset = ScanNet(folder, split="train")
     for content, message in (
         (data[:-1], "is truncated"),
-        (path.with_name("scene0000_00.npz").read_bytes(), "holds 'scene0000_00' of train, expected scene0001_00"),
-        ((folder.parent / f"other/processed/train/{path.name}").read_bytes(), r"points of shape \(950, 3\), expected"),
+        (
+            path.with_name("scene0000_00.npz").read_bytes(),
+            "holds 'scene0000_00' of train, expected scene0001_00",
+        ),
+        (
+            (folder.parent / f"other/processed/train/{path.name}").read_bytes(),
+            r"points of shape \(950, 3\), expected",
+        ),
         (renamed, "regments|directory"),
     ):
         path.write_bytes(content)
@@ -390,21 +465,31 @@ def test_scenes_that_the_manifest_no_longer_names_are_counted_by_their_files(fol
     edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0001_00"))
     assert dataset.class_counts().tolist() == expected
     (folder / "train/scene0001_00.npz").unlink()
-    with pytest.raises(MissingFileError, match="no such file, though the folder's manifest names it"):
+    with pytest.raises(
+        MissingFileError, match="no such file, though the folder's manifest names it"
+    ):
         dataset.class_counts()
 
 
-def test_every_error_of_a_place_names_it_and_says_what_to_type(training_folder: Path, tmp_path: Path) -> None:
+def test_every_error_of_a_place_names_it_and_says_what_to_type(
+    training_folder: Path, tmp_path: Path
+) -> None:
     for name, message, hint in (
         ("processed/none", "no such folder", "scannet-prep process"),
         ("processed/train", "no processed scenes", "process"),
         ("ScanNet", "no processed scenes", "if these are raw scenes: scannet-prep process"),
-        ("it's new", "no such folder", f"""make it: scannet-prep process -o '{training_folder.parent}/it'"'"'s new'"""),
+        (
+            "it's new",
+            "no such folder",
+            f"""make it: scannet-prep process -o '{training_folder.parent}/it'"'"'s new'""",
+        ),
     ):
         with pytest.raises(MissingFileError, match=rf"{name}: .*{message}") as caught:
             ScanNet(training_folder.parent / name, split="train")
         assert hint in caught.value.hint
-        assert "".join(traceback.format_exception(caught.value)).endswith(f"\nhint: {caught.value.hint}\n")
+        assert "".join(traceback.format_exception(caught.value)).endswith(
+            f"\nhint: {caught.value.hint}\n"
+        )
     (tmp_path / "empty.tar.zst").touch()
     (tmp_path / "text").write_text("not an archive\n" * 1_000)
     os.mkfifo(tmp_path / "pipe.tar.zst")
@@ -412,7 +497,15 @@ def test_every_error_of_a_place_names_it_and_says_what_to_type(training_folder: 
     with pytest.raises(FileError, match="is a named pipe"):
         ScanNet(tmp_path / "pipe", split="train")
     long_name = 300 * "n"
-    for name in ("nothing", "nothing.tar.zst", "empty.tar.zst", "text", "pipe.tar.zst", long_name, f"{long_name}.zst"):
+    for name in (
+        "nothing",
+        "nothing.tar.zst",
+        "empty.tar.zst",
+        "text",
+        "pipe.tar.zst",
+        long_name,
+        f"{long_name}.zst",
+    ):
         for place in (tmp_path / name, str(tmp_path / name), [tmp_path / name]):
             with pytest.raises(FileError, match=name):
                 ScanNet(place, split="train")

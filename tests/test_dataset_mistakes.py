@@ -11,11 +11,26 @@ import numpy as np
 import pytest
 from training_sources import SIZES, TRAIN, draw_in_sample
 
-from scannet_prep import SCANNET20, SCANNET200, ConcatDataset, PointBudgetBatchSampler, ScanNet, collate, collate_torch
+from scannet_prep import (
+    SCANNET20,
+    SCANNET200,
+    ConcatDataset,
+    PointBudgetBatchSampler,
+    ScanNet,
+    collate,
+    collate_torch,
+)
 from scannet_prep.base.errors import FileError, MissingFileError, TransformError, UsageError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import pack, process
-from scannet_prep.transforms import GridSample, InstanceTargets, RotateZ, instance_masks, pool_segments, unique_segments
+from scannet_prep.transforms import (
+    GridSample,
+    InstanceTargets,
+    RotateZ,
+    instance_masks,
+    pool_segments,
+    unique_segments,
+)
 
 torch = pytest.importorskip("torch")
 torch_data = pytest.importorskip("torch.utils.data")
@@ -40,7 +55,10 @@ def test_subset_of_a_looped_dataset_keeps_the_loop(source: Path, chosen: list[An
     part = ScanNet(source, split="train", loop=5).subset(chosen)
     assert part.scene_ids == [TRAIN[1]] * 5 + [TRAIN[3]] * 5
     assert part.lengths.tolist() == [SIZES[name] for name in part.scene_ids]
-    assert ScanNet(source, split="train", scenes=[TRAIN[1], TRAIN[3]], loop=5).scene_ids == part.scene_ids
+    assert (
+        ScanNet(source, split="train", scenes=[TRAIN[1], TRAIN[3]], loop=5).scene_ids
+        == part.scene_ids
+    )
 
 
 def test_empty_list_of_scenes_is_refused_at_construction(source: Path, tmp_path: Path) -> None:
@@ -55,7 +73,9 @@ def test_empty_list_of_scenes_is_refused_at_construction(source: Path, tmp_path:
 # Label sets.
 
 
-def test_default_label_set_is_that_of_the_folder(source: Path, aligned_folder: Path, tmp_path: Path) -> None:
+def test_default_label_set_is_that_of_the_folder(
+    source: Path, aligned_folder: Path, tmp_path: Path
+) -> None:
     pack.run(aligned_folder, tmp_path / "scannet.tar.zst")
     for place, label_set in (
         (source, SCANNET200),
@@ -76,11 +96,19 @@ def test_label_set_is_accepted_by_name_and_an_unknown_name_is_refused(source: Pa
         ScanNet(source, split="train", labels="nyu40")
 
 
-def test_sample_keeps_its_label_set_in_copies_pickles_transforms_workers_and_batches(source: Path) -> None:
+def test_sample_keeps_its_label_set_in_copies_pickles_transforms_workers_and_batches(
+    source: Path,
+) -> None:
     dataset = ScanNet(source, split="train", labels=SCANNET20)
     sample = dataset[0]
     changed = GridSample(0.05)(sample, np.random.default_rng(0))
-    for one in (dict(sample), copy.copy(sample), copy.deepcopy(sample), pickle.loads(pickle.dumps(sample)), changed):
+    for one in (
+        dict(sample),
+        copy.copy(sample),
+        copy.deepcopy(sample),
+        pickle.loads(pickle.dumps(sample)),
+        changed,
+    ):
         assert one["label_set"] == "ScanNet20"
     for join in (collate, collate_torch):
         assert join([dataset[0], dataset[1]])["label_set"] == "ScanNet20"
@@ -91,26 +119,38 @@ def test_sample_keeps_its_label_set_in_copies_pickles_transforms_workers_and_bat
 
 
 def test_samples_of_two_label_sets_are_not_joined(source: Path) -> None:
-    samples = [ScanNet(source, split="train", labels=name)[0] for name in ("scannet20", "scannet200")]
-    with pytest.raises(UsageError, match="scene0000_00 has labels of ScanNet200, scene0000_00 of ScanNet20"):
+    samples = [
+        ScanNet(source, split="train", labels=name)[0] for name in ("scannet20", "scannet200")
+    ]
+    with pytest.raises(
+        UsageError, match="scene0000_00 has labels of ScanNet200, scene0000_00 of ScanNet20"
+    ):
         collate(samples)
 
 
 # Frames.
 
 
-def test_dataset_and_its_repr_show_whether_points_are_aligned(source: Path, aligned_folder: Path) -> None:
+def test_dataset_and_its_repr_show_whether_points_are_aligned(
+    source: Path, aligned_folder: Path
+) -> None:
     scans, aligned = ScanNet(source, split="train"), ScanNet(aligned_folder, split="train")
     assert (scans.is_aligned, aligned.is_aligned) == (False, True)
     assert repr(scans).endswith("8 scenes, is_aligned=False")
     assert repr(aligned).endswith("8 scenes, is_aligned=True")
 
 
-def test_axis_alignment_maps_points_of_the_scan_frame_to_aligned_points(source: Path, aligned_folder: Path) -> None:
-    for scan, aligned in zip(ScanNet(source, split="train"), ScanNet(aligned_folder, split="train"), strict=True):
+def test_axis_alignment_maps_points_of_the_scan_frame_to_aligned_points(
+    source: Path, aligned_folder: Path
+) -> None:
+    for scan, aligned in zip(
+        ScanNet(source, split="train"), ScanNet(aligned_folder, split="train"), strict=True
+    ):
         matrix = scan["axis_alignment"]
         assert matrix.tolist() == aligned["axis_alignment"].tolist()
-        assert np.allclose(scan["points"] @ matrix[:3, :3].T + matrix[:3, 3], aligned["points"], atol=1e-5)
+        assert np.allclose(
+            scan["points"] @ matrix[:3, :3].T + matrix[:3, 3], aligned["points"], atol=1e-5
+        )
 
 
 # Joined datasets.
@@ -123,7 +163,10 @@ def test_concat_refuses_other_frames_label_sets_and_ignore_indices_and_names_bot
     for other, problem in (
         (ScanNet(aligned_folder, split="val"), "is_aligned=False, .* has is_aligned=True"),
         (ScanNet(source, split="val"), "label_set=ScanNet20, .* has label_set=ScanNet200"),
-        (ScanNet(source, split="val", labels=SCANNET20, ignore_index=255), "ignore_index=-1, .* has ignore_index=255"),
+        (
+            ScanNet(source, split="val", labels=SCANNET20, ignore_index=255),
+            "ignore_index=-1, .* has ignore_index=255",
+        ),
     ):
         for join in (lambda *some: ConcatDataset(some), lambda one, two: one + two):
             with pytest.raises(UsageError, match=problem) as caught:
@@ -139,7 +182,10 @@ def test_plus_joins_datasets_for_the_sampler(source: Path) -> None:
     assert (both.label_set, both.is_aligned, both.ignore_index) == (SCANNET200, False, -1)
     scene_ids = [*train.scene_ids, *val.scene_ids]
     loader = torch_data.DataLoader(
-        both, batch_sampler=PointBudgetBatchSampler(both, max_points=1600), collate_fn=collate_torch, num_workers=1
+        both,
+        batch_sampler=PointBudgetBatchSampler(both, max_points=1600),
+        collate_fn=collate_torch,
+        num_workers=1,
     )
     assert sorted(name for batch in loader for name in batch["scene_ids"]) == scene_ids
     assert len(both + val) == len(both) + len(val)
@@ -147,11 +193,16 @@ def test_plus_joins_datasets_for_the_sampler(source: Path) -> None:
 
 
 @pytest.mark.parametrize("formula", ["inverse", "inverse_sqrt", "log", "median_frequency"])
-def test_class_weights_of_joined_datasets_are_those_of_all_their_scenes(source: Path, formula: Any) -> None:
+def test_class_weights_of_joined_datasets_are_those_of_all_their_scenes(
+    source: Path, formula: Any
+) -> None:
     parts = [ScanNet(source, split="train", scenes=some) for some in (TRAIN[:3], TRAIN[3:])]
     whole = ScanNet(source, split="train")
     assert ConcatDataset(parts).class_counts().tolist() == whole.class_counts().tolist()
-    assert ConcatDataset(parts).class_weights(formula).tolist() == whole.class_weights(formula).tolist()
+    assert (
+        ConcatDataset(parts).class_weights(formula).tolist()
+        == whole.class_weights(formula).tolist()
+    )
 
 
 def test_single_dataset_is_not_taken_for_a_list_of_its_scenes(source: Path) -> None:
@@ -163,8 +214,16 @@ def test_single_dataset_is_not_taken_for_a_list_of_its_scenes(source: Path) -> N
 def test_wrappers_of_pytorch_and_other_objects_cannot_be_joined(source: Path) -> None:
     train = ScanNet(source, split="train")
     for other, problem, hint in (
-        (torch_data.Subset(train, [0]), "a Subset of PyTorch has no lengths", "dataset.subset(indices)"),
-        (torch_data.ConcatDataset([train]), "a ConcatDataset of PyTorch has no lengths", "train + val"),
+        (
+            torch_data.Subset(train, [0]),
+            "a Subset of PyTorch has no lengths",
+            "dataset.subset(indices)",
+        ),
+        (
+            torch_data.ConcatDataset([train]),
+            "a ConcatDataset of PyTorch has no lengths",
+            "train + val",
+        ),
         (None, "None is not a dataset", "train + val"),
     ):
         with pytest.raises(UsageError, match=problem) as caught:
@@ -172,7 +231,9 @@ def test_wrappers_of_pytorch_and_other_objects_cannot_be_joined(source: Path) ->
         assert hint in caught.value.hint
 
 
-def test_class_weights_with_a_dataset_that_does_not_count_classes_are_an_error(source: Path) -> None:
+def test_class_weights_with_a_dataset_that_does_not_count_classes_are_an_error(
+    source: Path,
+) -> None:
     with pytest.raises(UsageError, match="has no method class_counts_by_scene"):
         ConcatDataset([ScanNet(source, split="train"), [{}]]).class_weights()
 
@@ -191,7 +252,9 @@ def test_default_collate_function_is_refused_for_scenes_of_different_sizes(sourc
     transformed = ScanNet(source, split="train", transform=draw_in_sample)
     for dataset in (train, transformed, train + train, torch_data.Subset(train, [0, 1, 2])):
         for workers in (0, 1):
-            with pytest.raises(UsageError, match="PyTorch's default collate function stacks arrays") as caught:
+            with pytest.raises(
+                UsageError, match="PyTorch's default collate function stacks arrays"
+            ) as caught:
                 next(iter(torch_data.DataLoader(dataset, batch_size=2, num_workers=workers)))
             assert "collate_fn=collate_torch" in str(caught.value)
 
@@ -213,7 +276,9 @@ def refuse(sample: dict[str, Any], generator: np.random.Generator) -> Any:
 
 
 def test_error_of_a_transform_shows_its_hint_once(source: Path) -> None:
-    with pytest.raises(TransformError, match="the transform failed: UsageError: no such class\nhint: take") as caught:
+    with pytest.raises(
+        TransformError, match="the transform failed: UsageError: no such class\nhint: take"
+    ) as caught:
         ScanNet(source, split="train", transform=refuse)[0, 2]
     assert caught.value.hint == "take another one; see it again with dataset[0, 2]"
 
@@ -222,13 +287,20 @@ def test_error_of_a_transform_shows_its_hint_once(source: Path) -> None:
 
 
 def save_torch(path: Path, is_zip: bool) -> None:
-    makers = [list, np.array, lambda some: [np.int64(one) for one in some], lambda some: np.array(some, np.int32)]
+    makers = [
+        list,
+        np.array,
+        lambda some: [np.int64(one) for one in some],
+        lambda some: np.array(some, np.int32),
+    ]
     content = {name: makers[number % 4](some) for number, (name, some) in enumerate(POINTS.items())}
     torch.save(content, path, _use_new_zipfile_serialization=is_zip)
 
 
 def save_pickle(path: Path, protocol: int) -> None:
-    path.write_bytes(pickle.dumps({name: np.array(some) for name, some in POINTS.items()}, protocol))
+    path.write_bytes(
+        pickle.dumps({name: np.array(some) for name, some in POINTS.items()}, protocol)
+    )
 
 
 def save_npz(path: Path) -> None:
@@ -261,9 +333,17 @@ def test_points_are_read_from_a_file(source: Path, tmp_path: Path, save: Any) ->
 
 def test_points_of_numpy_1_are_read(source: Path, tmp_path: Path) -> None:
     data = pickle.dumps({name: np.array(some) for name, some in POINTS.items()}, 2)
-    for old, new in ((b"numpy._core.multiarray", b"numpy.core.multiarray"), (b"numpy.core.multiarray",) * 2):
+    for old, new in (
+        (b"numpy._core.multiarray", b"numpy.core.multiarray"),
+        (b"numpy.core.multiarray",) * 2,
+    ):
         (tmp_path / "points20").write_bytes(data.replace(old, new))
-        assert ScanNet(source, split="train", points=tmp_path / "points20")[0]["labels"].tolist().count(-1) >= 897
+        assert (
+            ScanNet(source, split="train", points=tmp_path / "points20")[0]["labels"]
+            .tolist()
+            .count(-1)
+            >= 897
+        )
 
 
 class Evil:
@@ -283,12 +363,16 @@ def test_points_of_a_file_with_code_are_refused_and_nothing_is_executed(
         (tmp_path / "points20").write_bytes(pickle.dumps(content))
     else:
         torch.save(content, tmp_path / "points20", _use_new_zipfile_serialization=is_zip)
-    with pytest.raises(FileError, match="points20: is not a list of annotated points: UnpicklingError"):
+    with pytest.raises(
+        FileError, match="points20: is not a list of annotated points: UnpicklingError"
+    ):
         ScanNet(source, split="train", points=tmp_path / "points20")
     assert not (tmp_path / "touched").exists()
 
 
-def test_points_of_a_damaged_foreign_or_missing_file_are_an_error_that_names_it(source: Path, tmp_path: Path) -> None:
+def test_points_of_a_damaged_foreign_or_missing_file_are_an_error_that_names_it(
+    source: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "points20"
     with pytest.raises(MissingFileError, match="points20: no such file"):
         ScanNet(source, split="train", points=path)
@@ -297,13 +381,22 @@ def test_points_of_a_damaged_foreign_or_missing_file_are_an_error_that_names_it(
         ScanNet(source, split="train", points=path)
     assert "points=torch.load(FILE, weights_only=True)" in caught.value.hint
     assert ScanNet(source, split="train", points=torch.load(path)).class_counts().sum() > 0
-    for data in (b"", b"points", b"{", b"PK\x03\x04", pickle.dumps([1, 2]), pickle.dumps(POINTS)[:-20]):
+    for data in (
+        b"",
+        b"points",
+        b"{",
+        b"PK\x03\x04",
+        pickle.dumps([1, 2]),
+        pickle.dumps(POINTS)[:-20],
+    ):
         path.write_bytes(data)
         with pytest.raises(FileError, match="points20: "):
             ScanNet(source, split="train", points=path)
 
 
-def test_points_are_read_without_pytorch(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_are_read_without_pytorch(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_torch(tmp_path / "points20", is_zip=True)
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     assert ScanNet(source, split="train", points=tmp_path / "points20").class_counts().sum() > 0
@@ -318,7 +411,9 @@ def test_batch_moves_its_tensors_and_keeps_the_rest(source: Path) -> None:
     moved = batch.to("meta", non_blocking=True)
     assert type(moved) is type(batch)
     assert list(moved) == list(batch)
-    assert {value.device.type for value in moved.values() if isinstance(value, torch.Tensor)} == {"meta"}
+    assert {value.device.type for value in moved.values() if isinstance(value, torch.Tensor)} == {
+        "meta"
+    }
     assert (moved["scene_ids"], moved["label_set"]) == (batch["scene_ids"], "ScanNet200")
     assert batch["points"].device.type == "cpu"
     with pytest.raises(UsageError, match="is an array of NumPy") as caught:
@@ -339,7 +434,10 @@ def test_documented_calls_take_a_batch_of_collate_torch(source: Path) -> None:
     pooled = pool_segments(batch["points"], superpoints, len(scenes))
     # A loop over scenes and segments.
     pairs = list(zip(batch["batch"].tolist(), batch["segments"].tolist(), strict=True))
-    numbers = {pair: number for number, pair in enumerate(sorted(pair for pair in set(pairs) if pair[1] >= 0))}
+    numbers = {
+        pair: number
+        for number, pair in enumerate(sorted(pair for pair in set(pairs) if pair[1] >= 0))
+    }
     assert superpoints.tolist() == [numbers.get(pair, -1) for pair in pairs]
     assert scenes.tolist() == [scene for scene, _ in numbers]
     assert superpoints.dtype == scenes.dtype == torch.int64
@@ -352,19 +450,27 @@ def test_documented_calls_take_a_batch_of_collate_torch(source: Path) -> None:
 
 
 @pytest.mark.parametrize("ignore_index", [0, 19, 199, None, 1.5, "x", 2**63])
-def test_ignore_index_that_is_a_train_id_or_no_number_is_refused(source: Path, ignore_index: Any) -> None:
+def test_ignore_index_that_is_a_train_id_or_no_number_is_refused(
+    source: Path, ignore_index: Any
+) -> None:
     with pytest.raises(UsageError, match=f"ignore_index is {ignore_index!r}"):
         ScanNet(source, split="train", labels=SCANNET200, ignore_index=ignore_index)
 
 
 @pytest.mark.parametrize("ignore_index", [-1, -100, 20, 255])
-def test_ignore_index_may_be_any_number_that_is_not_a_train_id(source: Path, ignore_index: int) -> None:
+def test_ignore_index_may_be_any_number_that_is_not_a_train_id(
+    source: Path, ignore_index: int
+) -> None:
     dataset = ScanNet(source, split="train", labels=SCANNET20, ignore_index=ignore_index)
     assert {*np.unique(dataset[0]["labels"]).tolist()} <= {ignore_index, *range(20)}
 
 
-@pytest.mark.parametrize("transform", [RotateZ, [RotateZ()], "RotateZ()", 3], ids=["class", "list", "text", "number"])
-def test_transform_that_cannot_be_called_is_refused_at_construction(source: Path, transform: Any) -> None:
+@pytest.mark.parametrize(
+    "transform", [RotateZ, [RotateZ()], "RotateZ()", 3], ids=["class", "list", "text", "number"]
+)
+def test_transform_that_cannot_be_called_is_refused_at_construction(
+    source: Path, transform: Any
+) -> None:
     with pytest.raises(UsageError, match=r"expected what is called as transform\(sample, rng\)"):
         ScanNet(source, split="train", transform=transform)
 
@@ -373,21 +479,31 @@ def turn(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def test_transform_with_one_argument_is_refused_at_construction_with_both_signatures(source: Path) -> None:
+def test_transform_with_one_argument_is_refused_at_construction_with_both_signatures(
+    source: Path,
+) -> None:
     message = re.escape("transform: turn(sample) cannot be called with (sample, rng)")
     with pytest.raises(UsageError, match=message) as caught:
         ScanNet(source, split="train", transform=turn)  # type: ignore[arg-type]
     assert caught.value.hint.endswith("def transform(sample, rng)")
 
 
-@pytest.mark.parametrize("transform", [lambda *arguments: arguments[0], torch.nn.Identity(), RotateZ().__call__])
-def test_callables_that_take_two_arguments_are_accepted_as_transforms(source: Path, transform: Any) -> None:
+@pytest.mark.parametrize(
+    "transform", [lambda *arguments: arguments[0], torch.nn.Identity(), RotateZ().__call__]
+)
+def test_callables_that_take_two_arguments_are_accepted_as_transforms(
+    source: Path, transform: Any
+) -> None:
     assert len(ScanNet(source, split="train", transform=transform)) == len(TRAIN)
 
 
-@pytest.mark.parametrize("mask", [[True, False], np.array([True, False]), torch.tensor([True, False])], ids=type)
+@pytest.mark.parametrize(
+    "mask", [[True, False], np.array([True, False]), torch.tensor([True, False])], ids=type
+)
 @pytest.mark.parametrize("is_joined", [False, True])
-def test_mask_of_booleans_is_not_taken_for_indices(source: Path, mask: Any, is_joined: bool) -> None:
+def test_mask_of_booleans_is_not_taken_for_indices(
+    source: Path, mask: Any, is_joined: bool
+) -> None:
     dataset: Any = ScanNet(source, split="train")
     if is_joined:
         dataset = dataset + dataset
@@ -402,7 +518,9 @@ def test_subset_of_joined_datasets_has_the_chosen_scenes_of_each(source: Path) -
     both = train + val
     part = both.subset([len(train), 0, -1])
     expected = sorted({0, len(train), len(both) - 1})
-    assert [part[number]["scene_id"] for number in range(len(part))] == [both[key]["scene_id"] for key in expected]
+    assert [part[number]["scene_id"] for number in range(len(part))] == [
+        both[key]["scene_id"] for key in expected
+    ]
     assert part.lengths.tolist() == both.lengths[expected].tolist()
     sampler = PointBudgetBatchSampler(part, max_points=10_000)
     assert sorted(part[key]["scene_id"] for batch in sampler for key in batch) == sorted(

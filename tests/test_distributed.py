@@ -31,24 +31,36 @@ TRAIN_PY, EVALUATE_PY = [block for block in BLOCKS if "PATH, CHECKPOINT" in bloc
 SCRIPTS = {"train.py": TRAIN_PY, "evaluate.py": EVALUATE_PY}
 
 
-def be_rank(job: Callable[..., None], out_dir: Path, arguments: tuple[Any, ...], environment: dict[str, str]) -> None:
+def be_rank(
+    job: Callable[..., None], out_dir: Path, arguments: tuple[Any, ...], environment: dict[str, str]
+) -> None:
     """What a process of torchrun's is: its rank in the environment, its output in a file."""
     torch.set_num_threads(1)
-    multiprocessing.set_start_method("fork", force=True)  # of its workers, not the one that it was started by itself
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # of its workers, not the one that it was started by itself
     os.environ |= environment
     os.chdir(out_dir)
-    sys.stdout = sys.stderr = (out_dir / f"output{environment.get('RANK', 0)}.txt").open("a", buffering=1)
+    sys.stdout = sys.stderr = (out_dir / f"output{environment.get('RANK', 0)}.txt").open(
+        "a", buffering=1
+    )
     job(out_dir, *arguments)
 
 
-def run_ranks(job: Callable[..., None], out_dir: Path, *arguments: Any, count: int = 2) -> list[int | None]:
+def run_ranks(
+    job: Callable[..., None], out_dir: Path, *arguments: Any, count: int = 2
+) -> list[int | None]:
     """Run a function in processes of its own, and give their exit statuses, None where one hangs.
 
     When one ends badly, the others are ended. They are forked from a server without threads, which has imported torch
     already (see conftest.py).
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
-        every = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free.getsockname()[1]}"}
+        every = {
+            "WORLD_SIZE": f"{count}",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": f"{free.getsockname()[1]}",
+        }
     context = multiprocessing.get_context("forkserver")
     ranks = []
     for rank in range(count):
@@ -101,9 +113,12 @@ def train(out_dir: Path, folder: Path, die_at: tuple[int, int] | None = None) ->
 def scenes_by_step(out_dir: Path) -> list[tuple[int, list[list[str]]]]:
     """Epoch and the scenes of each rank, step by step; fails where ranks have different numbers of steps."""
     logs = [
-        [json.loads(line) for line in (out_dir / f"rank{rank}.jsonl").read_text().splitlines()] for rank in range(2)
+        [json.loads(line) for line in (out_dir / f"rank{rank}.jsonl").read_text().splitlines()]
+        for rank in range(2)
     ]
-    return [(step[0]["epoch"], [line["scenes"] for line in step]) for step in zip(*logs, strict=True)]
+    return [
+        (step[0]["epoch"], [line["scenes"] for line in step]) for step in zip(*logs, strict=True)
+    ]
 
 
 def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps_also_when_they_were_killed(
@@ -114,7 +129,9 @@ def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps_also_when_they_
     killed_dir.mkdir()
     assert run_ranks(train, whole_dir, training_folder) == [0, 0], read_output(whole_dir)
     whole = scenes_by_step(whole_dir)
-    counts = Counter((epoch, scene_id) for epoch, step in whole for scenes in step for scene_id in scenes)
+    counts = Counter(
+        (epoch, scene_id) for epoch, step in whole for scenes in step for scene_id in scenes
+    )
     assert counts == Counter(itertools.product(range(3), TRAIN))
     assert len(set(Counter(epoch for epoch, _ in whole).values())) == 1
     assert -signal.SIGKILL in run_ranks(train, killed_dir, training_folder, (1, 2))
@@ -123,12 +140,16 @@ def test_two_ranks_do_every_scene_once_an_epoch_in_as_many_steps_also_when_they_
     assert before[-1][0] == whole[len(before)][0] == 1, "it was to die within epoch 1"
     assert run_ranks(train, killed_dir, training_folder) == [0, 0], read_output(killed_dir)
     assert scenes_by_step(killed_dir) == whole
-    expected, found = (torch.load(folder / "checkpoint.pt")["model"] for folder in (whole_dir, killed_dir))
+    expected, found = (
+        torch.load(folder / "checkpoint.pt")["model"] for folder in (whole_dir, killed_dir)
+    )
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-def test_training_script_keeps_a_finite_loss_in_batches_without_a_label(training_folder: Path, tmp_path: Path) -> None:
+def test_training_script_keeps_a_finite_loss_in_batches_without_a_label(
+    training_folder: Path, tmp_path: Path
+) -> None:
     points = {scene_id: range(500) if scene_id == TRAIN[0] else [] for scene_id in TRAIN}
     script = TRAIN_PY
     for old, new in (
@@ -157,7 +178,9 @@ def complain(out_dir: Path) -> None:
     os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": world_size}
     distributed.init_process_group("gloo")
     samplers.append(PointBudgetBatchSampler([10] * (8 + rank), **options))
-    samplers.append(PointBudgetBatchSampler(SimpleNamespace(lengths=[10] * 8, digest=f"{rank:08x}"), **options))
+    samplers.append(
+        PointBudgetBatchSampler(SimpleNamespace(lengths=[10] * 8, digest=f"{rank:08x}"), **options)
+    )
     samplers.append(PointBudgetBatchSampler([10] * 8, **options))
     if rank == 0:
         samplers[-1].load_state_dict(samplers[-1].state_dict(steps_done=1))
@@ -172,7 +195,9 @@ def complain(out_dir: Path) -> None:
     distributed.destroy_process_group()
 
 
-def test_samplers_that_were_made_too_early_or_that_differ_between_ranks_say_so(tmp_path: Path) -> None:
+def test_samplers_that_were_made_too_early_or_that_differ_between_ranks_say_so(
+    tmp_path: Path,
+) -> None:
     assert run_ranks(complain, tmp_path) == [0, 0]
     for rank in range(2):
         early = f"says rank {rank} of 2 / call torch.distributed.init_process_group before you make the sampler"
@@ -201,7 +226,15 @@ def run_torchrun(out_dir: Path, *names: str) -> None:
 
     os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it, but with a warning
     for name in names:
-        run.main(["--standalone", "--nproc_per_node=2", "--start-method=fork", "--run-path", str(out_dir / name)])
+        run.main(
+            [
+                "--standalone",
+                "--nproc_per_node=2",
+                "--start-method=fork",
+                "--run-path",
+                str(out_dir / name),
+            ]
+        )
 
 
 @pytest.mark.parametrize("job", [run_scripts, run_torchrun])
@@ -209,7 +242,9 @@ def test_the_scripts_of_the_training_page_run_alone_and_on_two_ranks(
     training_folder: Path, tmp_path: Path, job: Callable[..., None]
 ) -> None:
     is_alone = job is run_scripts
-    place = training_folder if is_alone else pack_into(training_folder, tmp_path / "scannet.tar.zst")
+    place = (
+        training_folder if is_alone else pack_into(training_folder, tmp_path / "scannet.tar.zst")
+    )
     for name, script in SCRIPTS.items():
         text, count = re.subn('"data/processed"', repr(str(place)), script)
         assert count == 1

@@ -44,7 +44,9 @@ def look(topic: str, argument: Path | str) -> Check:
 def stub_dir(tmp_path: Path) -> Path:
     """A torch that is imported at once; a test may put another one there."""
     (tmp_path / "stubs/torch").mkdir(parents=True)
-    (tmp_path / "stubs/torch/__init__.py").write_text("raise OSError('libcuda.so is of another version')\n")
+    (tmp_path / "stubs/torch/__init__.py").write_text(
+        "raise OSError('libcuda.so is of another version')\n"
+    )
     return tmp_path / "stubs"
 
 
@@ -54,7 +56,9 @@ def consult(*words: str | Path, stub_dir: Path, **variables: str) -> tuple[Outco
     path = os.pathsep.join([str(stub_dir), os.environ.get("PYTHONPATH", "")])
     outcome = run_command("doctor", *words, "--json", environment=inherited | {"PYTHONPATH": path})
     checks = outcome.json["checks"]
-    assert [check["topic"] for check in checks] == [topic for topic in TOPICS if topic in {c["topic"] for c in checks}]
+    assert [check["topic"] for check in checks] == [
+        topic for topic in TOPICS if topic in {c["topic"] for c in checks}
+    ]
     for check in checks:
         assert check["severity"] in {"ok", "note", "problem"}
         assert check["severity"] != "problem" or check["hint"]
@@ -63,15 +67,25 @@ def consult(*words: str | Path, stub_dir: Path, **variables: str) -> tuple[Outco
     return outcome, {check["topic"]: check for check in checks}
 
 
-def test_findings_of_a_whole_folder_are_one_screen_and_one_object(whole_dir: Path, stub_dir: Path) -> None:
+def test_findings_of_a_whole_folder_are_one_screen_and_one_object(
+    whole_dir: Path, stub_dir: Path
+) -> None:
     _, found = consult(whole_dir / "processed", stub_dir=stub_dir)
     assert list(found) == TOPICS
     assert found["scenes"]["message"].endswith("3 processed scenes")
     assert (found["scenes"]["severity"], "locks work" in found["folder"]["message"]) == ("ok", True)
-    assert f"python {sys.version.split()[0]}, numpy {np.__version__}" in found["versions"]["message"]
+    assert (
+        f"python {sys.version.split()[0]}, numpy {np.__version__}" in found["versions"]["message"]
+    )
     assert f"of {os.cpu_count()} may be used" in found["cores"]["message"]
-    assert f"soft limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}" in found["open files"]["message"]
-    assert (found["server"]["severity"], "refuses the connection" in found["server"]["message"]) == ("note", True)
+    assert (
+        f"soft limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}"
+        in found["open files"]["message"]
+    )
+    assert (
+        found["server"]["severity"],
+        "refuses the connection" in found["server"]["message"],
+    ) == ("note", True)
     assert "libcuda.so is of another version" in found["GPU"]["message"]
     assert list((whole_dir / "processed").glob(".*doctor*")) == []
 
@@ -80,10 +94,14 @@ def test_findings_of_a_whole_folder_are_one_screen_and_one_object(whole_dir: Pat
 def test_findings_are_one_screen_of_lines_without_the_passwords_of_addresses(
     stub_dir: Path, tmp_path: Path, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, url, proxy = (f"http://me:{word}@127.0.0.1:9/" for word in ("se/cret", "se[cret", "se@cret"))
+    place, url, proxy = (
+        f"http://me:{word}@127.0.0.1:9/" for word in ("se/cret", "se[cret", "se@cret")
+    )
     monkeypatch.setenv("SCANNET_PREP_BASE_URL", url)
     monkeypatch.setenv("HTTP_PROXY", proxy)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(stub_dir), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(stub_dir), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.chdir(tmp_path)
     words = [f"{place}x.tar.zst"] if columns == 100 else []
     status, shown = run_on_terminal([*COMMAND, "doctor", *words], columns)
@@ -114,7 +132,9 @@ def test_a_file_system_that_never_answers_is_a_finding(tmp_path: Path, stub_dir:
     finally:
         libc.umount2(os.fsencode(folder), 2)
         os.close(device)
-    hanging = {topic: check["severity"] for topic, check in found.items() if "answer" in check["message"]}
+    hanging = {
+        topic: check["severity"] for topic, check in found.items() if "answer" in check["message"]
+    }
     gpu = "problem" if list(Path("/dev").glob("nvidia[0-9]*")) else "note"
     assert hanging == {"folder": "problem", "scenes": "problem", "server": "note", "GPU": gpu}
     assert "nvidia-smi" in found["GPU"]["hint"]
@@ -122,12 +142,16 @@ def test_a_file_system_that_never_answers_is_a_finding(tmp_path: Path, stub_dir:
 
 def test_an_interrupted_check_up_leaves_no_process(tmp_path: Path, stub_dir: Path) -> None:
     mark = tmp_path / "started"
-    (stub_dir / "torch/__init__.py").write_text(f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\n")
+    (stub_dir / "torch/__init__.py").write_text(
+        f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\n"
+    )
     with (stub_dir / "torch/__init__.py").open("a") as file:
         file.write("time.sleep(1000)\n")
     environment = {**os.environ, "SCANNET_PREP_BASE_URL": CLOSED}
     environment["PYTHONPATH"] = os.pathsep.join([str(stub_dir), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen([*COMMAND, "doctor"], env=environment, cwd=tmp_path, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*COMMAND, "doctor"], env=environment, cwd=tmp_path, stderr=subprocess.PIPE
+    )
     while not (mark.exists() and mark.read_text()):
         assert process.poll() is None
         time.sleep(0.02)
@@ -153,9 +177,16 @@ def test_what_is_wrong_with_a_folder_is_what_every_command_says(
     assert look("scenes", archive_path).severity == "problem"
     (raw_dir / "failed.txt").write_text("scene0000_00\n")
     found = look("scenes", raw_dir)
-    assert (found.severity, found.message.endswith("failed: 1, such as scene0000_00")) == ("problem", True)
+    assert (found.severity, found.message.endswith("failed: 1, such as scene0000_00")) == (
+        "problem",
+        True,
+    )
     nothing = look("scenes", out_dir / "none")
-    assert (nothing.severity, "no such folder" in nothing.message, bool(nothing.hint)) == ("problem", True, True)
+    assert (nothing.severity, "no such folder" in nothing.message, bool(nothing.hint)) == (
+        "problem",
+        True,
+        True,
+    )
 
 
 def test_missing_and_truncated_scenes_of_a_folder_are_a_problem(out_dir: Path) -> None:
@@ -165,7 +196,8 @@ def test_missing_and_truncated_scenes_of_a_folder_are_a_problem(out_dir: Path) -
     found = look("scenes", out_dir)
     assert found.severity == "problem"
     assert (
-        f"another size than in the manifest: 1, such as {train} (5,000 bytes, expected {size_bytes:,})" in found.message
+        f"another size than in the manifest: 1, such as {train} (5,000 bytes, expected {size_bytes:,})"
+        in found.message
     )
     val.unlink()
     found = look("scenes", out_dir)
@@ -196,7 +228,9 @@ def test_without_a_place_the_default_folder_counts_if_it_is_there(
     assert look("scenes", "") == look("scenes", "data/processed")
 
 
-def test_locks_that_keep_nobody_out_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_that_keep_nobody_out_are_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "locks work" in look("folder", tmp_path).message
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # as file systems with `nolock` do
     found = look("folder", tmp_path)
@@ -205,14 +239,21 @@ def test_locks_that_keep_nobody_out_are_a_problem(tmp_path: Path, monkeypatch: p
 
 
 def in_mount_namespace(setup: str, *words: str) -> subprocess.CompletedProcess[str]:
-    prefix = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    prefix = (
+        ["unshare", "--mount"]
+        if os.geteuid() == 0
+        else ["unshare", "--user", "--map-root-user", "--mount"]
+    )
     if (
         shutil.which("unshare") is None
         or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode
     ):
         pytest.skip("no mount namespaces here (unshare --mount)")
     return subprocess.run(
-        [*prefix, "sh", "-c", f'{setup} && exec "$@"', "sh", *words], capture_output=True, text=True, check=True
+        [*prefix, "sh", "-c", f'{setup} && exec "$@"', "sh", *words],
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
 
@@ -230,7 +271,9 @@ def test_full_read_only_and_small_file_systems_are_told_with_what_to_do(tmp_path
         "print(probes.make_check('', probes.check_shared_memory, {}))\n"
     )
     paths = [str(tmp_path / name) for name in names]
-    full, fixed, files, shared = in_mount_namespace(setup, sys.executable, "-c", code, *paths).stdout.splitlines()
+    full, fixed, files, shared = in_mount_namespace(
+        setup, sys.executable, "-c", code, *paths
+    ).stdout.splitlines()
     assert "problem" in full
     assert "it is full" in full
     assert "tmpfs" in full
@@ -288,7 +331,9 @@ def test_little_memory_few_files_and_a_limit_of_addresses_say_what_to_type() -> 
     assert "ulimit -v unlimited" in memory
 
 
-def test_ddp_outside_a_job_says_how_to_start_it(whole_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ddp_outside_a_job_says_how_to_start_it(
+    whole_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     outcome = run_main("doctor", "--ddp", whole_dir / "processed")
@@ -301,10 +346,14 @@ def be_consulted(out_dir: Path, *words: str) -> None:
         if (out_dir / "lame").exists():
             os.environ["GLOO_SOCKET_IFNAME"] = "eth77"
         time.sleep(4 * (out_dir / "late").exists() + 1000 * (out_dir / "lost").exists())
-    sys.exit(main(["doctor", "--ddp", *(word.replace("{rank}", os.environ["RANK"]) for word in words)]))
+    sys.exit(
+        main(["doctor", "--ddp", *(word.replace("{rank}", os.environ["RANK"]) for word in words)])
+    )
 
 
-def consult_ranks(tmp_path: Path, *words: str, count: int = 2) -> tuple[list[int | None], list[str]]:
+def consult_ranks(
+    tmp_path: Path, *words: str, count: int = 2
+) -> tuple[list[int | None], list[str]]:
     from test_distributed import run_ranks  # without PyTorch, the test is skipped here
 
     statuses = run_ranks(be_consulted, tmp_path, *words, count=count)
@@ -324,13 +373,20 @@ def test_ranks_that_agree_and_a_late_one_are_told_by_rank_0_alone_as_one_object(
     ]  # fmt: skip
     assert re.search(r"rank 1 \(.*\) is slow: it was ready [1-9]", json.dumps(value["checks"]))
     agreed = value["checks"][-2]["message"]
-    assert re.search(r"digest of the scenes \w+, numpy .*, steps of the epoch [1-9]\d*, plan of the epoch \w", agreed)
+    assert re.search(
+        r"digest of the scenes \w+, numpy .*, steps of the epoch [1-9]\d*, plan of the epoch \w",
+        agreed,
+    )
 
 
 @pytest.mark.torch
-def test_a_rank_that_cannot_read_is_named_by_rank_0_alone(training_folder: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_read_is_named_by_rank_0_alone(
+    training_folder: Path, folder: Path, tmp_path: Path
+) -> None:
     other_dir = tmp_path / "other"
-    assert run_main("process", training_folder.parent / "ScanNet", "-o", other_dir).status == 0  # without faces
+    assert (
+        run_main("process", training_folder.parent / "ScanNet", "-o", other_dir).status == 0
+    )  # without faces
     for number, target in enumerate((training_folder, folder, tmp_path / "none", other_dir)):
         (tmp_path / f"place{number}").symlink_to(target)
     statuses, outputs = consult_ranks(tmp_path, "place{rank}", count=4)
@@ -344,7 +400,9 @@ def test_a_rank_that_cannot_read_is_named_by_rank_0_alone(training_folder: Path,
 
 
 @pytest.mark.torch
-def test_an_all_reduce_that_one_rank_cannot_make_is_told_with_its_rank(training_folder: Path, tmp_path: Path) -> None:
+def test_an_all_reduce_that_one_rank_cannot_make_is_told_with_its_rank(
+    training_folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "lame").touch()
     statuses, outputs = consult_ranks(tmp_path, str(training_folder), "--timeout", "5")
     assert 3 in statuses
@@ -352,7 +410,9 @@ def test_an_all_reduce_that_one_rank_cannot_make_is_told_with_its_rank(training_
 
 
 @pytest.mark.torch
-def test_torchrun_with_a_rank_that_never_comes_names_it(training_folder: Path, tmp_path: Path) -> None:
+def test_torchrun_with_a_rank_that_never_comes_names_it(
+    training_folder: Path, tmp_path: Path
+) -> None:
     from test_distributed import read_output, run_ranks, run_torchrun
 
     (tmp_path / "lost").touch()
@@ -360,7 +420,9 @@ def test_torchrun_with_a_rank_that_never_comes_names_it(training_folder: Path, t
     (tmp_path / "rank.py").write_text(
         f"import pathlib, test_doctor\ntest_doctor.be_consulted(pathlib.Path(), *{words})\n"
     )
-    assert run_ranks(run_torchrun, tmp_path, "rank.py", count=1) == [1]  # torchrun's own, whatever its ranks end with
+    assert run_ranks(run_torchrun, tmp_path, "rank.py", count=1) == [
+        1
+    ]  # torchrun's own, whatever its ranks end with
     output = read_output(tmp_path)
     assert "problem: ranks: rank 1 is missing: it never came\n  to do: was it started" in output
     assert "rank 0 is missing" not in output

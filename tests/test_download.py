@@ -15,7 +15,11 @@ def test_it_brings_the_release_and_records_it(server: ReleaseServer, tmp_path: P
     outcome = run_main(*words(server.base_url, tmp_path, "--json"))
     assert outcome.status == 0, outcome.stderr
     lock = read_lock(tmp_path / "scannet.lock")
-    assert fetched(tmp_path) == digests(server.root) == {name: entry.sha256 for name, entry in lock.items()}
+    assert (
+        fetched(tmp_path)
+        == digests(server.root)
+        == {name: entry.sha256 for name, entry in lock.items()}
+    )
     server.forget()
     again = run_main(*words(server.base_url, tmp_path, "--json"))
     assert outcome.json["files"] == {"fetched": len(lock), "already there": 0, "failed": 0}
@@ -30,14 +34,18 @@ def test_download_opens_each_file_of_a_scene_once(server: ReleaseServer, tmp_pat
     assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
 
 
-def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(tmp_path: Path) -> None:
+def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
+    tmp_path: Path,
+) -> None:
     outcome = run_main("download", "--types", "seg", "-o", tmp_path / "x", "--dry-run", "--json")
     assert outcome.json["files"] == 7_766
     kinds = {(item["type"], item["split"]): item["files"] for item in outcome.json["kinds"]}
     assert kinds["_vh_clean_2.ply", "test"] == kinds[".txt", "test"] == 100
     assert ("_vh_clean_2.labels.ply", "test") not in kinds
     assert list(tmp_path.iterdir()) == []
-    smaller = run_main("download", "--types", "seg-min", "-o", tmp_path / "x", "--dry-run", "--json")
+    smaller = run_main(
+        "download", "--types", "seg-min", "-o", tmp_path / "x", "--dry-run", "--json"
+    )
     saved_bytes = outcome.json["missing_bytes"] - smaller.json["missing_bytes"]
     assert (smaller.json["files"], round(saved_bytes / 1e9, 1)) == (7_766 - 1_513, 9.7)
     told = run_main("download", "--types", "seg", "-o", tmp_path / "x", "--dry-run")
@@ -59,14 +67,19 @@ def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(
         (["--base-url", "http://a..b/"], "'http://a..b/' is not a base URL"),
         (["--base-url", f"http://{'a' * 64}.de/"], "is not a base URL"),
         (["--base-url", "http://host/?token=1"], "'http://host/?...' is not a base URL"),
-        (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], "no file of these types exists"),
+        (
+            ["--types", "_vh_clean_2.labels.ply", "--splits", "test"],
+            "no file of these types exists",
+        ),
         (
             [],
             "/environment.pem: No such file or directory\nhint: --ca-bundle PATH takes a file of certificates (PEM)",
         ),
     ],
 )
-def test_bad_usage_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], text: str) -> None:
+def test_bad_usage_touches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], text: str
+) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/environment.pem")
     command = ["download", "--types", "seg", "-o", "x", "--accept-terms", "--limit", "1", "--json"]
     outcome = run_main(*command, *more, cwd=tmp_path)
@@ -106,7 +119,10 @@ def test_addresses_are_printed_for_other_programs(tmp_path: Path) -> None:
     scenes = ["--types", ".sens", "_vh_clean_2.ply", "--scenes", "scene0000_00", "scene0707_00"]
     command = ["download", *scenes, "-o", tmp_path, "--print-urls"]
     expected = [
-        (f"{BASE_URL}{version}/scans/{scene_id}/{scene_id}{suffix}", f"{folder}/{scene_id}/{scene_id}{suffix}")
+        (
+            f"{BASE_URL}{version}/scans/{scene_id}/{scene_id}{suffix}",
+            f"{folder}/{scene_id}/{scene_id}{suffix}",
+        )
         for version, folder, scene_id, suffix in [
             ("v1", "scans", "scene0000_00", ".sens"),
             ("v2", "scans", "scene0000_00", "_vh_clean_2.ply"),
@@ -117,7 +133,9 @@ def test_addresses_are_printed_for_other_programs(tmp_path: Path) -> None:
     aria2 = [line for url, path in expected for line in (url, f"  dir={tmp_path}", f"  out={path}")]
     assert run_main(*command, "aria2").stdout.splitlines() == aria2
     assert run_main(*command, "plain").stdout.splitlines() == [url for url, _ in expected]
-    assert run_main(*command, "plain", "--json").json["files"] == [{"url": url, "path": path} for url, path in expected]
+    assert run_main(*command, "plain", "--json").json["files"] == [
+        {"url": url, "path": path} for url, path in expected
+    ]
     for _, path in expected:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(b"content")

@@ -46,7 +46,9 @@ def of_another_scene(path: Path, release_dir: Path) -> None:
 
 def of_other_segments(path: Path, _release_dir: Path) -> None:
     groups = json.loads(path.read_text())["segGroups"]
-    path.write_text(json.dumps({"segGroups": [group | {"segments": [10_000_000]} for group in groups]}))
+    path.write_text(
+        json.dumps({"segGroups": [group | {"segments": [10_000_000]} for group in groups]})
+    )
 
 
 DAMAGES = {
@@ -67,18 +69,28 @@ DAMAGES = {
     "the segments of another scene": (SEGMENTS, of_another_scene),
     "the aggregation of another scene": (AGGREGATION, of_another_scene),
     "an aggregation of segments that are not there": (AGGREGATION, of_other_segments),
-    "a mesh that aria2 has not finished": (MESH, lambda path, _: path.with_name(f"{path.name}.aria2").touch()),
+    "a mesh that aria2 has not finished": (
+        MESH,
+        lambda path, _: path.with_name(f"{path.name}.aria2").touch(),
+    ),
     "a page in place of a mesh": (LABELS_MESH, lambda path, _: path.write_text("<html>404</html>")),
-    "metadata without its last byte": (INFO, lambda path, _: os.truncate(path, path.stat().st_size - 1)),
+    "metadata without its last byte": (
+        INFO,
+        lambda path, _: os.truncate(path, path.stat().st_size - 1),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_files_are_neither_adopted_nor_accepted(release_dir: Path, tmp_path: Path, name: str) -> None:
+def test_damaged_files_are_neither_adopted_nor_accepted(
+    release_dir: Path, tmp_path: Path, name: str
+) -> None:
     suffix, damage = DAMAGES[name]
     # Such a file is not taken from a server either; the others are told by what the server has, or never come from it.
     is_seen_alone = not name.startswith(("a page", "metadata")) and "aria2" not in name
-    upstream, data_dir = (Path(shutil.copytree(release_dir, tmp_path / place)) for place in ("upstream", "data"))
+    upstream, data_dir = (
+        Path(shutil.copytree(release_dir, tmp_path / place)) for place in ("upstream", "data")
+    )
     for folder in (upstream, data_dir) if is_seen_alone else (data_dir,):
         damage(place(folder, suffix), release_dir)
     bar = Bar()
@@ -86,15 +98,25 @@ def test_damaged_files_are_neither_adopted_nor_accepted(release_dir: Path, tmp_p
         report = fetch(server, data_dir, bar=bar)
         asked = [request.path.rpartition("/")[2] for request in server.requests()]
         assert f"{SCENE}{suffix}" in asked
-        assert is_seen_alone or len(asked) == 1  # what is whole is adopted: a tree of the official script
-        assert [note for note in bar.notes if f"{suffix}: " in note and note.endswith("; fetching it again")]
-        assert {item.file.scene_id for item in report.failures} == ({SCENE} if is_seen_alone else set())
+        assert (
+            is_seen_alone or len(asked) == 1
+        )  # what is whole is adopted: a tree of the official script
+        assert [
+            note
+            for note in bar.notes
+            if f"{suffix}: " in note and note.endswith("; fetching it again")
+        ]
+        assert {item.file.scene_id for item in report.failures} == (
+            {SCENE} if is_seen_alone else set()
+        )
         reasons = "is not what it should be|contradict each other"
         assert all(re.search(reasons, failure.message) for failure in report.failures)
         shutil.copyfile(place(release_dir, suffix), place(upstream, suffix))
         assert not fetch(server, data_dir).failures
     expected = digests(release_dir)
-    assert {name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()} == expected
+    assert {
+        name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()
+    } == expected
     assert fetched(data_dir) == expected
 
 
@@ -128,7 +150,11 @@ def test_files_of_a_scene_that_contradict_each_other_are_all_named_and_none_is_r
         failures = fetch(server, data_dir, jobs=1).failures
         assert {failure.file.kind.suffix for failure in failures} == suffixes
         lock = read_lock(data_dir / "scannet.lock")
-        assert not [name for name in lock if name.startswith(f"scans/{SCENE}/") and name.endswith(tuple(suffixes))]
+        assert not [
+            name
+            for name in lock
+            if name.startswith(f"scans/{SCENE}/") and name.endswith(tuple(suffixes))
+        ]
         shutil.copyfile(place(release_dir, suffix), place(upstream, suffix))
         assert not fetch(server, data_dir).failures
     assert fetched(data_dir) == digests(release_dir)
@@ -140,7 +166,10 @@ def test_contradiction_names_its_files_and_a_command(release_dir: Path, tmp_path
     with ReleaseServer(upstream) as server:
         failure = fetch(server, tmp_path / "data", jobs=1).failures[0]
     names = f"{MESH}, {LABELS_MESH}, {SEGMENTS}, {AGGREGATION}"
-    assert f"the files of {SCENE} contradict each other ({names}): the numbers of vertices differ" in failure.message
+    assert (
+        f"the files of {SCENE} contradict each other ({names}): the numbers of vertices differ"
+        in failure.message
+    )
     command = shlex.split(failure.hint.partition(": ")[2])
     assert command[:2] == ["scannet-prep", "download"]
     assert make_parser().parse_args(command[1:]).scenes == [SCENE]
@@ -162,18 +191,26 @@ def test_recorded_file_with_other_content_of_equal_size_shows_both_hashes(
 
 
 @pytest.mark.parametrize("tells_sizes", [True, False])
-def test_adopted_files_are_compared_with_sizes_once(server: ReleaseServer, tmp_path: Path, tells_sizes: bool) -> None:
+def test_adopted_files_are_compared_with_sizes_once(
+    server: ReleaseServer, tmp_path: Path, tells_sizes: bool
+) -> None:
     data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
-    server.faults = [lambda request: [Status(405)] if request.method == "HEAD" and not tells_sizes else []]
+    server.faults = [
+        lambda request: [Status(405)] if request.method == "HEAD" and not tells_sizes else []
+    ]
     assert {item.outcome for item in fetch(server, data_dir).results} == {FileOutcome.PRESENT}
     asked = len(server.requests(method="HEAD"))
-    assert asked == len(digests(server.root)) if tells_sizes else asked <= 4  # one for each connection
+    assert (
+        asked == len(digests(server.root)) if tells_sizes else asked <= 4
+    )  # one for each connection
     server.forget()
     fetch(server, data_dir)
     assert server.requests(method="HEAD") == server.requests() == []
 
 
-def test_verify_fetches_again_what_was_recorded_too_early(server: ReleaseServer, tmp_path: Path) -> None:
+def test_verify_fetches_again_what_was_recorded_too_early(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
     data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
     with_zeros(place(data_dir, MESH), server.root)
     of_another_scene(place(data_dir, SEGMENTS), server.root)
@@ -186,21 +223,32 @@ def test_verify_fetches_again_what_was_recorded_too_early(server: ReleaseServer,
     asked = {request.path.rpartition("/")[2] for request in server.requests()}
     assert asked == {f"{SCENE}{SEGMENTS}", f"{SCENE}{MESH}"}
     lock = read_lock(data_dir / "scannet.lock")
-    assert lock[f"scans/{SCENE}/{SCENE}{MESH}"].sha256 == digests(server.root)[f"scans/{SCENE}/{SCENE}{MESH}"]
+    assert (
+        lock[f"scans/{SCENE}/{SCENE}{MESH}"].sha256
+        == digests(server.root)[f"scans/{SCENE}/{SCENE}{MESH}"]
+    )
 
 
-def test_what_differs_from_its_record_is_refused_and_the_record_stays(server: ReleaseServer, tmp_path: Path) -> None:
+def test_what_differs_from_its_record_is_refused_and_the_record_stays(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
     fetch(server, tmp_path)
-    server.change = lambda request, content: content + b"more = 1\n" if request.path.endswith(INFO) else content
+    server.change = lambda request, content: (
+        content + b"more = 1\n" if request.path.endswith(INFO) else content
+    )
     for is_strict in (True, False):
         with_zeros(place(tmp_path, INFO), server.root)
         (failure,) = fetch(server, tmp_path, is_strict=is_strict).failures
         assert "is not what scannet.lock records" in failure.message
         assert "remove its line" in failure.hint
-        assert read_lock(tmp_path / "scannet.lock")[failure.file.local_path] == digest_file(place(server.root, INFO))
+        assert read_lock(tmp_path / "scannet.lock")[failure.file.local_path] == digest_file(
+            place(server.root, INFO)
+        )
 
 
-def test_interrupted_it_keeps_records(server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_it_keeps_records(
+    server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetch(server, tmp_path)
     before = read_lock(tmp_path / "scannet.lock")
 
@@ -213,7 +261,10 @@ def test_interrupted_it_keeps_records(server: ReleaseServer, tmp_path: Path, mon
     assert read_lock(tmp_path / "scannet.lock") == before
 
 
-CHANGES = {".sens": (make_stream(), DEPTH), "_2d-label.zip": (make_zip(zipfile.ZIP_STORED), b"second")}
+CHANGES = {
+    ".sens": (make_stream(), DEPTH),
+    "_2d-label.zip": (make_zip(zipfile.ZIP_STORED), b"second"),
+}
 
 
 @pytest.mark.parametrize("suffix", CHANGES)
@@ -237,14 +288,18 @@ def test_damaged_content_of_large_files_is_neither_adopted_nor_accepted(
 
 
 @pytest.mark.parametrize("suffix", CHANGES)
-def test_verify_replaces_large_files_that_were_recorded_damaged(tmp_path: Path, suffix: str) -> None:
+def test_verify_replaces_large_files_that_were_recorded_damaged(
+    tmp_path: Path, suffix: str
+) -> None:
     whole, part = CHANGES[suffix]
     upstream, data_dir = tmp_path / "upstream", tmp_path / "data"
     for folder, data in ((upstream, whole), (data_dir, whole.replace(part, part[:-1] + b"?", 1))):
         place(folder, suffix).parent.mkdir(parents=True)
         place(folder, suffix).write_bytes(data)
     path = place(data_dir, suffix)
-    (data_dir / "scannet.lock").write_bytes(encode_lock({str(path.relative_to(data_dir)): digest_file(path)}))
+    (data_dir / "scannet.lock").write_bytes(
+        encode_lock({str(path.relative_to(data_dir)): digest_file(path)})
+    )
     with ReleaseServer(upstream) as server:
         assert not fetch(server, data_dir, [SCENE], types=[suffix], is_strict=True).failures
     assert path.read_bytes() == whole

@@ -15,7 +15,17 @@ from pathlib import Path
 import pytest
 from commands import digests, limited, run_main, start_command
 from downloads import MESH, fetched, finished, words
-from release_server import BEFORE_STATUS, ROOT, ReleaseServer, Set, Stall, Status, at, ending, release_urls
+from release_server import (
+    BEFORE_STATUS,
+    ROOT,
+    ReleaseServer,
+    Set,
+    Stall,
+    Status,
+    at,
+    ending,
+    release_urls,
+)
 
 from scannet_prep.raw.lock import read_lock
 
@@ -31,7 +41,9 @@ def partial_sizes(data_dir: Path) -> list[int]:
     return sizes
 
 
-def test_killed_three_times_and_then_finished_it_is_the_same_tree(release_dir: Path, tmp_path: Path) -> None:
+def test_killed_three_times_and_then_finished_it_is_the_same_tree(
+    release_dir: Path, tmp_path: Path
+) -> None:
     dice = random.Random(0)
     expected = digests(release_dir)
     with ReleaseServer(release_dir, request_latency_s=0.03) as server:
@@ -58,7 +70,9 @@ WAITING = {
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_an_interruption_ends_it_whatever_it_waits_for(server: ReleaseServer, tmp_path: Path, name: str) -> None:
+def test_an_interruption_ends_it_whatever_it_waits_for(
+    server: ReleaseServer, tmp_path: Path, name: str
+) -> None:
     def is_waiting() -> bool:
         if name == "for content":
             return partial_sizes(tmp_path) == [30_000] * 3
@@ -74,12 +88,16 @@ def test_an_interruption_ends_it_whatever_it_waits_for(server: ReleaseServer, tm
     assert (second.status, second.json["error"]) == (1, "LockedError")
     assert f"process {process.pid} on" in second.json["message"]
     process.send_signal(signal.SIGTERM if name == "for content" else signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=20)  # all of them would go on for a minute at least
+    stdout, stderr = process.communicate(
+        timeout=20
+    )  # all of them would go on for a minute at least
     assert process.returncode == 130, stderr
     assert "run the same command again" in stdout
     assert "Traceback" not in stderr
     lock_path, whole = tmp_path / "scannet.lock", finished(tmp_path).keys()
-    assert (read_lock(lock_path).keys() if lock_path.exists() else set()) == whole  # what has come is on record
+    assert (
+        read_lock(lock_path).keys() if lock_path.exists() else set()
+    ) == whole  # what has come is on record
     partials = list(tmp_path.rglob(".*.part*"))
     assert len(partials) == (6 if name == "for content" else len(partials))  # each with its version
     server.faults = []
@@ -90,7 +108,9 @@ def test_an_interruption_ends_it_whatever_it_waits_for(server: ReleaseServer, tm
         assert all(server.bytes_sent_again(path) == 0 for path in server.files)
 
 
-def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(server: ReleaseServer, tmp_path: Path) -> None:
+def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
     with limited(resource.RLIMIT_FSIZE, 60_000):
         outcome = run_main(*words(server.base_url, tmp_path, "--json"))
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
@@ -129,7 +149,10 @@ def nginx(folder: Path, **settings: object) -> Iterator[None]:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
         while True:
             assert process.poll() is None, "nginx has ended"
-            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", settings["port"])):
+            with (
+                contextlib.suppress(ConnectionRefusedError),
+                socket.create_connection(("127.0.0.1", settings["port"])),
+            ):
                 break
             time.sleep(0.01)
         try:
@@ -139,7 +162,9 @@ def nginx(folder: Path, **settings: object) -> Iterator[None]:
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-def test_a_real_server_over_tls_with_an_outage(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]) -> None:
+def test_a_real_server_over_tls_with_an_outage(
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
     for path, file in release_urls(release_dir).items():
         (link := tmp_path / f"www{path}").parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(file)

@@ -54,14 +54,18 @@ def data_dir(server: ReleaseServer, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", INCOMPLETE)
-def test_incomplete_files_are_printed_for_other_programs(server: ReleaseServer, data_dir: Path, damage: Damage) -> None:
+def test_incomplete_files_are_printed_for_other_programs(
+    server: ReleaseServer, data_dir: Path, damage: Damage
+) -> None:
     damage(data_dir / NAME)
     outcome = run_main(*words(server.base_url, data_dir, "--print-urls", "plain", "--json"))
     assert [file["path"] for file in outcome.json["files"]] == [NAME]
 
 
 @pytest.mark.parametrize("damage", INCOMPLETE)
-def test_incomplete_files_are_counted_by_a_dry_run(server: ReleaseServer, data_dir: Path, damage: Damage) -> None:
+def test_incomplete_files_are_counted_by_a_dry_run(
+    server: ReleaseServer, data_dir: Path, damage: Damage
+) -> None:
     damage(data_dir / NAME)
     value = run_main(*words(server.base_url, data_dir, "--dry-run", "--json")).json
     assert (value["files"] - value["present"], value["incomplete"]) == (1, 1)
@@ -69,7 +73,9 @@ def test_incomplete_files_are_counted_by_a_dry_run(server: ReleaseServer, data_d
     assert "\n1 file to fetch, about 6.1 MB\nexisting but incomplete files among these: 1\n" in told
 
 
-def test_run_removes_what_aria2_left_beside_a_complete_file(server: ReleaseServer, data_dir: Path) -> None:
+def test_run_removes_what_aria2_left_beside_a_complete_file(
+    server: ReleaseServer, data_dir: Path
+) -> None:
     path = data_dir / f"{NAME}.aria2"
     path.touch()
     assert not fetch(server, data_dir).failures
@@ -89,13 +95,17 @@ def test_aria2_may_overwrite_only_incomplete_files(server: ReleaseServer, data_d
 
 
 @pytest.mark.skipif(shutil.which("aria2c") is None, reason="aria2 is not installed")
-def test_aria2_that_was_killed_finishes_what_is_printed_next(server: ReleaseServer, tmp_path: Path) -> None:
+def test_aria2_that_was_killed_finishes_what_is_printed_next(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
     def start() -> subprocess.Popen[bytes]:
         urls = run_main(*words(server.base_url, tmp_path / "data", "--print-urls", "aria2")).stdout
         (tmp_path / "urls.txt").write_text(urls)
         return subprocess.Popen(["aria2c", "-q", "-i", tmp_path / "urls.txt", "-j", "2"])
 
-    server.faults = [lambda request: [Set(trickle=(1_000, 0.0005))] if request.path.endswith(".ply") else []]
+    server.faults = [
+        lambda request: [Set(trickle=(1_000, 0.0005))] if request.path.endswith(".ply") else []
+    ]
     process = start()
     deadline_s = time.monotonic() + 20
     while not list(tmp_path.rglob("*.ply.aria2")):

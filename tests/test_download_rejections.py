@@ -18,7 +18,9 @@ MESH_PATH = scene_url_path(SCENES[0], MESH)
 DOWN = AttemptError("status 503 Service Unavailable", tries=20, is_busy=True)
 
 
-@pytest.mark.parametrize("fault", [Status(503), Status(502), Status(500), Status(429, "0"), Cut(), Reset()])
+@pytest.mark.parametrize(
+    "fault", [Status(503), Status(502), Status(500), Status(429, "0"), Cut(), Reset()]
+)
 def test_file_rejected_twelve_times_while_others_are_served_is_fetched(
     server: ReleaseServer, tmp_path: Path, fault: Any
 ) -> None:
@@ -42,7 +44,9 @@ def test_each_rejection_reduces_the_rate_by_a_third() -> None:
         pace.rejected(now_s, now_s, pause_s=0.0)
         intervals.append(interval_s(pace))
     rates = [1 / interval for interval in intervals]
-    assert [later / earlier for earlier, later in itertools.pairwise(rates)] == pytest.approx([2 / 3] * 9)
+    assert [later / earlier for earlier, later in itertools.pairwise(rates)] == pytest.approx(
+        [2 / 3] * 9
+    )
 
 
 def test_rate_never_falls_below_one_request_in_two_seconds() -> None:
@@ -109,7 +113,12 @@ def test_transfer_from_before_an_outage_does_not_end_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", ["status 503 Service Unavailable", "cannot find kaldir.vc.cit.tum.de: is this machine online?", "x" * 99]
+    "reason",
+    [
+        "status 503 Service Unavailable",
+        "cannot find kaldir.vc.cit.tum.de: is this machine online?",
+        "x" * 99,
+    ],
 )
 def test_outage_message_fits_80_columns_and_names_the_patience(reason: str) -> None:
     notes: list[str] = []

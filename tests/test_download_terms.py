@@ -36,11 +36,23 @@ def run_at_terminal(answer: str, *words: str) -> Outcome:
 @pytest.fixture
 def words(server: ReleaseServer, tmp_path: Path) -> list[str]:
     folder = str(tmp_path / "my data")
-    return ["download", "--types", "seg", "-o", folder, "--base-url", server.base_url, "--scenes", "scene0000_00"]
+    return [
+        "download",
+        "--types",
+        "seg",
+        "-o",
+        folder,
+        "--base-url",
+        server.base_url,
+        "--scenes",
+        "scene0000_00",
+    ]
 
 
 @pytest.mark.parametrize("answer", ["y\n", "Yes\n"])
-def test_accepting_at_the_terminal_downloads_and_records(words: list[str], tmp_path: Path, answer: str) -> None:
+def test_accepting_at_the_terminal_downloads_and_records(
+    words: list[str], tmp_path: Path, answer: str
+) -> None:
     outcome = run_at_terminal(answer, *words)
     assert outcome.status == 0, outcome.stderr
     assert TERMS_URL in (tmp_path / "my data/terms_accepted.txt").read_text()
@@ -67,7 +79,11 @@ def test_accepted_terms_are_not_asked_about_again(words: list[str]) -> None:
 
 def test_json_at_a_terminal_is_not_asked_about(words: list[str]) -> None:
     outcome = run_at_terminal("y\n", *words, "--json")
-    assert (outcome.status, outcome.json["error"], "[y/N]" in outcome.stderr) == (2, "UsageError", False)
+    assert (outcome.status, outcome.json["error"], "[y/N]" in outcome.stderr) == (
+        2,
+        "UsageError",
+        False,
+    )
 
 
 def test_without_a_terminal_terms_are_an_error_that_explains_how_to_sign(

@@ -57,8 +57,12 @@ def expected(raw: Path) -> Path:
     return folder
 
 
-def make(raw_dir: Path, out_dir: Path, executor: Executor, progress: Progress | None = None) -> ProcessReport:
-    return process.run(process.plan(raw_dir, out_dir, ProcessOptions()), executor=executor, progress=progress)
+def make(
+    raw_dir: Path, out_dir: Path, executor: Executor, progress: Progress | None = None
+) -> ProcessReport:
+    return process.run(
+        process.plan(raw_dir, out_dir, ProcessOptions()), executor=executor, progress=progress
+    )
 
 
 class At(Progress):
@@ -107,7 +111,9 @@ class Forgetful(Executor):
 @pytest.mark.parametrize(
     ("scenes", "jobs", "uses_numba"), [(39, 1, False), (40, 1, True), (79, 2, False), (80, 2, True)]
 )
-def test_run_uses_numba_from_40_scenes_per_worker(scenes: int, jobs: int, uses_numba: bool, tmp_path: Path) -> None:
+def test_run_uses_numba_from_40_scenes_per_worker(
+    scenes: int, jobs: int, uses_numba: bool, tmp_path: Path
+) -> None:
     write_release(tmp_path / "raw", official_scenes("train")[:scenes], vertices=500)
     recorder = Recorder()
 
@@ -124,7 +130,9 @@ def test_an_executor_makes_the_same_bytes_as_worker_processes(
     with kind(2) as executor:
         assert len(make(raw, tmp_path / "out", executor).made) == len(SCENES)
         for name in EXPORTS:
-            exported = export.run(export.plan([tmp_path / "out"], tmp_path / name, name), executor=executor)
+            exported = export.run(
+                export.plan([tmp_path / "out"], tmp_path / name, name), executor=executor
+            )
             assert len(exported.made) == len(SCENES)
         assert make(raw, tmp_path / "out", executor).made == ()
     assert digests(tmp_path / "out") == digests(expected)
@@ -138,25 +146,39 @@ def test_an_executor_makes_the_same_bytes_as_worker_processes(
 def test_every_task_gets_its_result_and_what_a_function_raises_is_told() -> None:
     with ThreadPoolExecutor(1) as threads:
         for executor in (None, threads):
-            assert dict(run_tasks(multiply, range(50), 3, jobs=2, executor=executor)) == {n: n * 3 for n in range(50)}
+            assert dict(run_tasks(multiply, range(50), 3, jobs=2, executor=executor)) == {
+                n: n * 3 for n in range(50)
+            }
             assert list(run_tasks(multiply, [], 3, executor=executor)) == []
             ((_, error),) = run_tasks(fail, [5], "task", executor=executor)
             assert "ZeroDivisionError: task 5" in str(error)
-    with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: cannot schedule new futures"):
+    with pytest.raises(
+        WorkerDiedError, match="the executor takes no more tasks: cannot schedule new futures"
+    ):
         list(run_tasks(multiply, [1], 5, executor=threads))
 
 
-def test_a_lost_task_is_tried_again_and_lost_twice_it_has_failed(raw: Path, expected: Path, tmp_path: Path) -> None:
-    assert list(run_tasks(multiply, [1, 2, 3], 5, executor=Forgetful({2: 1}))) == [(1, 5), (3, 15), (2, 10)]
+def test_a_lost_task_is_tried_again_and_lost_twice_it_has_failed(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
+    assert list(run_tasks(multiply, [1, 2, 3], 5, executor=Forgetful({2: 1}))) == [
+        (1, 5),
+        (3, 15),
+        (2, 10),
+    ]
     report = make(raw, tmp_path, Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
-    assert [(item.scene_id, item.error) for item in report.failures] == [(SCENES[2], "WorkerDiedError")]
+    assert [(item.scene_id, item.error) for item in report.failures] == [
+        (SCENES[2], "WorkerDiedError")
+    ]
     told = "lost twice, the second time when running alone: the executor gave back no result"
     assert told in report.failures[0].message
     assert len(make(raw, tmp_path, Forgetful({})).made) == 1
     assert digests(tmp_path) == digests(expected)
 
 
-def test_export_lists_a_scene_whose_task_is_lost_twice_as_failed(expected: Path, tmp_path: Path) -> None:
+def test_export_lists_a_scene_whose_task_is_lost_twice_as_failed(
+    expected: Path, tmp_path: Path
+) -> None:
     plan = export.plan([expected], tmp_path / "out", "octformer")
 
     report = export.run(plan, executor=Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
@@ -167,7 +189,9 @@ def test_export_lists_a_scene_whose_task_is_lost_twice_as_failed(expected: Path,
     assert set(report.made) == set(SCENES) - {SCENES[2]}
 
 
-def test_run_after_a_lost_scene_completes_the_export(raw: Path, expected: Path, tmp_path: Path) -> None:
+def test_run_after_a_lost_scene_completes_the_export(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
     plan = export.plan([expected], tmp_path / "out", "octformer")
     export.run(plan, executor=Forgetful({SCENES[2]: 2}))
 
@@ -179,12 +203,16 @@ def test_run_after_a_lost_scene_completes_the_export(raw: Path, expected: Path, 
 
 def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_path: Path) -> None:
     results = dict(run_tasks(kill_self_if_negative, [1, 2, -7, 3, 4, 5, 6], tmp_path, jobs=2))
-    assert {task: result for task, result in results.items() if task > 0} == {task: task for task in range(1, 7)}
+    assert {task: result for task, result in results.items() if task > 0} == {
+        task: task for task in range(1, 7)
+    }
     assert "its worker process ended with status -9" in str(results[-7])
     assert (tmp_path / "-7").read_text() == "xx"
 
 
-def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever(
+    tmp_path: Path,
+) -> None:
     results = dict(run_tasks(multiply, range(9), DiesWhileStarting(tmp_path, 8), jobs=4))
     assert results == {task: task * 8 for task in range(9)}
     assert len(list(tmp_path.iterdir())) >= 8  # all four at once, and others after them
@@ -256,7 +284,9 @@ def test_limit_that_keeps_workers_from_starting_is_named_with_a_remedy(
     kind: str, count: int, problem: str, command: str
 ) -> None:
     environ = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # its threads count, too
-    outcome = run_words(PYTHON, "-c", LIMITED_RUN, kind, str(count), cwd=Path(__file__).parent, env=environ)
+    outcome = run_words(
+        PYTHON, "-c", LIMITED_RUN, kind, str(count), cwd=Path(__file__).parent, env=environ
+    )
     message, hint = outcome.stdout.splitlines()
     assert message == problem
     assert command in hint
@@ -275,12 +305,22 @@ def test_workers_start_from_scripts_without_a_guard(raw: Path, tmp_path: Path, w
     assert run_words("sh", "-c", f"{PYTHON} {way}", cwd=tmp_path) == Outcome(0, "6\n", "")
 
 
-def test_a_broken_process_pool_ends_the_run_and_the_next_goes_on(raw: Path, expected: Path, tmp_path: Path) -> None:
-    with ProcessPoolExecutor(2) as executor, pytest.raises(WorkerDiedError, match="takes no more tasks") as caught:
+def test_a_broken_process_pool_ends_the_run_and_the_next_goes_on(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
+    with (
+        ProcessPoolExecutor(2) as executor,
+        pytest.raises(WorkerDiedError, match="takes no more tasks") as caught,
+    ):
         list(run_tasks(kill_self_if_negative, [1, -2, *range(3, 9)], tmp_path, executor=executor))
     assert "what is done is kept" in caught.value.hint
     with ProcessPoolExecutor(1) as executor, pytest.raises(WorkerDiedError):
-        make(raw, tmp_path / "out", executor, At(2, lambda: os.kill(next(iter(executor._processes)), signal.SIGKILL)))
+        make(
+            raw,
+            tmp_path / "out",
+            executor,
+            At(2, lambda: os.kill(next(iter(executor._processes)), signal.SIGKILL)),
+        )
     assert (tmp_path / "out/unfinished.txt").exists()
     with ThreadPoolExecutor(1) as threads:
         assert len(make(raw, tmp_path / "out", threads).kept) >= 2
@@ -310,14 +350,18 @@ def test_a_caller_that_stops_cancels_what_waits_and_leaves_no_worker_behind(tmp_
     assert not any(is_running(pid) for pid in workers)
 
 
-def test_a_run_that_ends_with_an_error_ends_its_workers_though_the_error_is_kept(raw: Path, tmp_path: Path) -> None:
+def test_a_run_that_ends_with_an_error_ends_its_workers_though_the_error_is_kept(
+    raw: Path, tmp_path: Path
+) -> None:
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError) as kept:
         process.run(process.plan(raw, tmp_path, ProcessOptions()), progress=At(1, lambda: 1 // 0))
     assert (threading.active_count(), kept.type) == (before, ZeroDivisionError)
 
 
-def test_a_worker_that_outlives_its_run_changes_nothing(raw: Path, expected: Path, tmp_path: Path) -> None:
+def test_a_worker_that_outlives_its_run_changes_nothing(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
     late: list[Callable[[], object]] = []
 
     class Late(Executor):
@@ -330,24 +374,33 @@ def test_a_worker_that_outlives_its_run_changes_nothing(raw: Path, expected: Pat
     process.run(process.plan(raw, tmp_path, ProcessOptions()))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")}
     plan = process.plan(raw, tmp_path / "other", ProcessOptions(align_axis=True))
-    assert isinstance(make_scene_file(replace(plan.tasks[0], path=min(before)), plan.context), FinishedScene)
+    assert isinstance(
+        make_scene_file(replace(plan.tasks[0], path=min(before)), plan.context), FinishedScene
+    )
     late[0]()
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")} == before
     process.run(process.plan(raw, tmp_path, ProcessOptions()))
     assert digests(tmp_path) == digests(expected)
 
 
-def test_dask_loses_a_worker_in_the_middle_and_no_scene(raw: Path, expected: Path, tmp_path: Path) -> None:
+def test_dask_loses_a_worker_in_the_middle_and_no_scene(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
     distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         pids = list(client.run(os.getpid).values())
         executor = client.get_executor()
         report = make(raw, tmp_path, executor, At(2, lambda: os.kill(pids[0], signal.SIGKILL)))
         assert not is_running(pids[0])
-    assert (len(report.made) + len(report.kept), report.failures) == (len(SCENES), ())  # what is done again is there
+    assert (len(report.made) + len(report.kept), report.failures) == (
+        len(SCENES),
+        (),
+    )  # what is done again is there
     assert digests(tmp_path) == digests(expected)
 
 
@@ -361,14 +414,18 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def test_process_on_dask_makes_the_same_bytes(raw: Path, expected: Path, tmp_path: Path, scheduler: str) -> None:
+def test_process_on_dask_makes_the_same_bytes(
+    raw: Path, expected: Path, tmp_path: Path, scheduler: str
+) -> None:
     outcome = run_command("process", raw, "-o", tmp_path / "out", "--dask", scheduler)
 
     assert outcome.status == 0, outcome.stderr
     assert digests(tmp_path / "out") == digests(expected)
 
 
-def test_export_on_dask_makes_the_same_files(raw: Path, expected: Path, tmp_path: Path, scheduler: str) -> None:
+def test_export_on_dask_makes_the_same_files(
+    raw: Path, expected: Path, tmp_path: Path, scheduler: str
+) -> None:
     words = ("--format", "octformer", "-o", tmp_path / "octformer", "--dask", scheduler)
     outcome = run_command("export", expected, *words)
 
@@ -379,7 +436,9 @@ def test_export_on_dask_makes_the_same_files(raw: Path, expected: Path, tmp_path
     assert made == wanted
 
 
-def test_relative_paths_reach_dask_workers_with_another_folder(raw: Path, tmp_path: Path, scheduler: str) -> None:
+def test_relative_paths_reach_dask_workers_with_another_folder(
+    raw: Path, tmp_path: Path, scheduler: str
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/ScanNet").symlink_to(raw)
 
@@ -397,14 +456,20 @@ def test_dask_address_without_scheduler_is_a_usage_error(monkeypatch: pytest.Mon
 
 
 def test_dask_and_jobs_together_are_refused(raw: Path, tmp_path: Path) -> None:
-    outcome = run_command("process", raw, "-o", tmp_path / "out", "--dask", "tcp://127.0.0.1:9", "--jobs", "2")
+    outcome = run_command(
+        "process", raw, "-o", tmp_path / "out", "--dask", "tcp://127.0.0.1:9", "--jobs", "2"
+    )
 
     assert outcome.status == 2
     assert "--jobs and --dask" in outcome.stderr
 
 
 def test_workers_of_another_version_are_refused() -> None:
-    answers = {"tcp://a:1": VERSION, "tcp://b:2": "0.0.1", "tcp://c:3": ModuleNotFoundError("scannet_prep")}
+    answers = {
+        "tcp://a:1": VERSION,
+        "tcp://b:2": "0.0.1",
+        "tcp://c:3": ModuleNotFoundError("scannet_prep"),
+    }
 
     with pytest.raises(UsageError, match=r"tcp://b:2 has scannet_prep 0\.0\.1, expected"):
         dask_engine._check_versions(answers)

@@ -37,7 +37,11 @@ from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
 
-MANY = [*official_scenes(Split.TRAIN)[:8], *official_scenes(Split.VAL)[:2], *official_scenes(Split.TEST)[:2]]
+MANY = [
+    *official_scenes(Split.TRAIN)[:8],
+    *official_scenes(Split.VAL)[:2],
+    *official_scenes(Split.TEST)[:2],
+]
 
 
 def run_export(place: Path, out_dir: Path, *words: str) -> Outcome:
@@ -46,7 +50,12 @@ def run_export(place: Path, out_dir: Path, *words: str) -> Outcome:
 
 def find_visible(out_dir: Path) -> list[Path]:
     """What a loader of another program finds."""
-    return [path for split in Split if (out_dir / split).is_dir() for path in (out_dir / split).iterdir()]
+    return [
+        path
+        for split in Split
+        if (out_dir / split).is_dir()
+        for path in (out_dir / split).iterdir()
+    ]
 
 
 @pytest.fixture
@@ -81,12 +90,18 @@ def test_killed_at_random_moments_it_shows_whole_scenes_and_the_next_run_complet
         process.kill()
         process.communicate()
         wait_until_gone(process.pid)
-        visible = {key: value for key, value in digests(out_dir).items() if "/scene" in key and key[0] != "."}
+        visible = {
+            key: value
+            for key, value in digests(out_dir).items()
+            if "/scene" in key and key[0] != "."
+        }
         assert visible.items() <= expected.items()
         if name == "pointcept":  # its loader takes every folder there is for a scene
             for folder in find_visible(out_dir):
                 whole = tmp_path / "expected" / folder.relative_to(out_dir)
-                assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
+                assert {path.name for path in folder.iterdir()} == {
+                    path.name for path in whole.iterdir()
+                }
     before = read_export(out_dir)
     assert before is not None
     assert Verify()(out_dir)[0] == (3 if (out_dir / "unfinished.txt").exists() else 0)
@@ -96,7 +111,9 @@ def test_killed_at_random_moments_it_shows_whole_scenes_and_the_next_run_complet
     assert digests(out_dir) == expected  # hidden work folders would show up here
 
 
-def test_killed_forced_run_loses_no_scene_of_the_earlier_export(many_dir: Path, tmp_path: Path) -> None:
+def test_killed_forced_run_loses_no_scene_of_the_earlier_export(
+    many_dir: Path, tmp_path: Path
+) -> None:
     out_dir = tmp_path / "out"
     words = ("export", many_dir, "--format", "octformer")
     assert run_main(*words, "-o", out_dir).status == 0
@@ -129,13 +146,21 @@ def test_rerun_changes_nothing_and_makes_only_what_is_missing_or_outdated(
     source = source_path.read_bytes()
     patch(source_path, 200, b"walls")
     assert run_export(out_dir, made, "--format", "pointcept", "--force").json["made"] == [VAL, TEST]
-    assert (made / "train" / TRAIN / "coord.npy").exists()  # what is whole stays until there is another one
+    assert (
+        made / "train" / TRAIN / "coord.npy"
+    ).exists()  # what is whole stays until there is another one
     source_path.write_bytes(source)
-    assert run_export(out_dir, made, "--format", "pointcept", "--force").json["made"] == [TRAIN, VAL, TEST]
+    assert run_export(out_dir, made, "--format", "pointcept", "--force").json["made"] == [
+        TRAIN,
+        VAL,
+        TEST,
+    ]
     assert Verify()(made) == (0, [])
 
 
-def test_lists_name_all_scenes_that_are_there_whichever_run_made_them(out_dir: Path, tmp_path: Path) -> None:
+def test_lists_name_all_scenes_that_are_there_whichever_run_made_them(
+    out_dir: Path, tmp_path: Path
+) -> None:
     words = ("--format", "octformer")
     assert run_export(out_dir, tmp_path / "a", *words, "--splits", "val").json["made"] == [VAL]
     outcome = run_export(out_dir, tmp_path / "a", *words, "--scenes", TRAIN, TEST)
@@ -144,9 +169,14 @@ def test_lists_name_all_scenes_that_are_there_whichever_run_made_them(out_dir: P
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
 
 
-def test_folder_in_the_way_of_a_file_is_a_failure_of_its_scene_alone(out_dir: Path, tmp_path: Path) -> None:
+def test_folder_in_the_way_of_a_file_is_a_failure_of_its_scene_alone(
+    out_dir: Path, tmp_path: Path
+) -> None:
     blocked = tmp_path / "made/train" / f"{VAL}.npz"
-    assert run_export(out_dir, tmp_path / "made", "--format", "octformer", "--scenes", TRAIN).status == 0
+    assert (
+        run_export(out_dir, tmp_path / "made", "--format", "octformer", "--scenes", TRAIN).status
+        == 0
+    )
     (blocked / "mine").mkdir(parents=True)
 
     outcome = run_export(out_dir, tmp_path / "made", "--format", "octformer")
@@ -166,18 +196,32 @@ def test_bad_scene_does_not_stop_the_others_and_leaves_nothing_of_its_older_vers
     patch(out_dir / "val" / f"{VAL}.npz", 200, b"walls")
     outcome = run_export(out_dir, made, "--format", "pointcept")
     assert (outcome.status, outcome.json["made"], outcome.json["kept"]) == (3, [], [TRAIN, TEST])
-    assert f"{VAL}.npz: is not the file that the manifest records" in outcome.json["failures"][0]["message"]
+    assert (
+        f"{VAL}.npz: is not the file that the manifest records"
+        in outcome.json["failures"][0]["message"]
+    )
     assert (made / "failed.txt").read_text().splitlines()[1:] == [VAL]
     assert not (made / "val" / VAL).exists()
     assert [(row[0], row[1]) for row in Verify()(made)[1]] == [("error", VAL)]
     (out_dir / "val" / f"{VAL}.npz").write_bytes(good)
-    assert run_export(out_dir, made, "--format", "pointcept", "--scenes", f"@{made / 'failed.txt'}").status == 0
+    assert (
+        run_export(
+            out_dir, made, "--format", "pointcept", "--scenes", f"@{made / 'failed.txt'}"
+        ).status
+        == 0
+    )
     assert not (made / "failed.txt").exists()
     assert Verify()(made) == (0, [])
 
 
-def test_verify_names_what_is_damaged_or_missing_and_force_mends_it(out_dir: Path, tmp_path: Path) -> None:
-    made, verify, words = tmp_path / "made", Verify(), ("--format", "octformer", "--labels", "scannet200")
+def test_verify_names_what_is_damaged_or_missing_and_force_mends_it(
+    out_dir: Path, tmp_path: Path
+) -> None:
+    made, verify, words = (
+        tmp_path / "made",
+        Verify(),
+        ("--format", "octformer", "--labels", "scannet200"),
+    )
     assert run_export(out_dir, made, *words).status == 0
     expected = digests(made)
     patch(made / "train" / f"{VAL}.npz", -3, b"\1")
@@ -204,10 +248,14 @@ def test_verify_names_what_is_damaged_or_missing_and_force_mends_it(out_dir: Pat
     assert (outcome.status, "export.json: is damaged" in outcome.json["message"]) == (1, True)
 
 
-def test_linked_scene_outlives_the_processed_folder(raw_dir: Path, out_dir: Path, tmp_path: Path) -> None:
+def test_linked_scene_outlives_the_processed_folder(
+    raw_dir: Path, out_dir: Path, tmp_path: Path
+) -> None:
     assert run_export(out_dir, tmp_path / "made", "--format", "octformer").status == 0
     assert (tmp_path / "made/train" / f"{TRAIN}.npz").samefile(out_dir / "train" / f"{TRAIN}.npz")
-    assert run_main("process", raw_dir, "-o", out_dir, "--faces", "--force").status == 0  # replaces files
+    assert (
+        run_main("process", raw_dir, "-o", out_dir, "--faces", "--force").status == 0
+    )  # replaces files
     assert Verify()(tmp_path / "made") == (0, [])
 
 
@@ -218,7 +266,9 @@ def test_processed_file_is_copied_to_another_file_system(out_dir: Path, tmp_path
         pytest.skip("the same file system")
     try:
         assert run_export(out_dir, other, "--format", "octformer").status == 0
-        assert (other / f"train/{VAL}.npz").read_bytes() == (out_dir / f"val/{VAL}.npz").read_bytes()
+        assert (other / f"train/{VAL}.npz").read_bytes() == (
+            out_dir / f"val/{VAL}.npz"
+        ).read_bytes()
     finally:
         shutil.rmtree(other, ignore_errors=True)
 
@@ -229,10 +279,22 @@ def test_foreign_folders_other_formats_and_other_options_are_refused_and_left_al
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     for folder, words, message in (
-        (tmp_path / "mine", ("pointcept",), "holds thesis.tex, and was not made by scannet-prep export"),
+        (
+            tmp_path / "mine",
+            ("pointcept",),
+            "holds thesis.tex, and was not made by scannet-prep export",
+        ),
         (out_dir, ("octformer",), "holds TERMS.txt, and was not made by scannet-prep export"),
-        (made, ("octformer",), "holds an export with other options (format: pointcept -> octformer"),
-        (made, ("pointcept", "--aligned"), "holds an export with other options (aligned: False -> True)"),
+        (
+            made,
+            ("octformer",),
+            "holds an export with other options (format: pointcept -> octformer",
+        ),
+        (
+            made,
+            ("pointcept", "--aligned"),
+            "holds an export with other options (aligned: False -> True)",
+        ),
     ):
         before = digests(folder)
         outcome = run_export(out_dir, folder, "--format", *words)
@@ -243,7 +305,10 @@ def test_foreign_folders_other_formats_and_other_options_are_refused_and_left_al
     assert outcome.json["kept"] == [TRAIN, VAL, TEST]  # both label sets are in it
     # As OctFormer's tool has it: the processed scenes lie in the root.
     shutil.copytree(out_dir, tmp_path / "root/processed")
-    assert run_export(tmp_path / "root/processed", tmp_path / "root", "--format", "octformer").status == 0
+    assert (
+        run_export(tmp_path / "root/processed", tmp_path / "root", "--format", "octformer").status
+        == 0
+    )
 
 
 def test_other_commands_do_not_take_an_export_for_processed_scenes(
@@ -255,10 +320,16 @@ def test_other_commands_do_not_take_an_export_for_processed_scenes(
     assert run_main("pack", out_dir, "-o", archive).status == 0
     for words, message in (
         (("info", made), "is an export, expected raw or processed scenes"),
-        (("pack", made, "-o", tmp_path / "b.tar.zst"), "is an export, expected raw or processed scenes"),
+        (
+            ("pack", made, "-o", tmp_path / "b.tar.zst"),
+            "is an export, expected raw or processed scenes",
+        ),
         (("process", raw_dir, "-o", made), "processed scenes would lie among those of an export"),
         (("unpack", archive, "-o", made), "is an export for another program"),
-        (("export", made, "--format", "ply", "-o", tmp_path / "c"), "is an export, expected raw or processed scenes"),
+        (
+            ("export", made, "--format", "ply", "-o", tmp_path / "c"),
+            "is an export, expected raw or processed scenes",
+        ),
         (("evaluate", predictions, "--gt", made), "is an export, expected raw or processed scenes"),
     ):
         outcome = run_main(*words, "--json")
@@ -266,11 +337,23 @@ def test_other_commands_do_not_take_an_export_for_processed_scenes(
         assert message in outcome.json["message"]
 
 
-def test_disk_that_takes_no_more_ends_the_export_and_leaves_no_half_scene(out_dir: Path, tmp_path: Path) -> None:
+def test_disk_that_takes_no_more_ends_the_export_and_leaves_no_half_scene(
+    out_dir: Path, tmp_path: Path
+) -> None:
     def limit_file_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
 
-    words = ["export", out_dir, "-o", tmp_path / "made", "--format", "pointcept", "--json", "--jobs", "1"]
+    words = [
+        "export",
+        out_dir,
+        "-o",
+        tmp_path / "made",
+        "--format",
+        "pointcept",
+        "--json",
+        "--jobs",
+        "1",
+    ]
     outcome = run_command(*words, environment=NO_BYTECODE, preexec_fn=limit_file_size)
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
     assert not list((tmp_path / "made").glob("*/scene*"))
@@ -278,7 +361,9 @@ def test_disk_that_takes_no_more_ends_the_export_and_leaves_no_half_scene(out_di
     assert Verify()(tmp_path / "made") == (0, [])
 
 
-def test_selection_that_leaves_nothing_is_an_error_and_writes_nothing(out_dir: Path, tmp_path: Path) -> None:
+def test_selection_that_leaves_nothing_is_an_error_and_writes_nothing(
+    out_dir: Path, tmp_path: Path
+) -> None:
     for words, message in (
         (("benchmark-gt", "--splits", "test"), "nothing to export: test scenes have no annotation"),
         (("pointcept", "--scenes", "scene0009_00"), "has no scene scene0009_00"),
@@ -286,9 +371,14 @@ def test_selection_that_leaves_nothing_is_an_error_and_writes_nothing(out_dir: P
         outcome = run_export(out_dir, tmp_path / "none", "--format", *words)
         assert (outcome.status, (tmp_path / "none").exists()) == (2, False)
         assert message in outcome.json["message"]
-    outcome = run_main("export", out_dir, "-o", tmp_path / "none", "--format", "benchmark-gt", "--dry-run")
+    outcome = run_main(
+        "export", out_dir, "-o", tmp_path / "none", "--format", "benchmark-gt", "--dry-run"
+    )
     assert (outcome.status, (tmp_path / "none").exists()) == (0, False)
-    assert "left out: test (test scenes have no annotation)\ndry run: nothing was done" in outcome.stdout
+    assert (
+        "left out: test (test scenes have no annotation)\ndry run: nothing was done"
+        in outcome.stdout
+    )
 
 
 def test_only_one_run_works_in_a_folder(out_dir: Path, made: Path) -> None:
@@ -297,7 +387,9 @@ def test_only_one_run_works_in_a_folder(out_dir: Path, made: Path) -> None:
     assert (outcome.status, outcome.json["error"]) == (1, "LockedError")
 
 
-def test_interrupted_export_stays_unfinished_until_its_scenes_are_made(out_dir: Path, made: Path) -> None:
+def test_interrupted_export_stays_unfinished_until_its_scenes_are_made(
+    out_dir: Path, made: Path
+) -> None:
     shutil.rmtree(made / "val")
     edit_json(made / "export.json", lambda value: value.update(scenes={}))
     mark_unfinished(made, [TRAIN, VAL])
@@ -318,7 +410,9 @@ def test_scenes_without_aggregation_are_named_as_they_have_no_instances_and_no_s
     place, predictions = tmp_path / "processed", tmp_path / "pred"
     assert run_main("process", tmp_path / "bare", "-o", place, "--labels-from", "ply").status == 0
     outcome = run_export(place, tmp_path / "out", "--format", "octformer", "--labels", "scannet200")
-    told = f"no instances and no ScanNet ids, because processing found no aggregation: 1 scene ({VAL})"
+    told = (
+        f"no instances and no ScanNet ids, because processing found no aggregation: 1 scene ({VAL})"
+    )
     assert (outcome.status, told in outcome.stderr) == (0, True), outcome.stderr
     predictions.mkdir()
     with np.load(place / f"val/{VAL}.npz") as scene:
@@ -326,11 +420,18 @@ def test_scenes_without_aggregation_are_named_as_they_have_no_instances_and_no_s
     words = ("evaluate", predictions, "--gt", place, "--allow-missing", "--labels")
     for labels, is_warned in (("scannet200", True), ("scannet20", False)):
         outcome = run_main(*words, labels)
-        assert (outcome.status, "the ground truth has no vertices" in outcome.stderr) == (0, is_warned)
+        assert (outcome.status, "the ground truth has no vertices" in outcome.stderr) == (
+            0,
+            is_warned,
+        )
 
 
-def test_folder_of_segments_that_is_not_there_is_told_before_anything_is_made(out_dir: Path, tmp_path: Path) -> None:
-    outcome = run_export(out_dir, tmp_path / "out", "--format", "mask3d", "--test-segments", tmp_path / "no")
+def test_folder_of_segments_that_is_not_there_is_told_before_anything_is_made(
+    out_dir: Path, tmp_path: Path
+) -> None:
+    outcome = run_export(
+        out_dir, tmp_path / "out", "--format", "mask3d", "--test-segments", tmp_path / "no"
+    )
     assert (outcome.status, f"{tmp_path / 'no'}: no such folder" in outcome.stderr) == (1, True)
     assert not (tmp_path / "out").exists()
 
@@ -349,7 +450,9 @@ def test_commands_in_hints_can_be_typed_also_where_folders_have_blanks(
     outcome = run_main(*words, "--scenes", "scene0191_00")
     assert "scannet-prep info 'my scenes' --scenes\n" in outcome.stderr
     shards = pack_shards(out_dir, tmp_path / "all.tar.zst", 20_000)
-    outcome = run_main("export", *shards, "--format", "ply", "-o", "ply", "--scenes", "scene0191_00")
+    outcome = run_main(
+        "export", *shards, "--format", "ply", "-o", "ply", "--scenes", "scene0191_00"
+    )
     command = outcome.stderr.splitlines()[-1].partition("scannet-prep ")[2]
     assert run_main(*shlex.split(command)).status == 0
 

@@ -35,7 +35,9 @@ def names(folder: Path) -> list[str]:
         (OSError(errno.EROFS, "Read-only file system"), "that you may write to"),
     ],
 )
-def test_a_writer_killed_or_failing_halfway_leaves_what_was_there(tmp_path: Path, cause: Exception, hint: str) -> None:
+def test_a_writer_killed_or_failing_halfway_leaves_what_was_there(
+    tmp_path: Path, cause: Exception, hint: str
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 

@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import SCENES, TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, run_main, start_command
+from commands import (
+    SCENES,
+    TEST,
+    TRAIN,
+    VAL,
+    Outcome,
+    Verify,
+    digests,
+    edit_json,
+    run_main,
+    start_command,
+)
 
 from scannet_prep import ScanNet, official_scenes, read_processed
 from scannet_prep.base.errors import FileError, OldFormatError, ProcessedFileError
@@ -65,7 +76,9 @@ def make_old(out_dir: Path) -> None:
 
 
 class TestWithoutOptions:
-    def test_process_without_options_keeps_the_folder(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_process_without_options_keeps_the_folder(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         before = digests(aligned_dir)
 
         outcome = process(raw_dir, aligned_dir)
@@ -84,19 +97,25 @@ class TestWithoutOptions:
 
         assert options_of(aligned_dir)["align_axis"] is True
 
-    def test_first_line_shows_the_options_and_the_folder(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_first_line_shows_the_options_and_the_folder(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         first_line = run_main("process", raw_dir, "-o", aligned_dir).stderr.splitlines()[0]
 
         assert "--scannet200 --align-axis --no-faces --labels-from aggregation" in first_line
         assert f"from {aligned_dir}" in first_line
 
-    def test_first_line_of_a_new_folder_names_the_defaults(self, raw_dir: Path, tmp_path: Path) -> None:
+    def test_first_line_of_a_new_folder_names_the_defaults(
+        self, raw_dir: Path, tmp_path: Path
+    ) -> None:
         first_line = run_main("process", raw_dir, "-o", tmp_path / "new").stderr.splitlines()[0]
 
         assert "--no-scannet200 --no-align-axis --no-faces" in first_line
         assert "from the defaults" in first_line
 
-    def test_failed_list_is_retried_with_the_options_of_the_folder(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_failed_list_is_retried_with_the_options_of_the_folder(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         path = raw_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply"
         whole = path.read_bytes()
         path.write_bytes(whole[:-500])
@@ -110,7 +129,9 @@ class TestWithoutOptions:
 
     def test_interrupted_first_run_is_continued_with_its_options(self, tmp_path: Path) -> None:
         write_release(tmp_path / "raw", official_scenes("train")[:30], vertices=2_000)
-        run = start_command("process", tmp_path / "raw", "-o", tmp_path / "out", *README_FLAGS, "--jobs", "1")
+        run = start_command(
+            "process", tmp_path / "raw", "-o", tmp_path / "out", *README_FLAGS, "--jobs", "1"
+        )
         while not (tmp_path / "out/unfinished.txt").exists():
             assert run.poll() is None
             time.sleep(0.001)
@@ -125,7 +146,9 @@ class TestWithoutOptions:
 
 
 class TestOtherOptions:
-    @pytest.mark.parametrize("flag", ["--no-scannet200", "--no-align-axis", "--faces", "--labels-from=ply"])
+    @pytest.mark.parametrize(
+        "flag", ["--no-scannet200", "--no-align-axis", "--faces", "--labels-from=ply"]
+    )
     def test_other_options_are_refused_before_anything_is_written(
         self, raw_dir: Path, aligned_dir: Path, flag: str
     ) -> None:
@@ -136,7 +159,9 @@ class TestOtherOptions:
         assert outcome.status == 2
         assert digests(aligned_dir) == before
 
-    def test_refusal_shows_both_sets_and_two_ways_out(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_refusal_shows_both_sets_and_two_ways_out(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         text = process(raw_dir, aligned_dir, "--faces", "--no-align-axis").stderr
 
         assert "--scannet200 --align-axis --no-faces --labels-from aggregation" in text
@@ -144,12 +169,16 @@ class TestOtherOptions:
         assert "-o DIR" in text
         assert "--force" in text
 
-    def test_naming_the_options_of_the_folder_is_accepted(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_naming_the_options_of_the_folder_is_accepted(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         words = (*README_FLAGS, "--no-faces", "--labels-from", "aggregation")
 
         assert process(raw_dir, aligned_dir, *words).json["kept"] == [*SCENES]
 
-    def test_force_with_other_options_processes_the_whole_folder(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_force_with_other_options_processes_the_whole_folder(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         outcome = process(raw_dir, aligned_dir, "--faces", "--force")
 
         assert outcome.json["made"] == [*SCENES]
@@ -181,16 +210,23 @@ class TestOtherOptions:
         assert f"rm {aligned_dir}/train/{TRAIN}.npz {aligned_dir}/val/{VAL}.npz" in outcome.stderr
         assert digests(aligned_dir) == before
 
-    def test_removing_the_named_scenes_lets_the_folder_be_processed(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_removing_the_named_scenes_lets_the_folder_be_processed(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         shutil.rmtree(raw_dir / f"scans/{VAL}")
         (aligned_dir / f"val/{VAL}.npz").unlink()
 
         outcome = process(raw_dir, aligned_dir, "--faces", "--force")
 
         assert outcome.json["made"] == [TRAIN, TEST]
-        assert list(json.loads((aligned_dir / "manifest.json").read_text())["scenes"]) == [TRAIN, TEST]
+        assert list(json.loads((aligned_dir / "manifest.json").read_text())["scenes"]) == [
+            TRAIN,
+            TEST,
+        ]
 
-    def test_scene_that_fails_under_other_options_leaves_no_old_file(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_scene_that_fails_under_other_options_leaves_no_old_file(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         os.truncate(raw_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply", 5_000)
 
         assert process(raw_dir, aligned_dir, "--faces", "--force").status == 3
@@ -198,8 +234,12 @@ class TestOtherOptions:
         assert not (aligned_dir / f"val/{VAL}.npz").exists()
         assert options_of(aligned_dir)["faces"] is True
 
-    def test_killed_change_of_options_is_continued_with_the_new_ones(self, raw_dir: Path, aligned_dir: Path) -> None:
-        run = start_command("process", raw_dir, "-o", aligned_dir, "--faces", "--force", "--jobs", "1")
+    def test_killed_change_of_options_is_continued_with_the_new_ones(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
+        run = start_command(
+            "process", raw_dir, "-o", aligned_dir, "--faces", "--force", "--jobs", "1"
+        )
         while not (aligned_dir / "unfinished.txt").exists() and run.poll() is None:
             time.sleep(0.001)
         run.send_signal(signal.SIGKILL)
@@ -211,7 +251,9 @@ class TestOtherOptions:
         assert options_of(aligned_dir)["align_axis"] is True
         assert len(ScanNet(aligned_dir, split="train")) == 1
 
-    def test_plan_of_a_folder_that_another_run_has_changed_is_refused(self, raw_dir: Path, tmp_path: Path) -> None:
+    def test_plan_of_a_folder_that_another_run_has_changed_is_refused(
+        self, raw_dir: Path, tmp_path: Path
+    ) -> None:
         plan = stage.plan(raw_dir, tmp_path / "out", ProcessOptions(align_axis=True))
         assert process(raw_dir, tmp_path / "out").status == 0
         before = digests(tmp_path / "out")
@@ -227,7 +269,9 @@ class TestOtherOptions:
 
 class TestMissingRawFiles:
     @pytest.mark.parametrize("words", [(), ("--force",), ("--checksum",), ("--scenes", TRAIN, VAL)])
-    def test_scene_without_raw_files_stays(self, raw_dir: Path, aligned_dir: Path, words: tuple[str, ...]) -> None:
+    def test_scene_without_raw_files_stays(
+        self, raw_dir: Path, aligned_dir: Path, words: tuple[str, ...]
+    ) -> None:
         before = digests(aligned_dir)
         shutil.rmtree(raw_dir / f"scans/{VAL}")
         (raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.0.010000.segs.json").unlink()
@@ -255,7 +299,9 @@ class TestMissingRawFiles:
         assert outcome.json["raw_gone"] == [TRAIN]
         assert digests(aligned_dir) == before
 
-    @pytest.mark.parametrize("removed", [f"scans/{TRAIN}", f"scans/{TRAIN}/{TRAIN}.aggregation.json"])
+    @pytest.mark.parametrize(
+        "removed", [f"scans/{TRAIN}", f"scans/{TRAIN}/{TRAIN}.aggregation.json"]
+    )
     def test_scene_of_another_label_map_fails_if_its_raw_files_are_gone(
         self, raw_dir: Path, aligned_dir: Path, tmp_path: Path, removed: str
     ) -> None:
@@ -265,7 +311,9 @@ class TestMissingRawFiles:
         assert process(raw_dir, aligned_dir).status == 0
         (aligned_dir / f"train/{TRAIN}.npz").write_bytes(outdated)
         (aligned_dir / "manifest.json").unlink()
-        manifest_of_rest = process(raw_dir, tmp_path / "rest", *README_FLAGS, "--splits", "val", "test")
+        manifest_of_rest = process(
+            raw_dir, tmp_path / "rest", *README_FLAGS, "--splits", "val", "test"
+        )
         assert manifest_of_rest.status == 0
         shutil.copy(tmp_path / "rest/manifest.json", aligned_dir)
         path = raw_dir / removed
@@ -280,7 +328,9 @@ class TestMissingRawFiles:
         assert "another label map than the folder, and its raw files are gone" in outcome.stderr
         assert TRAIN not in json.loads((aligned_dir / "manifest.json").read_text())["scenes"]
 
-    def test_scene_whose_raw_folder_is_a_dangling_link_stays(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_scene_whose_raw_folder_is_a_dangling_link_stays(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         shutil.rmtree(raw_dir / f"scans/{VAL}")
         (raw_dir / f"scans/{VAL}").symlink_to("unmounted")
 
@@ -301,7 +351,9 @@ class TestMissingRawFiles:
         assert f"rm {aligned_dir}/train/{TRAIN}.npz" in outcome.json["failures"][0]["hint"]
         assert (aligned_dir / f"train/{TRAIN}.npz").exists()
 
-    def test_removed_scene_without_raw_folder_fails_if_it_is_named(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_removed_scene_without_raw_folder_fails_if_it_is_named(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         shutil.rmtree(raw_dir / f"scans/{VAL}")
         (aligned_dir / f"val/{VAL}.npz").unlink()
 
@@ -321,21 +373,27 @@ class TestMissingRawFiles:
         assert outcome.status == 0
         assert outcome.json["raw_gone"] == [VAL]
 
-    def test_dry_run_names_scenes_whose_raw_folder_is_gone(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_dry_run_names_scenes_whose_raw_folder_is_gone(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         shutil.rmtree(raw_dir / f"scans/{VAL}")
 
         outcome = process(raw_dir, aligned_dir, "--dry-run")
 
         assert outcome.json["reasons"]["raw files are gone, so it stays as it is"] == [VAL]
 
-    def test_scene_that_was_never_processed_fails_without_raw_files(self, raw_dir: Path, tmp_path: Path) -> None:
+    def test_scene_that_was_never_processed_fails_without_raw_files(
+        self, raw_dir: Path, tmp_path: Path
+    ) -> None:
         (raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply").unlink()
 
         assert process(raw_dir, tmp_path / "out").status == 3
 
 
 class TestFailures:
-    def test_scene_whose_raw_files_became_damaged_loses_its_old_file(self, raw_dir: Path, out_dir: Path) -> None:
+    def test_scene_whose_raw_files_became_damaged_loses_its_old_file(
+        self, raw_dir: Path, out_dir: Path
+    ) -> None:
         os.truncate(raw_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply", 5_000)
 
         assert process(raw_dir, out_dir).status == 3
@@ -356,7 +414,9 @@ class TestFailures:
 
 
 class TestLabelMap:
-    def test_changed_label_map_processes_all_annotated_scenes(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_changed_label_map_processes_all_annotated_scenes(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         change_label_map(raw_dir)
 
         assert process(raw_dir, aligned_dir).json["made"] == [TRAIN, VAL]
@@ -374,7 +434,9 @@ class TestLabelMap:
         assert "the label map has changed" in outcome.stderr
         assert digests(aligned_dir) == before
 
-    def test_changed_label_map_is_refused_while_raw_files_are_gone(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_changed_label_map_is_refused_while_raw_files_are_gone(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         change_label_map(raw_dir)
         shutil.rmtree(raw_dir / f"scans/{VAL}")
 
@@ -396,20 +458,29 @@ class TestLabelMap:
         assert outcome.status == 2
         assert "the label map has changed" in outcome.stderr
 
-    def test_dry_run_counts_the_scenes_that_depend_on_the_label_map(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_dry_run_counts_the_scenes_that_depend_on_the_label_map(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         change_label_map(raw_dir)
 
         outcome = process(raw_dir, aligned_dir, "--dry-run")
 
-        assert outcome.json["reasons"] == {"the label map changed": [TRAIN, VAL], "up to date": [TEST]}
+        assert outcome.json["reasons"] == {
+            "the label map changed": [TRAIN, VAL],
+            "up to date": [TEST],
+        }
         assert outcome.json["to_process"] == [TRAIN, VAL]
 
 
 class TestDryRun:
     def test_dry_run_of_a_new_folder_processes_all(self, raw_dir: Path, tmp_path: Path) -> None:
-        assert process(raw_dir, tmp_path / "new", "--dry-run").json["reasons"] == {"not processed yet": [*SCENES]}
+        assert process(raw_dir, tmp_path / "new", "--dry-run").json["reasons"] == {
+            "not processed yet": [*SCENES]
+        }
 
-    def test_dry_run_names_changed_raw_and_processed_files(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_dry_run_names_changed_raw_and_processed_files(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         os.utime(raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply", ns=(1, 1))
         os.utime(aligned_dir / f"val/{VAL}.npz", ns=(1, 1))
         shutil.rmtree(aligned_dir / "test")
@@ -435,21 +506,30 @@ class TestDryRun:
 
 
 class TestReaders:
-    def test_open_dataset_refuses_a_scene_of_other_options(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_open_dataset_refuses_a_scene_of_other_options(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         dataset = ScanNet(aligned_dir, split="train")
         assert process(raw_dir, aligned_dir, "--no-align-axis", "--force").status == 0
 
         with pytest.raises(ProcessedFileError, match="was made with --scannet200 --no-align-axis"):
             dataset[0]
 
-    def test_open_dataset_refuses_the_counts_of_other_options(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_open_dataset_refuses_the_counts_of_other_options(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         dataset = ScanNet(aligned_dir, split="train")
         assert process(raw_dir, aligned_dir, "--labels-from", "ply", "--force").status == 0
 
-        with pytest.raises(FileError, match="has the options --scannet200 --align-axis --no-faces --labels-from ply"):
+        with pytest.raises(
+            FileError,
+            match="has the options --scannet200 --align-axis --no-faces --labels-from ply",
+        ):
             dataset.class_counts()
 
-    def test_scene_of_another_folder_is_refused_by_the_dataset(self, out_dir: Path, aligned_dir: Path) -> None:
+    def test_scene_of_another_folder_is_refused_by_the_dataset(
+        self, out_dir: Path, aligned_dir: Path
+    ) -> None:
         shutil.copy(out_dir / f"train/{TRAIN}.npz", aligned_dir / f"train/{TRAIN}.npz")
 
         with pytest.raises(ProcessedFileError, match="expected --scannet200 --align-axis"):
@@ -465,7 +545,9 @@ class TestReaders:
         assert status == 3
         assert "was made with --no-scannet200" in findings[0][3]
 
-    def test_folder_of_two_kinds_without_manifest_is_refused(self, out_dir: Path, aligned_dir: Path) -> None:
+    def test_folder_of_two_kinds_without_manifest_is_refused(
+        self, out_dir: Path, aligned_dir: Path
+    ) -> None:
         shutil.copy(out_dir / f"val/{VAL}.npz", aligned_dir / f"val/{VAL}.npz")
         (aligned_dir / "manifest.json").unlink()
 
@@ -495,7 +577,9 @@ class TestReaders:
         with pytest.raises(ValueError, match="were made with"):
             ScanNet(paths, split="train")
 
-    def test_unpack_refuses_a_folder_of_other_options(self, out_dir: Path, aligned_dir: Path, tmp_path: Path) -> None:
+    def test_unpack_refuses_a_folder_of_other_options(
+        self, out_dir: Path, aligned_dir: Path, tmp_path: Path
+    ) -> None:
         archive = tmp_path / "a.tar.zst"
         assert run_main("pack", out_dir, "-o", archive).status == 0
         before = digests(aligned_dir)
@@ -509,7 +593,8 @@ class TestReaders:
 
 class TestOldFormat:
     @pytest.mark.parametrize(
-        "words", [("process", "RAW", "-o", "OUT"), ("verify", "OUT"), ("pack", "OUT", "-o", "new.tar.zst")]
+        "words",
+        [("process", "RAW", "-o", "OUT"), ("verify", "OUT"), ("pack", "OUT", "-o", "new.tar.zst")],
     )
     def test_old_folder_is_refused_with_the_command_to_type(
         self, raw_dir: Path, aligned_dir: Path, tmp_path: Path, words: tuple[str, ...]
@@ -530,7 +615,9 @@ class TestOldFormat:
         with pytest.raises(OldFormatError, match="has format 1, expected 2"):
             ScanNet(aligned_dir, split="train")
 
-    def test_forced_process_renews_an_old_folder_with_its_own_options(self, raw_dir: Path, aligned_dir: Path) -> None:
+    def test_forced_process_renews_an_old_folder_with_its_own_options(
+        self, raw_dir: Path, aligned_dir: Path
+    ) -> None:
         before = digests(aligned_dir)
         make_old(aligned_dir)
 
@@ -542,7 +629,9 @@ class TestOldFormat:
     def test_old_scene_file_names_its_format(self, aligned_dir: Path) -> None:
         path = aligned_dir / f"train/{TRAIN}.npz"
         arrays = read_processed(path).arrays()
-        arrays["meta"] = np.array(str(arrays["meta"]).replace('"format_version":2', '"format_version":1'))
+        arrays["meta"] = np.array(
+            str(arrays["meta"]).replace('"format_version":2', '"format_version":1')
+        )
         path.write_bytes(b"".join(encode_npz(arrays, frozenset())))
 
         with pytest.raises(ProcessedFileError, match="has format 1, expected 2"):
@@ -557,7 +646,9 @@ class TestOldFormat:
         assert not isinstance(caught.value, OldFormatError)
 
 
-def test_hint_for_a_scene_of_other_options_names_the_folder(raw_dir: Path, aligned_dir: Path) -> None:
+def test_hint_for_a_scene_of_other_options_names_the_folder(
+    raw_dir: Path, aligned_dir: Path
+) -> None:
     dataset = ScanNet(aligned_dir, split="train")
     assert process(raw_dir, aligned_dir, "--faces", "--force").status == 0
 
@@ -568,7 +659,9 @@ def test_hint_for_a_scene_of_other_options_names_the_folder(raw_dir: Path, align
     assert "open it again" in caught.value.hint
 
 
-def test_scenes_that_show_no_options_are_not_replaced_with_the_defaults(raw_dir: Path, aligned_dir: Path) -> None:
+def test_scenes_that_show_no_options_are_not_replaced_with_the_defaults(
+    raw_dir: Path, aligned_dir: Path
+) -> None:
     (aligned_dir / "manifest.json").unlink()
     for path in aligned_dir.glob("*/*.npz"):
         path.write_bytes(b"of another program")
@@ -582,7 +675,9 @@ def test_scenes_that_show_no_options_are_not_replaced_with_the_defaults(raw_dir:
     assert options_of(aligned_dir)["align_axis"] is True
 
 
-def test_some_scenes_of_a_folder_that_shows_no_options_are_refused(raw_dir: Path, aligned_dir: Path) -> None:
+def test_some_scenes_of_a_folder_that_shows_no_options_are_refused(
+    raw_dir: Path, aligned_dir: Path
+) -> None:
     (aligned_dir / "manifest.json").unlink()
     for path in aligned_dir.glob("*/*.npz"):
         path.write_bytes(b"of another program")
@@ -591,7 +686,10 @@ def test_some_scenes_of_a_folder_that_shows_no_options_are_refused(raw_dir: Path
     outcome = process(raw_dir, aligned_dir, *README_FLAGS, "--limit", "1")
 
     assert outcome.status == 2
-    assert "nothing shows the options of its scenes, but 2 of its scenes are not selected" in outcome.stderr
+    assert (
+        "nothing shows the options of its scenes, but 2 of its scenes are not selected"
+        in outcome.stderr
+    )
     assert digests(aligned_dir) == before
 
 

@@ -30,11 +30,15 @@ named_options = st.fixed_dictionaries(
     {}, optional={"scannet200": st.booleans(), "align_axis": st.booleans(), "faces": st.booleans()}
 )
 selections = st.sampled_from(
-    [Selection()] * 4 + [Selection(scene_ids=(SceneId(name),)) for name in SCENES] + [Selection(limit=1)]
+    [Selection()] * 4
+    + [Selection(scene_ids=(SceneId(name),)) for name in SCENES]
+    + [Selection(limit=1)]
 )
 runs = st.tuples(st.just("run"), named_options, st.booleans(), selections)
 accidents = st.tuples(
-    st.sampled_from(["lose mesh", "lose folder", "damage mesh", "restore", "lose manifest", "lose output"]),
+    st.sampled_from(
+        ["lose mesh", "lose folder", "damage mesh", "restore", "lose manifest", "lose output"]
+    ),
     st.sampled_from(SCENES),
 )
 label_maps = st.tuples(st.just("label map"), st.sampled_from([b"wall", b"vall"]))
@@ -68,7 +72,9 @@ def meet(accident: str, scene_id: str, whole_raw_dir: Path, work_dir: Path) -> N
 def run(work_dir: Path, options: dict[str, bool], is_forced: bool, selection: Selection) -> bool:
     """Plan and run; return whether the run was not refused."""
     with suppress(ScanNetPrepError), ThreadPoolExecutor(1) as executor:
-        plan = process.plan(work_dir / "raw", work_dir / "out", options, selection=selection, is_forced=is_forced)
+        plan = process.plan(
+            work_dir / "raw", work_dir / "out", options, selection=selection, is_forced=is_forced
+        )
         process.run(plan, executor=executor)
         return True
     return False
@@ -102,7 +108,9 @@ def check_manifest(out_dir: Path) -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.one_of(runs, runs, accidents, label_maps), min_size=2, max_size=8))
-def test_any_sequence_of_runs_leaves_one_set_of_options(whole_raw_dir: Path, steps: list[tuple]) -> None:
+def test_any_sequence_of_runs_leaves_one_set_of_options(
+    whole_raw_dir: Path, steps: list[tuple]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         work_dir = Path(folder)
         shutil.copytree(whole_raw_dir, work_dir / "raw")
@@ -114,6 +122,8 @@ def test_any_sequence_of_runs_leaves_one_set_of_options(whole_raw_dir: Path, ste
                     check_manifest(work_dir / "out")
             elif name == "label map":
                 whole = (whole_raw_dir / LABEL_MAP).read_bytes()
-                (work_dir / "raw" / LABEL_MAP).write_bytes(whole.replace(b"\twall\t", b"\t" + arguments[0] + b"\t", 1))
+                (work_dir / "raw" / LABEL_MAP).write_bytes(
+                    whole.replace(b"\twall\t", b"\t" + arguments[0] + b"\t", 1)
+                )
             else:
                 meet(name, arguments[0], whole_raw_dir, work_dir)

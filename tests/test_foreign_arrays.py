@@ -23,7 +23,9 @@ def read(path: Path) -> np.ndarray:
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("scores", [SCORES, SCORES[:0], SCORES[:4096], np.asfortranarray(SCORES)])
 @pytest.mark.parametrize("kind", ["<f2", "<f4", ">f4", "<f8"])
-def test_scores_are_those_that_numpy_reads(tmp_path: Path, save: Any, scores: np.ndarray, kind: str) -> None:
+def test_scores_are_those_that_numpy_reads(
+    tmp_path: Path, save: Any, scores: np.ndarray, kind: str
+) -> None:
     save(tmp_path / NAME, other=np.zeros(3), prob=scores.astype(kind))
     with np.load(tmp_path / NAME) as expected:
         assert np.array_equal(read(tmp_path / NAME), expected["prob"])
@@ -37,7 +39,10 @@ def test_every_damaged_part_of_scores_is_an_error_that_names_the_file(
     buffer = io.BytesIO()
     save(buffer, prob=SCORES[:50].astype(np.float32, order="F" if is_by_column else "C"))
     data = buffer.getvalue()
-    flipped = [data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :] for at in range(70, len(data) - 120, 101)]
+    flipped = [
+        data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]
+        for at in range(70, len(data) - 120, 101)
+    ]
     faults = [*flipped, data[: len(data) // 2], data[:-30], b"", b"\x93NUMPY"]
     for fault in faults:
         (tmp_path / NAME).write_bytes(fault)
@@ -51,11 +56,16 @@ def test_every_damaged_part_of_scores_is_an_error_that_names_the_file(
         (SCORES[:, 1:], r"prob: found float64 \(9000, 20\), expected floats \(vertices, 21\)"),
         (SCORES > 1, r"prob: found bool \(9000, 21\)"),
         (SCORES[0], r"prob: found float64 \(21,\)"),
-        (np.where(np.arange(21 * 9000).reshape(9000, 21) == 180_000, np.nan, SCORES), "prob: found NaN"),
+        (
+            np.where(np.arange(21 * 9000).reshape(9000, 21) == 180_000, np.nan, SCORES),
+            "prob: found NaN",
+        ),
         (np.array([{}]), "Object arrays cannot be loaded"),
     ],
 )
-def test_array_that_does_not_hold_scores_is_an_error(tmp_path: Path, array: np.ndarray, problem: str) -> None:
+def test_array_that_does_not_hold_scores_is_an_error(
+    tmp_path: Path, array: np.ndarray, problem: str
+) -> None:
     np.savez(tmp_path / NAME, prob=array)
     with pytest.raises(FileError, match=problem):
         read(tmp_path / NAME)

@@ -32,7 +32,9 @@ def needs(name: str) -> Any:
     return pytest.mark.skipif(find_spec(name) is None, reason=f"pip install {name}")
 
 
-def make_loaders(folder: Path, kind: Any = torch.utils.data.DataLoader, **options: Any) -> tuple[Any, Any]:
+def make_loaders(
+    folder: Path, kind: Any = torch.utils.data.DataLoader, **options: Any
+) -> tuple[Any, Any]:
     """For training, and for evaluation of the same scenes."""
     dataset = ScanNet(folder, split="train")
     sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600)
@@ -102,15 +104,21 @@ def test_lightning_covers_every_scene_once_and_its_own_sampler_is_refused(
 ) -> None:
     write_lightning_script(tmp_path / "script.py", training_folder, ON_TWO_RANKS)
     assert 1 in run_ranks(run_script, tmp_path, "script.py")
-    assert "takes only some of it\nhint: Trainer(use_distributed_sampler=False)" in read_output(tmp_path)
+    assert "takes only some of it\nhint: Trainer(use_distributed_sampler=False)" in read_output(
+        tmp_path
+    )
     seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
-    scenes = Counter((kind, epoch, scene_id) for rank in seen for kind, epoch, _, ids in rank for scene_id in ids)
+    scenes = Counter(
+        (kind, epoch, scene_id) for rank in seen for kind, epoch, _, ids in rank for scene_id in ids
+    )
     passes = (("train", 0), ("train", 1), ("validate", 0), ("validate", 1), ("predict", 2))
     assert scenes == Counter((*once, scene_id) for once in passes for scene_id in TRAIN)
 
 
 @needs("lightning")
-def test_lightning_goes_on_within_an_epoch_by_its_own_count_of_batches(training_folder: Path, tmp_path: Path) -> None:
+def test_lightning_goes_on_within_an_epoch_by_its_own_count_of_batches(
+    training_folder: Path, tmp_path: Path
+) -> None:
     write_lightning_script(tmp_path / "script.py", training_folder, RESUMED)
     assert run_ranks(run_script, tmp_path, "script.py", count=1) == [0], read_output(tmp_path)
 
@@ -128,7 +136,9 @@ def use_accelerate(out_dir: Path, folder: Path) -> None:
 
 
 @needs("accelerate")
-def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(training_folder: Path, tmp_path: Path) -> None:
+def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(
+    training_folder: Path, tmp_path: Path
+) -> None:
     run_ranks(use_accelerate, tmp_path, training_folder)
     refused = r"share of rank [01] of 2, and (\w+) .*\nhint: do not pass this loader to accelerator\.prepare"
     found = Counter(re.findall(refused, read_output(tmp_path)))
@@ -139,7 +149,9 @@ def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(training_fold
 @needs("torchdata")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Path, workers: int) -> None:
+def test_torchdatas_stateful_loader_goes_on_where_it_stopped(
+    training_folder: Path, workers: int
+) -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     def make() -> Any:
@@ -164,7 +176,11 @@ def test_torchdatas_stateful_loader_goes_on_where_it_stopped(training_folder: Pa
 
 def import_ocnn() -> Any:
     """ocnn. One of its networks, which nothing here uses, needs torchvision, whose wheel is for CUDA: an empty one."""
-    empty = {name: ModuleType(name) for name in ("torchvision", "torchvision.models") if not find_spec("torchvision")}
+    empty = {
+        name: ModuleType(name)
+        for name in ("torchvision", "torchvision.models")
+        if not find_spec("torchvision")
+    }
     for module in empty.values():
         module.resnet18 = None  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
@@ -183,7 +199,9 @@ PACKAGES = ("lightning", "accelerate", "torchdata", "torch_geometric", "ocnn")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in PACKAGES])
-def test_the_scripts_of_the_training_page_run(training_folder: Path, tmp_path: Path, name: str) -> None:
+def test_the_scripts_of_the_training_page_run(
+    training_folder: Path, tmp_path: Path, name: str
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/processed").symlink_to(training_folder)
     (block,) = [block for block in BLOCKS if f"from {name}" in block]
@@ -236,14 +254,18 @@ print([one.name for one in plain.label_set], plain.label_set["wall"].color)
 """
 
 
-def test_pyright_finds_no_fault_in_a_typed_script_nor_in_the_scripts_of_the_training_page(tmp_path: Path) -> None:
+def test_pyright_finds_no_fault_in_a_typed_script_nor_in_the_scripts_of_the_training_page(
+    tmp_path: Path,
+) -> None:
     command = [PYTHON, "-m", "pyright"] if find_spec("pyright") else [shutil.which("pyright")]
     if None in command:
         pytest.skip("pip install pyright")
     for name, script in SCRIPTS.items():
         (tmp_path / name).write_text(script)
     (tmp_path / "own.py").write_text(TYPED)
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(Path(__file__).parents[1])]}))
+    (tmp_path / "pyrightconfig.json").write_text(
+        json.dumps({"extraPaths": [str(Path(__file__).parents[1])]})
+    )
     done = run_words(*command, "--pythonpath", PYTHON, cwd=tmp_path)
     assert done.status == 0, done.stdout
 
@@ -251,7 +273,9 @@ def test_pyright_finds_no_fault_in_a_typed_script_nor_in_the_scripts_of_the_trai
 def make_samples() -> list[dict[str, Any]]:
     """Three scenes as the dataset gives them: metres, uint8 colours, -1 for unlabeled, int32 instances."""
     whole = [make_sample(count, count) for count in (3, 5, 4)]
-    return [s | {"labels": s["labels"] - 1, "instances": s["instances"].astype(np.int32)} for s in whole]
+    return [
+        s | {"labels": s["labels"] - 1, "instances": s["instances"].astype(np.int32)} for s in whole
+    ]
 
 
 def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -269,7 +293,10 @@ def test_ocnn_gets_what_it_merges_itself_and_nothing_beyond_its_cube() -> None:
     samples = make_samples()
     expected = octree.Points.init_points("cpu", batch_size=3)
     expected.merge_points(
-        [octree.Points(s["points"] / 10.24, s["normals"], s["colors"], s["labels"] + 1) for s in one_by_one(samples)]
+        [
+            octree.Points(s["points"] / 10.24, s["normals"], s["colors"], s["labels"] + 1)
+            for s in one_by_one(samples)
+        ]
     )
     found = to_ocnn(collate_torch(samples))
     for name in ("points", "normals", "features", "labels", "batch_id", "batch_npt"):
@@ -277,7 +304,9 @@ def test_ocnn_gets_what_it_merges_itself_and_nothing_beyond_its_cube() -> None:
     assert found.batch_size == expected.batch_size == 3
     octree.Octree(5, 2, batch_size=3).build_octree(found)
     samples[1]["points"][2, 0] = -11  # beyond ocnn's cube
-    with pytest.raises(UsageError, match=r"points reach 11.00 m from the origin, expected at most 10.24 m") as caught:
+    with pytest.raises(
+        UsageError, match=r"points reach 11.00 m from the origin, expected at most 10.24 m"
+    ) as caught:
         to_ocnn(collate_torch(samples))
     assert "Normalize()" in caught.value.hint
     assert to_ocnn(collate_torch(samples), scale=22.0).points.min() == -0.5
@@ -298,7 +327,13 @@ def convert_for_torch_geometric(out_dir: Path) -> None:
         sample["edge_index"] = np.array(edges, int)
     expected = Batch.from_data_list(
         [
-            Data(pos=s["points"], x=s["colors"], normal=s["normals"], y=s["labels"], edge_index=s["edge_index"])
+            Data(
+                pos=s["points"],
+                x=s["colors"],
+                normal=s["normals"],
+                y=s["labels"],
+                edge_index=s["edge_index"],
+            )
             for s in one_by_one(samples)
         ]
     )
@@ -321,7 +356,9 @@ def test_pointcept_gets_its_names_types_and_colours() -> None:
         torch.cat([torch.cat([s["colors"], s["normals"]], 1) for s in parts]), abs=1e-6
     )
     assert found["feat"].dtype == found["coord"].dtype == torch.float32
-    assert {found[key].dtype for key in ("grid_coord", "segment", "instance", "offset")} == {torch.int64}
+    assert {found[key].dtype for key in ("grid_coord", "segment", "instance", "offset")} == {
+        torch.int64
+    }
     assert found["offset"].tolist() == [3, 8, 12]
     assert found["segment"].tolist() == [label for s in samples for label in s["labels"].tolist()]
     with pytest.raises(UsageError, match="has no grid"):
@@ -330,7 +367,9 @@ def test_pointcept_gets_its_names_types_and_colours() -> None:
 
 def test_the_preset_of_octformer_fills_an_octree_of_its_depth() -> None:
     octree_of = import_ocnn().octree.Octree
-    scenes = [sample | {"points": sample["points"] * 2 + 9} for sample in make_samples()]  # rooms, far from the origin
+    scenes = [
+        sample | {"points": sample["points"] * 2 + 9} for sample in make_samples()
+    ]  # rooms, far from the origin
     crops = [octformer()(sample, np.random.default_rng(seed)) for seed, sample in enumerate(scenes)]
     points = to_ocnn(collate_torch(crops))
     assert points.batch_npt.tolist() == [len(sample["points"]) for sample in crops] == [2, 4, 3]
@@ -339,20 +378,31 @@ def test_the_preset_of_octformer_fills_an_octree_of_its_depth() -> None:
     octree = octree_of(11, 2, batch_size=3)
     octree.build_octree(points)
     assert octree.nnum_nempty[11] == 9, "each point has a cell of its own"
-    assert octree.features[11].sum(dim=0).tolist() == pytest.approx(points.features.sum(dim=0).tolist())
+    assert octree.features[11].sum(dim=0).tolist() == pytest.approx(
+        points.features.sum(dim=0).tolist()
+    )
 
 
 def check_unknown_colors(convert: Callable[[dict[str, Any]], Any]) -> None:
-    for step in (NormalizeColor(), NormalizeColor((0, 0, 0), (1, 1, 1)), NormalizeColor((0.5,) * 3, (0.25,) * 3)):
+    for step in (
+        NormalizeColor(),
+        NormalizeColor((0, 0, 0), (1, 1, 1)),
+        NormalizeColor((0.5,) * 3, (0.25,) * 3),
+    ):
         batch = collate_torch([step(sample, np.random.default_rng(0)) for sample in make_samples()])
         batch["grid"] = batch["points"].int()
-        with pytest.raises(UsageError, match=r"colors are torch.float32 from .* but not those of Normalize"):
+        with pytest.raises(
+            UsageError, match=r"colors are torch.float32 from .* but not those of Normalize"
+        ):
             convert(batch)
 
 
 def test_colours_of_an_unknown_range_are_refused_and_of_all_others_their_levels_found() -> None:
     check_unknown_colors(to_pointcept)
-    batch = collate_torch(make_samples()) | {"normals": torch.zeros(256, 3), "grid": torch.zeros(256, 3)}
+    batch = collate_torch(make_samples()) | {
+        "normals": torch.zeros(256, 3),
+        "grid": torch.zeros(256, 3),
+    }
     batch["colors"] = (torch.arange(256.0).expand(3, -1).T / 127.5 - 1).half()
     feat = to_pointcept(batch)["feat"]
     assert feat[:, 0].tolist() == pytest.approx([level / 255 for level in range(256)], abs=5e-4)

@@ -36,10 +36,14 @@ def normals_of(compute: Any, positions: Any, faces: Any, matrix: Any = None) -> 
 
 
 @both_ways
-def test_the_normals_of_the_tiny_scene_are_as_by_hand_at_any_scale_zero_where_no_face_has_area(compute: Any) -> None:
+def test_the_normals_of_the_tiny_scene_are_as_by_hand_at_any_scale_zero_where_no_face_has_area(
+    compute: Any,
+) -> None:
     for scale in (1, 1e-44, 1e-20, 1e-4, 1e10, 1e38):
         positions = np.array(tiny.POSITIONS) * scale
-        np.testing.assert_allclose(normals_of(compute, positions, tiny.FACES), tiny.NORMALS, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            normals_of(compute, positions, tiny.FACES), tiny.NORMALS, rtol=0, atol=1e-12
+        )
     normals = normals_of(compute, [*tiny.POSITIONS, (9, 9, 9)], [*tiny.FACES, (0, 0, 1), (2, 2, 2)])
     np.testing.assert_allclose(normals, [*tiny.NORMALS, (0, 0, 0)], rtol=0, atol=1e-15)
 
@@ -62,15 +66,24 @@ def test_three_vertices_on_a_line_have_no_normal_in_the_aligned_frame_either(com
     directions = np.random.default_rng(5).uniform(0.1, 1, (200, 1, 3)).astype(np.float32)
     lines = (directions * np.array([1, 2, 4], np.float32)[:, None]).reshape(-1, 3)
     corners = np.array(oracles.aligned_points(lines, matrix)).reshape(-1, 3, 3)
-    assert np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]).any(axis=1).mean() > 0.5
+    assert (
+        np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]).any(axis=1).mean()
+        > 0.5
+    )
     assert not normals_of(compute, lines, np.arange(600), matrix).any()
 
 
 GRID = st.integers(-8, 8)
 FLOATS = st.floats(-1e6, 1e6, width=32)
-POINTS = st.lists(st.one_of(st.tuples(FLOATS, FLOATS, FLOATS), st.tuples(GRID, GRID, GRID)), min_size=1, max_size=10)
+POINTS = st.lists(
+    st.one_of(st.tuples(FLOATS, FLOATS, FLOATS), st.tuples(GRID, GRID, GRID)),
+    min_size=1,
+    max_size=10,
+)
 MESHES = POINTS.flatmap(
-    lambda points: st.tuples(st.just(points), st.lists(st.tuples(*[st.integers(0, len(points) - 1)] * 3), max_size=20))
+    lambda points: st.tuples(
+        st.just(points), st.lists(st.tuples(*[st.integers(0, len(points) - 1)] * 3), max_size=20)
+    )
 )
 
 
@@ -85,7 +98,9 @@ def test_normals_of_any_mesh_are_those_of_the_loops_of_unit_length_or_zero_and_h
     assert normals_of(compute_with_numba, *mesh).tobytes() == normals.tobytes()
     grid = np.clip(np.rint(mesh[0]), -8, 8) / 8  # where the loops are exact enough
     expected = oracles.vertex_normals(grid, mesh[1])
-    np.testing.assert_allclose(normals_of(compute_in_numpy, grid, mesh[1]), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        normals_of(compute_in_numpy, grid, mesh[1]), expected, rtol=0, atol=1e-6
+    )
 
 
 @needs_numba
@@ -110,12 +125,18 @@ def test_what_numba_cannot_compile_is_done_without() -> None:
 @both_ways
 @given(
     rows=st.lists(st.tuples(FLOATS, FLOATS, FLOATS), min_size=1, max_size=8),
-    matrix=st.lists(st.floats(-100, 100).map(lambda value: round(value, 6)), min_size=12, max_size=12),
+    matrix=st.lists(
+        st.floats(-100, 100).map(lambda value: round(value, 6)), min_size=12, max_size=12
+    ),
 )
 @settings(max_examples=60)
-def test_points_of_any_alignment_agree_with_the_loops_bit_for_bit(compute: Any, rows: Any, matrix: Any) -> None:
+def test_points_of_any_alignment_agree_with_the_loops_bit_for_bit(
+    compute: Any, rows: Any, matrix: Any
+) -> None:
     positions = np.array(rows, np.float32)
     aligned_from_scan = np.array([*matrix, 0, 0, 0, 1], np.float64).reshape(4, 4)
     expected = np.float32(oracles.aligned_points(positions, aligned_from_scan))
-    found, _ = compute(positions, np.zeros((0, 3), np.int32), aligned_from_scan)  # in double precision
+    found, _ = compute(
+        positions, np.zeros((0, 3), np.int32), aligned_from_scan
+    )  # in double precision
     assert found.tobytes() == expected.tobytes()

@@ -17,7 +17,11 @@ from scannet_prep.base.errors import FileError, MissingFileError
 from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
 
-SCENES = [*official_scenes(Split.TRAIN)[:20], *official_scenes(Split.VAL)[:3], *official_scenes(Split.TEST)[:1]]
+SCENES = [
+    *official_scenes(Split.TRAIN)[:20],
+    *official_scenes(Split.VAL)[:3],
+    *official_scenes(Split.TEST)[:1],
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +39,8 @@ def expected_dir(raw_dir: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("command", "number"), [("process", signal.SIGINT), ("process", signal.SIGTERM), ("unpack", signal.SIGKILL)]
+    ("command", "number"),
+    [("process", signal.SIGINT), ("process", signal.SIGTERM), ("unpack", signal.SIGKILL)],
 )
 def test_ended_at_any_moment_by_any_signal_it_leaves_whole_scenes_says_so_and_the_next_run_completes_them(
     raw_dir: Path, expected_dir: Path, tmp_path: Path, command: str, number: signal.Signals
@@ -57,7 +62,11 @@ def test_ended_at_any_moment_by_any_signal_it_leaves_whole_scenes_says_so_and_th
             assert "Traceback" not in stderr
             assert "run the same command again" in stderr
         wait_until_gone(process.pid)  # no worker outlives the program
-        found = {name: digest for name, digest in digests(tmp_path).items() if Path(name).match("scene*.npz")}
+        found = {
+            name: digest
+            for name, digest in digests(tmp_path).items()
+            if Path(name).match("scene*.npz")
+        }
         assert found.items() <= expected.items()
         if len(found) < len(SCENES):
             with pytest.raises((FileError, MissingFileError)):
@@ -72,14 +81,18 @@ def test_ended_at_any_moment_by_any_signal_it_leaves_whole_scenes_says_so_and_th
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def test_a_folder_that_is_being_remade_is_no_dataset(raw_dir: Path, expected_dir: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_being_remade_is_no_dataset(
+    raw_dir: Path, expected_dir: Path, tmp_path: Path
+) -> None:
     out_dir = Path(shutil.copytree(expected_dir, tmp_path / "out"))
     raw_dir = Path(shutil.copytree(raw_dir, tmp_path / "raw"))
     path = raw_dir / "scannetv2-labels.combined.tsv"
     path.write_bytes(path.read_bytes().replace(b"\twall\t", b"\tvall\t"))
     process = start_command("process", raw_dir, "-o", out_dir, "--jobs", "2")
     before = (out_dir / "manifest.json").read_bytes()
-    while (out_dir / "manifest.json").read_bytes() == before:  # the new label map is recorded after the mark
+    while (
+        out_dir / "manifest.json"
+    ).read_bytes() == before:  # the new label map is recorded after the mark
         assert process.poll() is None, "the run ended without a mark"
         time.sleep(0.0005)
     process.send_signal(signal.SIGKILL)
@@ -87,7 +100,10 @@ def test_a_folder_that_is_being_remade_is_no_dataset(raw_dir: Path, expected_dir
     # A run for one scene changes nothing in that: the others are still to be made.
     last = max(path.name for path in (raw_dir / "scans").iterdir())
     ended = run_main("process", raw_dir, "-o", out_dir, "--scenes", last)
-    assert (ended.status, "not finished: an earlier run had still to make" in ended.stdout) == (0, True)
+    assert (ended.status, "not finished: an earlier run had still to make" in ended.stdout) == (
+        0,
+        True,
+    )
     with pytest.raises(FileError, match="has not finished"):
         ScanNet(out_dir, split="train")
     assert run_main("process", raw_dir, "-o", out_dir).status == 0

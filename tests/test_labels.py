@@ -27,7 +27,11 @@ from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split, official_scenes
 
 HEADER = "id\traw_category\tcategory\tcount\tnyu40id\teigen13id"
-ROWS = ("1\twall\twall\t8277\t1\t12", "2\tchair\tchair\t4646\t5\t4", "1163\tobject\tobject\t1313\t40\t7")
+ROWS = (
+    "1\twall\twall\t8277\t1\t12",
+    "2\tchair\tchair\t4646\t5\t4",
+    "1163\tobject\tobject\t1313\t40\t7",
+)
 
 
 def write_map(folder: Path, *rows: str, header: str = HEADER, newline: str = "\r\n") -> Path:
@@ -49,20 +53,28 @@ DIGESTS = {
 
 def test_no_row_of_the_official_tables_has_changed() -> None:
     folder = resources.files("scannet_prep") / "assets"
-    found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest()[:16] for name in DIGESTS}
+    found = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()[:16] for name in DIGESTS
+    }
     assert found == DIGESTS
 
 
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
-def test_classes_are_those_of_the_tables_by_raw_id_and_every_raw_id_maps_as_the_loops_say(label_set: LabelSet) -> None:
+def test_classes_are_those_of_the_tables_by_raw_id_and_every_raw_id_maps_as_the_loops_say(
+    label_set: LabelSet,
+) -> None:
     rows = oracles.read_asset(f"{label_set.name.lower()}.csv", ",")
     for item, row in zip(label_set.classes, rows, strict=True):
-        assert [*map(str, (item.train_id, item.raw_id, item.name, *item.color))] == [*row.values()][:6]
+        assert [*map(str, (item.train_id, item.raw_id, item.name, *item.color))] == [*row.values()][
+            :6
+        ]
         assert (item.frequency, item.in_val) == (row.get("frequency"), row.get("in_val") != "0")
     parts = (label_set.head, label_set.common, label_set.tail)
     assert tuple(map(len, parts)) == ((0, 0, 0) if label_set is SCANNET20 else (66, 68, 66))
     assert all(label_set.classes[number].frequency == "tail" for number in label_set.tail)
-    assert pickle.loads(pickle.dumps(label_set)).ids == label_set.ids == tuple(sorted(label_set.ids))
+    assert (
+        pickle.loads(pickle.dumps(label_set)).ids == label_set.ids == tuple(sorted(label_set.ids))
+    )
     assert [label_set.name_of(train_id) for train_id in (0, -1)] == ["wall", "unlabeled"]
     assert label_set.colorize(np.array([[3, -1], [19, 255]])).tolist() == [
         [[*label_set.colors[3]], [0, 0, 0]],
@@ -92,8 +104,12 @@ def test_label_set_contains_names_train_ids_and_classes() -> None:
 
 
 @pytest.mark.parametrize("train_id", [20, 40, 255, -2])
-def test_name_of_an_id_outside_the_set_is_an_error_that_names_train_id_plus_one(train_id: int) -> None:
-    with pytest.raises(UsageError, match=rf"{train_id} is not a train id of ScanNet20, expected 0 to 19") as caught:
+def test_name_of_an_id_outside_the_set_is_an_error_that_names_train_id_plus_one(
+    train_id: int,
+) -> None:
+    with pytest.raises(
+        UsageError, match=rf"{train_id} is not a train id of ScanNet20, expected 0 to 19"
+    ) as caught:
         SCANNET20.name_of(train_id)
     assert "train id + 1" in caught.value.hint
 
@@ -118,13 +134,19 @@ def test_copies_with_any_line_ends_say_the_same(tmp_path: Path, newline: str) ->
     assert found.rows == {"wall": (1, 1), "chair": (2, 5), "object": (1163, 40)}
     assert found.source == str(path)
     assert found.digest == read_label_map(write_map(tmp_path, *reversed(ROWS), newline="\n")).digest
-    assert read_label_map(write_map(tmp_path, *ROWS, ROWS[0], newline=newline)) == found, "the same once more"
+    assert read_label_map(write_map(tmp_path, *ROWS, ROWS[0], newline=newline)) == found, (
+        "the same once more"
+    )
     # Columns are found by name, and a byte order mark does no harm.
-    path = write_map(tmp_path, "5\twall\t1", header="\ufeffnyu40id\traw_category\tid", newline=newline)
+    path = write_map(
+        tmp_path, "5\twall\t1", header="\ufeffnyu40id\traw_category\tid", newline=newline
+    )
     assert read_label_map(path).rows == {"wall": RawIds(1, 5)}
 
 
-def test_a_label_map_that_is_damaged_or_cut_is_refused_with_the_number_of_the_row(tmp_path: Path) -> None:
+def test_a_label_map_that_is_damaged_or_cut_is_refused_with_the_number_of_the_row(
+    tmp_path: Path,
+) -> None:
     whole = write_map(tmp_path, *ROWS, "5\tshelf\tshelf\t1\t39\t6").read_bytes()
     for data, problem in (
         (b"", "has no column raw_category or id or nyu40id"),
@@ -133,10 +155,16 @@ def test_a_label_map_that_is_damaged_or_cut_is_refused_with_the_number_of_the_ro
         (whole[:-4], "row 5"),
         (whole[:-6], "row 5"),
         (whole + b"3\tfloor", "row 6 has 2 columns, expected 6"),
-        (whole + b"2\tchair\tchair\t1\t7\t1\n", "row 6: 'chair' has .* nyu40 id 7, but an earlier row has .* id 5"),
+        (
+            whole + b"2\tchair\tchair\t1\t7\t1\n",
+            "row 6: 'chair' has .* nyu40 id 7, but an earlier row has .* id 5",
+        ),
         (whole + b"x\tfloor\tfloor\t1\t2\t11", "row 6, column id: found 'x'"),
         (whole + b"65536\tfloor\tfloor\t1\t2\t11", "expected a whole number from 0 to 65535"),
-        (whole + b"3\tfloor\tfloor\t1\t41\t11", "column nyu40id: found '41', expected a whole number from 0 to 40"),
+        (
+            whole + b"3\tfloor\tfloor\t1\t41\t11",
+            "column nyu40id: found '41', expected a whole number from 0 to 40",
+        ),
         (whole + "3\tfloor\tfloor\t1\t٢\t11".encode(), "column nyu40id"),
         (whole + b"3\tfloor\tfloor\t1\t" + b"9" * 5000 + b"\t11", "column nyu40id"),
     ):
@@ -186,10 +214,14 @@ def test_the_map_beside_the_scenes_is_found_also_from_the_folder_of_scenes(tmp_p
 def test_the_official_lists_have_1201_312_and_100_scenes_each_in_one_split() -> None:
     lists = [official_scenes(split) for split in Split]
     assert [len(scenes) for scenes in lists] == [1201, 312, 100]
-    assert {find_official_split(name) for name in ("scene0807_00", "scene9999_99", "", "scene0000_00 ")} == {None}
+    assert {
+        find_official_split(name) for name in ("scene0807_00", "scene9999_99", "", "scene0000_00 ")
+    } == {None}
     for split, scenes in zip(Split, lists, strict=True):
         assert {find_official_split(scene) for scene in scenes} == {split}
-    assert [scenes[0] for scenes in lists] == ["scene0191_00", "scene0568_00", "scene0707_00"], "they are not sorted"
+    assert [scenes[0] for scenes in lists] == ["scene0191_00", "scene0568_00", "scene0707_00"], (
+        "they are not sorted"
+    )
     assert official_scenes("val") == official_scenes(Split.VAL)
     with pytest.raises(UsageError, match="'training' is not a split"):
         official_scenes("training")

@@ -114,7 +114,9 @@ def test_padding_within_and_after_a_color_image_is_accepted(path: Path) -> None:
 )
 def test_depth_image_of_another_size_is_damaged(path: Path, depth: bytes) -> None:
     path.write_bytes(make_stream(depth=depth))
-    with pytest.raises(FileError, match="frame 0 of 3 is damaged: depth does not decompress to 96 bytes"):
+    with pytest.raises(
+        FileError, match="frame 0 of 3 is damaged: depth does not decompress to 96 bytes"
+    ):
         check_sensor_stream(path)
 
 

@@ -23,11 +23,18 @@ RANDOM = Compose(RotateZ(), Flip(), Jitter(), GridSample(0.05), CropPoints(300))
 
 
 def make_loader(
-    source: Any, workers: int, transform: Any = RANDOM, cache: bool = False, join: Any = collate, **options: Any
+    source: Any,
+    workers: int,
+    transform: Any = RANDOM,
+    cache: bool = False,
+    join: Any = collate,
+    **options: Any,
 ) -> Any:
     dataset = ScanNet(source, split="train", transform=transform, cache=cache)
     sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600, rank=0, world_size=1)
-    return torch_data.DataLoader(dataset, batch_sampler=sampler, collate_fn=join, num_workers=workers, **options)
+    return torch_data.DataLoader(
+        dataset, batch_sampler=sampler, collate_fn=join, num_workers=workers, **options
+    )
 
 
 def epochs_of(loader: Any, epochs: range) -> Iterator[Any]:
@@ -98,7 +105,9 @@ class Passing:
         return brighten(self.inner[key])
 
 
-def test_a_dataset_that_changes_or_wraps_another_is_asked_for_each_scene(training_folder: Path) -> None:
+def test_a_dataset_that_changes_or_wraps_another_is_asked_for_each_scene(
+    training_folder: Path,
+) -> None:
     train = ScanNet(training_folder, split="train")
     for dataset, times in (
         (Brighter(training_folder, split="train"), 1),
@@ -111,8 +120,12 @@ def test_a_dataset_that_changes_or_wraps_another_is_asked_for_each_scene(trainin
         check_same(batch, collate(expected if times == 1 else list(map(brighten, expected))))
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}])
-def test_shuffled_plain_indices_are_augmented_anew_in_every_epoch(training_folder: Path, options: Any) -> None:
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}]
+)
+def test_shuffled_plain_indices_are_augmented_anew_in_every_epoch(
+    training_folder: Path, options: Any
+) -> None:
     dataset = ScanNet(training_folder, split="train", transform=draw_in_sample)
     loader = torch_data.DataLoader(dataset, shuffle=True, batch_size=None, **options)
     epochs = [{sample["scene_id"]: int(sample["drawn"]) for sample in loader} for _ in range(4)]
@@ -126,7 +139,9 @@ def collate_twice(samples: list[Any]) -> list[Any]:
     return [batch, Batch(batch), Batch(batch, half=batch["points"] / 2)]
 
 
-def test_memory_is_used_again_but_never_while_somebody_has_an_array_on_it(training_folder: Path) -> None:
+def test_memory_is_used_again_but_never_while_somebody_has_an_array_on_it(
+    training_folder: Path,
+) -> None:
     expected = list(epochs_of(make_loader(training_folder, 0), range(6)))
     loader = make_loader(training_folder, 1, join=collate_twice, **FORKED)
     kept, memories = [], set()
@@ -142,16 +157,22 @@ def test_memory_is_used_again_but_never_while_somebody_has_an_array_on_it(traini
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_process_that_was_forked_keeps_the_batch_that_its_parent_lets_go(training_folder: Path) -> None:
+def test_a_process_that_was_forked_keeps_the_batch_that_its_parent_lets_go(
+    training_folder: Path,
+) -> None:
     loader = make_loader(training_folder, 1, None, **FORKED)
     batches = epochs_of(loader, range(5))
-    batch = next(batch for batch in batches if len(batch["points"]) > 1400)  # memory that is large enough for any
+    batch = next(
+        batch for batch in batches if len(batch["points"]) > 1400
+    )  # memory that is large enough for any
     before = {key: value.copy() for key, value in batch.items() if isinstance(value, np.ndarray)}
     read_end, write_end = os.pipe()
     if (child := os.fork()) == 0:
         os.close(write_end)
         os.read(read_end, 1)  # until the parent has gone on
-        os._exit(0 if all(np.array_equal(batch[key], value) for key, value in before.items()) else 1)
+        os._exit(
+            0 if all(np.array_equal(batch[key], value) for key, value in before.items()) else 1
+        )
     for batch in batches:  # noqa: B007 - it lives while the process forks
         if (other := os.fork()) == 0:
             os._exit(0)
@@ -159,7 +180,9 @@ def test_a_process_that_was_forked_keeps_the_batch_that_its_parent_lets_go(train
     del batch
     list(epochs_of(loader, range(5, 7)))
     (worker,) = loader._iterator._workers
-    assert Path(f"/proc/{worker.pid}/maps").read_text().count("/memfd:batch") < 12, "what is lost is not kept"
+    assert Path(f"/proc/{worker.pid}/maps").read_text().count("/memfd:batch") < 12, (
+        "what is lost is not kept"
+    )
     os.close(write_end)
     os.close(read_end)
     assert os.waitpid(child, 0)[1] == 0
@@ -171,7 +194,13 @@ def test_an_error_names_scene_and_file_in_whole_sentences_also_in_a_worker(folde
     for change, workers, transform, kind, words in (
         (lambda: None, 0, fail_on_third_scene, TransformError, told),
         (lambda: None, 2, fail_on_third_scene, TransformError, told),
-        (lambda: os.truncate(path, path.stat().st_size - 100), 1, None, ProcessedFileError, rf"{path}: .*truncated"),
+        (
+            lambda: os.truncate(path, path.stat().st_size - 100),
+            1,
+            None,
+            ProcessedFileError,
+            rf"{path}: .*truncated",
+        ),
         (path.unlink, 1, None, MissingFileError, rf"{path}: .*no such file"),
     ):
         change()
@@ -187,12 +216,18 @@ def test_an_error_names_scene_and_file_in_whole_sentences_also_in_a_worker(folde
 
 
 def test_loaders_leave_no_descriptor_and_no_shared_memory_behind(training_folder: Path) -> None:
-    def list_open() -> tuple[int, list[str]]:  # what is mapped from /dev/shm and from memory without a name, too
-        return count_descriptors(), re.findall(r" (/dev/shm.*|/mem.*)", Path("/proc/self/maps").read_text())
+    def list_open() -> tuple[
+        int, list[str]
+    ]:  # what is mapped from /dev/shm and from memory without a name, too
+        return count_descriptors(), re.findall(
+            r" (/dev/shm.*|/mem.*)", Path("/proc/self/maps").read_text()
+        )
 
     found = []
     for persistent in (False, True, True):
-        loader = make_loader(training_folder, 2, join=collate_torch, **FORKED | {"persistent_workers": persistent})
+        loader = make_loader(
+            training_folder, 2, join=collate_torch, **FORKED | {"persistent_workers": persistent}
+        )
         *_, batch = epochs_of(loader, range(2))
         _, mapped = list_open()
         # A batch is in memory without a name; of /dev/shm, PyTorch's own semaphores take some.

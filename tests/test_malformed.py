@@ -36,7 +36,13 @@ from scannet_prep.stages.process.make_scene import process_scene
 
 LABELS = (0, 1, 2, 39, 40, 50)
 # Files of a scene, and of how many damaged ones one is read.
-KINDS = {"mesh": MESH, "labels": LABELS_MESH, "segments": SEGMENTS, "aggregation": AGGREGATION, "info": INFO}
+KINDS = {
+    "mesh": MESH,
+    "labels": LABELS_MESH,
+    "segments": SEGMENTS,
+    "aggregation": AGGREGATION,
+    "info": INFO,
+}
 STEPS = {"mesh": 8, "labels": 8, "processed": 5}
 ROWS = ("id\traw_category\tcategory\tnyu40id\tlast", "1\twall\twall\t1\tx", "2\tchair\tchair\t5\tx")
 LABEL_MAP = "".join(f"{row}\r\n" for row in ROWS).encode()
@@ -66,9 +72,13 @@ def bounds() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "label_map", "processed"])
-def test_damaged_files_give_our_errors_or_sound_values_within_bounds(kind: str, tmp_path: Path, bounds: None) -> None:
+def test_damaged_files_give_our_errors_or_sound_values_within_bounds(
+    kind: str, tmp_path: Path, bounds: None
+) -> None:
     scene, faults, tried, errors = tiny.write_tiny(tmp_path), list[str](), 0, 0
-    options = ProcessOptions(align_axis=True, faces=True, labels_from="ply" if kind == "labels" else "aggregation")
+    options = ProcessOptions(
+        align_axis=True, faces=True, labels_from="ply" if kind == "labels" else "aggregation"
+    )
     path = scene.path(KINDS[kind]) if kind in KINDS else tmp_path / "damaged.file"
     checks = {"label_map": check_label_map, "processed": check_processed}
     check = checks.get(kind, lambda _: check_scene(scene, options))
@@ -120,8 +130,14 @@ def damaged_files(kind: str, folder: Path) -> Iterator[Mutation]:
     if kind in {"segments", "aggregation"}:
         data = tiny.segments_file() if kind == "segments" else tiny.aggregation_file()
         return chain(mutate_bytes(data, dice), mutate_json(data, dice))
-    data = tiny.info_file("sceneType = Bedroom / Hotel", "colorHeight = 968") if kind == "info" else LABEL_MAP
-    return chain(mutate_bytes(data, dice), mutate_lines(data, dice, " " if kind == "info" else "\t"))
+    data = (
+        tiny.info_file("sceneType = Bedroom / Hotel", "colorHeight = 968")
+        if kind == "info"
+        else LABEL_MAP
+    )
+    return chain(
+        mutate_bytes(data, dice), mutate_lines(data, dice, " " if kind == "info" else "\t")
+    )
 
 
 def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
@@ -135,7 +151,13 @@ def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
         ("CRLF for LF", data.replace(b"\n", b"\r\n")),
     )  # fmt: skip
     breaks = [index + 1 for index, byte in enumerate(data) if byte in b'\n ,:=[]{}"\t']
-    cuts = {size - 1, size - 2, size // 2, *rng.sample(range(size), 8), *rng.sample(breaks, min(len(breaks), 8))}
+    cuts = {
+        size - 1,
+        size - 2,
+        size // 2,
+        *rng.sample(range(size), 8),
+        *rng.sample(breaks, min(len(breaks), 8)),
+    }
     for cut in sorted(cut for cut in cuts if 0 < cut < size):
         yield f"cut at {cut}", data[:cut]
         yield f"NULs from {cut}", data[:cut] + bytes(size - cut)
@@ -183,7 +205,13 @@ def mutate_json(data: bytes, rng: random.Random) -> Iterator[Mutation]:
 def iter_places(value: Any, place: tuple = ()) -> Iterator[tuple]:
     if place:
         yield place
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in items:
         yield from iter_places(item, (*place, key))
 
@@ -194,21 +222,35 @@ def changed_json(document: Any, place: tuple, change: Callable[[Any], Any] | Non
     holder = reduce(getitem, place[:-1], result)
     old = holder.pop(place[-1])
     if change is not None:
-        holder.insert(place[-1], change(old)) if isinstance(holder, list) else holder.update({place[-1]: change(old)})
+        holder.insert(place[-1], change(old)) if isinstance(holder, list) else holder.update(
+            {place[-1]: change(old)}
+        )
     return json.dumps(result).encode()
 
 
-def mutate_lines(data: bytes, rng: random.Random, separator: str, end: str = "\r\n") -> Iterator[Mutation]:
+def mutate_lines(
+    data: bytes, rng: random.Random, separator: str, end: str = "\r\n"
+) -> Iterator[Mutation]:
     """Wrong words, lines that are missing, doubled or the last, values that are too many or too few."""
     lines = data.decode().split(end)
     for index, line in enumerate(lines):
         words = line.split(separator)
         others = {"none": [], "twice": [line, line]}
-        for place, word in ((place, word) for place in range(len(words)) for word in rng.sample(WRONG_WORDS, 5)):
-            others[f"word {place} is {word!r:.20}"] = [separator.join([*words[:place], word, *words[place + 1 :]])]
+        for place, word in (
+            (place, word) for place in range(len(words)) for word in rng.sample(WRONG_WORDS, 5)
+        ):
+            others[f"word {place} is {word!r:.20}"] = [
+                separator.join([*words[:place], word, *words[place + 1 :]])
+            ]
         for name, other in others.items():
-            yield f"line {index} {name}", end.join([*lines[:index], *other, *lines[index + 1 :]]).encode()
-        yield f"line {index} last", end.join([*lines[:index], *lines[index + 1 : -1], line, lines[-1]]).encode()
+            yield (
+                f"line {index} {name}",
+                end.join([*lines[:index], *other, *lines[index + 1 :]]).encode(),
+            )
+        yield (
+            f"line {index} last",
+            end.join([*lines[:index], *lines[index + 1 : -1], line, lines[-1]]).encode(),
+        )
 
 
 def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
@@ -221,12 +263,17 @@ def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
 
     for key, array in arrays.items():
         others = [array[..., None], np.array(0, array.dtype), array.astype("U9"), np.array(5)]
-        others += [array[:0], array[:2], array.astype("<i8"), array.astype("<f8")] if array.ndim else []
+        others += (
+            [array[:0], array[:2], array.astype("<i8"), array.astype("<f8")] if array.ndim else []
+        )
         others += map(np.array, ("", "{}", "[]", "x"))
         for other in others:
             yield f"{key} is {other.dtype} {other.shape}", encode(arrays | {key: other})
         yield f"no {key}", encode({name: item for name, item in arrays.items() if name != key})
-        yield f"other {key}", encode({f"{name}{name == key:d}": item for name, item in arrays.items()})
+        yield (
+            f"other {key}",
+            encode({f"{name}{name == key:d}": item for name, item in arrays.items()}),
+        )
     beyond_unicode = np.full(8, 0x7FFFFFFF, "<u4").view("<U8").reshape(())
     yield "text beyond Unicode", encode(arrays | {"meta": beyond_unicode})
     for name, text in mutate_json(str(arrays["meta"]).encode(), rng):
@@ -234,4 +281,7 @@ def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
     directory = data.index(b"PK\x01\x02")
     for place in range(directory, len(data), 5):
         for value in (0, 0xFF, data[place] ^ 1):
-            yield f"directory byte {place} is {value}", data[:place] + bytes([value]) + data[place + 1 :]
+            yield (
+                f"directory byte {place} is {value}",
+                data[:place] + bytes([value]) + data[place + 1 :],
+            )

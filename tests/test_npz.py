@@ -24,7 +24,9 @@ PATH = Path("train/scene0000_00.npz")
 
 DTYPES = st.sampled_from(["<f4", "<f2", "<f8", "|u1", "<u2", "<u4", "<i2", "<i4", "<i8", "|b1"])
 ARRAYS = DTYPES.flatmap(
-    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9))
+    lambda dtype: hnp.arrays(
+        dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9)
+    )
 )
 ANY_ORDER = st.builds(lambda array, order: array.copy(order), ARRAYS, st.sampled_from("CF"))
 KEYS = st.text("abcdefgh_", min_size=1, max_size=12)
@@ -36,7 +38,9 @@ def encode(arrays: dict[str, np.ndarray], deflated: frozenset[str] = frozenset()
 
 @given(arrays=st.dictionaries(KEYS, ANY_ORDER, max_size=6), data=st.data())
 @settings(max_examples=25)
-def test_any_arrays_survive_a_round_trip_and_stored_ones_are_aligned_in_the_file(arrays, data: st.DataObject) -> None:
+def test_any_arrays_survive_a_round_trip_and_stored_ones_are_aligned_in_the_file(
+    arrays, data: st.DataObject
+) -> None:
     deflated = frozenset(data.draw(st.sets(st.sampled_from(sorted(arrays)))) if arrays else ())
     content = encode(arrays, deflated)
     reader = NpzReader(content, PATH)
@@ -46,11 +50,16 @@ def test_any_arrays_survive_a_round_trip_and_stored_ones_are_aligned_in_the_file
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
         assert {item.filename: item.compress_type for item in archive.infolist()} == {
-            f"{key}.npy": zipfile.ZIP_DEFLATED if key in deflated else zipfile.ZIP_STORED for key in arrays
+            f"{key}.npy": zipfile.ZIP_DEFLATED if key in deflated else zipfile.ZIP_STORED
+            for key in arrays
         }
         for item in archive.infolist():
             key = item.filename.removesuffix(".npy")
-            start = item.header_offset + 30 + sum(struct.unpack_from("<2H", content, item.header_offset + 26))
+            start = (
+                item.header_offset
+                + 30
+                + sum(struct.unpack_from("<2H", content, item.header_offset + 26))
+            )
             if key not in deflated:  # can be mapped: header and data begin at multiples of 64 bytes
                 data_start = start + 10 + int.from_bytes(content[start + 8 : start + 10], "little")
                 assert (start % 64, data_start % 64) == (0, 0)
@@ -69,7 +78,9 @@ def test_any_arrays_survive_a_round_trip_and_stored_ones_are_aligned_in_the_file
 )  # fmt: skip
 def test_headers_that_numpy_itself_would_stumble_over_are_refused(descr: str, shape: str) -> None:
     """The CRC-32 is right: such a file was made on purpose, or by another program."""
-    reader = NpzReader(craft(f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"), PATH)
+    reader = NpzReader(
+        craft(f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"), PATH
+    )
     with pytest.raises(ProcessedFileError) as caught:
         reader.read("a")
     assert caught.value.path == PATH

@@ -30,8 +30,14 @@ def scenes_in(path: Path) -> list[str]:
 
 
 def test_the_bytes_depend_on_the_files_alone(tree: Path, tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("one.tar.zst", "two.tar.zst", "later.tar.zst", "pipe.tar.zst")]
-    assert pack(tree, "-o", paths[0], "--jobs", "1")[0] == pack(tree, "-o", paths[1], "--jobs", "2")[0] == 0
+    paths = [
+        tmp_path / name for name in ("one.tar.zst", "two.tar.zst", "later.tar.zst", "pipe.tar.zst")
+    ]
+    assert (
+        pack(tree, "-o", paths[0], "--jobs", "1")[0]
+        == pack(tree, "-o", paths[1], "--jobs", "2")[0]
+        == 0
+    )
     for path in tree.rglob("*"):
         os.utime(path, (1, 1))
     (tree / "empty").chmod(0o600)
@@ -41,7 +47,9 @@ def test_the_bytes_depend_on_the_files_alone(tree: Path, tmp_path: Path) -> None
     assert len({path.read_bytes() for path in paths}) == 1
 
 
-def test_an_archive_of_a_part_knows_it_and_the_line_for_python_opens_it(whole_dir: Path, tmp_path: Path) -> None:
+def test_an_archive_of_a_part_knows_it_and_the_line_for_python_opens_it(
+    whole_dir: Path, tmp_path: Path
+) -> None:
     path, manifest = tmp_path / "a b.tar.zst", read_manifest(whole_dir / "processed")
     assert manifest is not None
     outcome = call("pack", whole_dir / "processed", "-o", path, "--splits", "val", "test")
@@ -51,7 +59,8 @@ def test_an_archive_of_a_part_knows_it_and_the_line_for_python_opens_it(whole_di
     index, files = archive.index, archive.index.groups[0]
     found = {member.name: bytes(archive.read_member(files, member)) for member in files.members}
     assert [(item.scene_id, item.split, item.vertex_count) for item in index.scenes] == [
-        (name, str(manifest.scenes[name].split), manifest.scenes[name].vertex_count) for name in (VAL, TEST)
+        (name, str(manifest.scenes[name].split), manifest.scenes[name].vertex_count)
+        for name in (VAL, TEST)
     ]
     assert index.head.options == manifest.options
     assert "Terms of Use" in index.head.notice
@@ -73,14 +82,20 @@ def test_up_to_date_is_only_what_has_been_read_and_compared(out_dir: Path, tmp_p
     assert pack(out_dir, "-o", target)[1]["up_to_date"] is False
 
 
-def test_an_archive_that_holds_more_or_else_is_not_replaced_unless_forced(whole_dir: Path, tmp_path: Path) -> None:
+def test_an_archive_that_holds_more_or_else_is_not_replaced_unless_forced(
+    whole_dir: Path, tmp_path: Path
+) -> None:
     target, out_dir = tmp_path / "a.tar.zst", whole_dir / "processed"
     assert pack(out_dir, "-o", target)[0] == 0
     foreign = tmp_path / "b.tar.zst"
     foreign.write_bytes(b"PK\x03\x04 something of value")
     before = target.read_bytes()
     for path, words, message in (
-        (target, (out_dir, "--splits", "val"), "holds 2 scenes that the new archive would not, for example scene0000"),
+        (
+            target,
+            (out_dir, "--splits", "val"),
+            "holds 2 scenes that the new archive would not, for example scene0000",
+        ),
         (target, (whole_dir / "raw",), "would be replaced by another kind"),
         (foreign, (out_dir,), "is a zip file"),
     ):
@@ -91,14 +106,22 @@ def test_an_archive_that_holds_more_or_else_is_not_replaced_unless_forced(whole_
     assert scenes_in(target) == [TRAIN]
 
 
-def test_names_that_no_tree_has_are_left_out_and_named(raw_dir: Path, out_dir: Path, tmp_path: Path) -> None:
+def test_names_that_no_tree_has_are_left_out_and_named(
+    raw_dir: Path, out_dir: Path, tmp_path: Path
+) -> None:
     (raw_dir / "scans" / TRAIN / "tmpabc").write_bytes(b"left by the official script")
     outcome = call("pack", raw_dir, "-o", tmp_path / "a.tar.zst", "--scenes", TRAIN)
-    assert f"left out, because raw trees have no such names: 1 (scans/{TRAIN}/tmpabc)" in outcome.stderr
+    assert (
+        f"left out, because raw trees have no such names: 1 (scans/{TRAIN}/tmpabc)"
+        in outcome.stderr
+    )
     (scene,) = open_archive(tmp_path / "a.tar.zst").index.scenes
     assert (scene.split, scene.vertex_count) == ("train", 600)
     odd = os.fsdecode(b"odd\xff")
-    write_tree(out_dir, dict.fromkeys(("train/notes.txt", "own/data.bin", "val/extra.npz", ".DS_Store", odd), b"x"))
+    write_tree(
+        out_dir,
+        dict.fromkeys(("train/notes.txt", "own/data.bin", "val/extra.npz", ".DS_Store", odd), b"x"),
+    )
     report = pack_stage.run(out_dir, tmp_path / "b.tar.zst")
     assert scenes_in(tmp_path / "b.tar.zst") == [*SCENES]
     assert set(report.left_out) == {"train/notes.txt", "own", "val/extra.npz", ".DS_Store", odd}
@@ -114,7 +137,9 @@ def test_shards_hold_every_scene_once_and_replace_an_earlier_set(tmp_path: Path)
         paths = sorted(tmp_path.glob(f"a-*-of-0000{count}.tar.zst"))
         assert max(path.stat().st_size for path in paths) <= int(size[0]) * 1_000_000
         assert [scene for path in paths for scene in scenes_in(path)] == names
-        assert all(open_archive(path).index.groups[0].members[1].name == "notes.txt" for path in paths)
+        assert all(
+            open_archive(path).index.groups[0].members[1].name == "notes.txt" for path in paths
+        )
     checksums = [path.with_name(f"{path.name}.sha256") for path in paths]
     assert sorted(tmp_path.iterdir()) == sorted([*paths, *checksums, tree])
 
@@ -122,7 +147,10 @@ def test_shards_hold_every_scene_once_and_replace_an_earlier_set(tmp_path: Path)
 def test_scene_larger_than_a_shard_is_reported_with_its_size(tmp_path: Path) -> None:
     names = [f"scene{number:04}_00" for number in range(3)]
     sizes = (100_000, 1_200_000, 1_500_000)
-    files = {f"scans/{name}/{name}.txt": os.urandom(size) for name, size in zip(names, sizes, strict=True)}
+    files = {
+        f"scans/{name}/{name}.txt": os.urandom(size)
+        for name, size in zip(names, sizes, strict=True)
+    }
     tree = write_tree(tmp_path / "tree", files)
     words = ("pack", tree, "-o", tmp_path / "a.tar.zst", "--shard-size", "1MB")
     outcome = call(*words)
@@ -160,7 +188,9 @@ def test_sha256sum_accepts_the_checksum_file_and_the_command_that_pack_prints(
     assert check_copies(target.parent, files) == 1
 
 
-def test_each_shard_has_a_checksum_file_and_one_command_checks_all(tree: Path, tmp_path: Path) -> None:
+def test_each_shard_has_a_checksum_file_and_one_command_checks_all(
+    tree: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "out/a b.tar.zst"
     outcome = call("pack", tree, "-o", target, "--shard-size", "3kB")
     files = outcome.stdout.partition("sha256sum -c ")[2].rstrip("\n")
@@ -185,7 +215,11 @@ def test_archive_that_is_up_to_date_regains_its_checksum_file(
     if content is not None:
         path.write_bytes(content)
     again = pack(tree, "-o", tmp_path / "a.tar.zst")[1]
-    assert (again["up_to_date"], again["sha256"], path.read_bytes()) == (True, first["sha256"], expected)
+    assert (again["up_to_date"], again["sha256"], path.read_bytes()) == (
+        True,
+        first["sha256"],
+        expected,
+    )
 
 
 def test_pack_to_a_pipe_reports_the_sha256_on_stderr(tree: Path) -> None:
@@ -198,12 +232,20 @@ def test_verify_compares_an_archive_with_its_checksum_file(out_dir: Path, tmp_pa
     target = tmp_path / "a.tar.zst"
     assert pack(out_dir, "-o", target)[0] == 0
     assert call("verify", target).status == 0
-    flip(target, find_parts(target)["end"][0] + 5)  # of no scene, so that it is a note without the checksum file
+    flip(
+        target, find_parts(target)["end"][0] + 5
+    )  # of no scene, so that it is a note without the checksum file
     outcome = call("verify", target)
-    assert (outcome.status, "a.tar.zst.sha256 records" in outcome.stdout + outcome.stderr) == (3, True)
+    assert (outcome.status, "a.tar.zst.sha256 records" in outcome.stdout + outcome.stderr) == (
+        3,
+        True,
+    )
     (tmp_path / "a.tar.zst.sha256").write_text("nothing")
     outcome = call("verify", target)
-    assert (outcome.status, "is not a line of sha256sum" in outcome.stdout + outcome.stderr) == (3, True)
+    assert (outcome.status, "is not a line of sha256sum" in outcome.stdout + outcome.stderr) == (
+        3,
+        True,
+    )
     (tmp_path / "a.tar.zst.sha256").unlink()
     assert call("verify", target).status == 0
 
@@ -222,7 +264,9 @@ def test_line_for_python_names_scenes_label_set_and_frame(
     assert expected in call("pack", tmp_path / "out", "-o", tmp_path / "a.tar.zst").stdout
 
 
-def test_of_a_link_the_target_is_replaced_and_scenes_behind_links_are_packed(tree: Path, tmp_path: Path) -> None:
+def test_of_a_link_the_target_is_replaced_and_scenes_behind_links_are_packed(
+    tree: Path, tmp_path: Path
+) -> None:
     shutil.move(tree / "scans" / TRAIN, tmp_path / "elsewhere")
     (tree / "scans" / TRAIN).symlink_to(tmp_path / "elsewhere")
     link, target = tmp_path / "link.tar.zst", write_tree(tmp_path / "nas", {}) / "b.tar.zst"
@@ -264,16 +308,24 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(
     assert Path("pipe.tar.zst").is_fifo()
 
 
-def test_an_unfinished_folder_is_refused_and_failed_scenes_are_told_and_recorded(raw_dir: Path, tmp_path: Path) -> None:
+def test_an_unfinished_folder_is_refused_and_failed_scenes_are_told_and_recorded(
+    raw_dir: Path, tmp_path: Path
+) -> None:
     out_dir, target = tmp_path / "out", tmp_path / "a.tar.zst"
     (raw_dir / "scans" / TRAIN / f"{TRAIN}_vh_clean_2.ply").write_bytes(b"ply\n")
     assert call("process", raw_dir, "-o", out_dir).status == 3
     assert pack(out_dir, "-o", target, "--splits", "val")[0] == 0  # what failed is in train
     outcome = call("pack", out_dir, "-o", target)
-    assert (outcome.status, f"missing, because processing failed: {TRAIN}" in outcome.stderr) == (3, True)
+    assert (outcome.status, f"missing, because processing failed: {TRAIN}" in outcome.stderr) == (
+        3,
+        True,
+    )
     assert (scenes_in(target), list(open_archive(target).index.failures)) == ([VAL, TEST], [TRAIN])
     assert call("unpack", target, "-o", tmp_path / "unpacked").status == 0
-    assert all(TRAIN in (tmp_path / "unpacked" / name).read_text() for name in ("manifest.json", "failed.txt"))
+    assert all(
+        TRAIN in (tmp_path / "unpacked" / name).read_text()
+        for name in ("manifest.json", "failed.txt")
+    )
     (out_dir / "val" / f"{VAL}.npz").unlink()
     value = pack(out_dir, "-o", target, "--splits", "val", "--force")[1]
     assert f"{VAL}.npz: cannot be read: No such file" in value["message"]
@@ -282,15 +334,23 @@ def test_an_unfinished_folder_is_refused_and_failed_scenes_are_told_and_recorded
     assert (status, value["error"], (tmp_path / "b.tar.zst").exists()) == (1, "FileError", False)
 
 
-def test_pack_refuses_a_file_that_the_manifest_does_not_record(out_dir: Path, tmp_path: Path) -> None:
+def test_pack_refuses_a_file_that_the_manifest_does_not_record(
+    out_dir: Path, tmp_path: Path
+) -> None:
     flip(out_dir / "train" / f"{TRAIN}.npz", 1000)
     status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
-    assert (status, value["error"], "is not what the manifest says" in value["message"]) == (1, "FileError", True)
+    assert (status, value["error"], "is not what the manifest says" in value["message"]) == (
+        1,
+        "FileError",
+        True,
+    )
     assert list(tmp_path.glob("*.tar.zst*")) == list(tmp_path.glob(".*")) == []
 
 
 @pytest.mark.parametrize("name", [f"scans/{TRAIN}/{TRAIN}.aggregation.json", "scannet.lock"])
-def test_what_is_not_a_file_is_refused_by_name_or_left_out(name: str, tree: Path, tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused_by_name_or_left_out(
+    name: str, tree: Path, tmp_path: Path
+) -> None:
     for make in (os.mkfifo, lambda path: path.symlink_to("nowhere"), Path.mkdir):
         make(tree / name)
         outcome = call("pack", tree, "-o", tmp_path / "a.tar.zst")
@@ -299,15 +359,21 @@ def test_what_is_not_a_file_is_refused_by_name_or_left_out(name: str, tree: Path
         (tree / name).rename(tmp_path / "gone") if make is Path.mkdir else (tree / name).unlink()
 
 
-def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(tree: Path, tmp_path: Path) -> None:
+def test_a_scene_of_more_than_1_gib_is_refused_by_the_name_of_its_largest_file(
+    tree: Path, tmp_path: Path
+) -> None:
     with (tree / "scans" / VAL / f"{VAL}.sens").open("wb") as file:
         file.truncate(1 << 30)
     with pytest.raises(FileError, match=rf"{VAL}\.sens: has 1,073,741,824 bytes"):
         pack_stage.run(tree, tmp_path / "a.tar.zst")
 
 
-@pytest.mark.parametrize(("kind", "name"), [("raw", f"scans/{TRAIN}/{TRAIN}"), ("processed", TRAIN)])
-def test_archives_locks_and_temporaries_are_never_packed(kind: str, name: str, whole_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [("raw", f"scans/{TRAIN}/{TRAIN}"), ("processed", TRAIN)]
+)
+def test_archives_locks_and_temporaries_are_never_packed(
+    kind: str, name: str, whole_dir: Path, tmp_path: Path
+) -> None:
     source = Path(shutil.copytree(whole_dir / kind, tmp_path / kind))
     (source / f"{name}_vh_clean_2.ply.aria2").write_bytes(b"of a download that is under way")
     (source / ".scannet-prep.lock").write_bytes(b"process 1")

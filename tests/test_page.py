@@ -50,7 +50,9 @@ def test_page_of_the_real_scene_with_triangles_takes_at_most_as_much_per_vertex(
     assert len(make_page([scene])) <= 3_000_000 / 124_000 * len(scene.points)
 
 
-def test_page_has_no_address_in_it_that_a_browser_would_load(scenes: dict[str, ViewedScene]) -> None:
+def test_page_has_no_address_in_it_that_a_browser_would_load(
+    scenes: dict[str, ViewedScene],
+) -> None:
     page = make_page(scenes.values())
     text = re.sub(rb'<script type="application/octet-stream".*?</script>', b"", page)
     assert re.findall(rb"(?:src|href|action)=(?![\"']?data:,)|url\(|@import|\bimport\b", text) == []
@@ -58,7 +60,9 @@ def test_page_has_no_address_in_it_that_a_browser_would_load(scenes: dict[str, V
     assert make_page(scenes.values()) == page  # the same scenes give the same bytes
 
 
-def test_positions_colours_and_triangles_of_a_page_are_those_of_the_scene(scenes: dict[str, ViewedScene]) -> None:
+def test_positions_colours_and_triangles_of_a_page_are_those_of_the_scene(
+    scenes: dict[str, ViewedScene],
+) -> None:
     scene, page = scenes[TRAIN], make_page([scenes[TRAIN]]).decode()
     described = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["scenes"][0]
     origin, step = described["origin"], described["step"]
@@ -80,11 +84,15 @@ def decode(page: str, array: dict[str, Any]) -> np.ndarray:
     text = re.search(rf'id="{array["block"]}">(.*?)</script>', page)[1]
     planes = np.frombuffer(zlib.decompress(base64.b64decode(text), -15), np.uint8)
     shape = array["columns"], array["bytes"], array["rows"]
-    numbers = np.ascontiguousarray(planes.reshape(shape).transpose(0, 2, 1)).view(f"<u{array['bytes']}")[..., 0]
+    numbers = np.ascontiguousarray(planes.reshape(shape).transpose(0, 2, 1)).view(
+        f"<u{array['bytes']}"
+    )[..., 0]
     return np.cumsum(numbers, axis=1, dtype=numbers.dtype).T.copy()
 
 
 def turn(faces: np.ndarray) -> list[tuple[int, ...]]:
     """Triangles in any order, each from its lowest corner on: which side is seen stays the same."""
     lowest = faces.argmin(axis=1)[:, np.newaxis]
-    return sorted(map(tuple, np.take_along_axis(faces, (lowest + np.arange(3)) % 3, axis=1).tolist()))
+    return sorted(
+        map(tuple, np.take_along_axis(faces, (lowest + np.arange(3)) % 3, axis=1).tolist())
+    )

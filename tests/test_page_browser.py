@@ -25,13 +25,24 @@ def odd_path(seen: dict[str, ViewedScene], tmp_path_factory: pytest.TempPathFact
     """A page of names that are markup, thousands of categories, a scene of one vertex, and one of absurd size."""
     val, train, test = seen[VAL], seen[TRAIN], seen[TEST]
     instances, stray = train.colorings["instances"], val.points.copy()
-    evil = tuple(replace(item, name=f"{EVIL} {number}") for number, item in enumerate(instances.categories))
+    evil = tuple(
+        replace(item, name=f"{EVIL} {number}") for number, item in enumerate(instances.categories)
+    )
     stray[0] = 1e30
     one = {name: replace(item, colors=item.colors[:1]) for name, item in test.colorings.items()}
     odd = (
         replace(train, scene_id=EVIL, colorings={"instances": replace(instances, categories=evil)}),
-        replace(val, scene_id=MANY, colorings={"segments": color_segments(np.arange(len(val.points)))}),
-        replace(test, scene_id=ONE, points=test.points[:1], normals=test.normals[:1], faces=None, colorings=one),
+        replace(
+            val, scene_id=MANY, colorings={"segments": color_segments(np.arange(len(val.points)))}
+        ),
+        replace(
+            test,
+            scene_id=ONE,
+            points=test.points[:1],
+            normals=test.normals[:1],
+            faces=None,
+            colorings=one,
+        ),
         replace(val, scene_id=FAR, points=stray),
     )
     path = tmp_path_factory.mktemp("odd") / "odd.html"
@@ -44,17 +55,24 @@ def odd(show: Callable[..., Shown], odd_path: Path) -> Shown:
     return show(odd_path, "#color=instances")
 
 
-def test_page_shows_each_colouring_as_the_software_renderer_does(shown: Shown, seen: dict[str, ViewedScene]) -> None:
+def test_page_shows_each_colouring_as_the_software_renderer_does(
+    shown: Shown, seen: dict[str, ViewedScene]
+) -> None:
     shown.page.reload()  # other tests leave classes unchecked
     shown.wait()
     assert shown.page.evaluate("location.protocol") == "file:"
-    for scene_id, colors in ((TRAIN, seen[TRAIN].colorings), (VAL, ("rgb", "instances", "normals"))):
+    for scene_id, colors in (
+        (TRAIN, seen[TRAIN].colorings),
+        (VAL, ("rgb", "instances", "normals")),
+    ):
         shown.follow(f"#scene={scene_id}")
         for color in colors:
             shown.page.locator(f"#colorings input[value={color}]").check(force=True)
             pixels = shown.pixels()
             assert share_alike(pixels, draw(seen[scene_id], color)) > 0.85, (scene_id, color)
-        assert share_alike(pixels, draw(seen[scene_id], "rgb")) < 0.5  # so that the comparison can fail
+        assert (
+            share_alike(pixels, draw(seen[scene_id], "rgb")) < 0.5
+        )  # so that the comparison can fail
 
 
 def test_page_draws_what_is_behind_a_light_or_a_dark_background(shown: Shown) -> None:
@@ -75,8 +93,14 @@ def test_legend_lists_names_shares_and_colours_with_the_largest_first(
     )
     categories = seen[TRAIN].colorings["scannet20"].categories
     total = sum(item.count for item in categories)
-    shares = [f"{item.count / total * 100:.1f} %" if item.count >= total / 1000 else "< 0.1 %" for item in categories]
-    assert found == [[item.name, share, f"rgb{item.color}"] for item, share in zip(categories, shares, strict=True)]
+    shares = [
+        f"{item.count / total * 100:.1f} %" if item.count >= total / 1000 else "< 0.1 %"
+        for item in categories
+    ]
+    assert found == [
+        [item.name, share, f"rgb{item.color}"]
+        for item, share in zip(categories, shares, strict=True)
+    ]
 
 
 def test_ceiling_cuts_what_is_above(shown: Shown, seen: dict[str, ViewedScene]) -> None:
@@ -93,7 +117,9 @@ def test_names_of_files_are_text_and_never_markup(odd: Shown) -> None:
     assert odd.page.locator("img").count() == 0
 
 
-def test_legend_of_thousands_makes_its_lines_when_they_are_wanted_and_finds_all_by_name(odd: Shown) -> None:
+def test_legend_of_thousands_makes_its_lines_when_they_are_wanted_and_finds_all_by_name(
+    odd: Shown,
+) -> None:
     odd.follow(f"#scene={MANY}")
     lines = odd.page.locator("#categories li")
     assert (lines.count(), odd.text("#summary")) == (200, "8000 listed")
@@ -135,13 +161,21 @@ def test_policy_of_the_page_stops_scripts_and_requests(browser: Any, odd_path: P
         }""",
         f"http://127.0.0.1:{listener.getsockname()[1]}",
     )
-    assert {"script-src-elem", "style-src-elem", "script-src-attr", "img-src", "connect-src"} == set(violations)
+    assert {
+        "script-src-elem",
+        "style-src-elem",
+        "script-src-attr",
+        "img-src",
+        "connect-src",
+    } == set(violations)
     with listener, pytest.raises(BlockingIOError):
         listener.accept()  # nobody has come
     page.close()
 
 
-def test_browser_that_cannot_show_the_page_is_told_so(show: Callable[..., Shown], odd_path: Path) -> None:
+def test_browser_that_cannot_show_the_page_is_told_so(
+    show: Callable[..., Shown], odd_path: Path
+) -> None:
     page = show(odd_path, script="HTMLCanvasElement.prototype.getContext = () => null;").page
     page.locator("#trouble", has_text="WebGL2 is missing").wait_for(state="visible")
     page.add_init_script("delete window.DecompressionStream;")
@@ -155,7 +189,11 @@ def test_report_opens_in_light_dark_and_print_without_a_complaint(
     assert run_main("report", seen_dir, "-o", tmp_path / "report.html").status == 0
     page = show(tmp_path / "report.html").page
     white, dark = "rgb(255, 255, 255)", "rgb(20, 24, 31)"
-    for scheme, media, paper in (("light", "screen", white), ("dark", "screen", dark), ("dark", "print", white)):
+    for scheme, media, paper in (
+        ("light", "screen", white),
+        ("dark", "screen", dark),
+        ("dark", "print", white),
+    ):
         page.emulate_media(color_scheme=scheme, media=media)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
         assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")

@@ -27,11 +27,17 @@ def test_classes_are_switched_off_and_on_by_a_click_alone_or_all_at_once(
     assert np.array_equal(shown.pixels(), before)
     shown.page.get_by_label("Show only floor").click()
     pixels = shown.pixels()
-    floor = next(item for item in seen[TRAIN].colorings["scannet20"].categories if item.name == "floor")
+    floor = next(
+        item for item in seen[TRAIN].colorings["scannet20"].categories if item.name == "floor"
+    )
     drawn = pixels[(pixels != 255).any(axis=2)]
-    brightness = drawn / np.array(floor.color)  # light makes it darker, by the same in red, green and blue
+    brightness = drawn / np.array(
+        floor.color
+    )  # light makes it darker, by the same in red, green and blue
     assert len(drawn) > 1000
-    assert (np.ptp(brightness, axis=1) < 0.03).mean() > 0.9  # but for the rims, which are blended with what is behind
+    assert (
+        np.ptp(brightness, axis=1) < 0.03
+    ).mean() > 0.9  # but for the rims, which are blended with what is behind
     assert re.search(r"\d+ hidden", shown.text("#summary"))
     shown.page.locator("#all").click()
     assert np.array_equal(shown.pixels(), before)
@@ -68,7 +74,11 @@ def test_hovering_tells_class_raw_category_instance_segment_and_coordinates(
         vertex = np.abs(scene.points - at).max(axis=1).argmin()
         assert np.abs(scene.points[vertex] - at).max() < 1e-3
         assert scene.colorings["instances"].indices[vertex] == number
-        for key, name in (("ScanNet20", "scannet20"), ("ScanNet200", "scannet200"), ("segment", "segments")):
+        for key, name in (
+            ("ScanNet20", "scannet20"),
+            ("ScanNet200", "scannet200"),
+            ("segment", "segments"),
+        ):
             coloring = scene.colorings[name]
             assert rows[key] == coloring.categories[coloring.indices[vertex]].name
         told += 1
@@ -114,7 +124,17 @@ def test_all_that_the_mouse_can_do_the_keyboard_can(shown: Shown) -> None:
     for _ in range(60):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.type"))
-    assert {"picture", "fold", "scenes", "radio", "search", "checkbox", "top", "ceiling", "keys"} <= reached
+    assert {
+        "picture",
+        "fold",
+        "scenes",
+        "radio",
+        "search",
+        "checkbox",
+        "top",
+        "ceiling",
+        "keys",
+    } <= reached
     unnamed = page.evaluate(
         """[...document.querySelectorAll("button, input, select, canvas")].filter((element) => !(
             element.ariaLabel || element.textContent.trim() || element.labels?.[0]?.textContent.trim()
@@ -136,7 +156,9 @@ def test_link_restores_what_was_seen_also_where_graphics_were_lost(
     assert share_alike(second.pixels(), pixels) > 0.98  # numbers in the link are rounded
     assert second.link == link
     assert second.page.locator("#ceiling-told").text_content() == "1.5 m"
-    second.page.evaluate("lost = viewer.drawing.gl.getExtension('WEBGL_lose_context'), lost.loseContext()")
+    second.page.evaluate(
+        "lost = viewer.drawing.gl.getExtension('WEBGL_lose_context'), lost.loseContext()"
+    )
     second.page.locator("#trouble").wait_for(state="visible")
     assert "graphics memory" in second.text("#trouble")
     with second.page.expect_navigation():

@@ -90,13 +90,23 @@ WRONG_20 = [
     (SCANNET20, add_1, ".npy", "subtract 1 from the ids"),
     (SCANNET20, to_raw(SCANNET20), ".npy", "save raw ids as .txt"),
     (SCANNET20, keep, ".txt", "save train ids as .npy"),
-    (SCANNET20, add_1, ".txt", "subtract 1 from the ids, so that wall is 0, and save train ids as .npy"),
+    (
+        SCANNET20,
+        add_1,
+        ".txt",
+        "subtract 1 from the ids, so that wall is 0, and save train ids as .npy",
+    ),
 ]
 WRONG_200 = [
     (SCANNET200, add_1, ".npy", "subtract 1 from the ids, so that wall is 0"),
     (SCANNET200, to_raw(SCANNET200), ".npy", "save raw ids as .txt"),
     (SCANNET200, keep, ".txt", "save train ids as .npy"),
-    (SCANNET200, add_1, ".txt", "subtract 1 from the ids, so that wall is 0, and save train ids as .npy"),
+    (
+        SCANNET200,
+        add_1,
+        ".txt",
+        "subtract 1 from the ids, so that wall is 0, and save train ids as .npy",
+    ),
 ]
 RIGHT_20 = [
     (SCANNET20, keep, ".npy", "pass --labels scannet20"),
@@ -107,8 +117,16 @@ RIGHT_200 = [
     (SCANNET200, to_raw(SCANNET200), ".txt", "pass --labels scannet200"),
 ]
 CASES = {
-    "scannet20": [*WRONG_20, *RIGHT_200, *((*case[:3], "pass --labels scannet200") for case in WRONG_200)],
-    "scannet200": [*WRONG_200, *RIGHT_20, *((*case[:3], "pass --labels scannet20;") for case in WRONG_20)],
+    "scannet20": [
+        *WRONG_20,
+        *RIGHT_200,
+        *((*case[:3], "pass --labels scannet200") for case in WRONG_200),
+    ],
+    "scannet200": [
+        *WRONG_200,
+        *RIGHT_20,
+        *((*case[:3], "pass --labels scannet20;") for case in WRONG_20),
+    ],
 }
 
 
@@ -120,7 +138,9 @@ def check_refused(outcome: Outcome, folder: Path, hint: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(10))
-def test_evaluate_refuses_ids_of_another_kind_and_names_it(place: Path, tmp_path: Path, number: int) -> None:
+def test_evaluate_refuses_ids_of_another_kind_and_names_it(
+    place: Path, tmp_path: Path, number: int
+) -> None:
     label_set, change, form, hint = CASES[place.parent.name][number]
     predictions = {name: change(ids) for name, ids in predict(place, label_set).items()}
     folder = write(tmp_path / "pred", form, predictions)
@@ -130,18 +150,34 @@ def test_evaluate_refuses_ids_of_another_kind_and_names_it(place: Path, tmp_path
 
 
 @pytest.mark.parametrize("number", range(10))
-def test_submit_refuses_ids_of_another_kind_and_names_it(test_place: Path, tmp_path: Path, number: int) -> None:
+def test_submit_refuses_ids_of_another_kind_and_names_it(
+    test_place: Path, tmp_path: Path, number: int
+) -> None:
     label_set, change, form, hint = CASES[test_place.parent.name][number]
-    folder = write(tmp_path / "pred", form, {name: change(ids) for name, ids in draw(label_set).items()})
+    folder = write(
+        tmp_path / "pred", form, {name: change(ids) for name, ids in draw(label_set).items()}
+    )
     outcome = run_main("submit", folder, "--gt", test_place, "-o", tmp_path / "a.zip")
     check_refused(outcome, folder, hint)
     assert not (tmp_path / "a.zip").exists()
 
 
-def test_shifted_ids_are_refused_with_the_number_of_vertices_that_show_it(test_place: Path, tmp_path: Path) -> None:
+def test_shifted_ids_are_refused_with_the_number_of_vertices_that_show_it(
+    test_place: Path, tmp_path: Path
+) -> None:
     class_count = len(label_set_of(test_place))
-    shifted = {name: np.r_[np.full(TEST_VERTICES - 1, 1), class_count] for name in official_scenes(Split.TEST)}
-    outcome = run_main("submit", write(tmp_path / "p", ".npy", shifted), "--gt", test_place, "-o", tmp_path / "x.zip")
+    shifted = {
+        name: np.r_[np.full(TEST_VERTICES - 1, 1), class_count]
+        for name in official_scenes(Split.TEST)
+    }
+    outcome = run_main(
+        "submit",
+        write(tmp_path / "p", ".npy", shifted),
+        "--gt",
+        test_place,
+        "-o",
+        tmp_path / "x.zip",
+    )
     assert outcome.status == 1
     assert f": none is 0, and 100 are {class_count}\n" in outcome.stderr
 
@@ -194,20 +230,31 @@ UNUSUAL = (
 @pytest.mark.parametrize("scenes", [VAL[:1], VAL[1:2], VAL])
 @pytest.mark.parametrize("change", UNUSUAL)
 def test_evaluate_accepts_unusual_predictions(
-    place: Path, tmp_path: Path, change: Callable[[np.ndarray, int], np.ndarray], scenes: tuple[str, ...]
+    place: Path,
+    tmp_path: Path,
+    change: Callable[[np.ndarray, int], np.ndarray],
+    scenes: tuple[str, ...],
 ) -> None:
     label_set = label_set_of(place)
     dataset = ScanNet(place, split="val", labels=label_set)
-    folder = write(tmp_path, ".npy", {name: change(dataset[name]["labels"], len(label_set)) for name in scenes})
+    folder = write(
+        tmp_path, ".npy", {name: change(dataset[name]["labels"], len(label_set)) for name in scenes}
+    )
     outcome = run_main("evaluate", folder, "--gt", place, "--allow-missing")
     assert outcome.status == 0, outcome.stderr
-    assert outcome.stdout.startswith(f"{label_set.name}, val: {len(scenes)} of 312 scenes, semantic\n")
+    assert outcome.stdout.startswith(
+        f"{label_set.name}, val: {len(scenes)} of 312 scenes, semantic\n"
+    )
 
 
-def test_evaluate_warns_of_labeled_vertices_that_are_predicted_as_unlabeled(place: Path, tmp_path: Path) -> None:
+def test_evaluate_warns_of_labeled_vertices_that_are_predicted_as_unlabeled(
+    place: Path, tmp_path: Path
+) -> None:
     label_set = label_set_of(place)
     labels = ScanNet(place, split="val", labels=label_set)[VAL[0]]["labels"]
-    folder = write(tmp_path, ".txt", {VAL[0]: np.array([*label_set.ids, 0])[unlabeled_for_a_tenth(labels, 0)]})
+    folder = write(
+        tmp_path, ".txt", {VAL[0]: np.array([*label_set.ids, 0])[unlabeled_for_a_tenth(labels, 0)]}
+    )
     outcome = run_main("evaluate", folder, "--gt", place, "--allow-missing")
     missed = np.count_nonzero(labels[::10] >= 0)
     told = f"warning: {missed:,} of {np.count_nonzero(labels >= 0):,} labeled vertices ("
@@ -215,8 +262,14 @@ def test_evaluate_warns_of_labeled_vertices_that_are_predicted_as_unlabeled(plac
 
 
 def test_evaluate_refuses_train_ids_that_count_from_minus_1(place: Path, tmp_path: Path) -> None:
-    folder = write(tmp_path, ".npy", {name: ids - 1 for name, ids in predict(place, label_set_of(place)).items()})
-    check_refused(run_main("evaluate", folder, "--gt", place), folder, "add 1 to the ids, so that wall is 0")
+    folder = write(
+        tmp_path,
+        ".npy",
+        {name: ids - 1 for name, ids in predict(place, label_set_of(place)).items()},
+    )
+    check_refused(
+        run_main("evaluate", folder, "--gt", place), folder, "add 1 to the ids, so that wall is 0"
+    )
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -227,7 +280,9 @@ def test_submit_accepts_predictions_of_few_classes_and_warns_if_wall_is_not_amon
     folder = write(tmp_path / "pred", ".npy", dict.fromkeys(official_scenes(Split.TEST), ids))
     outcome = run_main("submit", folder, "--gt", test_place, "-o", tmp_path / "a.zip")
     assert outcome.status == 0, outcome.stderr
-    assert outcome.stdout.startswith(f"{label_set_of(test_place).name}, test: 100 scenes, semantic\n")
+    assert outcome.stdout.startswith(
+        f"{label_set_of(test_place).name}, test: 100 scenes, semantic\n"
+    )
     assert ("no vertex of any scene is predicted as wall" in outcome.stderr) == (first == 1)
 
 
@@ -255,12 +310,19 @@ def test_submit_refuses_more_than_1_percent_of_ids_that_are_no_class(
     outcome = run_main("submit", folder, "--gt", test_place, "-o", tmp_path / "a.zip")
     assert (outcome.status, (tmp_path / "a.zip").exists()) == (status, status == 0)
     if status:
-        assert f"{count * 100} of 60,000 vertices (1.2%) have ids that are none of the classes" in outcome.stderr
+        assert (
+            f"{count * 100} of 60,000 vertices (1.2%) have ids that are none of the classes"
+            in outcome.stderr
+        )
         assert f": {number}\n" in outcome.stderr
 
 
 def test_force_scores_shifted_ids_as_they_are_with_a_warning(place: Path, tmp_path: Path) -> None:
-    folder = write(tmp_path, ".npy", {name: ids + 1 for name, ids in predict(place, label_set_of(place)).items()})
+    folder = write(
+        tmp_path,
+        ".npy",
+        {name: ids + 1 for name, ids in predict(place, label_set_of(place)).items()},
+    )
     outcome = run_main("evaluate", folder, "--gt", place, "--force", "--json")
     assert outcome.json["scores"]["totals"]["accuracy"] < 0.2
     assert f"{label_set_of(place).name} train ids + 1" in outcome.json["warning"]
@@ -271,7 +333,9 @@ def test_label_set_of_an_archive_is_the_default(place: Path, tmp_path: Path) -> 
     pack.run(place, tmp_path / "all.tar.zst")
     folder = write(tmp_path / "pred", ".npy", predict(place, label_set_of(place)))
     outcome = run_main("evaluate", folder, "--gt", tmp_path / "all.tar.zst")
-    assert outcome.stdout.startswith(f"{label_set_of(place).name}, val: 3 of 312 scenes, semantic\n")
+    assert outcome.stdout.startswith(
+        f"{label_set_of(place).name}, val: 3 of 312 scenes, semantic\n"
+    )
 
 
 def test_view_colors_by_the_label_set_of_the_folder(place: Path, tmp_path: Path) -> None:
@@ -279,13 +343,23 @@ def test_view_colors_by_the_label_set_of_the_folder(place: Path, tmp_path: Path)
     assert outcome.json["colors"] == {VAL[0]: label_set_of(place).name.lower()}
 
 
-def test_named_label_set_takes_the_place_of_that_of_the_folder_in_either_spelling(place: Path, tmp_path: Path) -> None:
+def test_named_label_set_takes_the_place_of_that_of_the_folder_in_either_spelling(
+    place: Path, tmp_path: Path
+) -> None:
     other = SCANNET20 if label_set_of(place) is SCANNET200 else SCANNET200
     folder = write(tmp_path, ".npy", predict(place, other))
     for name in (other.name, other.name.lower()):
-        assert run_main("evaluate", folder, "--gt", place, "--labels", name, "--json").json["label_set"] == other.name
+        assert (
+            run_main("evaluate", folder, "--gt", place, "--labels", name, "--json").json[
+                "label_set"
+            ]
+            == other.name
+        )
     outcome = run_main("evaluate", folder, "--gt", place, "--labels", "scannet")
-    assert (outcome.status, "'scannet' is not a label set, expected ScanNet20 or ScanNet200" in outcome.stderr) == (
+    assert (
+        outcome.status,
+        "'scannet' is not a label set, expected ScanNet20 or ScanNet200" in outcome.stderr,
+    ) == (
         2,
         True,
     )
@@ -333,36 +407,73 @@ def test_submit_keeps_masks_of_negative_confidence_by_default(
     arrays = {"masks": np.ones((1, TEST_VERTICES), bool), "labels": [3], "scores": [-2.5]}
     for name in official_scenes(Split.TEST):
         np.savez(tmp_path / f"{name}.npz", **arrays)
-    command = ("submit", tmp_path, "--gt", test_place, "--task", "instance", "-o", tmp_path / "a.zip", *words)
+    command = (
+        "submit",
+        tmp_path,
+        "--gt",
+        test_place,
+        "--task",
+        "instance",
+        "-o",
+        tmp_path / "a.zip",
+        *words,
+    )
     outcome = run_main(*command, "--json")
     assert (outcome.status, outcome.json["masks"], outcome.json["left_out"]) == (0, 100, {})
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         raw_id = label_set_of(test_place).ids[3]
-        assert archive.read("scene0707_00.txt").decode() == f"pred_mask/scene0707_00_000.txt {raw_id} -2.5\n"
+        assert (
+            archive.read("scene0707_00.txt").decode()
+            == f"pred_mask/scene0707_00_000.txt {raw_id} -2.5\n"
+        )
 
 
 @pytest.mark.parametrize(
     ("arrays", "words", "problem"),
     [
-        ({"scores": [-2.5]}, ("--min-score", "0"), "below --min-score: 100)\nhint: lower --min-score, or leave it out"),
+        (
+            {"scores": [-2.5]},
+            ("--min-score", "0"),
+            "below --min-score: 100)\nhint: lower --min-score, or leave it out",
+        ),
         ({"masks": np.zeros((1, TEST_VERTICES), bool)}, (), "under 100 vertices: 100)\nhint: "),
         ({"labels": [0]}, (), "wall, floor, or none of the classes: 100)\nhint: "),
-        ({"masks": [], "labels": [], "scores": []}, (), "no instance is predicted in any scene\nhint: "),
+        (
+            {"masks": [], "labels": [], "scores": []},
+            (),
+            "no instance is predicted in any scene\nhint: ",
+        ),
     ],
 )
 def test_submit_fails_if_the_zip_file_would_hold_no_mask(
-    test_place: Path, tmp_path: Path, arrays: dict[str, object], words: tuple[str, ...], problem: str
+    test_place: Path,
+    tmp_path: Path,
+    arrays: dict[str, object],
+    words: tuple[str, ...],
+    problem: str,
 ) -> None:
     whole = {"masks": np.ones((1, TEST_VERTICES), bool), "labels": [3], "scores": [0.5], **arrays}
     for name in official_scenes(Split.TEST):
         np.savez(tmp_path / f"{name}.npz", **whole)  # type: ignore[arg-type]
-    command = ("submit", tmp_path, "--gt", test_place, "--task", "instance", "-o", tmp_path / "a.zip", *words)
+    command = (
+        "submit",
+        tmp_path,
+        "--gt",
+        test_place,
+        "--task",
+        "instance",
+        "-o",
+        tmp_path / "a.zip",
+        *words,
+    )
     outcome = run_main(*command)
     assert (outcome.status, (tmp_path / "a.zip").exists()) == (1, False)
     assert problem in outcome.stderr
 
 
-def test_scores_of_octformer_for_the_other_label_set_are_refused_with_the_option(place: Path, tmp_path: Path) -> None:
+def test_scores_of_octformer_for_the_other_label_set_are_refused_with_the_option(
+    place: Path, tmp_path: Path
+) -> None:
     other = SCANNET20 if label_set_of(place) is SCANNET200 else SCANNET200
     np.savez(tmp_path / f"{VAL[0]}.eval.npz", prob=np.zeros((2000, len(other) + 1), np.float32))
     outcome = run_main("evaluate", tmp_path, "--gt", place, "--allow-missing")

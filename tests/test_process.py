@@ -63,10 +63,16 @@ def test_a_run_writes_scenes_manifest_and_terms_with_any_number_of_jobs_and_a_se
 DAMAGES = [
     lambda path: os.truncate(path, path.stat().st_size - 100),
     lambda path: path.write_bytes(b""),
-    lambda path: path.write_bytes(b"".join(encode_npz(read_processed(path).arrays(), frozenset()))),  # other bytes
-    lambda path: path.write_bytes(b"PK\x05\x06" + bytes(18)),  # a file of another program, without arrays
+    lambda path: path.write_bytes(
+        b"".join(encode_npz(read_processed(path).arrays(), frozenset()))
+    ),  # other bytes
+    lambda path: path.write_bytes(
+        b"PK\x05\x06" + bytes(18)
+    ),  # a file of another program, without arrays
     lambda path: flip(path, path.stat().st_size // 2),
-    lambda path: flip(path, path.read_bytes().index(b"\x35\xd9") + 6),  # padding, which nobody reads
+    lambda path: flip(
+        path, path.read_bytes().index(b"\x35\xd9") + 6
+    ),  # padding, which nobody reads
     lambda path: flip(path, path.read_bytes().rindex(b"PK\x01\x02") + 5),
     lambda path: flip(path, path.read_bytes().index(b"points.npy")),
     lambda path: flip(path, path.stat().st_size - 4),
@@ -74,7 +80,9 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("is_second_run", [False, True])
-def test_process_opens_each_raw_file_once(raw_dir: Path, tmp_path: Path, is_second_run: bool) -> None:
+def test_process_opens_each_raw_file_once(
+    raw_dir: Path, tmp_path: Path, is_second_run: bool
+) -> None:
     out_dir = tmp_path / "out"
     if is_second_run:
         assert process(raw_dir, out_dir).status == 0
@@ -146,7 +154,10 @@ def test_label_map_with_a_changed_id_is_a_warning_and_an_error_if_strict(
     outcome = run_main("process", raw_dir, "-o", tmp_path / "new", *words)
     assert outcome.status == status
     difference = "in 1 raw categories: floor (for example, 'floor' is ScanNet id 3, nyu40 id 0, expected ScanNet id 3, "
-    assert f"{'error' if status else 'warning'}: {path}: differs from the label map of the release" in outcome.stderr
+    assert (
+        f"{'error' if status else 'warning'}: {path}: differs from the label map of the release"
+        in outcome.stderr
+    )
     assert difference in outcome.stderr
 
 
@@ -158,7 +169,9 @@ def test_label_map_without_rows_is_refused(raw_dir: Path, tmp_path: Path) -> Non
     assert f"error: {path}: has a header and 0 rows, expected about 607" in outcome.stderr
 
 
-def test_label_map_with_rows_of_its_own_labels_their_groups_also_if_strict(raw_dir: Path, tmp_path: Path) -> None:
+def test_label_map_with_rows_of_its_own_labels_their_groups_also_if_strict(
+    raw_dir: Path, tmp_path: Path
+) -> None:
     path = raw_dir / LABEL_MAP
     path.write_bytes(path.read_bytes() + b"5\tthrone\t5\n")
     edit_json(raw_dir / f"scans/{TRAIN}/{TRAIN}.aggregation.json", rename_first_group)
@@ -184,14 +197,20 @@ def test_scene_that_fails_for_want_of_an_alignment_has_no_identity_recorded(
     assert option in next(line for line in outcome.stderr.splitlines() if line.startswith("hint: "))
 
 
-def test_damaged_mesh_comes_with_the_command_that_downloads_it_again(raw_dir: Path, tmp_path: Path) -> None:
+def test_damaged_mesh_comes_with_the_command_that_downloads_it_again(
+    raw_dir: Path, tmp_path: Path
+) -> None:
     (raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply").write_bytes(b"")
     outcome = run_main("process", raw_dir, "-o", tmp_path / "new")
-    command = f"scannet-prep download --types _vh_clean_2.ply -o {raw_dir} --scenes {TRAIN} --verify"
+    command = (
+        f"scannet-prep download --types _vh_clean_2.ply -o {raw_dir} --scenes {TRAIN} --verify"
+    )
     assert f"hint: download it again: {command}\n" in outcome.stderr
 
 
-def test_a_bad_scene_stops_no_other_leaves_the_lists_and_can_be_tried_again(raw_dir: Path, out_dir: Path) -> None:
+def test_a_bad_scene_stops_no_other_leaves_the_lists_and_can_be_tried_again(
+    raw_dir: Path, out_dir: Path
+) -> None:
     path, before = raw_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply", digests(out_dir)
     whole = path.read_bytes()
     path.write_bytes(whole[:-500])
@@ -199,7 +218,9 @@ def test_a_bad_scene_stops_no_other_leaves_the_lists_and_can_be_tried_again(raw_
     assert (outcome.status, outcome.json["made"]) == (3, [TRAIN, TEST])
     (failure,) = outcome.json["failures"]
     assert failure["scene_id"] == VAL
-    assert failure["message"].startswith(f"{path}: is damaged or truncated ({len(whole) - 500:,} bytes): ")
+    assert failure["message"].startswith(
+        f"{path}: is damaged or truncated ({len(whole) - 500:,} bytes): "
+    )
     assert f"val/{VAL}.npz" not in digests(out_dir)  # the result of the good input no longer holds
     assert list(manifest_of(out_dir)["scenes"]) == [TRAIN, TEST]
     assert list(manifest_of(out_dir)["failures"]) == [VAL]
@@ -216,7 +237,9 @@ def test_a_bad_scene_stops_no_other_leaves_the_lists_and_can_be_tried_again(raw_
     assert outcome.stdout.count(command) == 1, "once for all that is missing"
 
 
-def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir: Path, out_dir: Path) -> None:
+def test_scene_folders_directly_below_are_found_and_stray_files_ignored(
+    raw_dir: Path, out_dir: Path
+) -> None:
     for stray in ("._scene0002_00", "tmp1234"):
         (raw_dir / "scans" / stray).write_bytes(b"")
     (raw_dir / f"scans/{TRAIN}/._{TRAIN}_vh_clean_2.ply").write_bytes(b"Mac OS X")
@@ -230,10 +253,15 @@ def test_scene_folders_directly_below_are_found_and_stray_files_ignored(raw_dir:
     assert outcome.status == 0
     assert outcome.json["raw_gone"] == [TRAIN, VAL]
     outcome = process(raw_dir / "scans_test", out_dir.with_name("new"), "--splits", "val")
-    assert (outcome.json["error"], "has 1 scenes, but none of val" in outcome.stderr) == ("UsageError", True)
+    assert (outcome.json["error"], "has 1 scenes, but none of val" in outcome.stderr) == (
+        "UsageError",
+        True,
+    )
 
 
-def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: Path, tmp_path: Path) -> None:
+def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(
+    raw_dir: Path, tmp_path: Path
+) -> None:
     write_scene(make_scene(UNLISTED, vertices=600), raw_dir)
     out_dir = tmp_path / "new"
     outcome = process(raw_dir, out_dir, "--scenes", UNLISTED)
@@ -242,7 +270,9 @@ def test_a_scene_in_no_official_list_needs_a_split_and_is_in_one_only(raw_dir: P
     for split, other in (("train", "val"), ("val", "test")):
         outcome = process(raw_dir, out_dir, "--scenes", UNLISTED, "--splits", split)
         assert (outcome.status, outcome.json["made"]) == (0, [UNLISTED])
-        assert process(raw_dir, out_dir, "--splits", other).status == 0  # where it is not named, it stays
+        assert (
+            process(raw_dir, out_dir, "--splits", other).status == 0
+        )  # where it is not named, it stays
         assert [path.parent.name for path in out_dir.rglob(f"{UNLISTED}.npz")] == [split]
         assert manifest_of(out_dir)["scenes"][UNLISTED]["split"] == split
 
@@ -263,7 +293,11 @@ def test_splits_scenes_and_limit_choose_and_a_dry_run_and_wrong_requests_write_n
         assert not (tmp_path / "new").exists()
     for line, status, message in (
         ("--jobs -1", 2, "'-1' is not a positive whole number"),
-        (f"--scenes {TEST} --splits train", 2, f"{TEST} is in the split test, but only train was asked for"),
+        (
+            f"--scenes {TEST} --splits train",
+            2,
+            f"{TEST} is in the split test, but only train was asked for",
+        ),
         ("--scenes scene0900_00", 2, "is in none of the official lists, and"),
         ("--scenes @nowhere.txt", 1, "nowhere.txt: no such file"),
         ("--scenes scene0002_00", 3, "has no folder scene0002_00"),
@@ -278,21 +312,30 @@ def test_splits_scenes_and_limit_choose_and_a_dry_run_and_wrong_requests_write_n
     assert not (tmp_path / "data").exists()
 
 
-def test_strict_makes_doubts_failures_and_counts_each_unknown_name_once(raw_dir: Path, out_dir: Path) -> None:
+def test_strict_makes_doubts_failures_and_counts_each_unknown_name_once(
+    raw_dir: Path, out_dir: Path
+) -> None:
     trash = {"id": 90, "label": "trashcan", "segments": []}
     path = raw_dir / f"scans/{TRAIN}/{TRAIN}.aggregation.json"
-    edit_json(path, lambda value: value["segGroups"].extend([trash, trash | {"id": 91, "segments": [0]}]))
+    edit_json(
+        path, lambda value: value["segGroups"].extend([trash, trash | {"id": 91, "segments": [0]}])
+    )
     outcome = process(raw_dir, out_dir)
     assert outcome.status == 0
     assert outcome.stderr.count("'trashcan'") == 1
     assert "groups left unlabeled: 2" in outcome.stderr
     for _ in range(2):  # an up-to-date file does not excuse it
         outcome = process(raw_dir, out_dir, "--strict")
-        assert (outcome.status, [item["scene_id"] for item in outcome.json["failures"]]) == (3, [TRAIN])
+        assert (outcome.status, [item["scene_id"] for item in outcome.json["failures"]]) == (
+            3,
+            [TRAIN],
+        )
         assert f"{TRAIN}.aggregation.json: raw category 'trashcan'" in outcome.stderr
 
 
-def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_no_half_file(whole_dir: Path, tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_no_half_file(
+    whole_dir: Path, tmp_path: Path
+) -> None:
     with limited(resource.RLIMIT_FSIZE, 6_000):
         outcome = process(whole_dir / "raw", tmp_path)
     assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
@@ -310,5 +353,9 @@ def test_what_cannot_go_well_is_refused_before_it_begins(
     assert (outcome.status, "is not a folder" in outcome.stderr) == (1, True)
     monkeypatch.setattr("scannet_prep.base.disk.RESERVE_BYTES", 1 << 60)
     outcome = process(raw_dir, tmp_path / "out")
-    assert (outcome.status, outcome.json["error"], " and a reserve of " in outcome.stderr) == (1, "DiskFullError", True)
+    assert (outcome.status, outcome.json["error"], " and a reserve of " in outcome.stderr) == (
+        1,
+        "DiskFullError",
+        True,
+    )
     assert not list(tmp_path.rglob("*.npz"))

@@ -60,7 +60,10 @@ def test_it_opens_by_one_request_and_reads_each_range_by_one(server: ReleaseServ
     assert source.read(*HERE) == part(*HERE)
     assert source.read(len(CONTENT) - 3, 100) == CONTENT[-3:]
     assert source.read(7, 0) == source.read(len(CONTENT), 4) == b""
-    ranges = [f"bytes={first}-{last}" for first, last in ((0, 0), (700_001, 1_600_000), (3_158_070, 3_158_072))]
+    ranges = [
+        f"bytes={first}-{last}"
+        for first, last in ((0, 0), (700_001, 1_600_000), (3_158_070, 3_158_072))
+    ]
     assert [request.range for request in server.requests(PATH)] == ranges
 
     for size in (0, 1):
@@ -72,7 +75,9 @@ def test_it_opens_by_one_request_and_reads_each_range_by_one(server: ReleaseServ
 PASSING = ["cut in the middle", "silence within the body", "trickle of content", "busy"]
 
 
-@pytest.mark.parametrize(("name", "etag"), [*zip(PASSING, [None, "weak", "strong", "weak"], strict=True)])
+@pytest.mark.parametrize(
+    ("name", "etag"), [*zip(PASSING, [None, "weak", "strong", "weak"], strict=True)]
+)
 def test_faults_that_pass_leave_no_trace(server: ReleaseServer, name: str, etag: Any) -> None:
     server.etag, server.has_last_modified = etag, False
     source = open_source(server)
@@ -94,7 +99,9 @@ def test_whatever_goes_wrong_twice_the_bytes_are_right(server: ReleaseServer, se
         assert source.read(*span) == part(*span)
 
 
-def test_what_is_more_than_was_asked_for_is_neither_waited_for_nor_taken_into_memory(server: ReleaseServer) -> None:
+def test_what_is_more_than_was_asked_for_is_neither_waited_for_nor_taken_into_memory(
+    server: ReleaseServer,
+) -> None:
     server.files[PATH] = bytes(64 << 20)
     server.faults = [at(PATH, then=RangesIgnored())]
     with pytest.raises(errors.TransferError, match="does not support ranges") as caught:
@@ -119,12 +126,16 @@ def test_what_is_more_than_was_asked_for_is_neither_waited_for_nor_taken_into_me
         ("strong", True, lambda content: content[:-1]),
     ],
 )
-def test_a_changed_file_is_an_error(server: ReleaseServer, etag: Any, has_last_modified: bool, change: Any) -> None:
+def test_a_changed_file_is_an_error(
+    server: ReleaseServer, etag: Any, has_last_modified: bool, change: Any
+) -> None:
     server.etag, server.has_last_modified = etag, has_last_modified
     source = open_source(server)
     server.forget()
     server.faults = [at(PATH, Cut(1_000))] if has_last_modified else []  # between two pieces
-    server.change = lambda request, content: change(content) if request.number > len(server.faults) else content
+    server.change = lambda request, content: (
+        change(content) if request.number > len(server.faults) else content
+    )
     with pytest.raises(errors.ArchiveError, match="was replaced") as caught:
         source.read(*HERE)
     assert caught.value.hint == "open it again"
@@ -138,7 +149,9 @@ def test_a_changed_file_is_an_error(server: ReleaseServer, etag: Any, has_last_m
         (403, errors.TransferError, ".netrc"),
     ],
 )
-def test_refusals_say_what_to_do_at_once(server: ReleaseServer, status: int, error: type, hint: str) -> None:
+def test_refusals_say_what_to_do_at_once(
+    server: ReleaseServer, status: int, error: type, hint: str
+) -> None:
     source = open_source(server)
     server.forget()
     server.faults = [at(PATH, then=Status(status))]
@@ -160,17 +173,23 @@ def test_refusals_say_what_to_do_at_once(server: ReleaseServer, status: int, err
         ],
     ],
 )
-def test_login_page_instead_of_the_archive_is_named_as_one(server: ReleaseServer, page: Any) -> None:
+def test_login_page_instead_of_the_archive_is_named_as_one(
+    server: ReleaseServer, page: Any
+) -> None:
     source = open_source(server)
     server.faults = [at(PATH, then=page)]
     for ask in (lambda: open_source(server), lambda: source.read(*HERE)):
-        with pytest.raises(errors.TransferError, match="sends a web page instead of the archive") as caught:
+        with pytest.raises(
+            errors.TransferError, match="sends a web page instead of the archive"
+        ) as caught:
             ask()
         assert "ranges" not in str(caught.value)
         assert "open the address in a browser" in caught.value.hint
 
 
-def test_a_server_that_is_gone_is_waited_for_a_while(server: ReleaseServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_is_gone_is_waited_for_a_while(
+    server: ReleaseServer, caplog: pytest.LogCaptureFixture
+) -> None:
     source = RangeSource(f"{server.origin}{PATH}?s3cret", policy=PATIENCE)
     server.faults = [at(PATH, None, None, Set(is_down=True))]
 
@@ -182,8 +201,12 @@ def test_a_server_that_is_gone_is_waited_for_a_while(server: ReleaseServer, capl
     threading.Thread(target=start_again, daemon=True).start()
     assert source.read(1, 9) == part(1, 9)
     assert source.read(*HERE) == part(*HERE)
-    messages = [record.getMessage() for record in caplog.records if record.name.startswith("scannet_prep")]
-    assert [message.partition(": ")[2].partition(" (")[0] for message in messages] == ["server down"]
+    messages = [
+        record.getMessage() for record in caplog.records if record.name.startswith("scannet_prep")
+    ]
+    assert [message.partition(": ")[2].partition(" (")[0] for message in messages] == [
+        "server down"
+    ]
     assert "s3cret" not in "".join(messages)
     server.stop()
     with pytest.raises(errors.ServerDownError, match="has served nothing for"):
@@ -192,7 +215,14 @@ def test_a_server_that_is_gone_is_waited_for_a_while(server: ReleaseServer, capl
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://h/a", "https:///a", "https://[::1", "https://h:port/a", "https://a:s3cret@[/?s3cret", "https://a..b/c"],
+    [
+        "ftp://h/a",
+        "https:///a",
+        "https://[::1",
+        "https://h:port/a",
+        "https://a:s3cret@[/?s3cret",
+        "https://a..b/c",
+    ],
 )
 def test_what_is_not_an_address_is_refused(url: str) -> None:
     with pytest.raises(errors.UsageError, match="is not an address") as caught:
@@ -204,7 +234,9 @@ def test_what_is_secret_in_an_address_is_sent_but_never_shown(server: ReleaseSer
     url = f"{server.origin.replace('://', '://anna:s3cret@')}{PATH}?X-Signature=s3cret#s3cret"
     source = RangeSource(url, policy=PATIENCE)
     assert source.read(*HERE) == part(*HERE)
-    assert {request.headers["authorization"] for request in server.requests(PATH)} == {"Basic YW5uYTpzM2NyZXQ="}
+    assert {request.headers["authorization"] for request in server.requests(PATH)} == {
+        "Basic YW5uYTpzM2NyZXQ="
+    }
     assert source.name == f"{server.origin}{PATH}?..."
     places = Redirect(f"{PATH}?token=s3cret"), Redirect(PATH, origin="ftp://anna:s3cret@host")
     for fault in (Status(404), RangesIgnored(), Cut(), *places, None):
@@ -230,7 +262,9 @@ def test_processes_share_no_connection(server: ReleaseServer, start_method: str)
     server.forget()
     context = multiprocessing.get_context(start_method)
     queue = context.SimpleQueue()
-    process = context.Process(target=read_in_process, args=(source, SPANS[1:5], queue))  # not pickled by fork
+    process = context.Process(
+        target=read_in_process, args=(source, SPANS[1:5], queue)
+    )  # not pickled by fork
     process.start()
     assert queue.get() == [part(*span) for span in SPANS[1:5]]
     process.join()

@@ -28,7 +28,9 @@ NEWLINES = (b"\n", b"\r\n", b"\r\r\n")
 )
 @settings(max_examples=40)
 def test_segments_agree_with_np_unique_on_both_ways_to_read_them(ids, space, newline) -> None:
-    found = tiny.read_bytes(read_segments, tiny.segments_file(tuple(ids), space=space, newline=newline))
+    found = tiny.read_bytes(
+        read_segments, tiny.segments_file(tuple(ids), space=space, newline=newline)
+    )
     raw_ids, indices = np.unique(np.array(ids, np.int64), return_inverse=True)
     assert found.raw_ids.tolist() == raw_ids.tolist()
     assert found.indices.tolist() == indices.tolist()
@@ -38,13 +40,16 @@ def test_segments_agree_with_np_unique_on_both_ways_to_read_them(ids, space, new
 
 def test_segment_indices_are_stored_in_the_smallest_type_that_holds_them() -> None:
     for count, dtype in ((65_536, np.uint16), (65_537, np.uint32)):
-        compact = tiny.read_bytes(read_segments, tiny.segments_file(tuple(range(count)))).compact_indices()
+        compact = tiny.read_bytes(
+            read_segments, tiny.segments_file(tuple(range(count)))
+        ).compact_indices()
         assert (compact.dtype, compact[-1]) == (dtype, count - 1)
 
 
 def test_groups_are_read_with_all_that_the_file_says() -> None:
     found = tiny.read_bytes(
-        read_aggregation, tiny.aggregation_file([*tiny.GROUPS, tiny.group("7", ["4", None, 5], "door", "9")])
+        read_aggregation,
+        tiny.aggregation_file([*tiny.GROUPS, tiny.group("7", ["4", None, 5], "door", "9")]),
     )
     assert found.scene_id == "scene0000_00"
     found_groups = [(item.id, item.object_id, item.raw_category) for item in found.groups]
@@ -56,13 +61,17 @@ def test_groups_are_read_with_all_that_the_file_says() -> None:
         assert (found.scene_id, found.groups) == ("", ())
     assert tiny.read_bytes(read_segments, b'{"segIndices": [0], "sceneId": null}').scene_id == ""
     # Ids may be strings of digits, and the scene may be prefixed.
-    segments = tiny.read_bytes(read_segments, b'{"sceneId": "scannet.scene0001_00", "segIndices": ["4", 4, 0]}')
+    segments = tiny.read_bytes(
+        read_segments, b'{"sceneId": "scannet.scene0001_00", "segIndices": ["4", 4, 0]}'
+    )
     assert (segments.scene_id, segments.indices.tolist()) == ("scene0001_00", [1, 1, 0])
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n", "\r"])
 def test_metadata_is_read_whatever_its_line_ends_and_blanks(newline: str) -> None:
-    data = tiny.info_file("", "  ", "sceneType = Bedroom / Hotel", "equation = a = b", "", newline=newline)
+    data = tiny.info_file(
+        "", "  ", "sceneType = Bedroom / Hotel", "equation = a = b", "", newline=newline
+    )
     found = tiny.read_bytes(read_scan_info, data)
     assert found.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
     assert found.axis_alignment.dtype == np.float64
@@ -73,15 +82,29 @@ def test_metadata_is_read_whatever_its_line_ends_and_blanks(newline: str) -> Non
 
 
 @pytest.mark.parametrize("parent", ["", "scans", "scans_test"])
-def test_scenes_are_found_in_each_layout_and_what_is_no_scene_is_passed_over(tmp_path: Path, parent: str) -> None:
-    for name in ("scene0000_01", "scene0000_00", "._scene0000_02", "tmp_scene", "scene12_00", "notes"):
+def test_scenes_are_found_in_each_layout_and_what_is_no_scene_is_passed_over(
+    tmp_path: Path, parent: str
+) -> None:
+    for name in (
+        "scene0000_01",
+        "scene0000_00",
+        "._scene0000_02",
+        "tmp_scene",
+        "scene12_00",
+        "notes",
+    ):
         (tmp_path / parent / name).mkdir(parents=True)
     found = find_raw_scenes(tmp_path)
     assert list(found) == ["scene0000_00", "scene0000_01"]
-    assert found["scene0000_00"].path(MESH) == tmp_path / parent / "scene0000_00/scene0000_00_vh_clean_2.ply"
+    assert (
+        found["scene0000_00"].path(MESH)
+        == tmp_path / parent / "scene0000_00/scene0000_00_vh_clean_2.ply"
+    )
 
 
-def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_none_at_all_is_an_error(tmp_path: Path) -> None:
+def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_none_at_all_is_an_error(
+    tmp_path: Path,
+) -> None:
     for folder in (tmp_path / "absent", tmp_path):
         with pytest.raises(MissingFileError) as caught:
             find_raw_scenes(folder)
@@ -126,7 +149,9 @@ def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(format_name: str, k
 
 @pytest.mark.parametrize("format_name", FORMATS)
 @pytest.mark.parametrize("label_type", ["ushort", "uchar", "int", "short"])
-def test_labels_mesh_is_read_with_labels_of_any_integer_type(format_name: str, label_type: str) -> None:
+def test_labels_mesh_is_read_with_labels_of_any_integer_type(
+    format_name: str, label_type: str
+) -> None:
     ply = Ply(format=format_name, labels=(0, 1, 40, 50, 100, 39), label_type=label_type)
     mesh = tiny.read_bytes(read_labels_mesh, ply.encode())
     assert mesh.positions.tolist() == [list(position) for position in ply.positions]
@@ -135,7 +160,9 @@ def test_labels_mesh_is_read_with_labels_of_any_integer_type(format_name: str, l
 
 @pytest.mark.parametrize("read", [read_mesh, count_elements])
 def test_labels_mesh_under_the_name_of_the_mesh_is_refused(read) -> None:
-    with pytest.raises(RawFileError, match=r"is a labels\.ply under the name of the mesh") as caught:
+    with pytest.raises(
+        RawFileError, match=r"is a labels\.ply under the name of the mesh"
+    ) as caught:
         tiny.read_bytes(read, Ply(labels=(0,) * 6).encode())
     assert "scannet-prep download" in caught.value.hint
 
@@ -159,7 +186,10 @@ NO_GROUPS = [
     ([tiny.group(True, [0], "chair")], r"got `bool` - at `\$\.segGroups\[0\]\.id`"),
     ([tiny.group(1, [0], "chair", "one")], r"at `\$\.segGroups\[0\]\.objectId`"),
     ([tiny.group(1, [0], 5)], r"got `int` - at `\$\.segGroups\[0\]\.label`"),
-    ([tiny.group(1, [0], "x" * 1_001)], r"`str` of length <= 1000 - at `\$\.segGroups\[0\]\.label`"),
+    (
+        [tiny.group(1, [0], "x" * 1_001)],
+        r"`str` of length <= 1000 - at `\$\.segGroups\[0\]\.label`",
+    ),
 ]
 NO_JSON_OBJECTS = [
     (b"", "is empty"),
@@ -169,12 +199,18 @@ NO_JSON_OBJECTS = [
     (b'{"a":' * 100_000, "is not JSON"),
     (b'{"a": "\xff"}', "is not JSON"),
     (b"[1, 2]", "Expected `object`, got `array`"),
-    (b'{"note": "segIndices", "params": {"segIndices": [1], "segGroups": []}}', "missing required field"),
+    (
+        b'{"note": "segIndices", "params": {"segIndices": [1], "segGroups": []}}',
+        "missing required field",
+    ),
 ]
 NO_METADATA = [
     (b"", "is empty"),
     (b"a = \xff", "is not text: byte 4 is 0xff"),
-    *((newline.join([b"a = 1", b"b = 2", b"nonsense", b""]), "line 3 reads 'nonsense'") for newline in NEWLINES),
+    *(
+        (newline.join([b"a = 1", b"b = 2", b"nonsense", b""]), "line 3 reads 'nonsense'")
+        for newline in NEWLINES
+    ),
     (tiny.info_file().decode().encode("utf-16-le"), "is not text"),
     (b"axisAlignment = 1 0\naxisAlignment = 2 0\n", "has two different values for axisAlignment"),
     (b"axisAlignment = " + b"1 " * 15, "axisAlignment has 15 values"),
@@ -210,19 +246,43 @@ DAMAGED_MESHES = [
     (Ply().encode()[:-1], f"truncated .{SIZE - 1} bytes.: element 'face'"),
     (Ply().encode()[:300], "truncated .300 bytes.: element 'vertex'"),
     (Ply(tail=b"\n").encode(), f"has {SIZE + 1} bytes, but its header accounts for {SIZE}"),
-    (Ply(counts={"vertex": 10**15}).encode(), "its header counts 1000000000000000 x vertex, but it has "),
+    (
+        Ply(counts={"vertex": 10**15}).encode(),
+        "its header counts 1000000000000000 x vertex, but it has ",
+    ),
     (Ply(comments=("element vertex 2",)).encode(), "two elements with same name"),
     (Ply().encode().replace(b"float z", b"float w"), "no property z; they have x, y, w"),
     (Ply(format=TEXT).encode().replace(b"130", b"13O"), "is damaged"),
     (Ply(format=TEXT).encode()[:-3], "is damaged"),
     (Ply().encode().replace(b"end_header\n", b"end_headerX\n"), "has no line end_header in"),
-    (Ply(format=TEXT).encode().replace(b"\n3 0 1 2", b"\n-3 0 1 2"), "is damaged|is not a triangle"),
-    (Ply(count_type="char").encode().replace(b"\x03\0\0\0\0\1", b"\xfd\0\0\0\0\1"), "face 0 is not a triangle"),
-    (Ply(comments=("comment " + "x" * 70_000,)).encode(), "has no line end_header in its first 65,536 bytes"),
-    (b"ply\nformat binary_little_endian 1.0\nelement vertex 5\nend_header\n", "without any property"),
-    (Ply().encode().replace(b"end_", b"property list uchar int vertex_index\nend_"), "has two lists of faces"),
-    (Ply(format=TEXT, tail=b" " * MAX_UNMAPPED_BYTES).encode(), "PLY file of text .* at most 10,000,000"),
-    (Ply(vertex_list="near", tail=b" " * MAX_UNMAPPED_BYTES).encode(), "lists other than .* at most 10,000,000"),
+    (
+        Ply(format=TEXT).encode().replace(b"\n3 0 1 2", b"\n-3 0 1 2"),
+        "is damaged|is not a triangle",
+    ),
+    (
+        Ply(count_type="char").encode().replace(b"\x03\0\0\0\0\1", b"\xfd\0\0\0\0\1"),
+        "face 0 is not a triangle",
+    ),
+    (
+        Ply(comments=("comment " + "x" * 70_000,)).encode(),
+        "has no line end_header in its first 65,536 bytes",
+    ),
+    (
+        b"ply\nformat binary_little_endian 1.0\nelement vertex 5\nend_header\n",
+        "without any property",
+    ),
+    (
+        Ply().encode().replace(b"end_", b"property list uchar int vertex_index\nend_"),
+        "has two lists of faces",
+    ),
+    (
+        Ply(format=TEXT, tail=b" " * MAX_UNMAPPED_BYTES).encode(),
+        "PLY file of text .* at most 10,000,000",
+    ),
+    (
+        Ply(vertex_list="near", tail=b" " * MAX_UNMAPPED_BYTES).encode(),
+        "lists other than .* at most 10,000,000",
+    ),
     (
         Ply(format=TEXT, counts={"vertex": 500_000}, tail=b"1\n" * 500_000).encode(),
         "and 500,004 rows, expected at most 10,000,000 and 500,000",
@@ -240,7 +300,10 @@ ERRORS = {
 @pytest.mark.parametrize(
     ("read", "data", "problem"),
     [
-        *((read_segments, f'{{"segIndices": {ids}}}'.encode(), "scene0000_00") for ids in NO_SEGMENT_IDS),
+        *(
+            (read_segments, f'{{"segIndices": {ids}}}'.encode(), "scene0000_00")
+            for ids in NO_SEGMENT_IDS
+        ),
         *((read_aggregation, tiny.aggregation_file(groups), place) for groups, place in NO_GROUPS),
         *((read, *case) for read in (read_segments, read_aggregation) for case in NO_JSON_OBJECTS),
         *((read_scan_info, *case) for case in NO_METADATA),

@@ -26,7 +26,9 @@ from scannet_prep.synthetic import write_release
 REPOSITORY_DIR = Path(__file__).parent.parent
 PAGE_PATHS = (REPOSITORY_DIR / "README.md", *REPOSITORY_DIR.glob("docs/*.md"))
 PAGES = {path.relative_to(REPOSITORY_DIR).as_posix(): path.read_text() for path in PAGE_PATHS}
-BLOCK = re.compile(r"^(<!-- not run: .+ -->\n)?```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^(<!-- not run: .+ -->\n)?```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
 TRAIN = ("scene0191_00", "scene0119_00", "scene0230_00", "scene0528_00")
 SCENES = (*TRAIN, "scene0568_00", "scene0568_01", "scene0707_00")
 
@@ -54,7 +56,11 @@ def find_commands(block: str) -> Iterator[list[str]]:
 
 def find_anchors(text: str) -> set[str]:
     """Anchors of the headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    headings = re.findall(
+        r"^#+ (.+)$",
+        re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE),
+        re.MULTILINE,
+    )
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -72,9 +78,13 @@ def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_python_examples_of_a_page_run(page: str, release_dir: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(release_dir, tmp_path / "here")
     for block in find_blocks(page, "python"):
-        packages = re.findall(r"^(?:import|from) (torch|fsspec|h5py|webdataset)\b", block, re.MULTILINE)
+        packages = re.findall(
+            r"^(?:import|from) (torch|fsspec|h5py|webdataset)\b", block, re.MULTILINE
+        )
         if "torch" in packages:
-            assert "PATH, CHECKPOINT" in block, "test_distributed.py runs only these, where torch is there already"
+            assert "PATH, CHECKPOINT" in block, (
+                "test_distributed.py runs only these, where torch is there already"
+            )
         elif all(map(importlib.util.find_spec, packages)):
             (directory / "example.py").write_text(block)
             done = run_words(PYTHON, "-W", "error", "example.py", cwd=directory)
@@ -91,7 +101,15 @@ def test_commands_of_all_pages_are_accepted_by_the_parser() -> None:
 def test_commands_of_the_readme_work_in_the_order_shown(tmp_path: Path) -> None:
     write_release(tmp_path / "data/ScanNet", SCENES[::2], vertices=600)
     commands = [words for block in find_blocks("README.md", "sh") for words in find_commands(block)]
-    assert {words[0] for words in commands} >= {"download", "process", "pack", "verify", "info", "evaluate", "submit"}
+    assert {words[0] for words in commands} >= {
+        "download",
+        "process",
+        "pack",
+        "verify",
+        "info",
+        "evaluate",
+        "submit",
+    }
     for words in commands:
         if words[0] in {"submit", "doctor"}:
             continue  # takes predictions of all 100 test scenes only; says what is wrong with this machine
@@ -106,7 +124,9 @@ def test_commands_of_the_readme_work_in_the_order_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_of_a_page_lead_somewhere_and_readme_is_short_and_links_it(page: str) -> None:
-    assert f"]({page}" in PAGES["README.md"] if page != "README.md" else PAGES[page].count("\n") <= 200
+    assert (
+        f"]({page}" in PAGES["README.md"] if page != "README.md" else PAGES[page].count("\n") <= 200
+    )
     for link in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
         if not link.startswith("https://"):
             name, _, anchor = link.partition("#")
@@ -115,9 +135,14 @@ def test_links_of_a_page_lead_somewhere_and_readme_is_short_and_links_it(page: s
             assert not anchor or anchor in find_anchors(target.read_text()), f"{page}: {link}"
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse lays its help out in another way from 3.13 on")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="argparse lays its help out in another way from 3.13 on"
+)
 def test_page_of_commands_shows_the_live_help_texts() -> None:
-    assert runpy.run_path(str(REPOSITORY_DIR / "tools/update_docs"))["make_page"]() == PAGES["docs/commands.md"]
+    assert (
+        runpy.run_path(str(REPOSITORY_DIR / "tools/update_docs"))["make_page"]()
+        == PAGES["docs/commands.md"]
+    )
 
 
 def test_every_command_and_public_name_is_documented() -> None:

@@ -32,7 +32,9 @@ HAS_REAL_DATA = (REAL_DIR / "scans" / SCENE_ID).is_dir()
 
 pytestmark = [
     pytest.mark.realdata,
-    pytest.mark.skipif(not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA holds no scans/scene0000_00"),
+    pytest.mark.skipif(
+        not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA holds no scans/scene0000_00"
+    ),
 ]
 
 
@@ -40,8 +42,14 @@ def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path: Path) ->
     raw = RawScene(SceneId(SCENE_ID), tmp_path / "raw/scans")
     shutil.copytree(REAL_DIR / "scans" / SCENE_ID, raw.directory)
     mesh = read_mesh(raw.path(MESH))
-    groups = annotate(read_segments(raw.path(SEGMENTS)), read_aggregation(raw.path(AGGREGATION)), builtin_label_map())
-    v1_labels = np.where(groups.scannet_ids > 40, 0, groups.scannet_ids)  # the ids that could be nyu40 ids
+    groups = annotate(
+        read_segments(raw.path(SEGMENTS)),
+        read_aggregation(raw.path(AGGREGATION)),
+        builtin_label_map(),
+    )
+    v1_labels = np.where(
+        groups.scannet_ids > 40, 0, groups.scannet_ids
+    )  # the ids that could be nyu40 ids
     ply = b"".join(encode_ply("v1", mesh.positions, mesh.colors, mesh.faces, v1_labels))
     raw.path(LABELS_MESH).write_bytes(ply)
     report = run(plan(tmp_path / "raw", tmp_path / "out", ProcessOptions(labels_from="ply")))
@@ -54,9 +62,14 @@ def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path: Path) ->
 def test_the_processed_scene_agrees_with_the_oracles(is_200: bool, tmp_path: Path) -> None:
     report = run(plan(REAL_DIR, tmp_path, ProcessOptions(scannet200=is_200, align_axis=is_200)))
     assert (report.made, report.kept, report.failures) == ((SCENE_ID,), (), ())
-    unknown = (("'trashcan' (did you mean 'trash can'?)", 3), ("'dishrack' (did you mean 'dish rack'?)", 1))
+    unknown = (
+        ("'trashcan' (did you mean 'trash can'?)", 3),
+        ("'dishrack' (did you mean 'dish rack'?)", 1),
+    )
     expected = [SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, count) for name, count in unknown]
-    assert [(item.text, item.scenes) for item in report.warnings] == [(item.text, (SCENE_ID,)) for item in expected]
+    assert [(item.text, item.scenes) for item in report.warnings] == [
+        (item.text, (SCENE_ID,)) for item in expected
+    ]
     path = tmp_path / "train" / f"{SCENE_ID}.npz"
     assert report.size_bytes == path.stat().st_size <= 23 * 81_369  # bytes for each vertex
     scene, raw = read_processed(path), find_raw_scenes(REAL_DIR)[SceneId(SCENE_ID)]
@@ -74,7 +87,11 @@ def test_the_processed_scene_agrees_with_the_oracles(is_200: bool, tmp_path: Pat
     assert (scene.stored_labels == np.array(labels)[place]).all()
     mesh = read_mesh(raw.path(MESH))
     assert (scene.colors == mesh.colors).all()
-    exact = np.array(oracles.aligned_points(mesh.positions.tolist(), scene.axis_alignment if is_200 else np.eye(4)))
+    exact = np.array(
+        oracles.aligned_points(
+            mesh.positions.tolist(), scene.axis_alignment if is_200 else np.eye(4)
+        )
+    )
     assert scene.points.tobytes() == exact.astype(np.float32).tobytes()
     normals = np.array(oracles.vertex_normals(exact.tolist(), mesh.faces.tolist()))
     assert np.abs(scene.normals.astype(np.float64) - normals).max() < 2**-11

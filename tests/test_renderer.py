@@ -14,7 +14,13 @@ from tiny import process_tiny
 from scannet_prep import SCANNET20, ScanNetPrepError
 from scannet_prep.view import raster
 from scannet_prep.view.camera import FILLED, Camera, Projected
-from scannet_prep.view.coloring import Coloring, ViewedScene, color_instances, color_labels, view_scene
+from scannet_prep.view.coloring import (
+    Coloring,
+    ViewedScene,
+    color_instances,
+    color_labels,
+    view_scene,
+)
 from scannet_prep.view.png import draw_text, encode_png, measure_text
 from scannet_prep.view.raster import Seen, draw_points, draw_triangles
 from scannet_prep.view.renderer import BACKGROUNDS, PictureOptions, render_scene
@@ -28,14 +34,20 @@ def make_scene(points: Any, colors: Any, faces: Any = None, normals: Any = None)
     points, colors = np.array(points, np.float32), np.array(colors, np.uint8)
     faces = None if faces is None else np.array(faces, np.int32)
     normals = None if normals is None else np.array(normals, np.float32)
-    return ViewedScene("scene", "", "", points, normals, faces, {"rgb": Coloring("rgb", "", colors)})
+    return ViewedScene(
+        "scene", "", "", points, normals, faces, {"rgb": Coloring("rgb", "", colors)}
+    )
 
 
-def make_projected(generator: np.random.Generator, count: int, width: int, height: int) -> Projected:
+def make_projected(
+    generator: np.random.Generator, count: int, width: int, height: int
+) -> Projected:
     """Points in and around a picture."""
     x, y = generator.uniform(-5, width + 5, count), generator.uniform(-5, height + 5, count)
     nearness, scale = generator.uniform(0.1, 2, count), generator.uniform(0, 12, count)
-    return Projected(*(array.astype(np.float32) for array in (x, y, nearness, scale)), np.zeros(3, np.float32))
+    return Projected(
+        *(array.astype(np.float32) for array in (x, y, nearness, scale)), np.zeros(3, np.float32)
+    )
 
 
 def spread(seen: Seen, values: Any, width: int, height: int) -> np.ndarray:
@@ -77,20 +89,27 @@ def test_projection_agrees_with_one_point_at_a_time() -> None:
             99.5 - np.dot(point - found.position, up) * pixels,
         )
         assert (found.x[index], found.y[index]) == pytest.approx((x, y), abs=0.01)
-        assert (1 / found.nearness[index], found.scale[index]) == pytest.approx((distance, pixels), rel=1e-4)
+        assert (1 / found.nearness[index], found.scale[index]) == pytest.approx(
+            (distance, pixels), rel=1e-4
+        )
 
 
 @pytest.mark.parametrize(("width", "height"), [(300, 200), (100, 400)])
 def test_what_is_shown_fills_the_picture_and_stays_inside(width: int, height: int) -> None:
     points = np.random.default_rng(2).normal(size=(500, 3)).astype(np.float32) * 5
     found = Camera(10, 50).project(points, width, height)
-    reach = [np.abs(axis - size / 2 + 0.5).max() / size * 2 for axis, size in ((found.x, width), (found.y, height))]
+    reach = [
+        np.abs(axis - size / 2 + 0.5).max() / size * 2
+        for axis, size in ((found.x, width), (found.y, height))
+    ]
     assert max(reach) == pytest.approx(FILLED, rel=1e-3)
 
 
 @pytest.mark.parametrize("points", [[[1, 2, 3]], [[1, 2, 3]] * 5, [[0, 0, 0], [0, 0, 5]]])
 def test_scenes_without_an_extent_are_drawn(points: Any) -> None:
-    image = render_scene(make_scene(points, [RED] * len(points)), "rgb", PictureOptions(60, 40, TOP, **PLAIN))
+    image = render_scene(
+        make_scene(points, [RED] * len(points)), "rgb", PictureOptions(60, 40, TOP, **PLAIN)
+    )
     assert tuple(image[20, 30]) == RED or tuple(image[19, 29]) == RED
 
 
@@ -99,7 +118,10 @@ def test_squares_agree_with_loops_over_pixels() -> None:
     points = make_projected(np.random.default_rng(3), count, width, height)
     shown = np.random.default_rng(4).random(count) < 0.8
     seen = draw_points(points, shown, 1 / raster.SPREAD, width, height)
-    sides = [next(side for side in raster._SIDES if side >= min(64, max(1, np.ceil(scale)))) for scale in points.scale]
+    sides = [
+        next(side for side in raster._SIDES if side >= min(64, max(1, np.ceil(scale))))
+        for scale in points.scale
+    ]
     expected = np.full((height, width), -1.0)
     for row in range(height):
         for column in range(width):
@@ -115,7 +137,9 @@ def test_squares_agree_with_loops_over_pixels() -> None:
 
 
 @pytest.mark.parametrize(("size", "at_a_time"), [(4, 1 << 14), (40, 70)])
-def test_triangles_agree_with_loops_over_pixels(size: int, at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triangles_agree_with_loops_over_pixels(
+    size: int, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pixels whose middle is on an edge are left out: they may go to either side."""
     monkeypatch.setattr(raster, "_MAX_TESTS", at_a_time)
     generator, width, height, count = np.random.default_rng(5), 20, 16, 25
@@ -144,17 +168,27 @@ def test_triangles_agree_with_loops_over_pixels(size: int, at_a_time: int, monke
                 compared += 1
                 if expected >= 0:  # as perspective has it: 1 / nearness is linear in space
                     face = faces[expected // 3]
-                    inner = np.linalg.solve(np.array([x[face], y[face], [1, 1, 1]]), [column, row, 1]) * nearness[face]
-                    assert depth[row, column] == pytest.approx(inner @ nearness[face] / inner.sum(), rel=1e-3)
+                    inner = (
+                        np.linalg.solve(np.array([x[face], y[face], [1, 1, 1]]), [column, row, 1])
+                        * nearness[face]
+                    )
+                    assert depth[row, column] == pytest.approx(
+                        inner @ nearness[face] / inner.sum(), rel=1e-3
+                    )
     assert compared > width * height // 2
 
 
 def test_triangles_side_by_side_leave_no_gap() -> None:
     across, along = np.meshgrid(np.linspace(0, 3, 40), np.linspace(0, 2, 30))
-    points = np.stack([across.ravel(), along.ravel(), np.sin(5 * across + along).ravel() / 50], axis=1)
+    points = np.stack(
+        [across.ravel(), along.ravel(), np.sin(5 * across + along).ravel() / 50], axis=1
+    )
     corner = (np.arange(29)[:, None] * 40 + np.arange(39)).ravel()
     faces = np.concatenate(
-        [np.stack([corner, corner + 1, corner + 41], 1), np.stack([corner, corner + 41, corner + 40], 1)]
+        [
+            np.stack([corner, corner + 1, corner + 41], 1),
+            np.stack([corner, corner + 41, corner + 40], 1),
+        ]
     )
     scene = make_scene(points, np.tile(RED, (len(points), 1)), faces)
     image = render_scene(scene, "rgb", PictureOptions(300, 200, TOP, **PLAIN))
@@ -177,11 +211,17 @@ def test_nearer_surfaces_hide_farther_ones_in_points_and_in_meshes() -> None:
     points = np.concatenate([np.c_[square * 3, [0] * 4], np.c_[square + 1, [1] * 4]])
     faces = [[0, 1, 2], [0, 2, 3], [4, 5, 6], [4, 6, 7]]
     colors = [RED] * 4 + [BLUE] * 4
-    image = render_scene(make_scene(points, colors, faces), "rgb", PictureOptions(90, 90, TOP, **PLAIN))
+    image = render_scene(
+        make_scene(points, colors, faces), "rgb", PictureOptions(90, 90, TOP, **PLAIN)
+    )
     assert (tuple(image[45, 45]), tuple(image[80, 45]), tuple(image[45, 80])) == (BLUE, RED, RED)
-    below = render_scene(make_scene(points, colors, np.array(faces)[:, ::-1]), "rgb", PictureOptions(90, 90, TOP))
+    below = render_scene(
+        make_scene(points, colors, np.array(faces)[:, ::-1]), "rgb", PictureOptions(90, 90, TOP)
+    )
     assert (below[20:] == 255).all()  # from behind
-    image = render_scene(make_scene(points, colors), "rgb", PictureOptions(90, 90, Camera(0, -90), **PLAIN))
+    image = render_scene(
+        make_scene(points, colors), "rgb", PictureOptions(90, 90, Camera(0, -90), **PLAIN)
+    )
     assert tuple(image[45, 45]) != BLUE  # from below, the lower one is the nearer
 
 
@@ -200,14 +240,23 @@ def test_colours_of_the_scan_are_blended_and_those_of_classes_are_not() -> None:
     assert len(np.unique(render_scene(smooth, "rgb", options).reshape(-1, 3), axis=0)) > 100
     coloring = color_labels(np.array([0, 1, -1]), SCANNET20)
     scene = ViewedScene("s", "", "", smooth.points, None, smooth.faces, {"scannet20": coloring})
-    found = {tuple(color) for color in render_scene(scene, "scannet20", options).reshape(-1, 3).tolist()}
+    found = {
+        tuple(color) for color in render_scene(scene, "scannet20", options).reshape(-1, 3).tolist()
+    }
     assert found == {*(item.color for item in coloring.categories), (255, 255, 255)}
 
 
 def test_light_changes_classes_and_leaves_the_colours_of_the_scan(tmp_path: Any) -> None:
     scene, options = view_scene(process_tiny(tmp_path)), PictureOptions(80, 60, **PLAIN)
-    for name, changes in (("scannet20", True), ("instances", True), ("rgb", False), ("normals", False)):
-        exact, lit = (render_scene(item, name, options) for item in (replace(scene, normals=None), scene))
+    for name, changes in (
+        ("scannet20", True),
+        ("instances", True),
+        ("rgb", False),
+        ("normals", False),
+    ):
+        exact, lit = (
+            render_scene(item, name, options) for item in (replace(scene, normals=None), scene)
+        )
         assert np.array_equal(exact[lit != 255], lit[lit != 255]) is not changes
         assert (lit <= exact).all() or not changes
 
@@ -228,17 +277,24 @@ def find_places(image: np.ndarray, top: int, text: str) -> list[int]:
 def test_legend_has_a_square_a_name_and_a_share_for_each_category() -> None:
     labels = np.repeat([2, 0, -1], [60, 30, 10])
     points = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
-    scene = ViewedScene("scene0000_00", "", "", points, None, None, {"scannet20": color_labels(labels, SCANNET20)})
+    scene = ViewedScene(
+        "scene0000_00", "", "", points, None, None, {"scannet20": color_labels(labels, SCANNET20)}
+    )
     image = render_scene(scene, "scannet20", PictureOptions(400, 300))
     for row, text in enumerate(("cabinet", "wall", "unlabeled")):
         (left,) = find_places(image, 8 + 11 * row, text)
-        assert tuple(image[8 + 11 * row, left - 11]) == scene.colorings["scannet20"].categories[row].color
+        assert (
+            tuple(image[8 + 11 * row, left - 11])
+            == scene.colorings["scannet20"].categories[row].color
+        )
     assert find_places(image, 8, "60.0%") == [392 - measure_text("60.0%")]
 
 
 def test_legend_says_how_many_more_there_are_and_narrow_pictures_have_none() -> None:
     coloring = color_instances(np.arange(100))
-    scene = ViewedScene("s", "", "", np.zeros((100, 3), np.float32), None, None, {"instances": coloring})
+    scene = ViewedScene(
+        "s", "", "", np.zeros((100, 3), np.float32), None, None, {"instances": coloring}
+    )
     image = render_scene(scene, "instances", PictureOptions(400, 300))
     assert len(find_places(image, 8 + 11 * 24, "and 76 more")) == 1
     narrow = render_scene(scene, "instances", PictureOptions(100, 300))
@@ -248,7 +304,9 @@ def test_legend_says_how_many_more_there_are_and_narrow_pictures_have_none() -> 
 def test_letters_are_those_of_the_font_and_others_are_question_marks() -> None:
     image = np.zeros((8, 5, 3), np.uint8)
     draw_text(image, 0, 0, "L", (255, 255, 255))
-    assert ["".join("#" if item else "." for item in row) for row in image[..., 0]] == ["#...."] * 6 + [
+    assert ["".join("#" if item else "." for item in row) for row in image[..., 0]] == [
+        "#...."
+    ] * 6 + [
         "#####",
         ".....",
     ]

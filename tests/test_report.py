@@ -30,19 +30,29 @@ def report(*words: str | Path) -> Outcome:
     return run_main("report", *words)
 
 
-def make_plane(tilt_deg: float, turn_deg: float, height_m: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def make_plane(
+    tilt_deg: float, turn_deg: float, height_m: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points, normals and nyu40 ids of a floor of 4 x 4 m and a wall, turned about z after the floor was tilted."""
     x, y = (axis.ravel() for axis in np.meshgrid(np.linspace(-2, 2, 30), np.linspace(-2, 2, 30)))
     floor = np.stack([x, y, np.tan(np.radians(tilt_deg)) * x + height_m], axis=1)
     wall = np.stack([x, np.full_like(x, 2), y + 2], axis=1)
     angle = np.radians(turn_deg)
-    turn = np.array([[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]])
+    turn = np.array(
+        [[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]]
+    )
     normals = np.repeat([[0, 0, 1], [0, -1, 0]], 900, axis=0)
     points = np.concatenate([floor, wall]) @ turn.T
-    return points.astype(np.float32), (normals @ turn.T).astype(np.float16), np.repeat([2, 1], 900).astype(np.uint8)
+    return (
+        points.astype(np.float32),
+        (normals @ turn.T).astype(np.float16),
+        np.repeat([2, 1], 900).astype(np.uint8),
+    )
 
 
-@pytest.mark.parametrize(("tilt", "turn", "height"), [(0, 0, 0), (4, 0, 0.3), (1.5, 7, -1), (30, -20, 0)])
+@pytest.mark.parametrize(
+    ("tilt", "turn", "height"), [(0, 0, 0), (4, 0, 0.3), (1.5, 7, -1), (30, -20, 0)]
+)
 def test_tilt_of_floor_and_turn_of_walls_are_those_that_the_room_was_made_with(
     tilt: float, turn: float, height: float
 ) -> None:
@@ -54,8 +64,12 @@ def test_tilt_of_floor_and_turn_of_walls_are_those_that_the_room_was_made_with(
 
 def test_floor_is_measured_in_the_aligned_frame_and_without_what_lies_off_it() -> None:
     points, normals, ids = make_plane(0, 0, 0)
-    points[:60, 2] += np.linspace(0.3, 1.5, 60, dtype=np.float32)  # labeled as floor, on one side of the room
-    assert measure_scene(points, normals, ids, np.eye(4)).floor_tilt_deg == pytest.approx(0, abs=0.05)
+    points[:60, 2] += np.linspace(
+        0.3, 1.5, 60, dtype=np.float32
+    )  # labeled as floor, on one side of the room
+    assert measure_scene(points, normals, ids, np.eye(4)).floor_tilt_deg == pytest.approx(
+        0, abs=0.05
+    )
     tilted = np.array([[0.8, 0, -0.6, 0], [0, 1, 0, 0], [0.6, 0, 0.8, 2], [0, 0, 0, 1]])
     scan = (np.c_[points, np.ones(len(points))] @ np.linalg.inv(tilted).T)[:, :3].astype(np.float32)
     found = measure_scene(scan, normals @ tilted[:3, :3], ids, tilted)
@@ -66,10 +80,15 @@ def test_floor_is_measured_in_the_aligned_frame_and_without_what_lies_off_it() -
 def test_sizes_are_counted_by_hand_and_too_few_vertices_tell_nothing_of_the_floor() -> None:
     points = np.array([[0, 0, 0], [0.05, 0.05, 3], [0.25, 0, 1], [1.01, 2.01, -1]], np.float32)
     ids = np.full(4, 2, np.uint8)
-    assert measure_scene(points, np.zeros((4, 3)), ids, np.eye(4)) == SceneMeasures(1.01, 2.01, 4.0, 0.03)
+    assert measure_scene(points, np.zeros((4, 3)), ids, np.eye(4)) == SceneMeasures(
+        1.01, 2.01, 4.0, 0.03
+    )
     line = np.zeros((500, 3), np.float32)
     line[:, 0] = np.linspace(0, 5, 500)
-    assert measure_scene(line, np.zeros((500, 3)), np.full(500, 2, np.uint8), np.eye(4)).floor_tilt_deg is None
+    assert (
+        measure_scene(line, np.zeros((500, 3)), np.full(500, 2, np.uint8), np.eye(4)).floor_tilt_deg
+        is None
+    )
 
 
 def test_figures_of_a_tiny_scene_are_those_counted_by_hand(tmp_path: Path) -> None:
@@ -83,7 +102,14 @@ def test_figures_of_a_tiny_scene_are_those_counted_by_hand(tmp_path: Path) -> No
     assert [classes["floor"][key] for key in columns[2:5]] == [2, 0, 1]
     assert sum(item["train"] + item["val"] for item in found["label_sets"]["ScanNet200"]) == 5
     (scene,) = found["table"]
-    assert [scene[key] for key in ("scene", "vertices", "x_m", "y_m", "z_m", "area_m2")] == [SCENE_ID, 6, 1, 1, 1, 0.04]
+    assert [scene[key] for key in ("scene", "vertices", "x_m", "y_m", "z_m", "area_m2")] == [
+        SCENE_ID,
+        6,
+        1,
+        1,
+        1,
+        0.04,
+    ]
     assert scene["floor_tilt_deg"] is None
     assert found["measures"]["labeled"] == {"min": 0.8333, "median": 0.8333, "max": 0.8333}
 
@@ -91,17 +117,24 @@ def test_figures_of_a_tiny_scene_are_those_counted_by_hand(tmp_path: Path) -> No
 def test_distribution_counts_vertices_by_split_and_leaves_test_out(whole_dir: Path) -> None:
     found = tables.distribution(whole_dir / "processed", SCANNET20)
     scenes = {
-        split: read_processed(next((whole_dir / "processed" / split).glob("*.npz"))) for split in ("train", "val")
+        split: read_processed(next((whole_dir / "processed" / split).glob("*.npz")))
+        for split in ("train", "val")
     }
     for split, scene in scenes.items():
-        assert found[split].tolist() == [np.count_nonzero(scene.labels == train_id) for train_id in range(20)]
-    assert found.share.sum() == pytest.approx(sum(np.count_nonzero(it.labels >= 0) for it in scenes.values()) / 1200)
+        assert found[split].tolist() == [
+            np.count_nonzero(scene.labels == train_id) for train_id in range(20)
+        ]
+    assert found.share.sum() == pytest.approx(
+        sum(np.count_nonzero(it.labels >= 0) for it in scenes.values()) / 1200
+    )
 
 
 def test_folder_archive_and_raw_tree_of_the_same_scenes_have_the_same_figures(
     whole_dir: Path, packed_dir: Path
 ) -> None:
-    folder, raw = (report(whole_dir / name, "--json").json["report"] for name in ("processed", "raw"))
+    folder, raw = (
+        report(whole_dir / name, "--json").json["report"] for name in ("processed", "raw")
+    )
     assert folder["label_sets"] == raw["label_sets"]
     columns = [key for key in folder["table"][0] if key != "size_bytes"]
     rows = [[[row[key] for key in columns] for row in found["table"]] for found in (folder, raw)]
@@ -117,7 +150,24 @@ def test_scenes_that_stand_out_are_named_with_the_reason(out_dir: Path, tmp_path
     write_release(tmp_path / "raw", [TRAIN], vertices=2000)
     info = raw_file(tmp_path / "raw", ".txt")
     angle = np.radians(8)
-    tilted = [1, 0, 0, 0, 0, np.cos(angle), -np.sin(angle), 0, 0, np.sin(angle), np.cos(angle), 0, 0, 0, 0, 1]
+    tilted = [
+        1,
+        0,
+        0,
+        0,
+        0,
+        np.cos(angle),
+        -np.sin(angle),
+        0,
+        0,
+        np.sin(angle),
+        np.cos(angle),
+        0,
+        0,
+        0,
+        0,
+        1,
+    ]
     text = " ".join(f"{number:.6f}" for number in tilted)
     info.write_text(re.sub("axisAlignment = .*", f"axisAlignment = {text}", info.read_text()))
     found = report(tmp_path / "raw", "--json").json["report"]
@@ -173,7 +223,10 @@ def test_scales_begin_and_end_at_round_numbers_around_all_values() -> None:
     assert AxisScale.over([20, 3000], 300, is_log=True)(100) == 100
     assert AxisScale.over([5, 5], 100).ticks[0] <= 5 < AxisScale.over([5, 5], 100).ticks[-1]
     bars = draw_histogram([1, 2, 3, 10, 100], "things", is_log=True).iter("rect")
-    assert sum(int((bar[0].text or "").rpartition(" ")[2]) for bar in bars if bar.get("height") != "0") == 5
+    assert (
+        sum(int((bar[0].text or "").rpartition(" ")[2]) for bar in bars if bar.get("height") != "0")
+        == 5
+    )
 
 
 @pytest.fixture
@@ -187,10 +240,18 @@ def compare(here: Path, there: Path) -> tuple[int, Any]:
     return outcome.status, outcome.json.get("comparison", outcome.json)
 
 
-def test_copies_archives_and_their_manifests_hold_the_same_data(whole_dir: Path, packed_dir: Path, other: Path) -> None:
+def test_copies_archives_and_their_manifests_hold_the_same_data(
+    whole_dir: Path, packed_dir: Path, other: Path
+) -> None:
     here, archive = whole_dir / "processed", packed_dir / "processed.tar.zst"
     manifest = other / "manifest.json"
-    for mine, theirs in ((here, archive), (here, manifest), (here, other), (manifest, archive), (manifest, manifest)):
+    for mine, theirs in (
+        (here, archive),
+        (here, manifest),
+        (here, other),
+        (manifest, archive),
+        (manifest, manifest),
+    ):
         status, found = compare(mine, theirs)
         assert (status, found["same"], found["differences"]) == (0, 3, {}), (mine, theirs)
 
@@ -209,7 +270,9 @@ def test_arrays_options_and_inputs_that_differ_are_told_scene_by_scene(
     assert not {"array labels", "array colors"} & set(differences[VAL])
     inputs = {f"inputs {info.name} size_bytes", f"inputs {info.name} crc32"}
     assert set(differences[TRAIN]) - set(differences[VAL]) == inputs
-    on_record = compare(whole_dir / "processed", tmp_path / "a/manifest.json")[1]["differences"][VAL]
+    on_record = compare(whole_dir / "processed", tmp_path / "a/manifest.json")[1]["differences"][
+        VAL
+    ]
     assert {"crc32", "options align_axis", "options faces"} <= set(on_record)
 
 
@@ -223,7 +286,9 @@ def test_scenes_that_only_one_place_has_are_named(whole_dir: Path, other: Path) 
 def test_another_version_of_the_program_does_not_count(whole_dir: Path, other: Path) -> None:
     path = other / f"train/{TRAIN}.npz"
     scene = read_processed(path)
-    path.write_bytes(b"".join(encode_processed(replace(scene, meta=replace(scene.meta, program_version="9.9")))))
+    path.write_bytes(
+        b"".join(encode_processed(replace(scene, meta=replace(scene.meta, program_version="9.9"))))
+    )
     outcome = report(whole_dir / "processed", "--against", other)
     assert (outcome.status, "the same data; same: 3" in outcome.stdout) == (0, True)
 
@@ -231,7 +296,9 @@ def test_another_version_of_the_program_does_not_count(whole_dir: Path, other: P
 def test_files_count_and_not_what_their_manifest_records(whole_dir: Path, other: Path) -> None:
     path = other / f"val/{VAL}.npz"
     patch(path, path.stat().st_size // 2, b"\xff\x00\xff")
-    edit_json(other / "manifest.json", lambda value: value["scenes"][TRAIN].update(crc32="00000000"))
+    edit_json(
+        other / "manifest.json", lambda value: value["scenes"][TRAIN].update(crc32="00000000")
+    )
     status, found = compare(whole_dir / "processed", other)
     assert (status, [item["scene_id"] for item in found["findings"]]) == (3, [VAL])
     assert (found["same"], found["differences"]) == (2, {})
@@ -249,7 +316,9 @@ def test_raw_trees_are_compared_file_by_file_also_with_a_lock_alone(
 ) -> None:
     lock = tmp_path / LOCK_NAME
     files = [path for path in raw_dir.rglob("*") if path.is_file()]
-    lock.write_bytes(encode_lock({path.relative_to(raw_dir).as_posix(): digest_file(path) for path in files}))
+    lock.write_bytes(
+        encode_lock({path.relative_to(raw_dir).as_posix(): digest_file(path) for path in files})
+    )
     assert compare(whole_dir / "raw", lock)[0] == 0
     mesh = raw_file(raw_dir, "_vh_clean_2.ply", TEST)
     patch(mesh, -1, b"\x07")
@@ -265,8 +334,14 @@ def test_raw_trees_are_compared_file_by_file_also_with_a_lock_alone(
     ("content", "words"),
     [
         ("# nothing\n", "names no scene: there is nothing to compare"),
-        ('{"format": "scannet_prep processed folder", "format_version": 2, "options": {}}', "names no scene"),
-        ('{"format": "scannet_prep processed folder", "format_version": 1}', "has format 1, expected 2"),
+        (
+            '{"format": "scannet_prep processed folder", "format_version": 2, "options": {}}',
+            "names no scene",
+        ),
+        (
+            '{"format": "scannet_prep processed folder", "format_version": 1}',
+            "has format 1, expected 2",
+        ),
         (
             '{"format": "other", "format_version": 1}',
             "not the manifest of a processed folder: Invalid enum value 'other'",
@@ -286,10 +361,15 @@ def test_raw_and_processed_scenes_cannot_be_compared(whole_dir: Path) -> None:
     assert (outcome.status, "they cannot be compared" in outcome.stderr) == (2, True)
 
 
-def test_places_that_are_none_are_refused_before_anything_is_written(whole_dir: Path, tmp_path: Path) -> None:
+def test_places_that_are_none_are_refused_before_anything_is_written(
+    whole_dir: Path, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     export = tmp_path / "export"
-    assert run_main("export", whole_dir / "processed", "--format", "octformer", "-o", export).status == 0
+    assert (
+        run_main("export", whole_dir / "processed", "--format", "octformer", "-o", export).status
+        == 0
+    )
     page = tmp_path / "page/report.html"
     for place, words in (
         (tmp_path / "nowhere", "no such folder"),
@@ -326,7 +406,9 @@ def test_report_of_an_older_folder_names_no_label_set_that_it_does_not_know(othe
 def test_summary_and_json_are_plain_text_on_standard_output(whole_dir: Path) -> None:
     outcome = run_main("report", whole_dir / "processed", "--no-progress")
     assert (outcome.status, outcome.stderr) == (0, "")
-    assert outcome.stdout.startswith(f"{whole_dir / 'processed'}: processed scenes, ScanNet20, frame of the scan\n")
+    assert outcome.stdout.startswith(
+        f"{whole_dir / 'processed'}: processed scenes, ScanNet20, frame of the scan\n"
+    )
     assert "train       1     1,201" in outcome.stdout
     (line,) = report(whole_dir / "processed", "--json").stdout.splitlines()
     assert set(json.loads(line)) == {"exit_status", "command", "report", "comparison", "output"}

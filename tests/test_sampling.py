@@ -18,7 +18,9 @@ from scannet_prep import EvalSampler, PointBudgetBatchSampler, WithEpoch
 from scannet_prep.base.errors import UsageError
 
 
-def make_sampler(lengths: Any, rank: int = 0, world_size: int = 1, **options: Any) -> PointBudgetBatchSampler:
+def make_sampler(
+    lengths: Any, rank: int = 0, world_size: int = 1, **options: Any
+) -> PointBudgetBatchSampler:
     return PointBudgetBatchSampler(lengths, rank=rank, world_size=world_size, **options)
 
 
@@ -76,7 +78,9 @@ def test_all_ranks_have_equal_steps_that_cover_every_scene_within_the_limits_and
         for sampler in samplers:
             sampler.set_epoch(epoch)
         summary, steps = samplers[0].describe(), steps_of(samplers)
-        loads = [[sum(problem["lengths"][scene] for scene in batch) for batch in step] for step in steps]
+        loads = [
+            [sum(problem["lengths"][scene] for scene in batch) for batch in step] for step in steps
+        ]
         ideal = [max(max(step) * len(step) / (sum(step) or 1), 1) for step in loads]
         assert summary.imbalance == pytest.approx(sum(ideal) / len(ideal))
         fill = [min(load / problem["max_points"], 1) for load in chain(*loads)]
@@ -102,8 +106,18 @@ def test_all_ranks_have_equal_steps_that_cover_every_scene_within_the_limits_and
 
 
 def test_seed_and_epoch_change_the_plan_and_nothing_else_does() -> None:
-    hardly_fit = [26, 26, 27, 27, 46, 48] * 10  # batches are mixed also where few changes are possible
-    for lengths, max_points in ((np.random.default_rng(1).integers(10, 100, 200), 300), (hardly_fit, 100)):
+    hardly_fit = [
+        26,
+        26,
+        27,
+        27,
+        46,
+        48,
+    ] * 10  # batches are mixed also where few changes are possible
+    for lengths, max_points in (
+        (np.random.default_rng(1).integers(10, 100, 200), 300),
+        (hardly_fit, 100),
+    ):
         plans = []
         for seed, epoch in [(0, 0), (0, 0), (1, 0), *((0, epoch) for epoch in range(1, 8))]:
             sampler = make_sampler(lengths, 1, 2, max_points=max_points, seed=seed)
@@ -115,8 +129,12 @@ def test_seed_and_epoch_change_the_plan_and_nothing_else_does() -> None:
         assert len(set(plans)) == len(plans) - 1
 
 
-@pytest.mark.parametrize(("world_size", "max_points"), [(1, 550_000), (4, 600_000), (8, 1_200_000), (1, 600_000)])
-def test_on_lengths_like_scannets_batches_are_full_steps_even_and_mixed_anew(world_size: int, max_points: int) -> None:
+@pytest.mark.parametrize(
+    ("world_size", "max_points"), [(1, 550_000), (4, 600_000), (8, 1_200_000), (1, 600_000)]
+)
+def test_on_lengths_like_scannets_batches_are_full_steps_even_and_mixed_anew(
+    world_size: int, max_points: int
+) -> None:
     sizes = np.random.default_rng(0).lognormal(0, 0.6, 1201)
     for _ in range(50):  # mean 149,000, at most 550,000, as in the train split
         sizes = np.clip(sizes * 149_000 / sizes.mean(), 5_000, 550_000)
@@ -134,10 +152,14 @@ def test_on_lengths_like_scannets_batches_are_full_steps_even_and_mixed_anew(wor
         assert len(before & after) < 0.03 * len(before)
 
 
-def test_scenes_above_the_budget_and_scenes_that_come_twice_are_told_and_differ_between_epochs() -> None:
+def test_scenes_above_the_budget_and_scenes_that_come_twice_are_told_and_differ_between_epochs() -> (
+    None
+):
     sampler = make_sampler([40, 500, 60, 30, 70], max_points=100, shuffle=False)
     assert [sorted(index for index, _ in batch) for batch in sampler] == [[1], [3, 4], [0, 2]]
-    assert str(sampler.describe()) == "PlanSummary(step_count=3, padding=0, fill=1.0, imbalance=1.0)"
+    assert (
+        str(sampler.describe()) == "PlanSummary(step_count=3, padding=0, fill=1.0, imbalance=1.0)"
+    )
     samplers = all_samplers([100] * 5, 4, max_points=100)
     repeated = set()
     for epoch in range(12):
@@ -154,7 +176,11 @@ def test_scenes_above_the_budget_and_scenes_that_come_twice_are_told_and_differ_
     ("options", "message", "hint"),
     [
         ({"lengths": [10, 20], "world_size": 3}, "2 scenes for 3 ranks", "at most 2 ranks"),
-        ({"lengths": []}, r"lengths is \[\], expected the vertices of each scene", "dataset.lengths"),
+        (
+            {"lengths": []},
+            r"lengths is \[\], expected the vertices of each scene",
+            "dataset.lengths",
+        ),
         ({"lengths": [[1, 2]]}, r"lengths is \[\[1, 2\]\], expected", "dataset.lengths"),
         ({"lengths": [1.5, 2]}, r"lengths is \[1.5, 2\], expected", "dataset.lengths"),
         ({"lengths": [3, -1]}, "whole numbers from 0", "dataset.lengths"),
@@ -163,15 +189,25 @@ def test_scenes_above_the_budget_and_scenes_that_come_twice_are_told_and_differ_
         ({"max_points": 1e6}, "max_points is 1000000.0, expected a whole number", "max_points="),
         ({"max_scenes": 0}, "max_scenes is 0", "max_scenes="),
         ({"seed": -1}, "seed is -1", "seed="),
-        ({"seed": np.array([1, 2])}, r"seed is array\(\[1, 2\]\), expected a whole number", "seed="),
+        (
+            {"seed": np.array([1, 2])},
+            r"seed is array\(\[1, 2\]\), expected a whole number",
+            "seed=",
+        ),
         ({"rank": 2}, "the rank is 2, the number of ranks is 2", "world_size"),
         ({"rank": -1}, "rank is -1", "rank="),
         ({"rank": "1"}, "rank is '1', expected a whole number", "rank="),
         ({"world_size": 0}, "world_size is 0", "world_size="),
-        ({"rank": 0, "world_size": None}, "number of ranks is None: both must be known", "world_size"),
+        (
+            {"rank": 0, "world_size": None},
+            "number of ranks is None: both must be known",
+            "world_size",
+        ),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], message: str, hint: str) -> None:
+def test_arguments_that_make_no_sense_are_refused(
+    options: dict[str, Any], message: str, hint: str
+) -> None:
     valid: dict[str, Any] = {"lengths": [10, 20], "max_points": 100, "rank": 1, "world_size": 2}
     with pytest.raises(UsageError, match=message) as caught:
         PointBudgetBatchSampler(**valid | options)
@@ -197,14 +233,24 @@ def expect(launch: Launch) -> Any:
         ({"RANK": "4", "WORLD_SIZE": "4"}, "the rank is 4, the number of ranks is 4"),
         ({"RANK": "-1", "WORLD_SIZE": "4"}, "the rank is -1, the number of ranks is 4"),
         ({"WORLD_SIZE": "0"}, "number of ranks is 0"),
-        ({"RANK": "abc", "WORLD_SIZE": "4"}, "RANK is 'abc' in the environment, expected a whole number"),
+        (
+            {"RANK": "abc", "WORLD_SIZE": "4"},
+            "RANK is 'abc' in the environment, expected a whole number",
+        ),
         *(pytest.param(launch.environ, expect(launch), id=launch.name) for launch in LAUNCHES),
     ],
 )
 def test_the_rank_is_found_in_the_environment_or_it_is_an_error(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: Any
 ) -> None:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "OMPI_COMM_WORLD_SIZE",
+        "PMI_SIZE",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -219,8 +265,12 @@ def test_the_rank_is_found_in_the_environment_or_it_is_an_error(
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.integers(1, 9))
-def test_evaluation_gives_every_scene_to_one_rank_once_and_deals_by_size(lengths: list[int], world_size: int) -> None:
-    samplers = [EvalSampler(lengths, rank=rank, world_size=world_size) for rank in range(world_size)]
+def test_evaluation_gives_every_scene_to_one_rank_once_and_deals_by_size(
+    lengths: list[int], world_size: int
+) -> None:
+    samplers = [
+        EvalSampler(lengths, rank=rank, world_size=world_size) for rank in range(world_size)
+    ]
     hands = [list(sampler) for sampler in samplers]
     assert sorted(scene for hand in hands for scene in hand) == list(range(len(lengths)))
     assert [len(sampler) for sampler in samplers] == [len(hand) for hand in hands]
@@ -251,7 +301,9 @@ REPEATED = "epoch 0 has been given out already: .* are repeated; call set_epoch"
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}]
+)
 def test_second_epoch_without_set_epoch_is_a_warning(options: dict[str, Any]) -> None:
     sampler = make_sampler([10] * 80, max_points=20)
     loader = make_loader(sampler, **options)
@@ -367,7 +419,9 @@ def test_batch_of_a_step_that_an_epoch_does_not_have_is_an_error() -> None:
 
 
 def test_state_of_another_dataset_is_refused_with_both_digests() -> None:
-    first, second = (SimpleNamespace(lengths=[10] * 8, digest=digest) for digest in ("0000aaaa", "0000bbbb"))
+    first, second = (
+        SimpleNamespace(lengths=[10] * 8, digest=digest) for digest in ("0000aaaa", "0000bbbb")
+    )
     state = make_sampler(first, max_points=20).state_dict(steps_done=1)
     make_sampler(first, max_points=20).load_state_dict(state)
     with pytest.raises(UsageError, match="digest 0000aaaa, this one has digest 0000bbbb"):
@@ -375,7 +429,9 @@ def test_state_of_another_dataset_is_refused_with_both_digests() -> None:
     second.lengths = [10] * 9
     with pytest.raises(UsageError, match="digest 0000aaaa, this one has digest 0000bbbb"):
         make_sampler(second, max_points=20).load_state_dict(state)
-    make_sampler([10] * 8, max_points=20).load_state_dict(state)  # made of lengths alone: nothing to compare
+    make_sampler([10] * 8, max_points=20).load_state_dict(
+        state
+    )  # made of lengths alone: nothing to compare
 
 
 def test_epoch_of_an_iteration_is_the_one_at_its_beginning() -> None:
@@ -391,7 +447,10 @@ def test_wrappers_of_pytorch_are_refused_with_what_to_use_instead() -> None:
     halves = torch_data.random_split(Numbers(), [4, 4])
     joined = torch_data.ConcatDataset(halves)
     sampler = make_sampler([10] * 8, max_points=20)
-    for wrapper, remedy in ((halves[0], "dataset.subset(indices)"), (joined, "scannet_prep.ConcatDataset")):
+    for wrapper, remedy in (
+        (halves[0], "dataset.subset(indices)"),
+        (joined, "scannet_prep.ConcatDataset"),
+    ):
         with pytest.raises(UsageError, match="of PyTorch has no lengths") as caught:
             make_sampler(wrapper, max_points=20)
         assert remedy in caught.value.hint
@@ -416,7 +475,9 @@ def test_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None:
         assert list(sampler) == left
     assert len(sampler) == len(whole)
 
-    with pytest.raises(UsageError, match="steps_done is 6, but what is left of epoch 0 has 5 steps"):
+    with pytest.raises(
+        UsageError, match="steps_done is 6, but what is left of epoch 0 has 5 steps"
+    ):
         sampler.state_dict(steps_done=6)
     sampler.set_epoch(1)
     assert sampler.steps_left == len(whole)
@@ -430,7 +491,9 @@ def test_state_without_steps_done_is_that_of_the_beginning_of_the_iteration() ->
     assert sampler.state_dict()["steps_done"] == 3
 
 
-def test_a_state_that_is_damaged_or_of_other_scenes_is_refused_and_that_of_other_ranks_begins_the_epoch_again() -> None:
+def test_a_state_that_is_damaged_or_of_other_scenes_is_refused_and_that_of_other_ranks_begins_the_epoch_again() -> (
+    None
+):
     options: dict[str, Any] = {"lengths": [10] * 8, "max_points": 20, "rank": 0, "world_size": 2}
     sampler = PointBudgetBatchSampler(**options)
     state = sampler.state_dict(steps_done=1)
@@ -460,7 +523,9 @@ def test_a_state_that_is_damaged_or_of_other_scenes_is_refused_and_that_of_other
 
 def test_a_sampler_of_pytorch_tells_the_epoch() -> None:
     told = []
-    other: Any = type("Sampler", (list,), {"set_epoch": lambda _, epoch: told.append(epoch)})(range(3))
+    other: Any = type("Sampler", (list,), {"set_epoch": lambda _, epoch: told.append(epoch)})(
+        range(3)
+    )
     for sampler in (range(3), other):
         wrapped = WithEpoch(sampler)
         assert (len(wrapped), list(wrapped)) == (3, [(0, 0), (1, 0), (2, 0)])

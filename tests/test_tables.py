@@ -52,13 +52,17 @@ def test_every_row_of_a_table_is_what_the_scene_says(root: Path) -> None:
             mask = scene.instances == group.group
             assert group.vertices == np.count_nonzero(mask)
             assert group.segments == len(np.unique(scene.segments[mask]))  # type: ignore[index]
-            corners = np.concatenate([scene.points[mask].min(axis=0), scene.points[mask].max(axis=0)])
+            corners = np.concatenate(
+                [scene.points[mask].min(axis=0), scene.points[mask].max(axis=0)]
+            )
             box = [group.x_min, group.y_min, group.z_min, group.x_max, group.y_max, group.z_max]
             np.testing.assert_allclose(box, corners, rtol=0, atol=0.5001e-4)
     assert "repeat an earlier group" in scenes.loc[IDS[0]].warnings
     aliases = instances[instances.scene == IDS[0]].aliases
     assert all(len(item) == 1 for item in aliases)
-    assert sorted(number for item in aliases for number in item) == list(range(len(aliases), 2 * len(aliases)))
+    assert sorted(number for item in aliases for number in item) == list(
+        range(len(aliases), 2 * len(aliases))
+    )
 
 
 def test_classes_of_train_weigh_as_the_dataset_says(root: Path) -> None:
@@ -66,7 +70,10 @@ def test_classes_of_train_weigh_as_the_dataset_says(root: Path) -> None:
     found = tables.classes(root / "processed", SCANNET200, split=Split.TRAIN)
     assert found.vertices.tolist() == dataset.class_counts().tolist()
     assert np.array_equal(found.weight.to_numpy(np.float32), dataset.class_weights("inverse_sqrt"))
-    assert (found.name.tolist(), found.raw_id.tolist()) == (list(SCANNET200.names), list(SCANNET200.ids))
+    assert (found.name.tolist(), found.raw_id.tolist()) == (
+        list(SCANNET200.names),
+        list(SCANNET200.ids),
+    )
     walls = read_processed(root / f"processed/train/{IDS[0]}.npz").meta.groups
     assert found.instances[0] == sum(group.scannet_id == SCANNET200.ids[0] for group in walls)
     assert tables.label_map().loc["wall"].tolist() == [1, 1]
@@ -77,7 +84,9 @@ def test_folder_archive_and_dataset_give_the_same_tables(root: Path) -> None:
     for make in (tables.scenes, tables.instances, lambda place: tables.classes(place, SCANNET20)):
         pd.testing.assert_frame_equal(make(root / "processed"), make(archive))
     val = ScanNet(archive, split="val")
-    assert list(tables.scenes(val).index) == [IDS[1]] == tables.instances(val).scene.unique().tolist()
+    assert (
+        list(tables.scenes(val).index) == [IDS[1]] == tables.instances(val).scene.unique().tolist()
+    )
 
 
 def test_raw_archive_and_folder_without_scenes_are_refused(root: Path) -> None:
@@ -95,7 +104,11 @@ def test_info_prints_tables_and_writes_them(root: Path) -> None:
     lines = run_main(*words, "scenes").stdout.splitlines()
     assert (lines[0][:28], len(lines)) == ("scene,split,space,vertices,l", 1 + len(IDS))
     outcome = run_main(*words, "instances", "-o", path, "--json")
-    assert outcome.json["rows"] == len(json.loads(path.read_text())) == len(tables.instances(root / "processed"))
+    assert (
+        outcome.json["rows"]
+        == len(json.loads(path.read_text()))
+        == len(tables.instances(root / "processed"))
+    )
     assert len(run_main(*words, "classes").stdout.splitlines()) == 1 + 20 + 200
     assert run_main("info", root / "processed", "-o", path).status == 2
 
@@ -105,7 +118,9 @@ def test_tables_refuse_the_file_of_another_scene_several_folders_and_a_part_of_t
 ) -> None:
     out_dir = Path(shutil.copytree(root / "processed", tmp_path / "processed"))
     shutil.copy(out_dir / f"val/{IDS[1]}.npz", out_dir / f"train/{IDS[0]}.npz")
-    with pytest.raises(ProcessedFileError, match=f"holds '{IDS[1]}' of val, expected {IDS[0]} of train"):
+    with pytest.raises(
+        ProcessedFileError, match=f"holds '{IDS[1]}' of val, expected {IDS[0]} of train"
+    ):
         tables.instances(out_dir)
     assert run_main("info", root / "processed", out_dir, "--table", "scenes").status == 2
     shard = Path(shutil.copy(root / "all.tar.zst", tmp_path / "all-00000-of-00002.tar.zst"))
@@ -118,14 +133,22 @@ def test_cross_counts_the_nyu40_ids_of_each_class_of_scannet200(root: Path) -> N
     names = dict(zip(SCANNET200.ids, SCANNET200.names, strict=True))
     for path in (root / f"processed/train/{IDS[0]}.npz", root / f"processed/val/{IDS[1]}.npz"):
         scene = read_processed(path)
-        for nyu40_id, scannet_id in zip(scene.nyu40_ids.tolist(), scene.scannet_ids.tolist(), strict=True):
+        for nyu40_id, scannet_id in zip(
+            scene.nyu40_ids.tolist(), scene.scannet_ids.tolist(), strict=True
+        ):
             pair = nyu40_id, names.get(scannet_id, "unlabeled")
             expected[pair] = expected.get(pair, 0) + 1
     counts = tables.cross(root / "processed")
-    assert (counts.shape, counts.index.name, counts.columns.name) == ((41, 201), "nyu40", "ScanNet200")
+    assert (counts.shape, counts.index.name, counts.columns.name) == (
+        (41, 201),
+        "nyu40",
+        "ScanNet200",
+    )
     rows, columns = np.nonzero(counts.to_numpy())
     pairs = zip(rows.tolist(), columns.tolist(), strict=True)
-    assert {(row, counts.columns[column]): counts.iat[row, column] for row, column in pairs} == expected
+    assert {
+        (row, counts.columns[column]): counts.iat[row, column] for row, column in pairs
+    } == expected
     assert len(expected) > 10
 
 
@@ -142,7 +165,9 @@ def test_rows_of_cross_are_named_as_scannet20_names_its_classes(root: Path) -> N
         assert names[nyu40_id] == name
 
 
-def test_label_set_of_a_table_is_that_of_the_folder_or_of_the_dataset_by_default(root: Path) -> None:
+def test_label_set_of_a_table_is_that_of_the_folder_or_of_the_dataset_by_default(
+    root: Path,
+) -> None:
     scannet20 = tables.class_counts(root / "processed", "ScanNet20")
     pd.testing.assert_frame_equal(tables.class_counts(root / "processed"), scannet20)
     dataset = ScanNet(root / "processed", split="val", labels=SCANNET200)

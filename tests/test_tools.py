@@ -62,7 +62,11 @@ def run_tool(name: str, *words: str | Path, cwd: Path, base_url: str = "") -> Ou
 def test_command_lines_of_the_official_script_bring_the_same_files_into_the_same_places(
     server: ReleaseServer, tmp_path: Path
 ) -> None:
-    names = ["limited-reconstruction-scenes.zip", "limited-annotation-points.zip", "limited-bboxes.zip"]
+    names = [
+        "limited-reconstruction-scenes.zip",
+        "limited-annotation-points.zip",
+        "limited-bboxes.zip",
+    ]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("scenes.txt", "scene0191_00\n")
@@ -110,14 +114,29 @@ def workspace(release_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone_and_a_dry_run_ends_before(
     workspace: Path,
 ) -> None:
-    words = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out", "data/scannet.npz")
+    words = (
+        "--run",
+        "process_scannet",
+        "--path_in",
+        "data/ScanNet",
+        "--path_out",
+        "data/scannet.npz",
+    )
     done = run_tool("seg_scannet.py", *words, cwd=workspace)
     assert done.status == 0, done.stderr
     assert "this is: scannet-prep process data/ScanNet" in done.stderr
-    assert "this is: scannet-prep export data/scannet.npz/processed --format octformer" in done.stderr
+    assert (
+        "this is: scannet-prep export data/scannet.npz/processed --format octformer" in done.stderr
+    )
     root = workspace / "data/scannet.npz"
-    dry = run_tool("seg_scannet.py", *words[:4], "--path_out", "data/dry.npz", "--dry-run", cwd=workspace)
-    assert (dry.status, "error" in dry.stderr, (workspace / "data/dry.npz").exists()) == (0, False, False), dry.stderr
+    dry = run_tool(
+        "seg_scannet.py", *words[:4], "--path_out", "data/dry.npz", "--dry-run", cwd=workspace
+    )
+    assert (dry.status, "error" in dry.stderr, (workspace / "data/dry.npz").exists()) == (
+        0,
+        False,
+        False,
+    ), dry.stderr
     assert (root / "scannetv2_train_npz.txt").read_text() == f"{TRAIN}.npz\n"
     assert (root / "scannetv2_val_npz.txt").read_text() == f"{VAL}.npz\n"
     with np.load(root / f"train/{TRAIN}.npz") as content:
@@ -133,7 +152,9 @@ def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone_
     assert digests(root) == before
 
 
-def test_target_that_is_not_an_export_is_refused_before_scenes_are_processed(workspace: Path, tmp_path: Path) -> None:
+def test_target_that_is_not_an_export_is_refused_before_scenes_are_processed(
+    workspace: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "scannet.npz"
     (target / "train").mkdir(parents=True)
     words = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out", target)
@@ -145,16 +166,29 @@ def test_target_that_is_not_an_export_is_refused_before_scenes_are_processed(wor
 
 
 @pytest.mark.parametrize("words", [("-o", "other"), ("-oother",), ("--output=other",)])
-def test_output_option_of_scannet_prep_is_refused_by_octformers_tool(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_output_option_of_scannet_prep_is_refused_by_octformers_tool(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, cwd=tmp_path)
     assert done.status == 2
     assert f"{words[0]}: the folder for the output is --path_out here" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(workspace: Path) -> None:
-    words = ("--path_in", "data/ScanNet", "--path_out", "data/scannet200.npz", "--align_axis", "--scannet200")
-    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, "--scenes", VAL, cwd=workspace)
+def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(
+    workspace: Path,
+) -> None:
+    words = (
+        "--path_in",
+        "data/ScanNet",
+        "--path_out",
+        "data/scannet200.npz",
+        "--align_axis",
+        "--scannet200",
+    )
+    done = run_tool(
+        "seg_scannet.py", "--run", "process_scannet", *words, "--scenes", VAL, cwd=workspace
+    )
     assert done.status == 0, done.stderr
     root, pred_dir = workspace / "data/scannet200.npz", workspace / "eval"
     truth = np.loadtxt(root / f"train/{VAL}.txt", dtype=int)
@@ -168,11 +202,24 @@ def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(w
         np.save(workspace / f"{name}.mask.npy", mask)
         np.savez(pred_dir / f"{name}.eval.npz", prob=scores[mask])
     (workspace / "list.txt").write_text("".join(f"{name}.npz\n" for name in names))
-    words = ("--path_pred", "eval", "--path_in", ".", "--path_out", "seg", "--filelist", "list.txt", "--scannet200")
+    words = (
+        "--path_pred",
+        "eval",
+        "--path_in",
+        ".",
+        "--path_out",
+        "seg",
+        "--filelist",
+        "list.txt",
+        "--scannet200",
+    )
     done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=workspace)
     assert done.status == 0, done.stderr
     assert np.array_equal(np.loadtxt(workspace / f"seg/{VAL}.txt", dtype=int), truth)
-    assert "like: scannet-prep submit -o submission.zip eval --gt processed --labels scannet200\n" in done.stderr
+    assert (
+        "like: scannet-prep submit -o submission.zip eval --gt processed --labels scannet200\n"
+        in done.stderr
+    )
     words = ("--path_in", root / "train", "--path_pred", "seg", "--scannet200")
     done = run_tool("seg_scannet.py", "--run", "calc_iou", *words, cwd=workspace)
     assert done.status == 0, done.stderr
@@ -182,8 +229,13 @@ def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(w
     assert "311 of the scenes of val have no prediction" in done.stderr
     like = shlex.split(done.stderr.splitlines()[0].removeprefix("much like: scannet-prep "))
     gt = workspace / like[like.index("--gt") + 1]
-    table = run_main("evaluate", workspace / like[1], *like[4:], "--gt", gt, "--json").json["scores"]
-    assert (like[0], f"{table['means']['all']['over_all']:.4f}") == ("evaluate", f"{classes / 200:.4f}")
+    table = run_main("evaluate", workspace / like[1], *like[4:], "--gt", gt, "--json").json[
+        "scores"
+    ]
+    assert (like[0], f"{table['means']['all']['over_all']:.4f}") == (
+        "evaluate",
+        f"{classes / 200:.4f}",
+    )
 
 
 def test_wrong_use_and_damaged_input_of_octformers_tool_are_told_by_name(tmp_path: Path) -> None:
@@ -196,9 +248,23 @@ def test_wrong_use_and_damaged_input_of_octformers_tool_are_told_by_name(tmp_pat
     for name in ("empty", "absent", "cut"):
         (tmp_path / f"{name}.txt").write_text("" if name == "empty" else f"{name}.npz\n")
     (tmp_path / "scene0011_00.txt").write_text("1\n2\n")
-    outputs = ["--run", "generate_output_seg", "--path_pred", ".", "--path_in", ".", "--path_out", "seg", "--filelist"]
+    outputs = [
+        "--run",
+        "generate_output_seg",
+        "--path_pred",
+        ".",
+        "--path_in",
+        ".",
+        "--path_out",
+        "seg",
+        "--filelist",
+    ]
     for words, status, found in (
-        (["--run", "process_scannet", "--suffix_out", ".ply"], 2, "scannet-prep export --format ply"),
+        (
+            ["--run", "process_scannet", "--suffix_out", ".ply"],
+            2,
+            "scannet-prep export --format ply",
+        ),
         (["--run", "process_scannet", "--path_in", "nowhere"], 1, "nowhere"),
         (["--run", "calc_iou"], 2, "needs --path_pred"),
         (["--run", "calc_iou", "--path_pred", "."], 1, "scene0011_00"),
@@ -228,39 +294,65 @@ def test_part_of_the_benchmark_measures_and_prints_a_table(tmp_path: Path, name:
         pytest.skip("zstd is not installed")
 
     environment = os.environ | {"PYTHONPATH": str(TOOLS_DIR)}
-    outcome = run_words(PYTHON, "-c", RUN_PART, name, json.dumps(PARTS[name]), cwd=tmp_path, env=environment)
+    outcome = run_words(
+        PYTHON, "-c", RUN_PART, name, json.dumps(PARTS[name]), cwd=tmp_path, env=environment
+    )
 
     assert outcome.status == 0, outcome.stderr
     assert outcome.stdout.startswith(f"{name}: ")
 
 
 def run_bash(script: str, **environment: str | Path) -> Outcome:
-    variables = {key: value for key, value in os.environ.items() if key not in {"PYTHON", "SCANNET_PREP_VENV"}}
+    variables = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in {"PYTHON", "SCANNET_PREP_VENV"}
+    }
     variables |= {key: str(value) for key, value in environment.items()}
-    return run_words("bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}', env=variables)
+    return run_words(
+        "bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}', env=variables
+    )
 
 
-def test_python_of_another_version_than_the_environment_is_told_with_both_versions(tmp_path: Path) -> None:
+def test_python_of_another_version_than_the_environment_is_told_with_both_versions(
+    tmp_path: Path,
+) -> None:
     python, folder = tmp_path / "python3.13", tmp_path / "a b"
     (folder / "bin").mkdir(parents=True)
-    for path, version in ((folder / "bin/python", "3.12"), (python, "3.13")):  # they pass for Pythons with pip
+    for path, version in (
+        (folder / "bin/python", "3.12"),
+        (python, "3.13"),
+    ):  # they pass for Pythons with pip
         path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
         path.chmod(0o755)
     done = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
     assert done.status == 1
-    assert f"error: PYTHON={python} is Python 3.13, but {folder} was made with Python 3.12" in done.stderr
+    assert (
+        f"error: PYTHON={python} is Python 3.13, but {folder} was made with Python 3.12"
+        in done.stderr
+    )
     assert "hint: use another folder: SCANNET_PREP_VENV=.venv-3.13" in done.stderr
     assert f"rm -r {tmp_path}/a\\ b\n" in done.stderr
 
 
-def test_unusable_python_and_folders_that_are_not_environments_are_told_and_left_alone(tmp_path: Path) -> None:
+def test_unusable_python_and_folders_that_are_not_environments_are_told_and_left_alone(
+    tmp_path: Path,
+) -> None:
     for python in ("/bin/false", "no-such-python"):
-        done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python)
+        done = run_bash(
+            "prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python
+        )
         assert (done.status, f"error: PYTHON={python} is not Python 3." in done.stderr) == (1, True)
         assert not (tmp_path / "venv").exists()
     # Nor is an environment used that is active.
-    assert run_bash("echo $python", VIRTUAL_ENV=tmp_path).stdout == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
+    assert (
+        run_bash("echo $python", VIRTUAL_ENV=tmp_path).stdout
+        == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
+    )
     (tmp_path / "thesis.tex").write_text("mine")
     done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)
-    assert (done.status, f"error: {tmp_path} is not a virtual environment" in done.stderr) == (1, True)
+    assert (done.status, f"error: {tmp_path} is not a virtual environment" in done.stderr) == (
+        1,
+        True,
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

@@ -23,7 +23,12 @@ VALID: dict[Any, dict[str, Any]] = {
     aug.ClipGaussianJitter: {"scalar": 0.02},
     aug.ColorJitter: {"shift": 12, "noise": 6},
     aug.CropBox: {"limit": 1},
-    aug.CropPoints: {"max_points": 9, "sample_rate": 0.5, "classes": (1, 2), "label_set": SCANNET20},
+    aug.CropPoints: {
+        "max_points": 9,
+        "sample_rate": 0.5,
+        "classes": (1, 2),
+        "label_set": SCANNET20,
+    },
     aug.Drop: {"share": 0.5},
     aug.ElasticDistortion: {"distortion_params": ((0.5, 1),)},
     aug.Flip: {"probability": 0.5},
@@ -52,7 +57,9 @@ numbers = st.one_of(
     st.floats(), st.integers(-3, 300), st.integers(), st.just(10**400), st.booleans(),
     st.floats(0, 1).map(np.float32), st.integers(0, 9).map(np.int64), st.just(1 + 1j),
 )  # fmt: skip
-scalars = st.one_of(numbers, st.none(), st.text(max_size=3), st.binary(max_size=3), st.just(object), st.just({}))
+scalars = st.one_of(
+    numbers, st.none(), st.text(max_size=3), st.binary(max_size=3), st.just(object), st.just({})
+)
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(
@@ -74,7 +81,9 @@ def test_every_argument_of_every_class_is_listed_here() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), ARGUMENTS)
 @given(value=values)
-def test_any_argument_is_refused_by_name_or_the_transform_works(kind: Any, name: str, value: Any) -> None:
+def test_any_argument_is_refused_by_name_or_the_transform_works(
+    kind: Any, name: str, value: Any
+) -> None:
     try:
         transform = kind(**VALID[kind] | {name: value})
     except UsageError as error:
@@ -107,34 +116,85 @@ def check_it_works(transform: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: aug.Scale((0.9, 1.1)), r"Scale: smallest is \(0.9, 1.1\), expected a number from 1e-06 to 1e\+06"),
-        (lambda: aug.Scale(1.1, 0.9), "Scale: smallest is 1.1 and largest is 0.9, expected smallest <= largest"),
+        (
+            lambda: aug.Scale((0.9, 1.1)),
+            r"Scale: smallest is \(0.9, 1.1\), expected a number from 1e-06 to 1e\+06",
+        ),
+        (
+            lambda: aug.Scale(1.1, 0.9),
+            "Scale: smallest is 1.1 and largest is 0.9, expected smallest <= largest",
+        ),
         (lambda: aug.Scale(2), "Scale: smallest is 2 and largest is 1.1, expected"),
         (lambda: aug.Scale(largest=float("inf")), "Scale: largest is inf, expected a number"),
         (lambda: aug.Scale(anisotropic="no"), "Scale: anisotropic is 'no', expected True or False"),
         (lambda: aug.GridSample(True), "GridSample: size is True, expected a number"),
-        (lambda: aug.CropPoints(1e5), "CropPoints: max_points is 100000.0, expected a whole number from 1"),
-        (lambda: aug.CropPoints(9, classes={3}), r"CropPoints: classes is \{3\}, expected train ids from 0 to 199"),
-        (lambda: aug.CropPoints(9, classes=(20,), label_set=SCANNET20), "train id 20, expected those of ScanNet20"),
-        (lambda: aug.CropPoints(9, classes=(0, 19)), r"classes is \(0, 19\), which are train ids of both label sets"),
-        (lambda: aug.RandomRotate((1, -1)), r"RandomRotate: angle is \(1, -1\), expected a pair \(smallest, largest"),
+        (
+            lambda: aug.CropPoints(1e5),
+            "CropPoints: max_points is 100000.0, expected a whole number from 1",
+        ),
+        (
+            lambda: aug.CropPoints(9, classes={3}),
+            r"CropPoints: classes is \{3\}, expected train ids from 0 to 199",
+        ),
+        (
+            lambda: aug.CropPoints(9, classes=(20,), label_set=SCANNET20),
+            "train id 20, expected those of ScanNet20",
+        ),
+        (
+            lambda: aug.CropPoints(9, classes=(0, 19)),
+            r"classes is \(0, 19\), which are train ids of both label sets",
+        ),
+        (
+            lambda: aug.RandomRotate((1, -1)),
+            r"RandomRotate: angle is \(1, -1\), expected a pair \(smallest, largest",
+        ),
         (lambda: aug.RandomRotate(0.5), "RandomRotate: angle is 0.5, expected a pair"),
-        (lambda: aug.RandomShift((0.2, 0.2, 0.2)), r"RandomShift: shift is .*, expected three pairs"),
-        (lambda: aug.RandomShift(((1, 0), (0, 0), (0, 0))), "RandomShift: shift is .*, expected three pairs"),
-        (lambda: aug.NormalizeColor(std=(0, 1, 1)), r"NormalizeColor: std is \(0, 1, 1\), expected three numbers"),
-        (lambda: aug.InstanceTargets("nyu40"), "InstanceTargets: label_set is 'nyu40', expected a label set"),
+        (
+            lambda: aug.RandomShift((0.2, 0.2, 0.2)),
+            r"RandomShift: shift is .*, expected three pairs",
+        ),
+        (
+            lambda: aug.RandomShift(((1, 0), (0, 0), (0, 0))),
+            "RandomShift: shift is .*, expected three pairs",
+        ),
+        (
+            lambda: aug.NormalizeColor(std=(0, 1, 1)),
+            r"NormalizeColor: std is \(0, 1, 1\), expected three numbers",
+        ),
+        (
+            lambda: aug.InstanceTargets("nyu40"),
+            "InstanceTargets: label_set is 'nyu40', expected a label set",
+        ),
         (lambda: aug.InstanceTargets(20), "InstanceTargets: label_set is 20, expected a label set"),
-        (lambda: aug.Mix3D(aug.Flip), "Mix3D: collate is .*, expected a function of a list of samples"),
+        (
+            lambda: aug.Mix3D(aug.Flip),
+            "Mix3D: collate is .*, expected a function of a list of samples",
+        ),
         (lambda: aug.Mix3D(collate, seed=-1), "Mix3D: seed is -1, expected a whole number from 0"),
-        (lambda: aug.Sometimes(aug.Flip), r"Sometimes: step is .*Flip'>, expected .* called as transform\(sample, rng"),
-        (lambda: aug.Compose(aug.Flip(), aug.Flip), "Compose: step 2 is .*Flip'>, expected a transform"),
+        (
+            lambda: aug.Sometimes(aug.Flip),
+            r"Sometimes: step is .*Flip'>, expected .* called as transform\(sample, rng",
+        ),
+        (
+            lambda: aug.Compose(aug.Flip(), aug.Flip),
+            "Compose: step 2 is .*Flip'>, expected a transform",
+        ),
         (lambda: aug.Compose([aug.Flip(), 5]), "Compose: step 2 is 5, expected a transform"),
         (lambda: aug.Compose("Flip"), "Compose: step 1 is 'Flip', expected a transform"),
-        (lambda: aug.Compose(lambda sample: sample), r"Compose: step 1 is .*lambda.*transform\(sample, rng\)"),
+        (
+            lambda: aug.Compose(lambda sample: sample),
+            r"Compose: step 1 is .*lambda.*transform\(sample, rng\)",
+        ),
         (lambda: aug.Compose(aug.Flip(), record=1), "Compose: record is 1, expected True or False"),
         (lambda: aug.pointcept(shuffle=1), "pointcept: shuffle is 1, expected True or False"),
-        (lambda: aug.fragments(make_sample(), 0), "fragments: size is 0, expected a number from 1e-06"),
-        (lambda: aug.instance_masks(np.zeros(3, int), -1), "instance_masks: count is -1, expected a whole number"),
+        (
+            lambda: aug.fragments(make_sample(), 0),
+            "fragments: size is 0, expected a number from 1e-06",
+        ),
+        (
+            lambda: aug.instance_masks(np.zeros(3, int), -1),
+            "instance_masks: count is -1, expected a whole number",
+        ),
         (lambda: aug.mix([]), "mix: there are no scenes, expected at least one"),
     ],
 )
@@ -155,14 +215,18 @@ def test_lists_and_arrays_as_arguments_equal_tuples() -> None:
     assert hash(aug.ElasticDistortion([[0.2, 0.4]])) == hash(aug.ElasticDistortion(((0.2, 0.4),)))
 
 
-@pytest.mark.parametrize("make_step", [lambda: print, lambda: partial(max, key=len), lambda: aug.Flip().__call__])
+@pytest.mark.parametrize(
+    "make_step", [lambda: print, lambda: partial(max, key=len), lambda: aug.Flip().__call__]
+)
 def test_callables_of_other_kinds_are_accepted_as_steps(make_step: Any) -> None:
     assert len(aug.Compose(make_step()).steps) == 1
 
 
 @pytest.mark.parametrize("transform", ALL)
 def test_transform_called_without_rng_shows_the_signature(transform: Any) -> None:
-    expected = r"called without rng, expected transform\(sample, rng\) with a numpy.random.Generator"
+    expected = (
+        r"called without rng, expected transform\(sample, rng\) with a numpy.random.Generator"
+    )
     with pytest.raises(UsageError, match=f"^{type(transform).__name__}: {expected}") as caught:
         transform(make_sample())
     assert caught.value.hint == "transform(sample, numpy.random.default_rng(0))"

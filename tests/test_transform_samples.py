@@ -69,13 +69,20 @@ def test_transformed_sample_records_its_label_set(transform: Any) -> None:
 OTHER = "the classes are of {}, but the labels of the sample are of {}"
 
 
-@pytest.mark.parametrize(("wanted", "other"), [(SCANNET20, "ScanNet200"), (SCANNET200, "ScanNet20")])
 @pytest.mark.parametrize(
-    "before", [[], [aug.RotateZ()], [aug.mask3d()], [aug.Compose(aug.Drop(), record=True)], [_own_step]]
+    ("wanted", "other"), [(SCANNET20, "ScanNet200"), (SCANNET200, "ScanNet20")]
 )
-def test_instance_targets_refuse_labels_of_the_other_set(wanted: Any, other: str, before: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "before",
+    [[], [aug.RotateZ()], [aug.mask3d()], [aug.Compose(aug.Drop(), record=True)], [_own_step]],
+)
+def test_instance_targets_refuse_labels_of_the_other_set(
+    wanted: Any, other: str, before: list[Any]
+) -> None:
     transform = aug.Compose(*before, aug.InstanceTargets(wanted))
-    with pytest.raises(UsageError, match="InstanceTargets: " + OTHER.format(wanted.name, other)) as caught:
+    with pytest.raises(
+        UsageError, match="InstanceTargets: " + OTHER.format(wanted.name, other)
+    ) as caught:
         transform(make_known(other), rng())
     assert caught.value.hint.startswith(f"ScanNet(..., labels={wanted.name.upper()})")
 
@@ -125,7 +132,9 @@ def test_grid_sampling_keeps_annotated_vertices_and_one_of_other_cells(
 ) -> None:
     sample = make_limited(40, annotated)
     found = aug.GridSample(size)(sample, rng(seed))
-    cells = [tuple(math.floor(float(value) / size) for value in point) for point in sample["points"]]
+    cells = [
+        tuple(math.floor(float(value) / size) for value in point) for point in sample["points"]
+    ]
     kept = found["index"].tolist()
     assert kept == sorted(kept)
     assert set(kept) >= annotated
@@ -158,7 +167,9 @@ def test_representative_of_a_cell_is_any_of_its_annotated_vertices() -> None:
 
 
 @given(annotations, st.floats(0, 1), st.integers(0, 20))
-def test_drop_keeps_annotated_vertices_beside_its_share(annotated: set[int], share: float, seed: int) -> None:
+def test_drop_keeps_annotated_vertices_beside_its_share(
+    annotated: set[int], share: float, seed: int
+) -> None:
     without = make_limited(40, set())
     del without["annotated"]
     others = aug.Drop(share)(without, rng(seed))["index"].tolist()
@@ -172,14 +183,20 @@ def test_crops_keep_the_same_vertices_with_and_without_annotation(crop: Any) -> 
     found = crop(limited, rng())
     del limited["annotated"]
     assert found["index"].tolist() == crop(limited, rng())["index"].tolist()
-    assert found["annotated"].tolist() == [index in {1, 5, 20, 33} for index in found["index"].tolist()]
+    assert found["annotated"].tolist() == [
+        index in {1, 5, 20, 33} for index in found["index"].tolist()
+    ]
 
 
 @given(annotations, st.integers(0, 20))
-def test_annotated_vertices_survive_the_whole_pipeline_and_mixing(annotated: set[int], seed: int) -> None:
+def test_annotated_vertices_survive_the_whole_pipeline_and_mixing(
+    annotated: set[int], seed: int
+) -> None:
     pipeline = aug.Compose(aug.pointcept(grid_size=0.4, shuffle=True), _own_step, aug.Drop(0.5))
     found = [pipeline(make_limited(40, annotated), rng(seed + number)) for number in range(2)]
-    mixed = aug.Mix3D(collate, 1.0, aug.GridSample(0.5))([_without_grid(sample) for sample in found])
+    mixed = aug.Mix3D(collate, 1.0, aug.GridSample(0.5))(
+        [_without_grid(sample) for sample in found]
+    )
     assert np.count_nonzero(mixed["annotated"]) == 2 * len(annotated)
     assert sorted(mixed["index"][mixed["annotated"]].tolist()) == sorted([*annotated] * 2)
     assert np.count_nonzero(mixed["labels"] != -1) == 2 * len(annotated)
@@ -191,13 +208,17 @@ def _without_grid(sample: dict[str, Any]) -> dict[str, Any]:
 
 def test_annotated_of_another_length_than_the_points_is_refused() -> None:
     sample = make_limited(40, {3}) | {"annotated": np.ones(39, bool)}
-    with pytest.raises(UsageError, match=r"GridSample: 'annotated' is bool \(39,\), expected bool \(40,\)"):
+    with pytest.raises(
+        UsageError, match=r"GridSample: 'annotated' is bool \(39,\), expected bool \(40,\)"
+    ):
         aug.GridSample(0.5)(sample, rng())
 
 
 def test_indices_in_place_of_a_mask_are_refused() -> None:
     sample = make_limited(40, {3}) | {"annotated": np.array([3])}
-    with pytest.raises(UsageError, match=r"Drop: 'annotated' is int64 \(1,\), expected bool \(40,\)"):
+    with pytest.raises(
+        UsageError, match=r"Drop: 'annotated' is int64 \(1,\), expected bool \(40,\)"
+    ):
         aug.Drop()(sample, rng())
 
 
@@ -238,13 +259,18 @@ def test_log_has_the_parameters_that_were_applied(seed: int) -> None:
         aug.RandomRotate((angle / np.pi, angle / np.pi), "z", (0, 0, 0)),
     )(sample, rng())["points"]
     factors, signs, shift = (
-        np.array(values[name][key]) for name, key in [("Scale", "factors"), ("Flip", "signs"), ("RandomShift", "shift")]
+        np.array(values[name][key])
+        for name, key in [("Scale", "factors"), ("Flip", "signs"), ("RandomShift", "shift")]
     )
     assert found["points"] == pytest.approx(fixed * factors * signs + shift, abs=1e-5)
-    assert found["colors"] == pytest.approx(128 + np.tile(values["ColorJitter"]["shift"], (40, 1)), abs=0.51)
+    assert found["colors"] == pytest.approx(
+        128 + np.tile(values["ColorJitter"]["shift"], (40, 1)), abs=0.51
+    )
 
 
-@pytest.mark.parametrize("transform", [aug.Compose(*STEPS), aug.pointcept(), aug.mask3d(), aug.octformer()])
+@pytest.mark.parametrize(
+    "transform", [aug.Compose(*STEPS), aug.pointcept(), aug.mask3d(), aug.octformer()]
+)
 def test_recording_changes_nothing_else(transform: Any) -> None:
     plain = transform(make_sample(), rng(4))
     assert "transform_log" not in plain

@@ -15,7 +15,17 @@ from training_sources import check_same
 from scannet_prep import SCANNET20
 from scannet_prep import transforms as aug
 from scannet_prep.base.errors import UsageError
-from scannet_prep.transforms import Compose, CropPoints, Drop, Flip, GridSample, Jitter, Normalize, RotateZ, Scale
+from scannet_prep.transforms import (
+    Compose,
+    CropPoints,
+    Drop,
+    Flip,
+    GridSample,
+    Jitter,
+    Normalize,
+    RotateZ,
+    Scale,
+)
 
 NOT_RANDOM = [Normalize(), aug.CenterShift(), aug.CropBox(1.0), aug.InstanceTargets(SCANNET20), aug.NormalizeColor(),
               aug.RandomColorGrayScale()]  # fmt: skip
@@ -77,7 +87,9 @@ def test_the_generator_alone_decides_and_the_given_sample_stays_as_it_is(transfo
     if transform not in NOT_RANDOM:
         others = [transform(sample, rng(seed)) for seed in range(9)]
         assert not all(
-            np.array_equal(first[key], other[key]) for other in others for key in ("points", "colors", "normals")
+            np.array_equal(first[key], other[key])
+            for other in others
+            for key in ("points", "colors", "normals")
         )
 
 
@@ -121,32 +133,65 @@ def test_after_any_two_transforms_all_keys_agree(first: Any) -> None:
         assert types & {Normalize, aug.NormalizeColor, GridSample}
 
 
-@pytest.mark.parametrize("step", [step for step in SINGLE if type(step) not in (GridSample, aug.InstanceTargets)])
+@pytest.mark.parametrize(
+    "step", [step for step in SINGLE if type(step) not in (GridSample, aug.InstanceTargets)]
+)
 def test_the_keys_of_a_sample_do_not_depend_on_chance_or_size(step: Any) -> None:
     found = set()
     for seed in range(12):
-        sample = make_sample(10 + 5 * seed, seed) | {"faces": np.zeros((2, 3), np.int32), "grid": np.arange(3)}
+        sample = make_sample(10 + 5 * seed, seed) | {
+            "faces": np.zeros((2, 3), np.int32),
+            "grid": np.arange(3),
+        }
         sample |= {"instance_boxes": np.ones((1, 6)), "instance_centers": np.ones((1, 3))}
-        for transform in (step, aug.Sometimes(step), aug.Sometimes(Compose(aug.Sometimes(step), Jitter()), 0.3)):
+        for transform in (
+            step,
+            aug.Sometimes(step),
+            aug.Sometimes(Compose(aug.Sometimes(step), Jitter()), 0.3),
+        ):
             found.add((transform, tuple(sorted(transform(sample, rng(seed))))))
     assert len(found) == 3
 
 
-def test_integer_points_are_neither_truncated_nor_overflow_and_a_scene_without_vertices_stays_one() -> None:
+def test_integer_points_are_neither_truncated_nor_overflow_and_a_scene_without_vertices_stays_one() -> (
+    None
+):
     sample = make_sample() | {"points": np.arange(120).reshape(40, 3)}
     expected = sample | {"points": sample["points"].astype(np.float64)}
-    moving = (RotateZ(), Flip(0), Flip(1), Scale(), Jitter(), aug.ElasticDistortion(((9, 5),)), aug.RandomShift())
+    moving = (
+        RotateZ(),
+        Flip(0),
+        Flip(1),
+        Scale(),
+        Jitter(),
+        aug.ElasticDistortion(((9, 5),)),
+        aug.RandomShift(),
+    )
     for transform in moving:
         found = transform(sample, rng())["points"]
-        assert found.dtype == np.float64, "also where chance moves nothing: samples of one batch need the same types"
+        assert found.dtype == np.float64, (
+            "also where chance moves nothing: samples of one batch need the same types"
+        )
         assert found == pytest.approx(transform(expected, rng())["points"]), transform
     for transform in SINGLE:
         if transform not in (Normalize(), GridSample(0.5)):
             assert len(transform(make_sample(0), rng())["points"]) == 0
     points = np.random.default_rng(0).integers(0, 256, (40, 3), np.uint8)
-    for step in (RotateZ(), aug.RandomRotate(), aug.CenterShift(), aug.RandomShift(), CropPoints(9), GridSample(30)):
-        small, large = (step(make_sample() | {"points": points.astype(kind)}, rng()) for kind in (np.uint8, np.float32))
-        assert np.array_equal(small["points"], large["points"]), f"{step}: small integers do not overflow"
+    for step in (
+        RotateZ(),
+        aug.RandomRotate(),
+        aug.CenterShift(),
+        aug.RandomShift(),
+        CropPoints(9),
+        GridSample(30),
+    ):
+        small, large = (
+            step(make_sample() | {"points": points.astype(kind)}, rng())
+            for kind in (np.uint8, np.float32)
+        )
+        assert np.array_equal(small["points"], large["points"]), (
+            f"{step}: small integers do not overflow"
+        )
 
 
 class Marked(RotateZ):
@@ -164,14 +209,20 @@ class Timed(Compose):
         self.seconds = 0.0
 
 
-def test_a_subclass_with_a_call_of_its_own_is_called_and_other_names_for_points_are_none_of_ours() -> None:
+def test_a_subclass_with_a_call_of_its_own_is_called_and_other_names_for_points_are_none_of_ours() -> (
+    None
+):
     generator = rng()
     expected = Marked()(Drop()(make_sample(), generator), generator)
     found = Compose(Drop(), Marked(), aug.Sometimes(Marked(), 0))(make_sample(), rng())
     assert list(found) == list(expected)
     assert found["mark"] == expected["mark"]
     assert list(Timed(Drop(), [Flip()])(make_sample(), rng())) == list(make_sample())
-    assert pickle.loads(pickle.dumps(Timed(Drop(), Flip()))) == Timed([Drop(), Flip()]) != Timed(Drop())
+    assert (
+        pickle.loads(pickle.dumps(Timed(Drop(), Flip())))
+        == Timed([Drop(), Flip()])
+        != Timed(Drop())
+    )
     assert hash(Compose(Flip())) == hash(Compose([Flip()]))
     assert Compose()(expected, rng()) is expected
     renamed = {"coord": make_sample()["points"]}
@@ -180,7 +231,9 @@ def test_a_subclass_with_a_call_of_its_own_is_called_and_other_names_for_points_
 
 
 @given(st.integers(1, 45), st.integers(0, 20), st.booleans())
-def test_crop_keeps_the_nearest_to_one_of_the_vertices(max_points: int, seed: int, has_ties: bool) -> None:
+def test_crop_keeps_the_nearest_to_one_of_the_vertices(
+    max_points: int, seed: int, has_ties: bool
+) -> None:
     sample = make_sample(40, seed)
     if has_ties:
         sample["points"] = np.rint(sample["points"])
@@ -191,7 +244,9 @@ def test_crop_keeps_the_nearest_to_one_of_the_vertices(max_points: int, seed: in
     assert len(kept) == min(40, max_points)
     points = [tuple(map(float, point)) for point in sample["points"].tolist()]
     centre = points[int(rng(seed).integers(40))]
-    by_distance = sorted(range(40), key=lambda index: (round(math.dist(points[index], centre), 5), index))
+    by_distance = sorted(
+        range(40), key=lambda index: (round(math.dist(points[index], centre), 5), index)
+    )
     assert max_points >= 40 or kept == sorted(by_distance[:max_points])
 
 
@@ -205,12 +260,16 @@ def test_drop_keeps_its_share_in_order(share: float) -> None:
 
 
 @given(st.sampled_from([0.1, 0.25, 0.5, 1.0, 10.0]), st.integers(0, 20), st.integers(1, 60))
-def test_grid_sampling_keeps_one_of_each_cell_and_the_way_back(size: float, seed: int, count: int) -> None:
+def test_grid_sampling_keeps_one_of_each_cell_and_the_way_back(
+    size: float, seed: int, count: int
+) -> None:
     sample = make_sample(count, seed)
     found = GridSample(size)(sample, rng(seed))
     kept = found["labels"].tolist()
     check_rows(sample, found, kept)
-    cells = [tuple(math.floor(float(value) / size) for value in point) for point in sample["points"]]
+    cells = [
+        tuple(math.floor(float(value) / size) for value in point) for point in sample["points"]
+    ]
     smallest = [min(cell[axis] for cell in cells) for axis in range(3)]
     assert kept == sorted(kept)
     assert sorted(cells[index] for index in kept) == sorted(set(cells))
@@ -240,7 +299,10 @@ def test_the_way_back_survives_a_later_selection_or_another_order(after: Any) ->
     rows = [sampled["labels"].tolist().index(label) for label in kept]
     for key in ("points", "grid"):
         assert np.array_equal(found[key], sampled[key][rows])
-    expected = [kept.index(label) if label in kept else -1 for label in sampled["labels"][sampled["inverse"]]]
+    expected = [
+        kept.index(label) if label in kept else -1
+        for label in sampled["labels"][sampled["inverse"]]
+    ]
     assert found["inverse"].tolist() == expected
 
 
@@ -253,14 +315,20 @@ def test_a_flip_reflects_points_and_normals_alike() -> None:
         seen.add((flip.probability, *signs.tolist()))
         for key in ("points", "normals"):
             assert (found[key] == sample[key] * signs).all()
-    assert seen == {(1, -1, -1, 1), (0, 1, 1, 1), *((0.5, x, y, 1) for x in (1, -1) for y in (1, -1))}
+    assert seen == {
+        (1, -1, -1, 1),
+        (0, 1, 1, 1),
+        *((0.5, x, y, 1) for x in (1, -1) for y in (1, -1)),
+    }
 
 
 def test_jitter_is_normal_noise_that_is_cut_and_color_jitter_shifts_channels_too() -> None:
     sample = make_sample(20_000)
     change = np.abs(Jitter(0.01, 0.015)(sample, rng())["points"] - sample["points"])
     assert change.max() <= 0.015 + 1e-6
-    assert np.isclose(change, 0.015, atol=1e-6).mean() == pytest.approx(0.1336, abs=0.01)  # beyond 1.5 sigma
+    assert np.isclose(change, 0.015, atol=1e-6).mean() == pytest.approx(
+        0.1336, abs=0.01
+    )  # beyond 1.5 sigma
     assert np.median(change) == pytest.approx(0.00674, rel=0.05)
     assert (Jitter(0.0)(sample, rng())["points"] == sample["points"]).all()
     sample["colors"][:] = 128
@@ -311,14 +379,32 @@ def test_normalize_centres_and_scales_as_a_loop_does() -> None:
         (lambda: Jitter(-0.1), "sigma is -0.1"),
         (lambda: Jitter(float("nan")), "sigma is nan"),
         (lambda: aug.ColorJitter(300), "shift is 300"),
-        (lambda: GridSample(1e-5)(Scale(1e6, 1e6)(make_sample(), rng()), rng()), "too many to count"),
-        (lambda: Compose(GridSample(1), GridSample(1))(make_sample(), rng()), "has an inverse map already"),
-        (lambda: Compose(Normalize(), aug.ColorJitter())(make_sample(), rng()), "colors are float32, expected uint8"),
-        (lambda: Compose(Normalize(), Normalize())(make_sample(), rng()), "^Normalize: colors are float32, expected"),
+        (
+            lambda: GridSample(1e-5)(Scale(1e6, 1e6)(make_sample(), rng()), rng()),
+            "too many to count",
+        ),
+        (
+            lambda: Compose(GridSample(1), GridSample(1))(make_sample(), rng()),
+            "has an inverse map already",
+        ),
+        (
+            lambda: Compose(Normalize(), aug.ColorJitter())(make_sample(), rng()),
+            "colors are float32, expected uint8",
+        ),
+        (
+            lambda: Compose(Normalize(), Normalize())(make_sample(), rng()),
+            "^Normalize: colors are float32, expected",
+        ),
         (lambda: Marked(max_angle=4), "Marked: max_angle is 4"),
-        (lambda: Drop()(make_sample() | {"edge_index": np.eye(2)}, rng()), "has an edge_index, whose numbers"),
+        (
+            lambda: Drop()(make_sample() | {"edge_index": np.eye(2)}, rng()),
+            "has an edge_index, whose numbers",
+        ),
         (lambda: GridSample(1)(make_sample(0), rng()), "there are no points"),
-        (lambda: CropPoints(3)(make_sample() | {"points": np.full((40, 3), np.nan)}, rng()), "not finite"),
+        (
+            lambda: CropPoints(3)(make_sample() | {"points": np.full((40, 3), np.nan)}, rng()),
+            "not finite",
+        ),
         (lambda: Normalize()(make_sample(0), rng()), "there are no points"),
     ],
 )

@@ -10,7 +10,14 @@ from scannet_prep.base.units import format_duration, parse_duration, parse_size
 
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
-    [("500kB", 500_000), ("2MB", 2_000_000), ("1.5 GB", 1_500_000_000), ("4G", 4 << 30), ("4GiB", 4 << 30), ("7B", 7)],
+    [
+        ("500kB", 500_000),
+        ("2MB", 2_000_000),
+        ("1.5 GB", 1_500_000_000),
+        ("4G", 4 << 30),
+        ("4GiB", 4 << 30),
+        ("7B", 7),
+    ],
 )
 def test_sizes_are_parsed_with_their_units(text: str, size_bytes: int) -> None:
     assert parse_size(text) == size_bytes
@@ -18,7 +25,14 @@ def test_sizes_are_parsed_with_their_units(text: str, size_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("30m", 1_800), ("12h30m", 45_000), ("1d", 86_400), ("1.5h", 5_400), ("12 h 30 min", 45_000)],
+    [
+        ("90s", 90),
+        ("30m", 1_800),
+        ("12h30m", 45_000),
+        ("1d", 86_400),
+        ("1.5h", 5_400),
+        ("12 h 30 min", 45_000),
+    ],
 )
 def test_durations_are_parsed_with_their_units(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
@@ -47,7 +61,10 @@ def test_texts_that_are_not_durations_are_refused_with_an_example(text: str) -> 
 @pytest.mark.parametrize(
     ("words", "example"),
     [
-        (["download", "--types", "seg", "--limit-rate", "2"], "--limit-rate: '2' has no unit, for example 500kB"),
+        (
+            ["download", "--types", "seg", "--limit-rate", "2"],
+            "--limit-rate: '2' has no unit, for example 500kB",
+        ),
         (["download", "--types", "seg", "--wait", "3"], "--wait: '3' has no unit, for example 90s"),
         (["pack", "--shard-size", "4"], "--shard-size: '4' has no unit, for example 500kB"),
     ],
@@ -59,7 +76,18 @@ def test_options_without_a_unit_are_wrong_usage(words: list[str], example: str) 
 
 def test_durations_are_shown_with_their_two_largest_units() -> None:
     seconds = (0.12, 1, 9.97, 59.6, 60, 200, 3_600, 3_905, 45_000, 90_000)
-    texts = ["0.1 s", "1 s", "10 s", "1 min", "1 min", "3 min 20 s", "1 h", "1 h 5 min", "12 h 30 min", "1 d 1 h"]
+    texts = [
+        "0.1 s",
+        "1 s",
+        "10 s",
+        "1 min",
+        "1 min",
+        "3 min 20 s",
+        "1 h",
+        "1 h 5 min",
+        "12 h 30 min",
+        "1 d 1 h",
+    ]
     assert [format_duration(number) for number in seconds] == texts
 
 

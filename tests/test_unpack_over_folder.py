@@ -6,7 +6,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from archives import TREE, call, find_parts, flip, forge, pack_shards, pack_tree, read_tree, unpack_pipe, write_tree
+from archives import (
+    TREE,
+    call,
+    find_parts,
+    flip,
+    forge,
+    pack_shards,
+    pack_tree,
+    read_tree,
+    unpack_pipe,
+    write_tree,
+)
 from commands import TRAIN, VAL, Outcome, Verify, digests, edit_json, run_main
 
 from scannet_prep import ScanNet
@@ -15,7 +26,14 @@ from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.raw.lock import LockEntry, encode_lock, read_lock
 from scannet_prep.synthetic import write_release
 
-SCENES = ("scene0000_00", "scene0001_00", "scene0002_00", "scene0011_00", "scene0015_00", "scene0707_00")
+SCENES = (
+    "scene0000_00",
+    "scene0001_00",
+    "scene0002_00",
+    "scene0011_00",
+    "scene0015_00",
+    "scene0707_00",
+)
 LAST = SCENES[-1]
 MESH = f"scans/{VAL}/{VAL}_vh_clean_2.ply"
 
@@ -36,7 +54,9 @@ def write_lock(raw_dir: Path) -> None:
     """Record the digest of every file of a raw tree in its `scannet.lock`."""
     (raw_dir / "scannet.lock").unlink(missing_ok=True)
     files = read_tree(raw_dir)
-    entries = {name: LockEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
+    entries = {
+        name: LockEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()
+    }
     (raw_dir / "scannet.lock").write_bytes(encode_lock(entries))
 
 
@@ -52,14 +72,21 @@ def test_truncated_archive_leaves_a_complete_folder_as_it_is(six: Path, tmp_path
     data = (six / "processed.tar.zst").read_bytes()
     ends = [group.end for group in open_archive(six / "processed.tar.zst").index.groups]
     dice = random.Random(0)
-    cuts = [*ends, *(end + 1 for end in ends), *(dice.randrange(ends[0], len(data)) for _ in range(6))]
+    cuts = [
+        *ends,
+        *(end + 1 for end in ends),
+        *(dice.randrange(ends[0], len(data)) for _ in range(6)),
+    ]
     short = tmp_path / "short.tar.zst"
     for cut in cuts:
         short.write_bytes(data[:cut])
         for outcome in unpack_each_way(short, folder):
             # Without the seek table alone, nothing of a scene is lost.
             is_cut = cut <= find_parts(six / "processed.tar.zst")["index"][1]
-            assert (outcome.status, outcome.json["failures"]) == (3 if is_cut else 0, []), (cut, outcome.stderr)
+            assert (outcome.status, outcome.json["failures"]) == (3 if is_cut else 0, []), (
+                cut,
+                outcome.stderr,
+            )
             assert outcome.json["scenes"] == [*SCENES]
             assert digests(folder) == before, cut
     assert len(ScanNet(folder, split="train")) == 3
@@ -74,14 +101,20 @@ def test_single_bit_flips_leave_a_complete_folder_as_it_is(six: Path, tmp_path: 
     dice = random.Random(1)
     offsets = [dice.randrange(*span) for span in parts.values() for _ in range(3)]
     for offset in offsets:
-        archive = flip(Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst")), offset, dice.randrange(8))
+        archive = flip(
+            Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst")),
+            offset,
+            dice.randrange(8),
+        )
         for outcome in unpack_each_way(archive, folder):
             assert outcome.status in {0, 1, 3}, (offset, outcome.stderr)
             assert outcome.json.get("failures", []) == [], (offset, outcome.stderr)
             assert digests(folder) == before, offset
 
 
-def test_damaged_scene_that_is_whole_in_the_folder_is_named_with_exit_status_3(six: Path, tmp_path: Path) -> None:
+def test_damaged_scene_that_is_whole_in_the_folder_is_named_with_exit_status_3(
+    six: Path, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
     archive = Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst"))
     flip(archive, sum(find_parts(archive)[VAL]) // 2)
@@ -92,13 +125,18 @@ def test_damaged_scene_that_is_whole_in_the_folder_is_named_with_exit_status_3(s
     assert not (folder / "failed.txt").exists()
 
 
-def test_scene_damaged_in_archive_and_folder_alone_leaves_the_manifest(six: Path, tmp_path: Path) -> None:
+def test_scene_damaged_in_archive_and_folder_alone_leaves_the_manifest(
+    six: Path, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
     archive = Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst"))
     flip(archive, sum(find_parts(archive)[VAL]) // 2)
     flip(folder / "val" / f"{VAL}.npz", 500)
     for outcome in unpack_each_way(archive, folder):
-        assert (outcome.status, [failure["scene_id"] for failure in outcome.json["failures"]]) == (3, [VAL])
+        assert (outcome.status, [failure["scene_id"] for failure in outcome.json["failures"]]) == (
+            3,
+            [VAL],
+        )
         manifest = read_manifest(folder)
         assert manifest is not None
         assert manifest.scenes.keys() == {*SCENES} - {VAL}
@@ -119,10 +157,18 @@ def test_one_shard_of_several_leaves_a_complete_folder_as_it_is(six: Path, tmp_p
                 assert digests(folder) == before
 
 
-def test_scene_that_failed_for_the_archive_stays_where_it_is_whole(six: Path, tmp_path: Path) -> None:
+def test_scene_that_failed_for_the_archive_stays_where_it_is_whole(
+    six: Path, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
     source = Path(shutil.copytree(six / "processed", tmp_path / "source"))
-    failure = {"scene_id": VAL, "error": "RawFileError", "message": f"{VAL}: is damaged", "hint": "", "trace": ""}
+    failure = {
+        "scene_id": VAL,
+        "error": "RawFileError",
+        "message": f"{VAL}: is damaged",
+        "hint": "",
+        "trace": "",
+    }
 
     def fail(manifest: dict[str, dict[str, object]]) -> None:
         del manifest["scenes"][VAL]
@@ -140,15 +186,21 @@ def test_scene_that_failed_for_the_archive_stays_where_it_is_whole(six: Path, tm
 def test_scene_unpacked_without_the_manifest_of_its_archive_is_recorded_as_it_is(
     six: Path, tmp_path: Path, verify: Verify
 ) -> None:
-    archive = flip(Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst")), 200)  # the manifest is lost
+    archive = flip(
+        Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst")), 200
+    )  # the manifest is lost
     folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
-    edit_json(folder / "manifest.json", lambda manifest: manifest["scenes"][VAL].update(crc32="0" * 8))
+    edit_json(
+        folder / "manifest.json", lambda manifest: manifest["scenes"][VAL].update(crc32="0" * 8)
+    )
     flip(folder / "val" / f"{VAL}.npz", 500)
     assert call("unpack", archive, "-o", folder).status == 3
     assert verify(folder) == (0, [])
 
 
-def test_damaged_archive_does_not_list_whole_raw_scenes_as_failed(six: Path, tmp_path: Path) -> None:
+def test_damaged_archive_does_not_list_whole_raw_scenes_as_failed(
+    six: Path, tmp_path: Path
+) -> None:
     """By the digests of the index, or of `scannet.lock` where the end of the archive is lost."""
     raw_dir = Path(shutil.copytree(six / "raw", tmp_path / "raw"))
     before = digests(raw_dir)
@@ -183,7 +235,9 @@ def test_replaced_raw_file_has_the_lock_entry_of_its_new_content_or_none(
 ) -> None:
     source = Path(shutil.copytree(six / "raw", tmp_path / "source"))
     new = (source / MESH.replace(VAL, "scene0015_00")).read_bytes()
-    (source / f"scans/{VAL}/{VAL}.txt").write_bytes((source / f"scans/{VAL}/{VAL}.txt").read_bytes() + b"\n")
+    (source / f"scans/{VAL}/{VAL}.txt").write_bytes(
+        (source / f"scans/{VAL}/{VAL}.txt").read_bytes() + b"\n"
+    )
     if has_lock:
         write_lock(source)
     else:
@@ -211,7 +265,9 @@ def test_file_replaced_in_a_scene_that_then_fails_has_no_old_lock_entry(tmp_path
     assert first not in read_lock(raw_dir / "scannet.lock")
 
 
-def test_file_that_is_not_what_the_lock_of_its_archive_records_is_a_warning(six: Path, tmp_path: Path) -> None:
+def test_file_that_is_not_what_the_lock_of_its_archive_records_is_a_warning(
+    six: Path, tmp_path: Path
+) -> None:
     source = Path(shutil.copytree(six / "raw", tmp_path / "source"))
     flip(source / MESH, 900)
     pack_tree(source, tmp_path / "a.tar.zst")
@@ -233,7 +289,11 @@ def test_acceptance_of_the_terms_is_neither_packed_nor_unpacked(six: Path, tmp_p
 
 def test_acceptance_of_the_terms_in_an_older_archive_is_not_unpacked(tmp_path: Path) -> None:
     name = f"scans/{TRAIN}/{TRAIN}.txt"
-    forge(tmp_path / "a.tar.zst", [(TRAIN, [(name, b"x")])], others=[("terms_accepted.txt", b"accepted")])
+    forge(
+        tmp_path / "a.tar.zst",
+        [(TRAIN, [(name, b"x")])],
+        others=[("terms_accepted.txt", b"accepted")],
+    )
     for outcome in unpack_each_way(tmp_path / "a.tar.zst", tmp_path / "out"):
         assert outcome.status == 0
         assert read_tree(tmp_path / "out") == {name: b"x"}

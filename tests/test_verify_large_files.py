@@ -53,7 +53,9 @@ def test_damaged_large_file_of_a_scene_is_one_error(
     path.write_bytes(whole)
     assert verify(tmp_path) == (0, [])
     path.write_bytes(damaged)
-    (tmp_path / "scannet.lock").write_bytes(encode_lock({relative(TRAIN, suffix): digest_file(path)}))
+    (tmp_path / "scannet.lock").write_bytes(
+        encode_lock({relative(TRAIN, suffix): digest_file(path)})
+    )
     check_one(verify(tmp_path), "error", TRAIN, relative(TRAIN, suffix), problem)
     told = run_main("verify", tmp_path).stdout
     assert f"--types {suffix} --verify -o {tmp_path} --scenes {TRAIN}\n" in told
@@ -68,28 +70,36 @@ def test_truncated_high_resolution_mesh_is_one_error(tmp_path: Path, verify: Ver
     check_one(verify(tmp_path), "error", TRAIN, relative(TRAIN, "_vh_clean.ply"), "bytes")
 
 
-def test_verify_of_a_tree_with_only_sensor_streams_finds_no_error(sens_dir: Path, verify: Verify) -> None:
+def test_verify_of_a_tree_with_only_sensor_streams_finds_no_error(
+    sens_dir: Path, verify: Verify
+) -> None:
     status, findings = verify(sens_dir)
     assert (status, {finding[0] for finding in findings}) == (0, {"note"})
     assert "no scene has a mesh or an annotation" in findings[0][3]
     assert (verify.value["scenes"], verify.value["size_bytes"]) == (2, 2 * len(STREAM))
 
 
-def test_damaged_stream_in_a_tree_with_only_streams_is_an_error(sens_dir: Path, verify: Verify) -> None:
+def test_damaged_stream_in_a_tree_with_only_streams_is_an_error(
+    sens_dir: Path, verify: Verify
+) -> None:
     raw_file(sens_dir, ".sens").write_bytes(DAMAGED_STREAM)
     status, findings = verify(sens_dir)
     errors = [finding for finding in findings if finding[0] == "error"]
     assert (status, [error[1] for error in errors]) == (3, [TRAIN])
 
 
-def test_scene_folder_without_files_is_an_error_in_a_tree_of_streams(sens_dir: Path, verify: Verify) -> None:
+def test_scene_folder_without_files_is_an_error_in_a_tree_of_streams(
+    sens_dir: Path, verify: Verify
+) -> None:
     raw_file(sens_dir, ".sens").unlink()
     status, findings = verify(sens_dir)
     assert (status, findings[0][:2]) == (3, ("error", TRAIN))
     assert findings[0][3] == "holds no file of the release"
 
 
-def test_scene_with_only_a_stream_lacks_its_mesh_beside_scenes_with_meshes(tmp_path: Path, verify: Verify) -> None:
+def test_scene_with_only_a_stream_lacks_its_mesh_beside_scenes_with_meshes(
+    tmp_path: Path, verify: Verify
+) -> None:
     write_release(tmp_path, [TRAIN, TEST], vertices=600)
     raw_file(tmp_path, MESH.suffix, TEST).unlink()
     write(raw_file(tmp_path, ".sens", TEST), STREAM)
@@ -99,7 +109,11 @@ def test_scene_with_only_a_stream_lacks_its_mesh_beside_scenes_with_meshes(tmp_p
 def test_info_of_a_tree_with_only_sensor_streams_counts_its_scenes(sens_dir: Path) -> None:
     outcome = run_main("info", sens_dir, "--json")
     assert (outcome.status, outcome.json["scene_ids"]) == (0, [TRAIN, TEST])
-    assert outcome.json["splits"]["all"] == {"scenes": 2, "vertices": 0, "size_bytes": 2 * len(STREAM)}
+    assert outcome.json["splits"]["all"] == {
+        "scenes": 2,
+        "vertices": 0,
+        "size_bytes": 2 * len(STREAM),
+    }
 
 
 def test_verify_of_a_tree_with_only_tasks_checks_them(tasks_dir: Path) -> None:
@@ -119,7 +133,9 @@ def test_info_of_a_tree_with_only_tasks_lists_them(tasks_dir: Path) -> None:
     assert f"files of no scene: 1\n  {FRAMES.suffix}: {len(LABELS)} B" in outcome.stdout
 
 
-def test_damaged_zip_file_in_tasks_is_an_error_although_its_digest_is_recorded(tasks_dir: Path) -> None:
+def test_damaged_zip_file_in_tasks_is_an_error_although_its_digest_is_recorded(
+    tasks_dir: Path,
+) -> None:
     path = write(tasks_dir / FRAMES_NAME, DAMAGED_LABELS)
     (tasks_dir / "scannet.lock").write_bytes(encode_lock({FRAMES_NAME: digest_file(path)}))
     outcome = run_main("verify", tasks_dir)
@@ -128,8 +144,12 @@ def test_damaged_zip_file_in_tasks_is_an_error_although_its_digest_is_recorded(t
     assert f"--types {FRAMES.suffix} --verify -o {tasks_dir}\n" in outcome.stdout
 
 
-def test_file_in_tasks_that_differs_from_its_record_is_an_error(tasks_dir: Path, verify: Verify) -> None:
-    (tasks_dir / "scannet.lock").write_bytes(encode_lock({FRAMES_NAME: digest_file(tasks_dir / FRAMES_NAME)}))
+def test_file_in_tasks_that_differs_from_its_record_is_an_error(
+    tasks_dir: Path, verify: Verify
+) -> None:
+    (tasks_dir / "scannet.lock").write_bytes(
+        encode_lock({FRAMES_NAME: digest_file(tasks_dir / FRAMES_NAME)})
+    )
     (tasks_dir / FRAMES_NAME).write_bytes(make_zip(0))
     status, findings = verify(tasks_dir, "--splits", "train", "val", "test")
     assert status == 2  # a choice of scenes leaves nothing to check
@@ -139,7 +159,9 @@ def test_file_in_tasks_that_differs_from_its_record_is_an_error(tasks_dir: Path,
 
 
 def test_recorded_file_in_tasks_that_is_gone_is_an_error(tasks_dir: Path, verify: Verify) -> None:
-    (tasks_dir / "scannet.lock").write_bytes(encode_lock({FRAMES_NAME: digest_file(tasks_dir / FRAMES_NAME)}))
+    (tasks_dir / "scannet.lock").write_bytes(
+        encode_lock({FRAMES_NAME: digest_file(tasks_dir / FRAMES_NAME)})
+    )
     (tasks_dir / FRAMES_NAME).unlink()
     status, findings = verify(tasks_dir, "--jobs", "1")
     assert (status, findings[0][2]) == (3, FRAMES_NAME)
@@ -149,7 +171,9 @@ def test_recorded_file_in_tasks_that_is_gone_is_an_error(tasks_dir: Path, verify
 def test_recorded_scenes_without_a_folder_are_a_note(tmp_path: Path, verify: Verify) -> None:
     write_release(tmp_path, [TRAIN, TEST], vertices=600)
     path = raw_file(tmp_path, MESH.suffix, TEST)
-    (tmp_path / "scannet.lock").write_bytes(encode_lock({relative(TEST, MESH.suffix): digest_file(path)}))
+    (tmp_path / "scannet.lock").write_bytes(
+        encode_lock({relative(TEST, MESH.suffix): digest_file(path)})
+    )
     shutil.rmtree(path.parent)
     status, findings = verify(tmp_path, "--jobs", "1")
     notes = {finding[3] for finding in findings if finding[2] == "scannet.lock"}

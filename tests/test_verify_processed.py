@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 from archives import flip
-from commands import TEST, TRAIN, VAL, Verify, check_one, edit_json, look_or_die, raw_file, relative, run_main
+from commands import (
+    TEST,
+    TRAIN,
+    VAL,
+    Verify,
+    check_one,
+    edit_json,
+    look_or_die,
+    raw_file,
+    relative,
+    run_main,
+)
 
 from scannet_prep import official_scenes
 from scannet_prep.base.files import Fingerprint
@@ -49,7 +60,9 @@ def rewrite(key: str, change: Callable[[Any], object]) -> Damage:
         data = b"".join(map(bytes, encode_processed(scene)))
         npz(out_dir, scene_id).write_bytes(data)
         entry = to_plain(SceneEntry.from_scene(scene, Fingerprint.from_bytes(data)))
-        edit_json(out_dir / "manifest.json", lambda value: value["scenes"].update({scene_id: entry}))
+        edit_json(
+            out_dir / "manifest.json", lambda value: value["scenes"].update({scene_id: entry})
+        )
 
     return damage
 
@@ -108,11 +121,16 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
     assert outcome.status == 3
     findings = outcome.json["findings"]
     assert {item["scene_id"] for item in findings} <= set(scenes.values())
-    return {name: [item for item in findings if item["scene_id"] == scene] for name, scene in scenes.items()}
+    return {
+        name: [item for item in findings if item["scene_id"] == scene]
+        for name, scene in scenes.items()
+    }
 
 
 @pytest.mark.parametrize("name", SCENE_DAMAGES)
-def test_damage_to_a_processed_scene_is_one_error(found: dict[str, list[dict[str, Any]]], name: str) -> None:
+def test_damage_to_a_processed_scene_is_one_error(
+    found: dict[str, list[dict[str, Any]]], name: str
+) -> None:
     (finding,) = found[name]
     assert finding["severity"] == "error"
     folder = "val" if "split" in name else "train"
@@ -120,15 +138,24 @@ def test_damage_to_a_processed_scene_is_one_error(found: dict[str, list[dict[str
     assert re.search(SCENE_DAMAGES[name][1], finding["message"])
 
 
-def test_what_process_writes_has_no_findings_with_any_options(raw_dir: Path, tmp_path: Path, verify: Verify) -> None:
+def test_what_process_writes_has_no_findings_with_any_options(
+    raw_dir: Path, tmp_path: Path, verify: Verify
+) -> None:
     for name, line in (("a", "--labels-from ply"), ("b", "--scannet200 --align-axis --faces")):
         assert run_main("process", raw_dir, "-o", tmp_path / name, *line.split()).status == 0
         assert verify(tmp_path / name) == (0, [])
         found = [verify.value[key] for key in ("kind", "scenes", "vertices", "size_bytes")]
-        assert found == ["processed", 3, 1800, sum(path.stat().st_size for path in (tmp_path / name).glob("*/*.npz"))]
+        assert found == [
+            "processed",
+            3,
+            1800,
+            sum(path.stat().st_size for path in (tmp_path / name).glob("*/*.npz")),
+        ]
 
 
-def test_a_failed_scene_and_a_lost_manifest_are_errors(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
+def test_a_failed_scene_and_a_lost_manifest_are_errors(
+    raw_dir: Path, out_dir: Path, verify: Verify
+) -> None:
     raw_file(raw_dir, MESH.suffix).write_bytes(b"")
     assert run_main("process", raw_dir, "-o", out_dir).status == 3
     check_one(verify(out_dir), "error", TRAIN, "manifest.json", "this scene failed", "empty")
@@ -148,7 +175,11 @@ def test_people_get_findings_hints_and_what_to_type(raw_dir: Path) -> None:
     assert "train 1 of 1,201, val 1 of 312, test 1 of 100" in lines[-2]
     assert lines[-1] == "1 error, 3 notes"
     outcome = run_main("verify", raw_dir, "-q")
-    assert (outcome.status, outcome.stdout, outcome.stderr.splitlines()[0]) == (3, "", f"error: {path}: no such file")
+    assert (outcome.status, outcome.stdout, outcome.stderr.splitlines()[0]) == (
+        3,
+        "",
+        f"error: {path}: no such file",
+    )
 
 
 def test_worker_that_is_killed_is_a_finding_of_its_scene(tmp_path: Path) -> None:
@@ -171,12 +202,17 @@ def test_scene_that_no_manifest_lists_is_to_be_removed(out_dir: Path, verify: Ve
     path = out_dir / "train/scene0002_00.npz"
     path.write_bytes((out_dir / f"train/{TRAIN}.npz").read_bytes())
     status, findings = verify(out_dir)
-    assert (status, [finding[1] for finding in findings if finding[0] == "error"]) == (3, ["scene0002_00"])
+    assert (status, [finding[1] for finding in findings if finding[0] == "error"]) == (
+        3,
+        ["scene0002_00"],
+    )
     (finding,) = [item for item in verify.value["findings"] if item["severity"] == "error"]
     assert finding["hint"] == f"remove it: rm {path}"
 
 
-def test_damaged_scene_comes_with_the_command_that_makes_it_again(out_dir: Path, verify: Verify) -> None:
+def test_damaged_scene_comes_with_the_command_that_makes_it_again(
+    out_dir: Path, verify: Verify
+) -> None:
     os.truncate(out_dir / f"train/{TRAIN}.npz", 5000)
     verify(out_dir)
     (finding,) = [item for item in verify.value["findings"] if item["severity"] == "error"]

@@ -9,12 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import TEST, TRAIN, VAL, VERTEX_BYTES, Verify, check_one, header_size, raw_file, relative, run_main
+from commands import (
+    TEST,
+    TRAIN,
+    VAL,
+    VERTEX_BYTES,
+    Verify,
+    check_one,
+    header_size,
+    raw_file,
+    relative,
+    run_main,
+)
 from commands import edit_json as edit
 from commands import patch as overwrite
 
 from scannet_prep import official_scenes
-from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTATION_KINDS, SEGMENTS, FileKind
+from scannet_prep.release.files import (
+    AGGREGATION,
+    INFO,
+    LABELS_MESH,
+    MESH,
+    SEGMENTATION_KINDS,
+    SEGMENTS,
+    FileKind,
+)
 from scannet_prep.release.labels import LABEL_MAP_NAME
 from scannet_prep.synthetic import make_scene, write_release, write_scene
 
@@ -37,7 +56,9 @@ def edit_group(change: Callable[[Any], object]) -> Damage:
 def set_ply_label(label: int, *vertices: int) -> Damage:
     """Write an id into labels.ply; 31 is a person, which no synthetic scene has."""
     places = [vertex * VERTEX_BYTES + 16 for vertex in vertices]
-    return lambda path: [overwrite(path, header_size(path) + place, bytes([label, 0])) for place in places]
+    return lambda path: [
+        overwrite(path, header_size(path) + place, bytes([label, 0])) for place in places
+    ]
 
 
 # What is damaged (None: the folder of the scene) and how; severity, whether the file is named, pattern of the message.
@@ -116,7 +137,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, list
     """Scene and findings of each damage: each is done to a scene of its own, and all are checked at once."""
     raw_dir = tmp_path_factory.mktemp("damaged")
     unused = {split: iter(official_scenes(split)) for split in ("train", "val", "test")}
-    scenes = {name: str(next(unused.get(name.rpartition(" in ")[2], unused["train"]))) for name in DAMAGES}
+    scenes = {
+        name: str(next(unused.get(name.rpartition(" in ")[2], unused["train"]))) for name in DAMAGES
+    }
     write_release(raw_dir, list(scenes.values()), vertices=600)
     for name, scene_id in scenes.items():
         kind, damage, *_ = DAMAGES[name]
@@ -126,11 +149,16 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, list
     assert (outcome.status, outcome.json["scenes"]) == (3, len(scenes))
     findings = outcome.json["findings"]
     assert {item["scene_id"] for item in findings} <= set(scenes.values())
-    return {name: (scene, [item for item in findings if item["scene_id"] == scene]) for name, scene in scenes.items()}
+    return {
+        name: (scene, [item for item in findings if item["scene_id"] == scene])
+        for name, scene in scenes.items()
+    }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damage_to_a_scene_is_one_finding(found: dict[str, tuple[str, list[dict[str, Any]]]], name: str) -> None:
+def test_damage_to_a_scene_is_one_finding(
+    found: dict[str, tuple[str, list[dict[str, Any]]]], name: str
+) -> None:
     kind, _, severity, is_file_named, pattern = DAMAGES[name]
     scene_id, (finding,) = found[name]
     assert finding["severity"] == severity
@@ -141,7 +169,9 @@ def test_damage_to_a_scene_is_one_finding(found: dict[str, tuple[str, list[dict[
 def test_damage_to_the_label_map_is_one_finding(raw_dir: Path, verify: Verify) -> None:
     path = raw_dir / LABEL_MAP_NAME
     whole = path.read_text()
-    copies = whole.replace("\tcrate\t", "\tcreate\t").replace("\tstick\t", "\tobject\t")  # as people have them
+    copies = whole.replace("\tcrate\t", "\tcreate\t").replace(
+        "\tstick\t", "\tobject\t"
+    )  # as people have them
     for text, words in (
         (copies, "2 raw categories: crate, stick"),
         (
@@ -157,7 +187,9 @@ def test_damage_to_the_label_map_is_one_finding(raw_dir: Path, verify: Verify) -
     check_one(verify(raw_dir), "note", "", LABEL_MAP_NAME, "built-in")
 
 
-def test_whole_raw_tree_has_no_findings_and_its_scans_folder_neither(raw_dir: Path, verify: Verify) -> None:
+def test_whole_raw_tree_has_no_findings_and_its_scans_folder_neither(
+    raw_dir: Path, verify: Verify
+) -> None:
     for name in (f"._{TRAIN}.txt", ".DS_Store", f"{TRAIN}_notes.txt"):
         (raw_dir / FOLDER / name).touch()
     assert verify(raw_dir) == (0, [])
@@ -167,21 +199,32 @@ def test_whole_raw_tree_has_no_findings_and_its_scans_folder_neither(raw_dir: Pa
     assert verify.value["scenes"] == 2
 
 
-def test_high_resolution_groups_count_alone_and_are_parsed_beside_others(raw_dir: Path, verify: Verify) -> None:
-    path, other = (raw_file(raw_dir, name) for name in ("_vh_clean.aggregation.json", AGGREGATION.suffix))
+def test_high_resolution_groups_count_alone_and_are_parsed_beside_others(
+    raw_dir: Path, verify: Verify
+) -> None:
+    path, other = (
+        raw_file(raw_dir, name) for name in ("_vh_clean.aggregation.json", AGGREGATION.suffix)
+    )
     shutil.copy(other, path)
     edit(path, lambda value: value["segGroups"][0]["segments"].append(1_000_000))
     assert verify(raw_dir) == (0, [])
     other.unlink()
     status, findings = verify(raw_dir)
-    assert (status, [item[2] for item in findings]) == (3, [FOLDER, relative(TRAIN, AGGREGATION.suffix)])
+    assert (status, [item[2] for item in findings]) == (
+        3,
+        [FOLDER, relative(TRAIN, AGGREGATION.suffix)],
+    )
     assert "is for the high-resolution mesh: 1 of its segment ids" in findings[0][3]
     for damaged in (path, other):
         damaged.write_text("{}")
-    assert [item[2] for item in verify(raw_dir)[1]] == [str(item.relative_to(raw_dir)) for item in (other, path)]
+    assert [item[2] for item in verify(raw_dir)[1]] == [
+        str(item.relative_to(raw_dir)) for item in (other, path)
+    ]
 
 
-def test_what_was_asked_for_is_checked_and_others_need_a_split(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
+def test_what_was_asked_for_is_checked_and_others_need_a_split(
+    raw_dir: Path, out_dir: Path, verify: Verify
+) -> None:
     unlisted = write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
     check_one(verify(raw_dir), "error", "scene0900_00", ".", "none of the official split lists")
     assert verify(raw_dir, "--scenes", "scene0900_00", "--splits", "val") == (0, [])
@@ -189,19 +232,34 @@ def test_what_was_asked_for_is_checked_and_others_need_a_split(raw_dir: Path, ou
     raw_file(raw_dir, MESH.suffix, VAL).unlink()
     (out_dir / "val" / f"{VAL}.npz").unlink()
     for path, words in ((raw_dir, "has no folder"), (out_dir, "is not here")):
-        check_one(verify(path, "--scenes", TRAIN, "scene0002_00"), "error", "scene0002_00", ".", words)
+        check_one(
+            verify(path, "--scenes", TRAIN, "scene0002_00"), "error", "scene0002_00", ".", words
+        )
         assert (verify(path, "--scenes", TRAIN, TEST), verify.value["scenes"]) == ((0, []), 2)
-        assert (verify(path, "--splits", "test", "--limit", "5"), verify.value["scenes"]) == ((0, []), 1)
-        assert verify(path, "--scenes", TRAIN, "--splits", "test")[0] == (2 if path == raw_dir else 3)
+        assert (verify(path, "--splits", "test", "--limit", "5"), verify.value["scenes"]) == (
+            (0, []),
+            1,
+        )
+        assert verify(path, "--scenes", TRAIN, "--splits", "test")[0] == (
+            2 if path == raw_dir else 3
+        )
     shutil.rmtree(raw_dir / "scans_test")
-    assert (verify(raw_dir, "--splits", "test")[0], "splits test" in verify.value["message"]) == (2, True)
+    assert (verify(raw_dir, "--splits", "test")[0], "splits test" in verify.value["message"]) == (
+        2,
+        True,
+    )
 
 
-def test_subset_of_a_split_is_a_note_unless_it_has_to_be_complete(raw_dir: Path, out_dir: Path, verify: Verify) -> None:
+def test_subset_of_a_split_is_a_note_unless_it_has_to_be_complete(
+    raw_dir: Path, out_dir: Path, verify: Verify
+) -> None:
     for path in (raw_dir, out_dir):
         status, findings = verify(path, "--splits", "train", "val")
         assert (status, [item[:3] for item in findings]) == (0, [("note", "", ".")] * 2)
-        assert [item[3] for item in findings] == ["holds 1 of the 1,201 train scenes", "holds 1 of the 312 val scenes"]
+        assert [item[3] for item in findings] == [
+            "holds 1 of the 1,201 train scenes",
+            "holds 1 of the 312 val scenes",
+        ]
         assert verify.value["splits"]["train"] == {"present": 1, "official": 1201}
         status, findings = verify(path, "--splits", "val", "--complete")
         assert (status, len({item[1] for item in findings})) == (3, 311)
@@ -209,23 +267,42 @@ def test_subset_of_a_split_is_a_note_unless_it_has_to_be_complete(raw_dir: Path,
     assert verify(raw_dir, "--complete", "--limit", "3")[0] == 2
 
 
-def test_a_missing_or_changed_file_is_one_error_with_a_hint_for_its_scene_alone(raw_dir: Path, verify: Verify) -> None:
-    names = [relative(TRAIN, suffix) for suffix in (".sens", INFO.suffix, LABELS_MESH.suffix, MESH.suffix)]
+def test_a_missing_or_changed_file_is_one_error_with_a_hint_for_its_scene_alone(
+    raw_dir: Path, verify: Verify
+) -> None:
+    names = [
+        relative(TRAIN, suffix)
+        for suffix in (".sens", INFO.suffix, LABELS_MESH.suffix, MESH.suffix)
+    ]
     (raw_dir / "scannet.lock").write_text("".join(f"{'0' * 64}  3  {name}\n" for name in names))
     for name in names[1::2]:
         (raw_dir / name).unlink()
     os.mkfifo(raw_dir / names[1])
     status, findings = verify(raw_dir)
     assert (status, [item[2] for item in findings]) == (3, names)
-    words = ["though scannet.lock records it", "named pipe", "not the file that scannet.lock records", "no such file"]
+    words = [
+        "though scannet.lock records it",
+        "named pipe",
+        "not the file that scannet.lock records",
+        "no such file",
+    ]
     assert all(word in item[3] for word, item in zip(words, findings, strict=True))
-    assert f"--types seg .sens --verify -o {raw_dir} --scenes {TRAIN}\n" in run_main("verify", raw_dir).stdout
+    assert (
+        f"--types seg .sens --verify -o {raw_dir} --scenes {TRAIN}\n"
+        in run_main("verify", raw_dir).stdout
+    )
     (raw_dir / "scannet.lock").write_text("x")
     assert f"--types seg --verify -o {raw_dir}\n" in run_main("verify", raw_dir).stdout
 
 
-def test_copies_are_compared_by_their_lock_files(raw_dir: Path, out_dir: Path, tmp_path: Path, verify: Verify) -> None:
-    name, lock, own = relative(TRAIN, INFO.suffix), tmp_path / "their.lock", raw_dir / "scannet.lock"
+def test_copies_are_compared_by_their_lock_files(
+    raw_dir: Path, out_dir: Path, tmp_path: Path, verify: Verify
+) -> None:
+    name, lock, own = (
+        relative(TRAIN, INFO.suffix),
+        tmp_path / "their.lock",
+        raw_dir / "scannet.lock",
+    )
     words = ("--against", str(lock), "--limit", "9")
     data = (raw_dir / name).read_bytes()
     record = f"{hashlib.sha256(data).hexdigest()}  {len(data)}  "
@@ -233,7 +310,13 @@ def test_copies_are_compared_by_their_lock_files(raw_dir: Path, out_dir: Path, t
     own.write_text(f"{record}{name}\n")
     for path in (lock, own):
         result = verify(raw_dir, "--against", str(path), "--limit", "9")
-        check_one(result, "note", "", os.path.relpath(path, raw_dir), "was compared with 1 files of the scenes here")
+        check_one(
+            result,
+            "note",
+            "",
+            os.path.relpath(path, raw_dir),
+            "was compared with 1 files of the scenes here",
+        )
     own.unlink()
     (raw_dir / name).write_bytes(b"note = changed\n" + data)
     status, findings = verify(raw_dir, *words)
@@ -242,6 +325,12 @@ def test_copies_are_compared_by_their_lock_files(raw_dir: Path, out_dir: Path, t
     assert "is not the file that their.lock records" in finding[3]
     for content in ("", f"{record}ScanNet/{name}\n"):
         lock.write_text(content)
-        check_one(verify(raw_dir, *words), "error", "", os.path.relpath(lock, raw_dir), "none was compared")
+        check_one(
+            verify(raw_dir, *words),
+            "error",
+            "",
+            os.path.relpath(lock, raw_dir),
+            "none was compared",
+        )
     assert verify(out_dir, *words)[0] == 2
     assert "is not a raw tree" in verify.value["message"]

@@ -37,7 +37,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("view")
     write_release(root / "raw", (TRAIN, VAL, TEST), vertices=2000)
     assert run_main("process", root / "raw", "-o", root / "data/processed").status == 0
-    assert run_main("process", root / "raw", "-o", root / "faces", "--faces", "--scenes", VAL).status == 0
+    assert (
+        run_main("process", root / "raw", "-o", root / "faces", "--faces", "--scenes", VAL).status
+        == 0
+    )
     pack.run(root / "data/processed", root / "all.tar.zst")
     return root
 
@@ -51,7 +54,9 @@ def folder(root: Path, tmp_path: Path) -> Path:
 
 def written(folder: Path) -> list[str]:
     return sorted(
-        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "data" not in path.parts
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "data" not in path.parts
     )
 
 
@@ -64,37 +69,68 @@ def processed(root: Path, scene_id: str = VAL) -> Any:
 
 def test_colourings_of_a_scene_by_hand(tmp_path: Path) -> None:
     scene = view_scene(process_tiny(tmp_path))
-    assert list(scene.colorings) == ["rgb", "scannet20", "scannet200", "instances", "segments", "normals"]
+    assert list(scene.colorings) == [
+        "rgb",
+        "scannet20",
+        "scannet200",
+        "instances",
+        "segments",
+        "normals",
+    ]
     assert scene.colorings["rgb"].colors.tolist() == [list(color) for color in COLORS]
     wall, floor = SCANNET20.colors[0], SCANNET20.colors[1]
     labels = scene.colorings["scannet20"]
-    assert labels.categories == (Category("wall", wall, 3), Category("floor", floor, 2), Category("unlabeled", GRAY, 1))
+    assert labels.categories == (
+        Category("wall", wall, 3),
+        Category("floor", floor, 2),
+        Category("unlabeled", GRAY, 1),
+    )
     assert labels.indices is not None
     assert (labels.indices.tolist(), labels.indices.dtype) == ([1, 1, 0, 0, 0, 2], np.uint16)
-    assert labels.colors.tolist() == [list(color) for color in (floor, floor, wall, wall, wall, GRAY)]
+    assert labels.colors.tolist() == [
+        list(color) for color in (floor, floor, wall, wall, wall, GRAY)
+    ]
     numbers = color_numbers(np.array([1, 0]))
     assert [(item.name, item.count) for item in scene.colorings["instances"].categories] == [
         ("wall 1", 3), ("floor 0", 2), ("unlabeled", 1),
     ]  # fmt: skip
-    assert [list(item.color) for item in scene.colorings["instances"].categories[:2]] == numbers.tolist()
-    assert [item.name for item in scene.colorings["segments"].categories] == [f"segment {item}" for item in range(4)]
+    assert [
+        list(item.color) for item in scene.colorings["instances"].categories[:2]
+    ] == numbers.tolist()
+    assert [item.name for item in scene.colorings["segments"].categories] == [
+        f"segment {item}" for item in range(4)
+    ]
     assert scene.colorings["normals"].colors[[0, 4]].tolist() == [[128, 128, 255], [128, 0, 128]]
     assert (scene.scene_id, scene.split, scene.frame) == (TRAIN, "train", "frame of the scan")
-    assert [item.raw_category for item in scene.colorings["instances"].categories] == ["wall", "floor", ""]
+    assert [item.raw_category for item in scene.colorings["instances"].categories] == [
+        "wall",
+        "floor",
+        "",
+    ]
 
 
 def test_every_colouring_is_its_categories(root: Path) -> None:
     scene = processed(root)
-    predicted = Prediction(SCANNET200, np.random.default_rng(0).integers(-1, 200, len(scene.points)))
+    predicted = Prediction(
+        SCANNET200, np.random.default_rng(0).integers(-1, 200, len(scene.points))
+    )
     viewed = view_scene(scene, prediction=predicted)
     assert tuple(viewed.colorings) == COLORINGS
     for name, coloring in viewed.colorings.items():
-        assert (coloring.name, coloring.colors.shape, coloring.colors.dtype) == (name, (2000, 3), np.uint8)
-        assert (coloring.indices is None) == (not coloring.categories) == (name in {"rgb", "normals"})
+        assert (coloring.name, coloring.colors.shape, coloring.colors.dtype) == (
+            name,
+            (2000, 3),
+            np.uint8,
+        )
+        assert (
+            (coloring.indices is None) == (not coloring.categories) == (name in {"rgb", "normals"})
+        )
         if coloring.indices is not None:
             colors = np.array([item.color for item in coloring.categories])
             assert np.array_equal(colors[coloring.indices], coloring.colors)
-            assert np.bincount(coloring.indices).tolist() == [item.count for item in coloring.categories]
+            assert np.bincount(coloring.indices).tolist() == [
+                item.count for item in coloring.categories
+            ]
             order = [(item.name == "unlabeled", -item.count) for item in coloring.categories]
             assert order == sorted(order)
         only = view_scene(scene, prediction=predicted, only=name).colorings
@@ -110,7 +146,11 @@ def test_test_scenes_have_colours_normals_and_predictions_but_no_errors(root: Pa
 
 
 def test_names_of_instances_tell_class_and_raw_category(tmp_path: Path) -> None:
-    groups = [group(0, [0], "office chair"), group(1, [2], "wall"), group(2, [4], "<script>alert(1)</script>")]
+    groups = [
+        group(0, [0], "office chair"),
+        group(1, [2], "wall"),
+        group(2, [4], "<script>alert(1)</script>"),
+    ]
     scene = process_tiny(tmp_path, {".aggregation.json": aggregation_file(groups)})
     names = {item.name for item in view_scene(scene).colorings["instances"].categories}
     assert names == {"chair 0 (office chair)", "wall 1", "<script>alert(1)</script> 2", "unlabeled"}
@@ -123,11 +163,19 @@ def test_error_is_right_wrong_or_unknown(tmp_path: Path) -> None:
     assert [item.name for item in error.categories] == ["right", "wrong", "unlabeled"]
     assert error.indices is not None
     assert error.indices.tolist() == [0, 1, 0, 1, 0, 2]
-    assert [(item.name, item.count) for item in prediction.categories] == [("wall", 4), ("floor", 1), ("unlabeled", 1)]
+    assert [(item.name, item.count) for item in prediction.categories] == [
+        ("wall", 4),
+        ("floor", 1),
+        ("unlabeled", 1),
+    ]
 
 
-def test_of_masks_that_overlap_the_most_confident_is_shown_and_of_equal_ones_the_first(tmp_path: Path) -> None:
-    masks = np.array([[1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 0, 0]], bool)
+def test_of_masks_that_overlap_the_most_confident_is_shown_and_of_equal_ones_the_first(
+    tmp_path: Path,
+) -> None:
+    masks = np.array(
+        [[1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 0, 0]], bool
+    )
     found = InstancePrediction(masks, np.array([1, 2, 3, -1]), np.array([0.5, 0.9, 0.5, 0.5]))
     groups = [group(0, [0], "cabinet"), group(1, [2, 4], "bed")]
     scene = process_tiny(tmp_path, {".aggregation.json": aggregation_file(groups)})
@@ -135,7 +183,13 @@ def test_of_masks_that_overlap_the_most_confident_is_shown_and_of_equal_ones_the
     coloring = viewed.colorings["prediction"]
     assert coloring.indices is not None
     names = [coloring.categories[item].name for item in coloring.indices]
-    assert names == ["floor 0 (0.50)", "cabinet 1 (0.90)", "cabinet 1 (0.90)", "bed 2 (0.50)", *["unlabeled"] * 2]
+    assert names == [
+        "floor 0 (0.50)",
+        "cabinet 1 (0.90)",
+        "cabinet 1 (0.90)",
+        "bed 2 (0.50)",
+        *["unlabeled"] * 2,
+    ]
     error = viewed.colorings["error"]
     assert error.indices is not None
     verdicts = [error.categories[item].name for item in error.indices]
@@ -144,7 +198,9 @@ def test_of_masks_that_overlap_the_most_confident_is_shown_and_of_equal_ones_the
 
 def test_instances_of_wall_and_floor_are_neither_right_nor_wrong(tmp_path: Path) -> None:
     found = InstancePrediction(np.ones((1, 6), bool), np.array([3]), np.array([1.0]))
-    error = view_scene(process_tiny(tmp_path), prediction=Prediction(SCANNET20, found)).colorings["error"]
+    error = view_scene(process_tiny(tmp_path), prediction=Prediction(SCANNET20, found)).colorings[
+        "error"
+    ]
     assert [(item.name, item.count) for item in error.categories] == [("unlabeled", 6)]
 
 
@@ -188,7 +244,9 @@ def test_what_transforms_leave_in_a_sample_is_shown_or_passed_over(root: Path) -
     assert sample._repr_png_()
     assert "<script>" not in sample._repr_html_()
     plain = render(dict(sample), color="instances", legend=False)
-    sample["instances"] = sample["instances"].astype(np.int64) + (sample["instances"] >= 0) * (1 << 40)
+    sample["instances"] = sample["instances"].astype(np.int64) + (sample["instances"] >= 0) * (
+        1 << 40
+    )
     assert np.array_equal(render(dict(sample), color="instances", legend=False), plain)
     sample["labels"] = sample["labels"][:5]
     sample["normals"] = sample["normals"][:5]
@@ -201,25 +259,47 @@ def test_what_transforms_leave_in_a_sample_is_shown_or_passed_over(root: Path) -
     ("changes", "color", "words"),
     [
         ({"points": None}, "labels", "the sample has no 'points'"),
-        ({"points": np.zeros((0, 3)), "colors": np.zeros((0, 3), np.uint8)}, "rgb", "points: there are none"),
+        (
+            {"points": np.zeros((0, 3)), "colors": np.zeros((0, 3), np.uint8)},
+            "rgb",
+            "points: there are none",
+        ),
         ({"points": np.full((2000, 3), np.nan)}, "rgb", "points: not all are finite"),
         (
             {"points": np.zeros((2000, 2))},
             "rgb",
             r"points: found float64 \(2000, 2\), expected floats \(any number, 3\)",
         ),
-        ({"colors": np.zeros((2000, 3))}, "rgb", r"colors: found float64 \(2000, 3\), expected uint8 \(2000, 3\)"),
-        ({"labels": np.zeros(5, int)}, "labels", r"labels: found int64 \(5,\), expected integers \(2000,\)"),
-        ({"faces": np.array([[0, 1, 2000]])}, "labels", "faces: refer to vertices 0..2000, but there are 2,000"),
+        (
+            {"colors": np.zeros((2000, 3))},
+            "rgb",
+            r"colors: found float64 \(2000, 3\), expected uint8 \(2000, 3\)",
+        ),
+        (
+            {"labels": np.zeros(5, int)},
+            "labels",
+            r"labels: found int64 \(5,\), expected integers \(2000,\)",
+        ),
+        (
+            {"faces": np.array([[0, 1, 2000]])},
+            "labels",
+            "faces: refer to vertices 0..2000, but there are 2,000",
+        ),
         ({"normals": np.full((2000, 3), np.inf)}, "labels", "normals: not all are finite"),
         ({}, "error", "a sample cannot be coloured by 'error'"),
     ],
 )
-def test_samples_that_cannot_be_drawn_say_why(root: Path, changes: Any, color: str, words: str) -> None:
+def test_samples_that_cannot_be_drawn_say_why(
+    root: Path, changes: Any, color: str, words: str
+) -> None:
     keys = ("points", "colors", "labels")
     sample = ScanNet(root / "data/processed", split="val", keys=keys)[0] | changes
     with pytest.raises(UsageError, match=words):
-        render({key: value for key, value in sample.items() if value is not None}, color, labels=SCANNET20)
+        render(
+            {key: value for key, value in sample.items() if value is not None},
+            color,
+            labels=SCANNET20,
+        )
 
 
 def test_a_sample_without_its_label_set_is_drawn_only_with_labels_given(root: Path) -> None:
@@ -236,7 +316,9 @@ def test_a_sample_without_its_label_set_is_drawn_only_with_labels_given(root: Pa
 
 def test_render_refuses_another_label_set_than_that_of_the_sample(root: Path) -> None:
     sample = ScanNet(root / "data/processed", split="val", labels=SCANNET20)[0]
-    with pytest.raises(UsageError, match="labels is ScanNet200, but the labels of the sample are of ScanNet20"):
+    with pytest.raises(
+        UsageError, match="labels is ScanNet200, but the labels of the sample are of ScanNet20"
+    ):
         render(sample, labels=SCANNET200)
 
 
@@ -261,16 +343,22 @@ def test_importing_the_dataset_loads_nothing_that_draws() -> None:
         ([VAL, "-o", "some/page.html"], ["some/page.html"]),
     ],
 )
-def test_ending_or_option_says_what_is_written_and_where(folder: Path, words: list[str], files: list[str]) -> None:
+def test_ending_or_option_says_what_is_written_and_where(
+    folder: Path, words: list[str], files: list[str]
+) -> None:
     outcome = run_main("view", *words, "--json", cwd=folder)
     assert (outcome.status, written(folder)) == (0, files), outcome.stderr
-    assert outcome.json["files"] == {name: (folder / name).stat().st_size for name in outcome.json["files"]}
+    assert outcome.json["files"] == {
+        name: (folder / name).stat().st_size for name in outcome.json["files"]
+    }
     assert sorted(outcome.json["files"]) == files
     for name in files:
         assert (folder / name).read_bytes()[:4] in {b"\x89PNG", b"ply\n", b"<!do"}
 
 
-def test_pictures_from_a_folder_an_archive_and_in_python_are_the_same(root: Path, folder: Path) -> None:
+def test_pictures_from_a_folder_an_archive_and_in_python_are_the_same(
+    root: Path, folder: Path
+) -> None:
     for source in ("data/processed", root / "all.tar.zst"):
         options = ("--source", source, "--color", "instances", "--view", "top", "--size", "320x200")
         assert run_main("view", VAL, *options, "-o", "x.png", cwd=folder).status == 0
@@ -292,20 +380,29 @@ def test_colours_that_are_shown_by_default(folder: Path) -> None:
         assert list(outcome.json["colors"].values()) == [color], outcome.stderr
 
 
-@pytest.mark.parametrize(("words", "name"), [((), "ScanNet200"), (("--labels", "scannet20"), "ScanNet20")])
+@pytest.mark.parametrize(
+    ("words", "name"), [((), "ScanNet200"), (("--labels", "scannet20"), "ScanNet20")]
+)
 def test_label_set_is_that_of_the_folder_by_default_and_in_the_first_line(
     tmp_path: Path, words: tuple[str, ...], name: str
 ) -> None:
     write_release(tmp_path / "raw", [VAL], vertices=600)
-    assert run_main("process", "raw", "-o", "data/processed", "--scannet200", cwd=tmp_path).status == 0
+    assert (
+        run_main("process", "raw", "-o", "data/processed", "--scannet200", cwd=tmp_path).status == 0
+    )
     outcome = run_main("view", *words, "--png", cwd=tmp_path)
     assert outcome.status == 0, outcome.stderr
-    assert outcome.stdout.splitlines()[0] == f"data/processed: 1 scene, {name}, coloured by {name.lower()}"
+    assert (
+        outcome.stdout.splitlines()[0]
+        == f"data/processed: 1 scene, {name}, coloured by {name.lower()}"
+    )
 
 
 def test_ply_has_the_colours_and_the_mesh_that_are_seen(root: Path, folder: Path) -> None:
     out = folder / "x.ply"
-    assert run_main("view", "--source", root / "faces", "--color", "scannet200", "-o", out).status == 0
+    assert (
+        run_main("view", "--source", root / "faces", "--color", "scannet200", "-o", out).status == 0
+    )
     scene = read_processed(root / f"faces/val/{VAL}.npz")
     mesh = read_mesh(out)
     assert np.array_equal(mesh.positions, scene.points)
@@ -320,10 +417,15 @@ def test_predictions_are_read_in_every_form_that_evaluate_takes(root: Path, fold
     (folder / "a").mkdir()
     (folder / "b").mkdir()
     np.savez(folder / f"a/{VAL}.eval.npz", prob=scores)
-    (folder / f"b/{VAL}.txt").write_text("\n".join(str([*SCANNET20.ids, 0][item]) for item in truth))
+    (folder / f"b/{VAL}.txt").write_text(
+        "\n".join(str([*SCANNET20.ids, 0][item]) for item in truth)
+    )
     for name in ("a", "b"):
         out = folder / f"{name}.ply"
-        assert run_main("view", VAL, "--pred", name, "--color", "error", "-o", out, cwd=folder).status == 0
+        assert (
+            run_main("view", VAL, "--pred", name, "--color", "error", "-o", out, cwd=folder).status
+            == 0
+        )
         assert {tuple(color) for color in read_mesh(out).colors.tolist()} == {(60, 160, 75), GRAY}
 
 
@@ -331,11 +433,23 @@ def test_predicted_instances_are_shown(folder: Path) -> None:
     masks = np.zeros((2, 2000), bool)
     masks[0, :500], masks[1, 400:900] = True, True
     np.savez(folder / f"{VAL}.npz", masks=masks, labels=[3, -1], scores=[0.25, 0.75])
-    outcome = run_main("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", cwd=folder)
+    outcome = run_main(
+        "view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", cwd=folder
+    )
     assert (outcome.status, outcome.stderr) == (0, "")
     assert len(np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0)) == 3
-    np.savez(folder / f"{VAL}.npz", masks=np.zeros((0, 2000)), labels=np.zeros(0, int), scores=np.zeros(0))
-    assert run_main("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", cwd=folder).status == 0
+    np.savez(
+        folder / f"{VAL}.npz",
+        masks=np.zeros((0, 2000)),
+        labels=np.zeros(0, int),
+        scores=np.zeros(0),
+    )
+    assert (
+        run_main(
+            "view", VAL, "--pred", ".", "--task", "instance", "--export", "ply", cwd=folder
+        ).status
+        == 0
+    )
     assert np.unique(read_mesh(folder / f"{VAL}.ply").colors, axis=0).tolist() == [list(GRAY)]
 
 
@@ -343,15 +457,21 @@ def test_predicted_ids_that_the_label_set_does_not_have_are_refused(folder: Path
     np.save(folder / f"{VAL}.npy", np.repeat([0, 20, -1], [1000, 700, 300]))
     outcome = run_main("view", VAL, "--pred", ".", "--png", cwd=folder)
     assert outcome.status == 1
-    assert f"{VAL}.npy: has ids that ScanNet20 does not have, expected -1..19: 20\n" in outcome.stderr
+    assert (
+        f"{VAL}.npy: has ids that ScanNet20 does not have, expected -1..19: 20\n" in outcome.stderr
+    )
     assert "subtract 1 if train ids count from 1" in outcome.stderr
     assert not (folder / f"{VAL}.png").exists()
     (folder / "raw").mkdir()
     (folder / f"raw/{VAL}.txt").write_text("0\n39\n41\n22\n" * 500)
     outcome = run_main("view", VAL, "--pred", "raw", "--png", cwd=folder)
     assert (outcome.status, "expected 0..40: 41\n" in outcome.stderr) == (1, True)
-    (folder / f"raw/{VAL}.txt").write_text("0\n39\n22\n22\n" * 500)  # 22, ceiling, is none of the 20 classes
-    assert run_main("view", VAL, "--pred", "raw", "--png", cwd=folder).status == 0  # evaluate takes it, too
+    (folder / f"raw/{VAL}.txt").write_text(
+        "0\n39\n22\n22\n" * 500
+    )  # 22, ceiling, is none of the 20 classes
+    assert (
+        run_main("view", VAL, "--pred", "raw", "--png", cwd=folder).status == 0
+    )  # evaluate takes it, too
     np.save(folder / f"{VAL}.npy", np.repeat([0, 19, -1], [1000, 700, 300]))
     outcome = run_main("view", VAL, "--pred", ".", "--png", cwd=folder)
     assert (outcome.status, outcome.stderr) == (0, "")
@@ -367,14 +487,30 @@ def test_predicted_ids_that_the_label_set_does_not_have_are_refused(folder: Path
         ([VAL, TRAIN, "-o", "x.png"], 2, "x.png is one file, but 2 scenes are to be shown"),
         ([VAL, "--png", "-o", "x.ply"], 2, "x.ply does not end in .png"),
         ([VAL, "-o", "x.PNG"], 2, "x.PNG does not end in .html, .png or .ply"),
-        ([VAL, "--png", "--color", "error"], 2, "without a prediction, there is no colouring by error"),
-        ([VAL, TEST, "--png", "--color", "labels"], 2, f"{TEST}: cannot be coloured by 'scannet20'"),
+        (
+            [VAL, "--png", "--color", "error"],
+            2,
+            "without a prediction, there is no colouring by error",
+        ),
+        (
+            [VAL, TEST, "--png", "--color", "labels"],
+            2,
+            f"{TEST}: cannot be coloured by 'scannet20'",
+        ),
         ([VAL, "--png", "--color", "hue"], 2, "invalid choice: 'hue'"),
         ([VAL, "--png", "--view", "sideways"], 2, "'sideways' is not a view"),
         ([VAL, "--png", "--size", "800"], 2, "'800' is not a size in pixels"),
         ([VAL, "--png", "--size", "99999x99999"], 2, "99999 x 99999 pixels"),
-        ([VAL, "--view", "top"], 2, "a view and a size are for pictures, but a .html file is to be written"),
-        ([VAL, "-o", "x.ply", "--size", "80x60"], 2, "a view and a size are for pictures, but a .ply file"),
+        (
+            [VAL, "--view", "top"],
+            2,
+            "a view and a size are for pictures, but a .html file is to be written",
+        ),
+        (
+            [VAL, "-o", "x.ply", "--size", "80x60"],
+            2,
+            "a view and a size are for pictures, but a .ply file",
+        ),
         ([VAL, "--png", "--pred", "nowhere"], 1, "nowhere: no such folder"),
         ([VAL, "--png", "--pred", "pred"], 1, f"has no predictions of 1 of 1 scenes: {VAL}"),
         ([TRAIN, "--png", "--pred", "pred"], 1, f"{TRAIN}.npy: prediction: "),
@@ -397,12 +533,32 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_written(
     ("words", "message", "command"),
     [
         ([f"data/processed/val/{VAL}.npz"], "is the file of a scene", f"scannet-prep view {VAL}"),
-        ([f"other/val/{VAL}.npz"], "is the file of a scene", f"scannet-prep view {VAL} --source other"),
-        (["--source", f"other/val/{VAL}.npz"], "is the file of a scene", f"scannet-prep view {VAL} --source other"),
-        (["data/processed"], "data/processed is not a scene id, but a place", "scannet-prep view SCENE"),
-        (["other"], "other is not a scene id, but a place", "scannet-prep view SCENE --source other"),
+        (
+            [f"other/val/{VAL}.npz"],
+            "is the file of a scene",
+            f"scannet-prep view {VAL} --source other",
+        ),
+        (
+            ["--source", f"other/val/{VAL}.npz"],
+            "is the file of a scene",
+            f"scannet-prep view {VAL} --source other",
+        ),
+        (
+            ["data/processed"],
+            "data/processed is not a scene id, but a place",
+            "scannet-prep view SCENE",
+        ),
+        (
+            ["other"],
+            "other is not a scene id, but a place",
+            "scannet-prep view SCENE --source other",
+        ),
         ([], "which of them?", f"scannet-prep view {TRAIN};"),
-        (["scene0001_00"], "has no scene scene0001_00", f"scannet-prep view {TRAIN}; to list the scenes: scannet-prep"),
+        (
+            ["scene0001_00"],
+            "has no scene scene0001_00",
+            f"scannet-prep view {TRAIN}; to list the scenes: scannet-prep",
+        ),
     ],
 )
 def test_refused_scene_comes_with_the_command_to_type(
@@ -416,7 +572,12 @@ def test_refused_scene_comes_with_the_command_to_type(
 
 
 def test_scene_that_failed_in_processing_is_refused_with_the_reason(folder: Path) -> None:
-    failure = {"scene_id": "scene0001_00", "error": "RawFileError", "message": "a.ply: is empty", "hint": "download it"}
+    failure = {
+        "scene_id": "scene0001_00",
+        "error": "RawFileError",
+        "message": "a.ply: is empty",
+        "hint": "download it",
+    }
     manifest = folder / "data/processed/manifest.json"
     edit_json(manifest, lambda value: value["failures"].update(scene0001_00=failure))
     outcome = run_main("view", "scene0001_00", cwd=folder)
@@ -437,16 +598,26 @@ def test_place_without_scenes_is_an_error(root: Path, tmp_path: Path, words: lis
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda points: {"points": np.where(points > 1, np.nan, points)}, "points are not all finite"),
-        (lambda points: {"points": points[:1000]}, "array 'normals' is float16 (2000, 3), expected float16 (1000, 3)"),
+        (
+            lambda points: {"points": np.where(points > 1, np.nan, points)},
+            "points are not all finite",
+        ),
+        (
+            lambda points: {"points": points[:1000]},
+            "array 'normals' is float16 (2000, 3), expected float16 (1000, 3)",
+        ),
     ],
 )
-def test_damaged_scenes_are_refused_before_another_is_written(folder: Path, make: Any, message: str) -> None:
+def test_damaged_scenes_are_refused_before_another_is_written(
+    folder: Path, make: Any, message: str
+) -> None:
     shutil.copytree(folder / "data/processed", folder / "damaged")
     path = folder / f"damaged/val/{VAL}.npz"
     scene = read_processed(path)
     path.write_bytes(b"".join(encode_processed(replace(scene, **make(scene.points)))))
-    outcome = run_main("view", TRAIN, VAL, "--source", "damaged", "--png", "-o", "pictures", cwd=folder)
+    outcome = run_main(
+        "view", TRAIN, VAL, "--source", "damaged", "--png", "-o", "pictures", cwd=folder
+    )
     assert (outcome.status, outcome.stderr.count("Traceback")) == (1, 0)
     assert f"{VAL}.npz: " in outcome.stderr
     assert message in outcome.stderr

@@ -33,7 +33,9 @@ def port(whole_dir: Path) -> Iterator[int]:
 
 @pytest.fixture
 def get(port: int) -> Get:
-    def get(path: str, method: str = "GET", host: str | None = "localhost:1234", **headers: str) -> tuple[int, bytes]:
+    def get(
+        path: str, method: str = "GET", host: str | None = "localhost:1234", **headers: str
+    ) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.putrequest(method, path, skip_host=True)
         for name, value in (({"Host": host} if host is not None else {}) | headers).items():
@@ -92,7 +94,8 @@ def test_nothing_but_the_list_and_its_scenes_is_served(get: Get, path: str) -> N
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8808", "127.0.0.1.evil.example", "localhost.evil", "", None]
+    "host",
+    ["evil.example", "evil.example:8808", "127.0.0.1.evil.example", "localhost.evil", "", None],
 )
 def test_other_names_of_this_machine_are_refused(get: Get, host: str | None) -> None:
     status, answer = get("/", host=host)
@@ -100,12 +103,16 @@ def test_other_names_of_this_machine_are_refused(get: Get, host: str | None) -> 
     assert b"scene" not in answer
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:8808", "127.0.0.1:9"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:8808", "127.0.0.1:9"]
+)
 def test_this_machine_by_any_port_is_answered(get: Get, host: str) -> None:
     assert get("/", host=host)[0] == 200
 
 
-@pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "NONSENSE"])
+@pytest.mark.parametrize(
+    "method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "NONSENSE"]
+)
 def test_only_reading_is_allowed(get: Get, method: str) -> None:
     assert get("/", method)[0] == 405
 
@@ -114,7 +121,9 @@ def test_browser_that_goes_away_is_no_reason_to_print(port: int) -> None:
     for request in (b"", f"GET /scene/{VAL} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()):
         with socket.create_connection(("127.0.0.1", port)) as browser:
             browser.sendall(request)
-            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not closed
+            browser.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )  # reset, not closed
     time.sleep(0.3)  # the fixture `port` looks at what was printed
 
 
@@ -182,6 +191,8 @@ def test_port_that_is_taken_is_told_with_what_to_type(whole_dir: Path, port: int
     ],
 )
 def test_what_cannot_be_served_is_an_error(whole_dir: Path, words: list[str], problem: str) -> None:
-    done = run_main("view", *words, *([] if "--source" in words else ["--source", whole_dir / "processed"]))
+    done = run_main(
+        "view", *words, *([] if "--source" in words else ["--source", whole_dir / "processed"])
+    )
     assert done.status in {1, 2}
     assert problem in done.stderr

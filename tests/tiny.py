@@ -18,7 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, encode_processed, parse_processed
+from scannet_prep.processed.scene import (
+    ProcessedScene,
+    ProcessOptions,
+    encode_processed,
+    parse_processed,
+)
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.labels import builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
@@ -28,7 +33,14 @@ SCENE_ID = "scene0000_00"
 TEST_SCENE_ID = "scene0707_00"
 
 POSITIONS = ((0, 0, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (1, 1, 1))
-COLORS = ((10, 20, 30), (40, 50, 60), (70, 80, 90), (100, 110, 120), (130, 140, 150), (160, 170, 255))
+COLORS = (
+    (10, 20, 30),
+    (40, 50, 60),
+    (70, 80, 90),
+    (100, 110, 120),
+    (130, 140, 150),
+    (160, 170, 255),
+)
 FACES = ((0, 1, 2), (0, 2, 3), (3, 2, 5), (3, 5, 4))
 SEGMENT_IDS = (0, 0, 2, 2, 4, 5)
 GROUPS = (
@@ -45,7 +57,16 @@ LABELS20 = (2, 2, 1, 1, 1, 0)
 S = 5**-0.5
 NORMALS = ((0, 0, 1), (0, 0, 1), (0, -S, 2 * S), (0, -2 * S, S), (0, -1, 0), (0, -1, 0))
 
-_CODES = {"char": "b", "uchar": "B", "short": "h", "ushort": "H", "int": "i", "uint": "I", "float": "f", "double": "d"}
+_CODES = {
+    "char": "b",
+    "uchar": "B",
+    "short": "h",
+    "ushort": "H",
+    "int": "i",
+    "uint": "I",
+    "float": "f",
+    "double": "d",
+}
 
 
 @dataclass(frozen=True)
@@ -98,8 +119,12 @@ class Ply:
         for index, (position, color) in enumerate(zip(self.positions, self.colors, strict=True)):
             label = [] if self.labels is None else [self.labels[index]]
             values = [*[7] * len(self.extra_before), *position, *color, 255, *label]
-            record = [(kind, value) for (kind, _), value in zip(self.properties(), values, strict=True)]
-            records.append(record + ([("uchar", 2), ("int", 5), ("int", 6)] if self.vertex_list else []))
+            record = [
+                (kind, value) for (kind, _), value in zip(self.properties(), values, strict=True)
+            ]
+            records.append(
+                record + ([("uchar", 2), ("int", 5), ("int", 6)] if self.vertex_list else [])
+            )
         for face in self.faces or ():
             head = [(self.count_type, len(face)), *((self.index_type, vertex) for vertex in face)]
             records.append([*head, *((kind, 9) for kind, _ in self.face_extra)])
@@ -107,11 +132,19 @@ class Ply:
 
     def encode(self) -> bytes:
         if self.format == "ascii":
-            lines = [" ".join(repr(_cast(kind, value)) for kind, value in record) for record in self.records()]
-            return self.header() + "".join(line + self.newline for line in lines).encode() + self.tail
+            lines = [
+                " ".join(repr(_cast(kind, value)) for kind, value in record)
+                for record in self.records()
+            ]
+            return (
+                self.header() + "".join(line + self.newline for line in lines).encode() + self.tail
+            )
         order = "<" if self.format == "binary_little_endian" else ">"
         values = [value for record in self.records() for value in record]
-        packed = struct.pack(order + "".join(_CODES[kind] for kind, _ in values), *(_cast(*value) for value in values))
+        packed = struct.pack(
+            order + "".join(_CODES[kind] for kind, _ in values),
+            *(_cast(*value) for value in values),
+        )
         return self.header() + packed + self.tail
 
 
@@ -119,14 +152,18 @@ def _cast(kind: str, value: float) -> float:
     return float(value) if kind in {"float", "double"} else int(value)
 
 
-def segments_file(ids: Any = SEGMENT_IDS, *, newline: str = "\r\n", scene_id: str = SCENE_ID, space: str = "") -> bytes:
+def segments_file(
+    ids: Any = SEGMENT_IDS, *, newline: str = "\r\n", scene_id: str = SCENE_ID, space: str = ""
+) -> bytes:
     """The text of `.segs.json`; `space` after commas makes it unlike the release's."""
     text = json.dumps(list(ids) if isinstance(ids, tuple) else ids, separators=("," + space, ":"))
     lines = f'{{\n"params": {{\n\t"kThresh": "0.0001"\n}}\n,\n"sceneId": "{scene_id}",\n"segIndices": {text}\n}}\n'
     return lines.replace("\n", newline).encode()
 
 
-def aggregation_file(groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: str = SCENE_ID) -> bytes:
+def aggregation_file(
+    groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: str = SCENE_ID
+) -> bytes:
     """The text of `.aggregation.json`."""
     document = {
         "sceneId": f"scannet.{scene_id}",
@@ -137,15 +174,26 @@ def aggregation_file(groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: s
     return json.dumps(document, separators=("," + newline, ": ")).encode()
 
 
-def info_file(*lines: str, newline: str = "\r\n", alignment: Sequence[float] | None = ALIGNMENT) -> bytes:
+def info_file(
+    *lines: str, newline: str = "\r\n", alignment: Sequence[float] | None = ALIGNMENT
+) -> bytes:
     """The text of `.txt`; `alignment` None leaves it out."""
-    head = ["axisAlignment = " + "".join(f"{number:.6f} " for number in alignment)] if alignment else []
+    head = (
+        ["axisAlignment = " + "".join(f"{number:.6f} " for number in alignment)]
+        if alignment
+        else []
+    )
     return "".join(line + newline for line in [*head, "numDepthFrames = 12", *lines]).encode()
 
 
 def group(number: Any, segments: Any, label: Any, object_id: Any = None) -> dict[str, Any]:
     """One entry of `segGroups`."""
-    return {"id": number, "objectId": number if object_id is None else object_id, "segments": segments, "label": label}
+    return {
+        "id": number,
+        "objectId": number if object_id is None else object_id,
+        "segments": segments,
+        "label": label,
+    }
 
 
 _DEFAULT = {
@@ -163,7 +211,9 @@ def read_bytes(read: Callable[[Path], Any], data: bytes) -> Any:
         return read(Path(file.name))
 
 
-def write_tiny(raw_dir: Path, files: dict[str, bytes | None] | None = None, scene_id: str = SCENE_ID) -> RawScene:
+def write_tiny(
+    raw_dir: Path, files: dict[str, bytes | None] | None = None, scene_id: str = SCENE_ID
+) -> RawScene:
     """Write the tiny scene; `files` replaces, adds or (None) leaves out files, by suffix."""
     directory = raw_dir / ("scans_test" if scene_id == TEST_SCENE_ID else "scans") / scene_id
     directory.mkdir(parents=True)

@@ -42,7 +42,9 @@ def make_folder(root: Path) -> Path:
 
 
 def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
-    return process.run(process.plan(raw_dir, folder, ProcessOptions(scannet200=True, faces=True)), jobs=1)
+    return process.run(
+        process.plan(raw_dir, folder, ProcessOptions(scannet200=True, faces=True)), jobs=1
+    )
 
 
 def pack_into(folder: Path, path: Path, shard_bytes: int | None = None) -> Path:
@@ -82,7 +84,9 @@ def check_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
             continue
         one, other = np.asarray(found[key]), np.asarray(value)
         assert (one.dtype, one.shape) == (other.dtype, other.shape), key
-        is_same = np.array_equal(one, other) if one.dtype.hasobject else one.tobytes() == other.tobytes()
+        is_same = (
+            np.array_equal(one, other) if one.dtype.hasobject else one.tobytes() == other.tobytes()
+        )
         assert is_same, key
 
 

@@ -31,31 +31,60 @@ _REFUSED = {
 
 def translate(words: list[str]) -> list[str]:
     """Turn arguments of the official script into those of `scannet-prep`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-o", "--out_dir", required=True, help="folder for the files")
     parser.add_argument("--id", help="only this scene")
-    parser.add_argument("--type", help="only this kind of file: " + ", ".join(KINDS), choices=KINDS, metavar="SUFFIX")
+    parser.add_argument(
+        "--type",
+        help="only this kind of file: " + ", ".join(KINDS),
+        choices=KINDS,
+        metavar="SUFFIX",
+    )
     parser.add_argument("--label_map", action="store_true", help="only the label map")
-    parser.add_argument("--preprocessed_frames", action="store_true", help="only the 25,000 frames (5.6 GB)")
-    parser.add_argument("--test_frames_2d", action="store_true", help="only the frames of the test scenes (610 MB)")
-    parser.add_argument("--data_efficient", action="store_true", help="only the lists of limited annotations")
+    parser.add_argument(
+        "--preprocessed_frames", action="store_true", help="only the 25,000 frames (5.6 GB)"
+    )
+    parser.add_argument(
+        "--test_frames_2d", action="store_true", help="only the frames of the test scenes (610 MB)"
+    )
+    parser.add_argument(
+        "--data_efficient", action="store_true", help="only the lists of limited annotations"
+    )
     parser.add_argument("--test_scans", action="store_true", help="only scenes of the test split")
-    parser.add_argument("--skip_existing", action="store_true", help="is always done, after a check of what is there")
+    parser.add_argument(
+        "--skip_existing",
+        action="store_true",
+        help="is always done, after a check of what is there",
+    )
     for option in _REFUSED:
-        parser.add_argument(option, action="append_const", dest="refused", const=option, help=argparse.SUPPRESS)
+        parser.add_argument(
+            option, action="append_const", dest="refused", const=option, help=argparse.SUPPRESS
+        )
     arguments, others = parser.parse_known_args(words)
     for option in arguments.refused or ():
         parser.error(f"{option}: {_REFUSED[option]}; it is not fetched")
     if any(word.partition("=")[0] == "--types" for word in others):
-        parser.error("--types: the official script has --type, which takes one; for several: scannet-prep download")
+        parser.error(
+            "--types: the official script has --type, which takes one; for several: scannet-prep download"
+        )
     wanted = [
         *([LABEL_MAP] if arguments.label_map else []),
         *([FRAMES] if arguments.preprocessed_frames else []),
         *([TEST_FRAMES] if arguments.test_frames_2d else []),
         *(DATA_EFFICIENT_KINDS if arguments.data_efficient else []),
     ]
-    types = [kind.suffix for kind in wanted] or ([arguments.type] if arguments.type else [*KINDS, LABEL_MAP.suffix])
-    selection = ["--scenes", arguments.id] if arguments.id else ["--splits", "test"] if arguments.test_scans else []
+    types = [kind.suffix for kind in wanted] or (
+        [arguments.type] if arguments.type else [*KINDS, LABEL_MAP.suffix]
+    )
+    selection = (
+        ["--scenes", arguments.id]
+        if arguments.id
+        else ["--splits", "test"]
+        if arguments.test_scans
+        else []
+    )
     return ["download", "-o", arguments.out_dir, *selection, *others, "--types", *types]
 
 

@@ -38,7 +38,11 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 
     scene_id = "scene0191_00"
-    raw_dir, out_dir, archive_path = folder / "raw", folder / "processed", folder / "scannet.tar.zst"
+    raw_dir, out_dir, archive_path = (
+        folder / "raw",
+        folder / "processed",
+        folder / "scannet.tar.zst",
+    )
     start = f"{write_scene(make_scene(scene_id, vertices=500), raw_dir)}/{scene_id}"
     label_map_path = write_label_map(raw_dir)
     # A label map of a few rows: the whole one is 600 lines, most of them alike.
@@ -112,10 +116,15 @@ def fuzz_with_hypothesis(kind: str, folder: Path, seconds: int) -> None:
 
     path, read = find_readers(folder)[kind]
     whole = path.read_bytes()
-    edits = st.lists(st.tuples(st.integers(0, len(whole)), st.integers(0, 40), st.binary(max_size=12)), min_size=1)
+    edits = st.lists(
+        st.tuples(st.integers(0, len(whole)), st.integers(0, 40), st.binary(max_size=12)),
+        min_size=1,
+    )
     end_s, count = time.monotonic() + seconds, 0
 
-    @settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(edits)
     def change(places: list[tuple[int, int, bytes]]) -> None:
         nonlocal count
@@ -137,16 +146,25 @@ def fuzz_with_hypothesis(kind: str, folder: Path, seconds: int) -> None:
 def main() -> int:
     """Fuzz some or all kinds, each in a process of its own."""
     parser = argparse.ArgumentParser(prog="tools/fuzz", description=__doc__)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"{', '.join(KINDS)}; all by default")
-    parser.add_argument("--seconds", type=int, default=60, help="for all kinds together (default: %(default)s)")
     parser.add_argument(
-        "--replay", type=Path, metavar="FILE", help="read these bytes as the one KIND, and nothing else"
+        "kinds", nargs="*", metavar="KIND", help=f"{', '.join(KINDS)}; all by default"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=60, help="for all kinds together (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="read these bytes as the one KIND, and nothing else",
     )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     kinds = arguments.kinds or KINDS
     if unknown := set(kinds) - set(KINDS):
-        parser.error(f"there are no readers of {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}")
+        parser.error(
+            f"there are no readers of {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}"
+        )
     if arguments.replay is not None or arguments.one:
         with tempfile.TemporaryDirectory(prefix="scannet-prep-fuzz-") as name:
             if arguments.replay is not None:
@@ -157,7 +175,13 @@ def main() -> int:
             else:
                 fuzz_with_hypothesis(kinds[0], Path(name), arguments.seconds)
         return 0
-    return 1 if [kind for kind in kinds if not _runs_clean(kind, max(1, arguments.seconds // len(kinds)))] else 0
+    return (
+        1
+        if [
+            kind for kind in kinds if not _runs_clean(kind, max(1, arguments.seconds // len(kinds)))
+        ]
+        else 0
+    )
 
 
 def _runs_clean(kind: str, seconds: int) -> bool:

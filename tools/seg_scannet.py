@@ -27,7 +27,13 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scannet_prep.base.errors import ContentError, FileError, MissingFileError, ScanNetPrepError, UsageError
+from scannet_prep.base.errors import (
+    ContentError,
+    FileError,
+    MissingFileError,
+    ScanNetPrepError,
+    UsageError,
+)
 from scannet_prep.base.files import make_directory, read_file, write_atomically
 from scannet_prep.cli.main import main as run_command
 from scannet_prep.evaluation import SemanticScores
@@ -44,38 +50,59 @@ _CHUNK_END = len(".chunk_x")
 
 def main(words: list[str]) -> int:
     """Run one of the three parts, and give the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", required=True, choices=("process_scannet", "generate_output_seg", "calc_iou"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--run", required=True, choices=("process_scannet", "generate_output_seg", "calc_iou")
+    )
     parser.add_argument("--path_in", type=Path, default=Path("data/ScanNet"))
     parser.add_argument("--path_out", type=Path, default=Path("data/scannet.npz"))
     parser.add_argument("--path_pred", type=Path, help="folder of the predictions")
     parser.add_argument("--filelist", type=Path, help="list of the scenes, for generate_output_seg")
     parser.add_argument("--scannet200", action="store_true", help="the 200 classes; else the 20")
-    parser.add_argument("--align_axis", action="store_true", help="points in the axis-aligned frame")
-    parser.add_argument("--suffix_out", default=".npz", help=".npz; there is no .ply: see scannet-prep export")
+    parser.add_argument(
+        "--align_axis", action="store_true", help="points in the axis-aligned frame"
+    )
+    parser.add_argument(
+        "--suffix_out", default=".npz", help=".npz; there is no .ply: see scannet-prep export"
+    )
     arguments, others = parser.parse_known_args(words)
     if arguments.run == "process_scannet":
         if arguments.suffix_out != ".npz":
-            parser.error(f"--suffix_out {arguments.suffix_out}: only .npz; for .ply: scannet-prep export --format ply")
+            parser.error(
+                f"--suffix_out {arguments.suffix_out}: only .npz; for .ply: scannet-prep export --format ply"
+            )
         for word in others:
             if word.startswith(("-o", "--output")):
                 parser.error(f"{word}: the folder for the output is --path_out here")
         return process(arguments, others)
     if others:
         parser.error(f"unknown: {' '.join(others)}")
-    if arguments.path_pred is None or (arguments.run == "generate_output_seg" and arguments.filelist is None):
-        parser.error(f"{arguments.run} needs --path_pred" + (" and --filelist" if arguments.path_pred else ""))
+    if arguments.path_pred is None or (
+        arguments.run == "generate_output_seg" and arguments.filelist is None
+    ):
+        parser.error(
+            f"{arguments.run} needs --path_pred"
+            + (" and --filelist" if arguments.path_pred else "")
+        )
     label_set = SCANNET200 if arguments.scannet200 else SCANNET20
     command = ["evaluate"] if arguments.run == "calc_iou" else ["submit", "-o", "submission.zip"]
     command += [str(arguments.path_pred), "--gt", str(arguments.path_in.parent / "processed")]
-    print(f"much like: scannet-prep {shlex.join([*command, '--labels', label_set.name.lower()])}", file=sys.stderr)
+    print(
+        f"much like: scannet-prep {shlex.join([*command, '--labels', label_set.name.lower()])}",
+        file=sys.stderr,
+    )
     try:
         if arguments.run == "calc_iou":
             calc_iou(arguments.path_in, arguments.path_pred, label_set)
         else:
             generate_output_seg(arguments, label_set)
     except ScanNetPrepError as error:
-        print(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
+        print(
+            f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""),
+            file=sys.stderr,
+        )
         return 1
     return 0
 
@@ -86,7 +113,10 @@ def process(arguments: argparse.Namespace, others: list[str]) -> int:
     out_dir = str(arguments.path_out)
     processed_dir = str(arguments.path_out / "processed")
     if arguments.path_out.name == "scanet200.npz":
-        print("OctFormer's configuration reads data/scannet200.npz, with two n: rename the folder", file=sys.stderr)
+        print(
+            "OctFormer's configuration reads data/scannet200.npz, with two n: rename the folder",
+            file=sys.stderr,
+        )
     # Checked before the scenes are processed, which takes much longer than the export.
     try:
         format_ = make_format("octformer", ExportOptions(label_set, arguments.align_axis))
@@ -99,9 +129,20 @@ def process(arguments: argparse.Namespace, others: list[str]) -> int:
     labels = ["--scannet200"] if arguments.scannet200 else ["--labels-from", "ply"]
     frame = ["--align-axis"] if arguments.align_axis else []
     status = _call("process", str(arguments.path_in), "-o", processed_dir, *labels, *frame, *others)
-    if status not in (0, 3) or "--dry-run" in others:  # 3: some scenes failed; the others can be used
+    if (
+        status not in (0, 3) or "--dry-run" in others
+    ):  # 3: some scenes failed; the others can be used
         return status
-    export = ["export", processed_dir, "--format", "octformer", "-o", out_dir, "--labels", label_set.name.lower()]
+    export = [
+        "export",
+        processed_dir,
+        "--format",
+        "octformer",
+        "-o",
+        out_dir,
+        "--labels",
+        label_set.name.lower(),
+    ]
     export.append("--aligned" if arguments.align_axis else "--unaligned")
     return _call(*export) or status
 
@@ -127,7 +168,9 @@ def generate_output_seg(arguments: argparse.Namespace, label_set: LabelSet) -> N
                 raise FileError(mask_path, f"{problem}, expected {len(scores):,} of {len(whole):,}")
             whole[mask] += scores
             scores = whole
-        write_atomically(arguments.path_out / f"{name}.txt", [encode_lines(raw_ids[scores.argmax(axis=1)])])
+        write_atomically(
+            arguments.path_out / f"{name}.txt", [encode_lines(raw_ids[scores.argmax(axis=1)])]
+        )
     print(f"{len(names)} predictions: raw ids in {arguments.path_out}")
 
 
@@ -135,21 +178,30 @@ def calc_iou(truth_dir: Path, prediction_dir: Path, label_set: LabelSet) -> None
     """Compare raw ids, `<scene>.txt`, with those of the same name in another folder."""
     paths = sorted(prediction_dir.glob("scene*.txt"))
     if not paths:
-        raise MissingFileError(prediction_dir, "holds no <scene>.txt", "make them: --run generate_output_seg")
+        raise MissingFileError(
+            prediction_dir, "holds no <scene>.txt", "make them: --run generate_output_seg"
+        )
     scores, accuracies = SemanticScores(label_set), []
     for path in paths:
-        truth, found = (label_set.train_ids_from_raw_ids(_parse(place), -1) for place in (truth_dir / path.name, path))
+        truth, found = (
+            label_set.train_ids_from_raw_ids(_parse(place), -1)
+            for place in (truth_dir / path.name, path)
+        )
         try:
             scores.add(found, truth)
         except ContentError as error:
             raise FileError(path, f"{error.message} ({truth_dir / path.name})") from None
         is_counted = truth >= 0
-        accuracies.append(np.mean(found[is_counted] == truth[is_counted]) if is_counted.any() else 0.0)
+        accuracies.append(
+            np.mean(found[is_counted] == truth[is_counted]) if is_counted.any() else 0.0
+        )
     result = scores.result()
     for name, values in result.classes.items():
         iou = values["iou"]
         print(f"{name:<24}{0.0 if iou is None else iou:8.4f}")
-    print(f"{'mean IoU':<24}{result.means['all']['over_all'] or 0.0:8.4f}   (over all {len(label_set)} classes)")
+    print(
+        f"{'mean IoU':<24}{result.means['all']['over_all'] or 0.0:8.4f}   (over all {len(label_set)} classes)"
+    )
     print(f"{'accuracy':<24}{np.mean(accuracies):8.4f}   (mean over {len(paths)} scenes)")
     if missing := set(official_scenes(Split.VAL)).difference(path.stem for path in paths):
         print(f"note: {len(missing)} of the scenes of val have no prediction here", file=sys.stderr)

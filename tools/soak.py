@@ -32,8 +32,26 @@ def make_commands(folder: Path) -> dict[str, list[str]]:
     archive = str(folder / "demo" / "scannet.tar.zst")
     return {
         "demo": [*_PROGRAM, "demo", str(folder / "demo"), "-q", "--jobs", "2"],
-        "unpack": [*_PROGRAM, "unpack", archive, "-o", str(folder / "unpacked"), "-q", "--jobs", "2"],
-        "export": [*_PROGRAM, "export", archive, "--format", "pointcept", "-o", str(folder / "exported"), "-q"],
+        "unpack": [
+            *_PROGRAM,
+            "unpack",
+            archive,
+            "-o",
+            str(folder / "unpacked"),
+            "-q",
+            "--jobs",
+            "2",
+        ],
+        "export": [
+            *_PROGRAM,
+            "export",
+            archive,
+            "--format",
+            "pointcept",
+            "-o",
+            str(folder / "exported"),
+            "-q",
+        ],
     }
 
 
@@ -56,7 +74,9 @@ def check(folder: Path, expected: dict[str, bytes], *, has_all: bool) -> None:
     wrong = [name for name, data in found.items() if expected.get(name) != data]
     wrong += sorted(set(expected) - set(found)) if has_all else []
     if wrong:
-        raise SystemExit(f"{folder}: {len(wrong)} files are missing or not what they should be: {', '.join(wrong[:5])}")
+        raise SystemExit(
+            f"{folder}: {len(wrong)} files are missing or not what they should be: {', '.join(wrong[:5])}"
+        )
 
 
 def kill_once(command: list[str], longest_s: float) -> bool:
@@ -74,8 +94,12 @@ def kill_once(command: list[str], longest_s: float) -> bool:
 def main() -> None:
     """Kill as often as asked for."""
     parser = argparse.ArgumentParser(prog="tools/soak.py", description=__doc__)
-    parser.add_argument("--kills", type=int, default=1000, metavar="N", help="how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="to see the same moments again, as far as the machine allows")
+    parser.add_argument(
+        "--kills", type=int, default=1000, metavar="N", help="how many (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="to see the same moments again, as far as the machine allows"
+    )
     arguments = parser.parse_args()
     random.seed(arguments.seed)
     kills: Counter[str] = Counter()
@@ -86,7 +110,10 @@ def main() -> None:
             started_s = time.monotonic()
             subprocess.run(command, check=True)
             longest_s[title] = time.monotonic() - started_s
-        expected = {title: find_files(whole, has_all=has_all) for title, has_all in (("all", True), ("whole", False))}
+        expected = {
+            title: find_files(whole, has_all=has_all)
+            for title, has_all in (("all", True), ("whole", False))
+        }
         commands = make_commands(folder)
         while kills.total() < arguments.kills:
             shutil.rmtree(folder, ignore_errors=True)
@@ -104,7 +131,10 @@ def main() -> None:
             check(folder, expected["all"], has_all=True)
             for tree in _PLACES:
                 subprocess.run([*_PROGRAM, "verify", str(folder / tree), "-q"], check=True)
-            print(", ".join(f"{title} killed {count} times" for title, count in kills.items()), flush=True)
+            print(
+                ", ".join(f"{title} killed {count} times" for title, count in kills.items()),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -71,7 +71,11 @@ def check_checksum(archive_path: Path) -> None:
         return
     match = _LINE.fullmatch(read_file(path, _MAX_FILE_BYTES).strip())
     if match is None:
-        raise ArchiveError(path, "is not a line of sha256sum", f"make it again: scannet-prep pack writes {path.name}")
+        raise ArchiveError(
+            path,
+            "is not a line of sha256sum",
+            f"make it again: scannet-prep pack writes {path.name}",
+        )
     digest = Digest()
     with open_file(archive_path, 1 << 60) as file:
         for _ in digest.watch(iter(lambda: file.read(_BLOCK_BYTES), b"")):

@@ -47,13 +47,17 @@ _TABLE_FOOTER = struct.Struct("<IB4s")
 
 def compress(content: Buffer, level: int) -> bytes:
     """Make one frame, always the same for the same content, level (1..22; 0 stores) and version of zstd."""
-    compressor = zstandard.ZstdCompressor(level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True)
+    compressor = zstandard.ZstdCompressor(
+        level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True
+    )
     frame = compressor.compress(content)
     if level and len(content) <= FREE_BYTES + _MAX_RATIO * len(frame):
         return frame
     # Wrap into uncompressed blocks, which zstd offers no level for: content size in 4 bytes, a window of 128 KiB.
     view = memoryview(content)
-    pieces: list[Buffer] = [struct.pack("<4sBBI", zstandard.FRAME_HEADER, 0b1000_0100, 7 << 3, len(view))]
+    pieces: list[Buffer] = [
+        struct.pack("<4sBBI", zstandard.FRAME_HEADER, 0b1000_0100, 7 << 3, len(view))
+    ]
     for start in range(0, max(len(view), 1), _MAX_BLOCK_BYTES):
         block = view[start : start + _MAX_BLOCK_BYTES]
         is_last = start + _MAX_BLOCK_BYTES >= len(view)
@@ -68,10 +72,16 @@ def read_size(frame: Buffer) -> int:
     except zstandard.ZstdError as error:
         raise ContentError(f"no frame begins here: {error}") from None
     # A frame that says its content is its window needs no more than the content.
-    if parameters.dict_id or parameters.window_size > max(_MAX_WINDOW_BYTES, parameters.content_size):
+    if parameters.dict_id or parameters.window_size > max(
+        _MAX_WINDOW_BYTES, parameters.content_size
+    ):
         raise ContentError("a frame needs a dictionary, or too large a window")
-    if parameters.content_size > MAX_CONTENT_BYTES:  # the largest of all numbers where it does not say
-        raise ContentError(f"a frame is said to hold {parameters.content_size:,} bytes, at most {MAX_CONTENT_BYTES:,}")
+    if (
+        parameters.content_size > MAX_CONTENT_BYTES
+    ):  # the largest of all numbers where it does not say
+        raise ContentError(
+            f"a frame is said to hold {parameters.content_size:,} bytes, at most {MAX_CONTENT_BYTES:,}"
+        )
     return int(parameters.content_size)
 
 
@@ -87,7 +97,9 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
     """
     found, limit = read_size(frame), FREE_BYTES + _MAX_RATIO * len(frame)
     if found != size_bytes or found > limit:  # before memory is taken
-        raise ContentError(f"a frame is said to hold {found:,} bytes, expected {size_bytes:,} and at most {limit:,}")
+        raise ContentError(
+            f"a frame is said to hold {found:,} bytes, expected {size_bytes:,} and at most {limit:,}"
+        )
     try:
         return _decompress(frame, size_bytes), bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     except ContentError:
@@ -99,7 +111,9 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
 def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
     try:
         content = np.empty(size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
-        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(frame) as reader:
+        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
+            frame
+        ) as reader:
             count = reader.readinto(content) if size_bytes else 0
             is_more = bool(reader.read(1))  # with the last byte, the checksum is compared
     except zstandard.ZstdError as error:
@@ -114,7 +128,10 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
 def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
     """Decompress so much of a frame of any program, which proves nothing yet; empty where that is impossible."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-    with suppress(zstandard.ZstdError), decompressor.stream_reader(frame, read_across_frames=True) as reader:
+    with (
+        suppress(zstandard.ZstdError),
+        decompressor.stream_reader(frame, read_across_frames=True) as reader,
+    ):
         return bytes(reader.read(size_bytes))
     return b""
 
@@ -159,8 +176,13 @@ def encode_seek_table(rows: Sequence[bytes]) -> bytes:
 def has_seek_table(stream: Stream, rows: Sequence[bytes | None]) -> bool:
     """Whether the seek table with these rows comes next; where one is None, whatever is there is right."""
     found = stream.take(len(encode_seek_table([bytes(_TABLE_ROW.size)] * len(rows))))
-    there = [found[start : start + _TABLE_ROW.size] for start in range(_TABLE_HEADER.size, len(found), _TABLE_ROW.size)]
-    return found == encode_seek_table([row or other for row, other in zip(rows, there, strict=False)])
+    there = [
+        found[start : start + _TABLE_ROW.size]
+        for start in range(_TABLE_HEADER.size, len(found), _TABLE_ROW.size)
+    ]
+    return found == encode_seek_table(
+        [row or other for row, other in zip(rows, there, strict=False)]
+    )
 
 
 def find_index(source: ByteSource) -> tuple[int, int, int]:
@@ -179,8 +201,15 @@ def find_index(source: ByteSource) -> tuple[int, int, int]:
     count, *mark = _TABLE_FOOTER.unpack(tail[-_TABLE_FOOTER.size :])
     table_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
     offset = source.size_bytes - table_bytes - end_bytes - stored_bytes
-    if mark != [_HAS_CHECKSUMS, _SEEKABLE_MAGIC] or count < 3 or offset < 0 or stored_bytes > MAX_INDEX_BYTES:
-        raise ContentError("the file does not end in a seek table: it is truncated, or something follows its end")
+    if (
+        mark != [_HAS_CHECKSUMS, _SEEKABLE_MAGIC]
+        or count < 3
+        or offset < 0
+        or stored_bytes > MAX_INDEX_BYTES
+    ):
+        raise ContentError(
+            "the file does not end in a seek table: it is truncated, or something follows its end"
+        )
     return offset, stored_bytes, count - 2
 
 
@@ -219,7 +248,8 @@ def map_in_threads(
             threads.append(thread)  # now that it can be waited for
         for size_bytes, item in items:
             while pending and (
-                len(pending) > 2 * jobs or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
+                len(pending) > 2 * jobs
+                or size_bytes + sum(held for held, _ in pending) > _MAX_HELD_BYTES
             ):
                 yield take()
             pending.append((size_bytes, SimpleQueue()))
@@ -239,7 +269,9 @@ def map_in_threads(
             thread.join(max(0.0, end - time.monotonic()))
 
 
-def _work(function: Callable[[Item], object], tasks: SimpleQueue[Any], is_over: threading.Event) -> None:
+def _work(
+    function: Callable[[Item], object], tasks: SimpleQueue[Any], is_over: threading.Event
+) -> None:
     """Do tasks in a thread, each an item and the queue for its result or error; None is the end."""
     while (task := tasks.get()) is not None and not is_over.is_set():
         item, answer = task

@@ -15,7 +15,14 @@ from typing import TypeAlias
 
 from scannet_prep.archive import frames, layout, reader
 from scannet_prep.archive.layout import ArchiveKind, Head, Index, StoredGroup
-from scannet_prep.archive.source import ByteSource, PipeSource, Place, Stream, find_missing_shards, open_source
+from scannet_prep.archive.source import (
+    ByteSource,
+    PipeSource,
+    Place,
+    Stream,
+    find_missing_shards,
+    open_source,
+)
 from scannet_prep.base.errors import ArchiveError, ContentError, UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.progress import Progress
@@ -66,18 +73,26 @@ class GroupReader:
         self.problems: list[str] = []
         self.warnings: list[str] = []
         self._wants, self._limit = wants, limit
-        self._rows: dict[int, bytes] = {}  # what the seek table has to say of whole frames, by their offsets
+        self._rows: dict[
+            int, bytes
+        ] = {}  # what the seek table has to say of whole frames, by their offsets
         self._frames = self._walk()
         if not isinstance(source, PipeSource):
             with suppress(ArchiveError):  # to read all from the beginning finds what is wrong
                 archive = reader.Archive(source)
                 index, self._head = archive.index, archive.index.head
                 self._take_index(index, archive.index_row, Stream(source, archive.end))
-                self.chosen = [scene for scene in index.scenes if wants(scene.scene_id, scene.split)][:limit]
+                self.chosen = [
+                    scene for scene in index.scenes if wants(scene.scene_id, scene.split)
+                ][:limit]
                 self._frames = ((group, None) for group in (index.groups[0], *self.chosen))
         self._read_files()
         if self._head is None:
-            raise ArchiveError(self.name, f"nothing of it can be read: {'; '.join(self.problems)}", reader.DAMAGED_HINT)
+            raise ArchiveError(
+                self.name,
+                f"nothing of it can be read: {'; '.join(self.problems)}",
+                reader.DAMAGED_HINT,
+            )
         self.head: Head = self._head
 
     def read_manifest(self) -> Manifest | None:
@@ -102,7 +117,10 @@ class GroupReader:
             TransferError: It is on a web server, which does not give it.
         """
         seen: list[tuple[StoredGroup, str]] = []
-        weighed = ((group.stored_bytes + group.size_bytes, (group, stored)) for group, stored in self._frames)
+        weighed = (
+            (group.stored_bytes + group.size_bytes, (group, stored))
+            for group, stored in self._frames
+        )
         for group, problem in frames.map_in_threads(
             lambda frame: self._check(*frame, work), weighed, jobs=jobs, on_error=self.source.close
         ):
@@ -110,14 +128,21 @@ class GroupReader:
             if group.scene_id:
                 yield group, problem
             seen.append((group, problem))
-        entries = {group.offset: group for group in self.index.groups} if self.index is not None else {}
+        entries = (
+            {group.offset: group for group in self.index.groups} if self.index is not None else {}
+        )
         for group, problem in seen:
             entry = entries.get(group.offset, group)
             if group.scene_id:
-                if not problem and (group.members, group.scene_id) != (entry.members, entry.scene_id):
+                if not problem and (group.members, group.scene_id) != (
+                    entry.members,
+                    entry.scene_id,
+                ):
                     yield group, "is not what the index says"
             elif not entry.scene_id:
-                self.problems.append(f"a scene at byte {group.offset:,} that cannot be named: damaged: {problem}")
+                self.problems.append(
+                    f"a scene at byte {group.offset:,} that cannot be named: damaged: {problem}"
+                )
             elif self._wants(entry.scene_id, entry.split):
                 yield entry, problem
         if self.index is not None:
@@ -134,7 +159,9 @@ class GroupReader:
             group, problem = self._check(*first, self._keep_files)
             if problem:
                 self.problems.append(f"{group.name}: damaged: {problem}")
-        if self._head is None:  # lost: the name of the first scene tells what the archive is made from
+        if (
+            self._head is None
+        ):  # lost: the name of the first scene tells what the archive is made from
             self._frames = chain(tuple(islice(self._frames, 1)), self._frames)
 
     def _keep_files(self, group: StoredGroup, content: memoryview) -> None:
@@ -175,11 +202,15 @@ class GroupReader:
             if len(self.chosen) == self._limit:
                 return
         try:
-            self._take_index(reader.decode_index(stored, frame_count, offset), frames.seek_row(stored), stream)
+            self._take_index(
+                reader.decode_index(stored, frame_count, offset), frames.seek_row(stored), stream
+            )
         except ContentError as error:
             self.problems.append(f"index: {error.message}")
 
-    def _check(self, group: StoredGroup, stored: bytes | None, work: Work) -> tuple[StoredGroup, str]:
+    def _check(
+        self, group: StoredGroup, stored: bytes | None, work: Work
+    ) -> tuple[StoredGroup, str]:
         """Read a frame, check it, and hand its files on; gives as much as is known of it, and what is damaged."""
         try:
             stored = stored or reader.read_stored(self.source, group)
@@ -209,7 +240,9 @@ class GroupReader:
             header = content[member.offset - layout.BLOCK_BYTES : member.offset]
             is_sound = is_sound and header == layout.encode_header(member.name, member.size_bytes)
         if not is_sound:
-            self.warnings.append(f"{group.name}: its frame's checksum or a tar header is damaged; its files are whole")
+            self.warnings.append(
+                f"{group.name}: its frame's checksum or a tar header is damaged; its files are whole"
+            )
 
     def _name(self, group: StoredGroup, content: memoryview) -> StoredGroup:
         """Find out what a frame holds that no index names, and whose checksum holds; refuse what is not ours."""
@@ -218,7 +251,9 @@ class GroupReader:
             if not group.offset:
                 self._head = parse_json(members[0].of(content), _HEAD)
             if self._head is None or (not group.scene_id and group.offset):
-                raise ContentError(f"{members[0].name[:100]!a} is not a name of a raw or a processed tree")  # noqa: TRY301
+                raise ContentError(  # noqa: TRY301
+                    f"{members[0].name[:100]!a} is not a name of a raw or a processed tree"
+                )
             layout.check_names(self._head.kind, group.scene_id, [member.name for member in members])
         except ContentError as error:
             raise ArchiveError(self.name, f"is refused: {error}", _REFUSED_HINT) from None
@@ -231,7 +266,10 @@ class GroupReader:
         with suppress(ContentError):
             end = frames.read_frame(self._end)
             content, _ = frames.decompress(end, len(layout.END_OF_ARCHIVE))
-            rows = [self._rows.get(offset) for offset in (*(group.offset for group in index.groups), index.end)]
+            rows = [
+                self._rows.get(offset)
+                for offset in (*(group.offset for group in index.groups), index.end)
+            ]
             rows.append(frames.seek_row(end))
             is_whole = content == layout.END_OF_ARCHIVE and frames.has_seek_table(self._end, rows)
         if not is_whole or self._end.peek(0, 1):
@@ -269,7 +307,11 @@ class ArchiveSet:
     """
 
     def __init__(
-        self, places: Sequence[Place], wants: Wants, limit: int | None, certificates: bool | Path = True
+        self,
+        places: Sequence[Place],
+        wants: Wants,
+        limit: int | None,
+        certificates: bool | Path = True,
     ) -> None:
         self.readers: list[GroupReader] = []
         self.chosen: list[StoredGroup] = []
@@ -279,13 +321,19 @@ class ArchiveSet:
             self.chosen += self.readers[-1].chosen
         self.names, self.kind = [reader.name for reader in self.readers], self.readers[0].head.kind
         if any(reader.head.kind is not self.kind for reader in self.readers):
-            raise UsageError("the archives hold raw and processed scenes", "name archives of one kind only")
+            raise UsageError(
+                "the archives hold raw and processed scenes", "name archives of one kind only"
+            )
         layout.check_held_once((reader.name, reader.held) for reader in self.readers)
         self.missing_shards = find_missing_shards(self.names)
         if self.missing_shards:
-            problem = f"shards of the set are not among the archives: {list_some(self.missing_shards)}"
+            problem = (
+                f"shards of the set are not among the archives: {list_some(self.missing_shards)}"
+            )
             if len(self.names) > 1:
-                raise UsageError(problem, "name all shards of the set (NAME-*-of-*.tar.zst), or a single one")
+                raise UsageError(
+                    problem, "name all shards of the set (NAME-*-of-*.tar.zst), or a single one"
+                )
             self.readers[0].warnings.append(problem)
         self.size_bytes = sum(group.size_bytes for group in self.chosen)
 

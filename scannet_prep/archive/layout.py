@@ -38,7 +38,8 @@ _SplitName = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)?\Z")]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _ID = r"(?P<scene>scene\d{4}_\d{2})"
 _OTHER_NAME = re.compile(
-    r"(?:tasks/)?(?!(?:train|val|test|scans|scans_test|tasks)$|scene\d{4}_\d{2}$)\w[\w.+-]{0,80}", re.ASCII
+    r"(?:tasks/)?(?!(?:train|val|test|scans|scans_test|tasks)$|scene\d{4}_\d{2}$)\w[\w.+-]{0,80}",
+    re.ASCII,
 )
 
 
@@ -52,7 +53,9 @@ class ArchiveKind(StrEnum):
 _SCENE_NAMES = {
     ArchiveKind.PROCESSED: re.compile(rf"(?P<folder>train|val|test)/{_ID}\.npz", re.ASCII),
     # The scenes of a raw tree may also lie directly in it.
-    ArchiveKind.RAW: re.compile(rf"(?:(?P<folder>scans|scans_test)/)?{_ID}/(?P=scene)[_.][\w.+-]{{0,80}}", re.ASCII),
+    ArchiveKind.RAW: re.compile(
+        rf"(?:(?P<folder>scans|scans_test)/)?{_ID}/(?P=scene)[_.][\w.+-]{{0,80}}", re.ASCII
+    ),
 }
 
 
@@ -79,7 +82,9 @@ class Member(NamedTuple):
         """Check its content by its SHA-256; a `ContentError` where that is another one."""
         found = hashlib.sha256(data).hexdigest()
         if found != self.sha256:
-            raise ContentError(f"{self.name} has the SHA-256 {found[:16]}..., expected {self.sha256[:16]}...")
+            raise ContentError(
+                f"{self.name} has the SHA-256 {found[:16]}..., expected {self.sha256[:16]}..."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +173,14 @@ class Index:
 def check_held_once(archives: Iterable[tuple[str, Iterable[str]]]) -> None:
     """Check that no scene is in several archives, by their names and scenes; else a `UsageError`."""
     holders: dict[str, str] = {}
-    for name, scene_id in [(name, scene_id) for name, scene_ids in archives for scene_id in scene_ids]:
+    for name, scene_id in [
+        (name, scene_id) for name, scene_ids in archives for scene_id in scene_ids
+    ]:
         if scene_id in holders:
-            raise UsageError(f"{name}: holds {scene_id}, and so does {holders[scene_id]}", "name only one of them")
+            raise UsageError(
+                f"{name}: holds {scene_id}, and so does {holders[scene_id]}",
+                "name only one of them",
+            )
         holders[scene_id] = name
 
 
@@ -183,7 +193,9 @@ def identify_scene(name: str) -> tuple[ArchiveKind, str, str] | None:
         if match := pattern.fullmatch(name):
             scene_id, folder = match["scene"], match["folder"] or ""
             if kind is ArchiveKind.RAW:
-                folder = find_official_split(scene_id) or (Split.TEST if folder == "scans_test" else "")
+                folder = find_official_split(scene_id) or (
+                    Split.TEST if folder == "scans_test" else ""
+                )
             return kind, scene_id, folder
     return None
 
@@ -202,11 +214,17 @@ def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
     One that is not that of a file of the scene, is there twice, or lies in another folder is a `ContentError`.
     """
     for name in names:
-        if find_scene(kind, name) != scene_id and not (not scene_id and name == FORMAT_NAME == names[0]):
-            raise ContentError(f"{name[:100]!a} is not the name of a file of {scene_id or 'no scene'} in a {kind} tree")
+        if find_scene(kind, name) != scene_id and not (
+            not scene_id and name == FORMAT_NAME == names[0]
+        ):
+            raise ContentError(
+                f"{name[:100]!a} is not the name of a file of {scene_id or 'no scene'} in a {kind} tree"
+            )
     folders = {name.rpartition("/")[0] for name in names}
     if len(set(names)) != len(names) or (scene_id and len(folders) != 1):
-        raise ContentError(f"a file of {scene_id or 'no scene'} is there twice, or they do not lie in one folder")
+        raise ContentError(
+            f"a file of {scene_id or 'no scene'} is there twice, or they do not lie in one folder"
+        )
 
 
 def encode_header(name: str, size_bytes: int) -> bytes:
@@ -239,7 +257,14 @@ def read_members(content: memoryview) -> tuple[Member, ...]:
     while position < len(content):
         name, size_bytes = parse_header(content[position : position + BLOCK_BYTES])
         start, position = position + BLOCK_BYTES, position + member_bytes(size_bytes)
-        members.append(Member(name, start, size_bytes, hashlib.sha256(content[start : start + size_bytes]).hexdigest()))
+        members.append(
+            Member(
+                name,
+                start,
+                size_bytes,
+                hashlib.sha256(content[start : start + size_bytes]).hexdigest(),
+            )
+        )
     if position != len(content) or not members:
         raise ContentError("a frame ends in the middle of a file")
     return tuple(members)
@@ -252,7 +277,11 @@ def encode_index(index: Index) -> bytes:
     """Encode the index, one line for each group."""
     failures = encode_json(dict(sorted(index.failures.items())))
     groups = b",\n".join(map(encode_json, index.groups))
-    return b'{"head":%b,\n"failures":%b,\n"groups":[\n%b\n]}\n' % (encode_json(index.head), failures, groups)
+    return b'{"head":%b,\n"failures":%b,\n"groups":[\n%b\n]}\n' % (
+        encode_json(index.head),
+        failures,
+        groups,
+    )
 
 
 def parse_index(data: bytes) -> Index:
@@ -267,17 +296,42 @@ def parse_index(data: bytes) -> Index:
 
 def _check_groups(index: Index) -> None:
     names = [group.scene_id for group in index.groups]
-    if names[:1] != [""] or not all(map(SceneId.is_valid, names[1:])) or sorted(set(names)) != names:
-        raise ContentError("its scenes are not sorted, one is there twice, or something is not a scene id")
+    if (
+        names[:1] != [""]
+        or not all(map(SceneId.is_valid, names[1:]))
+        or sorted(set(names)) != names
+    ):
+        raise ContentError(
+            "its scenes are not sorted, one is there twice, or something is not a scene id"
+        )
     end = 0
     for group in index.groups:
-        *starts, size_bytes = accumulate((member_bytes(member.size_bytes) for member in group.members), initial=0)
-        found = [group.offset, group.size_bytes, *(member.offset - BLOCK_BYTES for member in group.members)]
+        *starts, size_bytes = accumulate(
+            (member_bytes(member.size_bytes) for member in group.members), initial=0
+        )
+        found = [
+            group.offset,
+            group.size_bytes,
+            *(member.offset - BLOCK_BYTES for member in group.members),
+        ]
         if found != [end, size_bytes, *starts] or not starts:
-            raise ContentError(f"{group.name}: it or its files do not lie where this program would put them")
-        if size_bytes > MAX_CONTENT_BYTES or group.stored_bytes > FREE_BYTES + size_bytes * 257 // 256:
-            raise ContentError(f"{group.name}: is said to take {group.stored_bytes:,} for {size_bytes:,} bytes")
+            raise ContentError(
+                f"{group.name}: it or its files do not lie where this program would put them"
+            )
+        if (
+            size_bytes > MAX_CONTENT_BYTES
+            or group.stored_bytes > FREE_BYTES + size_bytes * 257 // 256
+        ):
+            raise ContentError(
+                f"{group.name}: is said to take {group.stored_bytes:,} for {size_bytes:,} bytes"
+            )
         names, kind, end = [member.name for member in group.members], index.head.kind, group.end
         check_names(kind, group.scene_id, names)
-        if group.scene_id and kind is ArchiveKind.PROCESSED and names != [f"{group.split}/{group.scene_id}.npz"]:
-            raise ContentError(f"{group.name}: holds {names[0][:100]!a}, which is not in the split {group.split!a}")
+        if (
+            group.scene_id
+            and kind is ArchiveKind.PROCESSED
+            and names != [f"{group.split}/{group.scene_id}.npz"]
+        ):
+            raise ContentError(
+                f"{group.name}: holds {names[0][:100]!a}, which is not in the split {group.split!a}"
+            )

@@ -53,7 +53,9 @@ def working_beside(target: Path) -> Iterator[None]:
             remove_temporaries(target.parent, names=names)
 
 
-def find_same(contents: Contents, target: Path | str, make: Make, progress: Progress) -> WrittenArchive | None:
+def find_same(
+    contents: Contents, target: Path | str, make: Make, progress: Progress
+) -> WrittenArchive | None:
     """Compare an archive with what would be written, byte for byte; None if they differ, or there is none.
 
     The checksum file of one that is the same is written if it is missing or differs.
@@ -77,7 +79,12 @@ def find_same(contents: Contents, target: Path | str, make: Make, progress: Prog
 
 
 def write(
-    parts: Mapping[str, Contents], target: Path | str | None, make: Make, pipe: int, *, has_shards: bool
+    parts: Mapping[str, Contents],
+    target: Path | str | None,
+    make: Make,
+    pipe: int,
+    *,
+    has_shards: bool,
 ) -> dict[str, WrittenArchive]:
     """Write one archive or all shards; gives size and SHA-256 of each, by name.
 
@@ -104,7 +111,9 @@ def write(
     return {name: WrittenArchive(digest.size_bytes, digest.sha256)}
 
 
-def _write_files(parts: Mapping[Path, Contents], old_paths: Iterable[Path], make: Make) -> dict[str, WrittenArchive]:
+def _write_files(
+    parts: Mapping[Path, Contents], old_paths: Iterable[Path], make: Make
+) -> dict[str, WrittenArchive]:
     """Write archives with their checksum files; they get their names when all of them are on the disk.
 
     A run that is killed meanwhile leaves the old shards, or a set that lacks some, which readers refuse; never a
@@ -122,5 +131,7 @@ def _write_files(parts: Mapping[Path, Contents], old_paths: Iterable[Path], make
         path.unlink()
     for path, temporary_path in temporaries.items():
         put_in_place(temporary_path, path)
-        write_atomically(checksum_path(path), [encode_checksum(path, written[str(path)].sha256)], is_durable=True)
+        write_atomically(
+            checksum_path(path), [encode_checksum(path, written[str(path)].sha256)], is_durable=True
+        )
     return written

@@ -57,10 +57,15 @@ class Archive:
             offset, stored_bytes, count = frames.find_index(self.source)
             self.end = offset + stored_bytes
             stored = self.source.read(offset, stored_bytes)
-            self.index, self.index_row = decode_index(stored, count, offset), frames.seek_row(stored)
+            self.index, self.index_row = (
+                decode_index(stored, count, offset),
+                frames.seek_row(stored),
+            )
         except ContentError as error:
             check_beginning(self.source.read(0, LOOK_BYTES), self.name)
-            raise ArchiveError(self.name, f"is damaged or truncated: {error.message}", DAMAGED_HINT) from None
+            raise ArchiveError(
+                self.name, f"is damaged or truncated: {error.message}", DAMAGED_HINT
+            ) from None
 
     def read_member(self, group: StoredGroup, member: Member) -> memoryview:
         """Read a file: one range of the archive, into memory that is nobody else's and writable.
@@ -70,26 +75,34 @@ class Archive:
             TransferError: The archive is on a web server, which does not give it.
         """
         try:
-            content, has_checksum = frames.decompress(read_stored(self.source, group), group.size_bytes)
+            content, has_checksum = frames.decompress(
+                read_stored(self.source, group), group.size_bytes
+            )
             data = member.of(content)
             if not has_checksum:
                 member.check(data)
         except ContentError as error:
-            raise ArchiveError(self.name, f"{group.name}: is damaged: {error.message}", DAMAGED_HINT) from None
+            raise ArchiveError(
+                self.name, f"{group.name}: is damaged: {error.message}", DAMAGED_HINT
+            ) from None
         return data
 
 
 def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) -> list[Archive]:
     """Open archives that are to be read together; a scene that is in two of them is a `UsageError`."""
     archives = [Archive(place, certificates=certificates) for place in places]
-    layout.check_held_once((item.name, [scene.scene_id for scene in item.index.scenes]) for item in archives)
+    layout.check_held_once(
+        (item.name, [scene.scene_id for scene in item.index.scenes]) for item in archives
+    )
     return archives
 
 
 def decode_index(stored: Buffer, frame_count: int, offset: int) -> Index:
     """Read the index from its frame, before which others lie; a `ContentError` where it is damaged, or of others."""
     if (size_bytes := frames.read_size(stored)) > layout.MAX_INDEX_BYTES:
-        raise ContentError(f"the index is said to have {size_bytes:,} bytes, at most {layout.MAX_INDEX_BYTES:,}")
+        raise ContentError(
+            f"the index is said to have {size_bytes:,} bytes, at most {layout.MAX_INDEX_BYTES:,}"
+        )
     content, has_checksum = frames.decompress(stored, size_bytes)
     member, *more = layout.read_members(content)
     if not has_checksum or more or member.name != layout.INDEX_NAME:
@@ -97,7 +110,9 @@ def decode_index(stored: Buffer, frame_count: int, offset: int) -> Index:
     index = layout.parse_index(bytes(member.of(content)))
     if (len(index.groups), index.end) != (frame_count, offset):
         found = f"{len(index.groups):,} frames of {index.end:,} bytes"
-        raise ContentError(f"the index names {found}, the archive has {frame_count:,} of {offset:,}")
+        raise ContentError(
+            f"the index names {found}, the archive has {frame_count:,} of {offset:,}"
+        )
     return index
 
 
@@ -105,7 +120,9 @@ def read_stored(source: ByteSource, group: StoredGroup) -> bytes:
     """Read the frame of a group; a `ContentError` where the file ends first."""
     stored = source.read(group.offset, group.stored_bytes)
     if len(stored) < group.stored_bytes:
-        raise ContentError(f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes")
+        raise ContentError(
+            f"the archive ends after {len(stored):,} of its {group.stored_bytes:,} bytes"
+        )
     return stored
 
 
@@ -140,13 +157,19 @@ def _read_shared_options(archives: Sequence[Archive]) -> ProcessOptions:
     first = archives[0]
     options = first.index.head.options
     if options is None:
-        raise ArchiveError(first.name, "does not record the options of its scenes", "pack the folder again")
+        raise ArchiveError(
+            first.name, "does not record the options of its scenes", "pack the folder again"
+        )
     for archive in archives[1:]:
         others = archive.index.head.options
         if others != options:
             flags = others.flags if others is not None else "unknown options"
-            problem = f"holds scenes that were made with {flags}, but {first.name} with {options.flags}"
-            raise ArchiveError(archive.name, problem, "name archives whose scenes were made with the same options")
+            problem = (
+                f"holds scenes that were made with {flags}, but {first.name} with {options.flags}"
+            )
+            raise ArchiveError(
+                archive.name, problem, "name archives whose scenes were made with the same options"
+            )
     return options
 
 
@@ -167,9 +190,13 @@ class ArchiveReader(SceneSource):
         ScanNetPrepError: What `open_archives` raises.
     """
 
-    def __init__(self, archives: Sequence[Place], split: Split | None, *, certificates: bool | Path = True) -> None:
+    def __init__(
+        self, archives: Sequence[Place], split: Split | None, *, certificates: bool | Path = True
+    ) -> None:
         if not archives:
-            raise UsageError("the list of archives is empty", "name a folder, an archive, or all of its shards")
+            raise UsageError(
+                "the list of archives is empty", "name a folder, an archive, or all of its shards"
+            )
         opened = open_archives(archives, certificates=certificates)
         for archive in opened:
             if archive.index.head.kind is not ArchiveKind.PROCESSED:
@@ -182,9 +209,15 @@ class ArchiveReader(SceneSource):
         names = [archive.name for archive in opened]
         if missing := find_missing_shards(names):
             hint = "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name"
-            raise ArchiveError(names[0], f"belongs to a set of shards, of which {missing[0]} is missing", hint)
-        held = {scene.scene_id: (archive, scene) for archive in opened for scene in archive.index.scenes}
-        failures = {name: text for archive in opened for name, text in archive.index.failures.items()}
+            raise ArchiveError(
+                names[0], f"belongs to a set of shards, of which {missing[0]} is missing", hint
+            )
+        held = {
+            scene.scene_id: (archive, scene) for archive in opened for scene in archive.index.scenes
+        }
+        failures = {
+            name: text for archive in opened for name, text in archive.index.failures.items()
+        }
         scenes = {name: (scene.split, scene.vertex_count) for name, (_, scene) in held.items()}
         place = names if len(names) > 1 else names[0]
         super().__init__(place, options, scenes, failures, split, ", then scannet-prep pack again")

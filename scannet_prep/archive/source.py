@@ -55,7 +55,9 @@ def open_source(place: Place, *, certificates: bool | Path = True) -> ByteSource
 
         return BucketSource(place, certificates=certificates)
     if isinstance(place, str) and place.lower().startswith(("https://", "http://")):
-        from scannet_prep.remote.ranges import RangeSource  # requests is not for those who train from a file
+        from scannet_prep.remote.ranges import (
+            RangeSource,
+        )  # requests is not for those who train from a file
 
         return RangeSource(place, certificates=certificates)
     if not isinstance(place, str | Path):
@@ -82,7 +84,9 @@ class FileSource:
         try:
             return os.pread(file.descriptor, size, offset)
         except OSError as error:
-            raise ArchiveError(self.name, f"cannot be read at byte {offset:,}: {error.strerror or error}") from error
+            raise ArchiveError(
+                self.name, f"cannot be read at byte {offset:,}: {error.strerror or error}"
+            ) from error
 
     def close(self) -> None:
         """Close the file, when all threads that are reading have done so; reading opens it again."""
@@ -94,7 +98,11 @@ class FileSource:
 
     def _open(self) -> _OpenFile:
         if not hasattr(os, "pread"):  # Windows
-            raise ArchiveError(self.name, "archives are read on Linux and macOS only", "use WSL, or a processed folder")
+            raise ArchiveError(
+                self.name,
+                "archives are read on Linux and macOS only",
+                "use WSL, or a processed folder",
+            )
         try:
             # Not blocking: a pipe is to be refused, not waited for.
             file = _OpenFile(os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
@@ -104,10 +112,14 @@ class FileSource:
             raise kind(self.name, f"cannot be read: {error.strerror or error}", hint) from None
         status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ArchiveError(self.name, f"is {describe_kind(status.st_mode)}, expected an archive ({SUFFIX})")
+            raise ArchiveError(
+                self.name, f"is {describe_kind(status.st_mode)}, expected an archive ({SUFFIX})"
+            )
         self.size_bytes, identity = status.st_size, (status.st_size, status.st_mtime_ns)
         if self.__dict__.setdefault("_identity", identity) != identity:
-            raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")
+            raise ArchiveError(
+                self.name, "was replaced or changed since it was opened", "open it again"
+            )
         # Without a lock, which a fork may copy while it is held. Of two threads that open at once, one keeps its own.
         kept: _OpenFile = self.__dict__.setdefault("_file", file)
         return kept
@@ -173,7 +185,11 @@ def shard_path(path: Path, number: int, count: int) -> Path:
 def find_shards(path: Path) -> tuple[Path, ...]:
     """All shards of `name.tar.zst` that lie in its folder, also those of several sets; sorted."""
     stem, items = path.name.removesuffix(SUFFIX), path.parent.glob(f"*{SUFFIX}")
-    return tuple(sorted(item for item in items if (match := _SHARD_NAME.search(str(item))) and match[1] == stem))
+    return tuple(
+        sorted(
+            item for item in items if (match := _SHARD_NAME.search(str(item))) and match[1] == stem
+        )
+    )
 
 
 def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
@@ -184,5 +200,9 @@ def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
     """
     there = {match.groups() for name in names if (match := _SHARD_NAME.search(str(name)))}
     sets = {(stem, count) for stem, _, count in there}
-    wanted = {(stem, f"{number:05d}", count) for stem, count in sets for number in range(int(count))}
-    return tuple(f"{stem}-{number}-of-{count}{SUFFIX}" for stem, number, count in sorted(wanted - there))
+    wanted = {
+        (stem, f"{number:05d}", count) for stem, count in sets for number in range(int(count))
+    }
+    return tuple(
+        f"{stem}-{number}-of-{count}{SUFFIX}" for stem, number, count in sorted(wanted - there)
+    )

@@ -41,7 +41,9 @@ class SourceFile:
     content: bytes | None = field(default=None, repr=False)
 
     @classmethod
-    def from_path(cls, path: Path, root: Path, fingerprint: Fingerprint | None = None) -> SourceFile:
+    def from_path(
+        cls, path: Path, root: Path, fingerprint: Fingerprint | None = None
+    ) -> SourceFile:
         """Describe a file on the disk, below a root; a `FileError` where it is gone, or a link that leads nowhere."""
         try:
             status = path.stat()
@@ -50,7 +52,9 @@ class SourceFile:
             raise FileError(
                 path, problem, "process or download the scene again, or remove it; then pack again"
             ) from error
-        return cls(path.relative_to(root).as_posix(), path, status.st_size, status.st_mtime_ns, fingerprint)
+        return cls(
+            path.relative_to(root).as_posix(), path, status.st_size, status.st_mtime_ns, fingerprint
+        )
 
     @classmethod
     def from_content(cls, name: str, content: bytes) -> SourceFile:
@@ -65,9 +69,20 @@ class SourceFile:
         with open_file(self.path, sys.maxsize) as file:
             done = os.readv(file.fileno(), [target])
             status = os.fstat(file.fileno())
-        if (done, status.st_size, status.st_mtime_ns) != (len(target), self.size_bytes, self.modified_ns):
-            raise FileError(self.path, "changed while it was packed", "pack again when nothing writes there any more")
-        if self.fingerprint is not None and (found := Fingerprint.from_bytes(target)) != self.fingerprint:
+        if (done, status.st_size, status.st_mtime_ns) != (
+            len(target),
+            self.size_bytes,
+            self.modified_ns,
+        ):
+            raise FileError(
+                self.path,
+                "changed while it was packed",
+                "pack again when nothing writes there any more",
+            )
+        if (
+            self.fingerprint is not None
+            and (found := Fingerprint.from_bytes(target)) != self.fingerprint
+        ):
             problem = f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}"
             raise FileError(self.path, problem, f"{again_hint(self.path)}; then pack again")
 
@@ -125,7 +140,9 @@ class Contents:
 
         Each gets a run of the scenes, and all files that belong to no scene, so that it is whole by itself.
         """
-        start_bytes = size_bytes = 2 * self.groups[0].size_bytes + _EXTRA_BYTES_PER_FILE * len(self.failures)
+        start_bytes = size_bytes = 2 * self.groups[0].size_bytes + _EXTRA_BYTES_PER_FILE * len(
+            self.failures
+        )
         shards: list[list[SourceGroup]] = [[]]
         for scene in self.scenes:
             scene_bytes = scene.size_bytes + _EXTRA_BYTES_PER_FILE * (1 + len(scene.files))
@@ -137,7 +154,9 @@ class Contents:
         return [replace(self, groups=(self.groups[0], *shard)) for shard in shards]
 
 
-def iter_archive(contents: Contents, *, jobs: int = 1, progress: Progress | None = None) -> Iterator[bytes]:
+def iter_archive(
+    contents: Contents, *, jobs: int = 1, progress: Progress | None = None
+) -> Iterator[bytes]:
     """Make an archive, its bytes in order, by so many threads; `progress` is told of tar bytes.
 
     Raises:
@@ -173,4 +192,6 @@ def _pack(head: Head, source: SourceGroup) -> tuple[StoredGroup, bytes]:
         position += layout.member_bytes(file.size_bytes)
     stored, members = frames.compress(content, head.level), layout.read_members(content)
     sizes = len(stored), len(content)
-    return StoredGroup(source.scene_id, source.split, source.vertex_count, 0, *sizes, members), stored
+    return StoredGroup(
+        source.scene_id, source.split, source.vertex_count, 0, *sizes, members
+    ), stored

@@ -40,7 +40,9 @@ class SceneFailure:
         problem, hint, trace = explain(error)
         if str(place) not in problem:
             problem = f"{place}: {problem}"
-        problem, hint, trace = (text.encode("utf-8", "backslashreplace").decode() for text in (problem, hint, trace))
+        problem, hint, trace = (
+            text.encode("utf-8", "backslashreplace").decode() for text in (problem, hint, trace)
+        )
         return cls(scene_id, type(error).__name__, problem, hint, trace)
 
 
@@ -51,7 +53,11 @@ def explain(error: Exception) -> tuple[str, str, str]:
         What is wrong; what to do about it, or an empty text; and for a bug, where it came from.
     """
     if isinstance(error, ScanNetPrepError):
-        hint = "memory may have run out: try again with --jobs 1" if isinstance(error, WorkerDiedError) else ""
+        hint = (
+            "memory may have run out: try again with --jobs 1"
+            if isinstance(error, WorkerDiedError)
+            else ""
+        )
         return error.message, error.hint or hint, ""
     if isinstance(error, MemoryError):
         return "memory ran out", "try again with fewer workers: --jobs 1", ""
@@ -63,4 +69,6 @@ def explain(error: Exception) -> tuple[str, str, str]:
 
 def list_some(names: Sequence[str], shown: int = 3) -> str:
     """The first names, and how many there are beside them: `a, b, c and 4 more`."""
-    return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")
+    return ", ".join(names[:shown]) + (
+        f" and {len(names) - shown:,} more" if len(names) > shown else ""
+    )

@@ -66,7 +66,12 @@ class _Memory:
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         system = ctypes.CDLL(None, use_errno=True)
-        system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        system.mmap.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            *[ctypes.c_int] * 3,
+            ctypes.c_long,
+        ]
         system.mmap.restype = ctypes.c_void_p
         system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         protection = mmap.PROT_READ | mmap.PROT_WRITE
@@ -89,7 +94,10 @@ class _Memory:
         self.holders[holder] = _HELD
         buffer: Any = (ctypes.c_char * self.size).from_address(self.address)
         weakref.finalize(buffer, self._release, holder, self.forks).atexit = False
-        return {key: np.ndarray(shape, dtype, buffer, start) for key, (dtype, shape, start) in layout.items()}
+        return {
+            key: np.ndarray(shape, dtype, buffer, start)
+            for key, (dtype, shape, start) in layout.items()
+        }
 
     def _release(self, holder: int, forks: int) -> None:
         # After a fork, another process has the arrays too, for an unknown time.
@@ -165,7 +173,9 @@ def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
     if location is not None:
         memory, layout = location
     else:
-        memory, layout = _reserve({key: (array.dtype, array.shape) for key, array in arrays.items()})
+        memory, layout = _reserve(
+            {key: (array.dtype, array.shape) for key, array in arrays.items()}
+        )
         # The copies live until this function ends: they hold the memory until the receiver does.
         copies = memory.make_arrays(layout, _MAKER)
         for key, copied in copies.items():

@@ -10,7 +10,10 @@ from typing import Any
 def describe_call(function: Callable[..., Any]) -> str:
     """Write how a function or class is called: `Scale(smallest=0.9, largest=1.1, anisotropic=False)`."""
     signature = inspect.signature(function)
-    parameters = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
     plain = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
     name = getattr(function, "__name__", type(function).__name__)
     return f"{name}{plain}"

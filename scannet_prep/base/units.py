@@ -55,7 +55,9 @@ def parse_duration(text: str) -> float:
     if match is None or not text:
         raise ValueError(f"{text!r:.80} is not a duration, {_DURATION_EXAMPLES}")
     numbers = [float(number or 0) for number in match.groups()]
-    seconds = sum(number * unit_s for number, unit_s in zip(numbers, _SECONDS_PER_UNIT, strict=True))
+    seconds = sum(
+        number * unit_s for number, unit_s in zip(numbers, _SECONDS_PER_UNIT, strict=True)
+    )
     if not seconds:
         raise ValueError(f"{text!r} is zero, {_DURATION_EXAMPLES}")
     return seconds

@@ -29,7 +29,9 @@ def add_prediction_arguments(parser: CommandParser, place: str) -> None:
 
 def add_labels_argument(parser: Container, text: str) -> None:
     """Add `--labels`, which has no default; `text` is its help."""
-    parser.add_argument("--labels", type=_label_set_argument, metavar="{scannet20,scannet200}", help=text)
+    parser.add_argument(
+        "--labels", type=_label_set_argument, metavar="{scannet20,scannet200}", help=text
+    )
 
 
 def _label_set_argument(text: str) -> LabelSet:

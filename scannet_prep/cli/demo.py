@@ -26,7 +26,9 @@ from scannet_prep.release.files import TERMS_URL
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command."""
     what, default = "where to put them (default: data/demo)", Path("data/demo")
-    parser.add_argument("directory", nargs="?", type=path_argument, default=default, metavar="DIR", help=what)
+    parser.add_argument(
+        "directory", nargs="?", type=path_argument, default=default, metavar="DIR", help=what
+    )
     add_jobs_argument(parser)
 
 
@@ -35,11 +37,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import demo
 
     steps, processed = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console)
-    return console.result(_describe(steps, console.seconds), {"steps": steps, "process": processed}, 0)
+    return console.result(
+        _describe(steps, console.seconds), {"steps": steps, "process": processed}, 0
+    )
 
 
 def _describe(steps: dict[str, list[str]], seconds: float) -> str:
-    parts = ["\n   ".join([f"{number}. {title}", *lines]) for number, (title, lines) in enumerate(steps.items(), 1)]
+    parts = [
+        "\n   ".join([f"{number}. {title}", *lines])
+        for number, (title, lines) in enumerate(steps.items(), 1)
+    ]
     told = "\n\n".join(parts)
     return f"""\
 {told}

@@ -36,12 +36,22 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    what = "folder of scenes, or an archive: path or address (default: data/processed, if it is there)"
+    what = (
+        "folder of scenes, or an archive: path or address (default: data/processed, if it is there)"
+    )
     parser.add_argument("place", nargs="?", type=shared.place_argument, metavar="PLACE", help=what)
     ranks = parser.add_argument_group("under torchrun")
-    ranks.add_argument("--ddp", action="store_true", help="compare all ranks, and try whether they can work together")
     ranks.add_argument(
-        "--timeout", type=shared.positive_number, default=60, metavar="S", help="seconds to wait (default: 60)"
+        "--ddp",
+        action="store_true",
+        help="compare all ranks, and try whether they can work together",
+    )
+    ranks.add_argument(
+        "--timeout",
+        type=shared.positive_number,
+        default=60,
+        metavar="S",
+        help="seconds to wait (default: 60)",
     )
 
 
@@ -52,7 +62,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     place, environ = str(arguments.place or ""), os.environ
     if not arguments.ddp:
-        return _tell(doctor.run(place, environ, environ.get("SCANNET_PREP_BASE_URL") or BASE_URL), console)
+        return _tell(
+            doctor.run(place, environ, environ.get("SCANNET_PREP_BASE_URL") or BASE_URL), console
+        )
     from scannet_prep.stages.doctor import ranks
 
     place = place or "data/processed"

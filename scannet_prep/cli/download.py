@@ -28,7 +28,7 @@ environment variables:
 
 HTTPS_PROXY and NO_PROXY are also respected, and, without --ca-bundle, the first of REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE,
 SSL_CERT_FILE and SSL_CERT_DIR that is set.
-"""  # noqa: E501 - a row of a table is one line
+"""
 
 from __future__ import annotations
 
@@ -74,12 +74,18 @@ def add_arguments(parser: CommandParser) -> None:
         help="confirm that you have read, signed and accept the terms of use",
     )  # fmt: skip
     parser.add_argument(
-        "--verify", action="store_true", help="also check the content of files whose SHA-256 matches scannet.lock"
+        "--verify",
+        action="store_true",
+        help="also check the content of files whose SHA-256 matches scannet.lock",
     )
     add_selection_arguments(parser)
     server = parser.add_argument_group("server")
     server.add_argument(
-        "--jobs", type=positive_number, default=4, metavar="N", help="parallel connections, at most 8 (default: 4)"
+        "--jobs",
+        type=positive_number,
+        default=4,
+        metavar="N",
+        help="parallel connections, at most 8 (default: 4)",
     )
     server.add_argument(
         "--limit-rate", type=size_argument, metavar="SIZE",
@@ -89,10 +95,14 @@ def add_arguments(parser: CommandParser) -> None:
         "--wait", type=duration_argument, default=180.0, metavar="TIME",
         help="how long to wait if the server is down at the start, for example 12h30m (default: 3m)",
     )  # fmt: skip
-    server.add_argument("--base-url", metavar="URL", help="download from this mirror (default: the ScanNet server)")
+    server.add_argument(
+        "--base-url", metavar="URL", help="download from this mirror (default: the ScanNet server)"
+    )
     add_trust_arguments(server)
     instead = parser.add_argument_group("without downloading").add_mutually_exclusive_group()
-    instead.add_argument("--dry-run", action="store_true", help="show what would be downloaded, then exit")
+    instead.add_argument(
+        "--dry-run", action="store_true", help="show what would be downloaded, then exit"
+    )
     instead.add_argument(
         "--print-urls", choices=("plain", "aria2"), metavar="FORMAT",
         help="print the URLs of missing and incomplete files, then exit; FORMAT is plain or aria2 "
@@ -117,11 +127,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     certificates = certificates_from(arguments, console)
     accepts_terms = _accepts_terms(arguments, plan, console)
     present = f"{len(plan.complete):,} of {format_count(len(plan.files), 'file')} already there (checked now)"
-    console.say(f"download: {plan.shown_base_url} -> {plan.data_dir}: {present}, to fetch: {_describe_needed(plan)}")
+    console.say(
+        f"download: {plan.shown_base_url} -> {plan.data_dir}: {present}, to fetch: {_describe_needed(plan)}"
+    )
     report = download.run(
         plan,
         jobs=arguments.jobs,
-        policy=TransferPolicy(bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait),
+        policy=TransferPolicy(
+            bytes_per_s=arguments.limit_rate, first_answer_patience_s=arguments.wait
+        ),
         certificates=certificates,
         progress=console,
         accepts_terms=accepts_terms,
@@ -174,14 +188,19 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
                 lines.append("  allow-overwrite=true")
     if not lines and not console.is_json:
         return 0
-    value = {"dir": str(folder), "files": [{"url": file.url, "path": file.local_path} for file in plan.missing]}
+    value = {
+        "dir": str(folder),
+        "files": [{"url": file.url, "path": file.local_path} for file in plan.missing],
+    }
     return console.result("\n".join(lines), value, 0)
 
 
 def _describe_needed(plan: DownloadPlan) -> str:
     """Describe how much is to be fetched, as far as it is known."""
     size = f"about {format_bytes(plan.needed_bytes)}"
-    unknown = dict.fromkeys(file.kind.suffix for file in plan.missing if file.kind.typical_bytes is None)
+    unknown = dict.fromkeys(
+        file.kind.suffix for file in plan.missing if file.kind.typical_bytes is None
+    )
     if unknown:
         return f"{size}, and {', '.join(unknown)} of unknown size"
     return size
@@ -192,7 +211,9 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
     from scannet_prep.release.files import LABELS_MESH
 
     counts = Counter((file.kind, file.split) for file in plan.files)
-    complete = Counter((file.kind, file.split) for file in plan.files if file.local_path in plan.complete)
+    complete = Counter(
+        (file.kind, file.split) for file in plan.files if file.local_path in plan.complete
+    )
     rows = []
     kinds = []
     for (kind, split), count in counts.items():
@@ -201,17 +222,30 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
         if kind.typical_bytes is not None:
             size = format_bytes(kind.typical_bytes * (count - present))
         rows.append([kind.suffix, split or "-", f"{count:,}", f"{present:,}", size])
-        kinds.append({"type": kind.suffix, "split": str(split or ""), "files": count, "present": present})
+        kinds.append(
+            {"type": kind.suffix, "split": str(split or ""), "files": count, "present": present}
+        )
 
-    lines = [format_table(["type", "split", "files", "already there", "about"], rows, right=frozenset({2, 3, 4})), ""]
+    lines = [
+        format_table(
+            ["type", "split", "files", "already there", "about"], rows, right=frozenset({2, 3, 4})
+        ),
+        "",
+    ]
     lines.append(f"{format_count(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}")
     if plan.incomplete:
         lines.append(f"existing but incomplete files among these: {len(plan.incomplete):,}")
-    saved_bytes = sum(file.kind.typical_bytes or 0 for file in plan.missing if file.kind is LABELS_MESH)
+    saved_bytes = sum(
+        file.kind.typical_bytes or 0 for file in plan.missing if file.kind is LABELS_MESH
+    )
     if is_seg and saved_bytes:
         left_out = f"{LABELS_MESH.suffix}, which process reads only with --labels-from ply"
-        lines.append(f"--types seg-min would save about {format_bytes(saved_bytes)}: it leaves out {left_out}")
-    lines.append("(dry run: nothing was fetched; the content of files already there was not checked)")
+        lines.append(
+            f"--types seg-min would save about {format_bytes(saved_bytes)}: it leaves out {left_out}"
+        )
+    lines.append(
+        "(dry run: nothing was fetched; the content of files already there was not checked)"
+    )
     value = {
         "dry_run": True,
         "data_dir": str(plan.data_dir),
@@ -229,7 +263,9 @@ def _describe_report(report: DownloadReport, seconds: float) -> str:
     """Describe what became of the files, and how to fetch those that failed."""
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in report.counts().items())
     rate = format_bytes(int(report.received_bytes / max(seconds, 1e-3)))
-    lines = [f"{counts}; {format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)"]
+    lines = [
+        f"{counts}; {format_bytes(report.received_bytes)} received in {format_duration(seconds)} ({rate}/s)"
+    ]
     if report.failures:
         failed_list = shlex.quote(f"@{report.plan.data_dir}/failed.txt")
         lines.append(f"to try again, run the same command; --scenes {failed_list} for these only")

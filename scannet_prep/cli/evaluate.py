@@ -36,13 +36,19 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     add_prediction_arguments(parser, "the ground truth")
     what = "train or val (default: val); predictions of test scenes go to the benchmark: scannet-prep submit"
-    parser.add_argument("--splits", nargs="+", choices=("train", "val"), default=["val"], metavar="SPLIT", help=what)
+    parser.add_argument(
+        "--splits", nargs="+", choices=("train", "val"), default=["val"], metavar="SPLIT", help=what
+    )
     what = "evaluate the scenes that have a prediction; without it, a missing one is an error"
     parser.add_argument("--allow-missing", action="store_true", help=what)
     what = "write the scores of each scene to a .csv file, the worst scene first"
-    parser.add_argument("-o", "--output", type=shared.file_argument(".csv"), metavar="FILE", help=what)
+    parser.add_argument(
+        "-o", "--output", type=shared.file_argument(".csv"), metavar="FILE", help=what
+    )
     what = "write the confusion matrix to a .csv file, or as a picture to an .svg file"
-    parser.add_argument("--confusion", type=shared.file_argument(".csv", ".svg"), metavar="FILE", help=what)
+    parser.add_argument(
+        "--confusion", type=shared.file_argument(".csv", ".svg"), metavar="FILE", help=what
+    )
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -51,14 +57,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import evaluate
 
     if arguments.confusion and arguments.task == "instance":
-        raise UsageError("instances have no confusion matrix", "leave out --confusion, or pass --task semantic")
+        raise UsageError(
+            "instances have no confusion matrix", "leave out --confusion, or pass --task semantic"
+        )
     plan = find_predictions(
         arguments.predictions,
         arguments.gt,
         task=arguments.task,
         label_set=arguments.labels,
         splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
-        hint="" if arguments.allow_missing else "make them, or add --allow-missing to evaluate the others only",
+        hint=""
+        if arguments.allow_missing
+        else "make them, or add --allow-missing to evaluate the others only",
     )
     if plan.missing:
         missing = f"{format_count(len(plan.missing), 'scene')} ({list_some(plan.missing)})"
@@ -75,7 +85,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     noun, count = next(iter(report.scores.totals.items()))
     if not count:
         why = "without an aggregation, there are no instances and no ScanNet ids; instances need 100 vertices"
-        console.warn(f"warning: nothing is scored: the ground truth has no {noun} of {report.label_set}", why)
+        console.warn(
+            f"warning: nothing is scored: the ground truth has no {noun} of {report.label_set}", why
+        )
     return console.result("\n".join(_describe(report, has_all=console.is_verbose)), report, 0)
 
 
@@ -93,7 +105,9 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
     noun = "vertices" if report.task == "semantic" else "predictions"
     unknown = [f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()]
     yield from describe_list("predicted ids that are none of the classes", unknown, has_all=has_all)
-    yield from describe_list("predictions of scenes that are not in the ground truth", report.left_out, has_all=has_all)
+    yield from describe_list(
+        "predictions of scenes that are not in the ground truth", report.left_out, has_all=has_all
+    )
     if report.written:
         yield f"written: {', '.join(map(str, report.written))}"
 
@@ -101,7 +115,9 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
 def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
     names = list(next(iter(rows.values()), {}))
     cells = [[name, *(_format(row[key]) for key in names)] for name, row in rows.items()]
-    return format_table([title, *map(_name, names)], cells, right=frozenset(range(1, len(names) + 1)))
+    return format_table(
+        [title, *map(_name, names)], cells, right=frozenset(range(1, len(names) + 1))
+    )
 
 
 def _format(value: float | None) -> str:

@@ -38,26 +38,54 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.description = "\n".join([f"{parser.description}\n\nformats:", *formats])
     place = "processed folder, or an archive, or all shards of one: paths or addresses (default: data/processed)"
     default = [Path("data/processed")]
-    parser.add_argument("places", type=shared.place_argument, nargs="*", default=default, metavar="PLACE", help=place)
-    parser.add_argument("--format", required=True, choices=tuple(FORMATS), metavar="FORMAT", help="one of those above")
+    parser.add_argument(
+        "places",
+        type=shared.place_argument,
+        nargs="*",
+        default=default,
+        metavar="PLACE",
+        help=place,
+    )
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=tuple(FORMATS),
+        metavar="FORMAT",
+        help="one of those above",
+    )
     where = "where it goes (default: data/export/FORMAT)"
     parser.add_argument("-o", "--output", type=shared.path_argument, metavar="DIR", help=where)
     options = parser.add_argument_group("what to make")
     add_labels_argument(options, "label set, where the format holds one (default: that of PLACE)")
     frame = options.add_mutually_exclusive_group()
     aligned, unaligned = "points in the axis-aligned frame", "points in the frame of the scan"
-    frame.add_argument("--aligned", action="store_true", default=None, help=f"{aligned} (default: as the program does)")
-    frame.add_argument("--unaligned", action="store_false", dest="aligned", default=None, help=unaligned)
-    variant = "dialect of mmdet3d (oneformer3d), or what colours a ply (rgb, label, instance, segment)"
-    options.add_argument("--for", "--color", dest="variant", default="", metavar="VARIANT", help=variant)
+    frame.add_argument(
+        "--aligned",
+        action="store_true",
+        default=None,
+        help=f"{aligned} (default: as the program does)",
+    )
+    frame.add_argument(
+        "--unaligned", action="store_false", dest="aligned", default=None, help=unaligned
+    )
+    variant = (
+        "dialect of mmdet3d (oneformer3d), or what colours a ply (rgb, label, instance, segment)"
+    )
+    options.add_argument(
+        "--for", "--color", dest="variant", default="", metavar="VARIANT", help=variant
+    )
     segments = "segments of test scenes, made by you: the release has none"
     options.add_argument("--test-segments", type=shared.path_argument, metavar="DIR", help=segments)
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options)
     shared.add_dask_argument(run_options)
-    run_options.add_argument("--force", action="store_true", help="make scenes again even if they are up to date")
-    run_options.add_argument("--dry-run", action="store_true", help="say what would be exported, and do nothing")
+    run_options.add_argument(
+        "--force", action="store_true", help="make scenes again even if they are up to date"
+    )
+    run_options.add_argument(
+        "--dry-run", action="store_true", help="say what would be exported, and do nothing"
+    )
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
@@ -86,11 +114,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         certificates=certificates_from(arguments, console),
     )
     if arguments.dry_run:
-        value = {"dry_run": True, "out_dir": plan.out_dir, "settings": plan.format.settings, "scenes": plan.scene_ids}
+        value = {
+            "dry_run": True,
+            "out_dir": plan.out_dir,
+            "settings": plan.format.settings,
+            "scenes": plan.scene_ids,
+        }
         return console.result(f"{_describe_start(plan)}\ndry run: nothing was done", value, 0)
     console.say(_describe_start(plan))
     with shared.executor_from(arguments) as executor:
-        report = export.run(plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor)
+        report = export.run(
+            plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
+        )
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
         console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
@@ -117,7 +152,9 @@ def _describe_start(plan: ExportPlan) -> str:
         lines.append(f"warning: not there, because they failed in processing: {scenes}")
     if plan.without_groups:
         scenes = _list_scenes(plan.without_groups)
-        lines.append(f"warning: no instances and no ScanNet ids, because processing found no aggregation: {scenes}")
+        lines.append(
+            f"warning: no instances and no ScanNet ids, because processing found no aggregation: {scenes}"
+        )
     return "\n".join(lines)
 
 

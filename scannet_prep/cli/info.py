@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     shared.add_places_argument(parser)
-    parser.add_argument("--scenes", action="store_true", help="list only the ids of the scenes, one a line")
+    parser.add_argument(
+        "--scenes", action="store_true", help="list only the ids of the scenes, one a line"
+    )
     table = parser.add_argument_group("instead of the overview, a table of processed scenes")
-    table.add_argument("--table", choices=("scenes", "classes", "instances"), help="one row for each of them")
+    table.add_argument(
+        "--table", choices=("scenes", "classes", "instances"), help="one row for each of them"
+    )
     where = ".csv, .json or .parquet (default: CSV on standard output)"
     table.add_argument("-o", "--output", type=shared.path_argument, metavar="FILE", help=where)
     add_trust_arguments(parser)
@@ -49,9 +53,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.table:
         from scannet_prep.tables import write_table
 
-        rows, text = write_table(arguments.table, arguments.places, arguments.output, certificates=certificates)
-        value = {"table": arguments.table, "rows": rows, "output": arguments.output, "csv": text or None}
-        return console.result(text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}", value, 0)
+        rows, text = write_table(
+            arguments.table, arguments.places, arguments.output, certificates=certificates
+        )
+        value = {
+            "table": arguments.table,
+            "rows": rows,
+            "output": arguments.output,
+            "csv": text or None,
+        }
+        return console.result(
+            text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}", value, 0
+        )
     if arguments.output:
         raise UsageError("-o is for tables", "say which one: --table scenes, classes or instances")
     found = info.run(arguments.places, certificates=certificates, progress=console)
@@ -72,7 +85,10 @@ def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
         yield f"{format_bytes(found.size_bytes)}, zstd level {found.head.level}"
     yield from ("", format_splits(found.splits))
     for title, items in (
-        ("files of no scene", [f"{name}: {format_bytes(size)}" for name, size in found.shared_files.items()]),
+        (
+            "files of no scene",
+            [f"{name}: {format_bytes(size)}" for name, size in found.shared_files.items()],
+        ),
         ("folders left out, whose names are not scene ids", found.left_out),
         ("missing shards of the set", found.missing_shards),
         ("scenes failed", [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]),

@@ -60,10 +60,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     folders = [word for word in arguments.places if word != _PIPE]
     if len(folders) > 1:
-        raise UsageError(f"one folder can be packed at a time, not {len(folders)}", "scannet-prep pack --help")
+        raise UsageError(
+            f"one folder can be packed at a time, not {len(folders)}", "scannet-prep pack --help"
+        )
     is_pipe = _PIPE in (*arguments.places, arguments.output)
     if is_pipe and arguments.output not in (None, _PIPE):
-        raise UsageError(f"both - and -o {arguments.output} say where the archive goes", "leave out - or -o")
+        raise UsageError(
+            f"both - and -o {arguments.output} say where the archive goes", "leave out - or -o"
+        )
     if is_pipe and (arguments.json or sys.__stdout__ is None or sys.stdout.isatty()):
         hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
         raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
@@ -93,7 +97,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if report.oversized:
         console.warn(f"warning: {_describe_oversized(report)}")
     if report.missing:
-        console.warn(f"warning: missing, because processing failed: {list_some(list(report.missing))}")
+        console.warn(
+            f"warning: missing, because processing failed: {list_some(list(report.missing))}"
+        )
     status = 3 if report.missing else 0
     if is_pipe:
         console.say("\n".join(lines))

@@ -44,14 +44,20 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )  # fmt: skip
     options = parser.add_argument_group("what to make (default: the options of the folder)")
     _add_switch(options, "--scannet200", "labels of ScanNet200; without it, of ScanNet20")
-    _add_switch(options, "--align-axis", "points in the axis-aligned frame; without it, in the frame of the scan")
+    _add_switch(
+        options,
+        "--align-axis",
+        "points in the axis-aligned frame; without it, in the frame of the scan",
+    )
     _add_switch(options, "--faces", "keep the triangles")
     options.add_argument(
         "--labels-from", choices=("aggregation", "ply"),
         help="source of the nyu40 ids: aggregation (the default), or ply for labels.ply",
     )  # fmt: skip
     strictness = parser.add_argument_group("what is an error").add_mutually_exclusive_group()
-    strictness.add_argument("--strict", action="store_true", help="an unknown raw category and other doubts are errors")
+    strictness.add_argument(
+        "--strict", action="store_true", help="an unknown raw category and other doubts are errors"
+    )
     strictness.add_argument(
         "--lenient", action="store_true",
         help="a train or val scene without alignment, groups or faces is a warning, not an error",
@@ -67,7 +73,9 @@ def add_arguments(parser: shared.CommandParser) -> None:
     checksum = "read all files again, whatever their sizes and times are"
     run_options.add_argument("--checksum", action="store_true", help=checksum)
     run_options.add_argument(
-        "--dry-run", action="store_true", help="show which scenes would be processed and why, and write nothing"
+        "--dry-run",
+        action="store_true",
+        help="show which scenes would be processed and why, and write nothing",
     )
 
 
@@ -85,7 +93,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dask is not None:  # workers have another current folder
         raw_dir = raw_dir.absolute()
         out_dir = out_dir.absolute()
-    options = {name: getattr(arguments, name) for name in ("scannet200", "align_axis", "faces", "labels_from")}
+    options = {
+        name: getattr(arguments, name)
+        for name in ("scannet200", "align_axis", "faces", "labels_from")
+    }
     plan = process.plan(
         raw_dir,
         out_dir,
@@ -105,13 +116,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "options_source": plan.options_source,
             "scenes": {task.scene.scene_id: task.split for task in plan.tasks},
             "to_process": plan.to_process,
-            "reasons": {str(reason): scene_ids for reason, scene_ids in plan.scenes_by_reason.items()},
+            "reasons": {
+                str(reason): scene_ids for reason, scene_ids in plan.scenes_by_reason.items()
+            },
             "failures": plan.failures,
         }
         return console.result(_describe_plan(plan), value, 3 if plan.failures else 0)
     console.say(_describe_start(plan))
     with shared.executor_from(arguments) as executor:
-        report = process.run(plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor)
+        report = process.run(
+            plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
+        )
     _tell_oddities(report, console)
     text = _describe_report(plan, report, console.seconds)
     status = 3 if report.failures else 0
@@ -133,7 +148,9 @@ def _describe_start(plan: ProcessPlan) -> str:
 def _describe_plan(plan: ProcessPlan) -> str:
     lines = [_describe_start(plan)]
     lines += [f"failed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
-    lines.append(f"dry run: {format_count(len(plan.to_process), 'scene')} would be processed; nothing was written")
+    lines.append(
+        f"dry run: {format_count(len(plan.to_process), 'scene')} would be processed; nothing was written"
+    )
     for reason, scene_ids in plan.scenes_by_reason.items():
         lines.append(f"  {len(scene_ids):,}: {reason} ({list_some(scene_ids)})")
     return "\n".join(lines)
@@ -157,7 +174,9 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
         scenes = f"{format_count(len(report.raw_gone), 'scene')} ({list_some(report.raw_gone)})"
         lines.append(f"kept, although their raw files are gone: {scenes}")
     if any(failure.error == "MissingFileError" for failure in report.failures):
-        words = f"-o {quote(str(plan.raw_dir))} --scenes {quote(f'@{report.out_dir / FAILED_NAME}')}"
+        words = (
+            f"-o {quote(str(plan.raw_dir))} --scenes {quote(f'@{report.out_dir / FAILED_NAME}')}"
+        )
         lines.append(f"to fetch what is missing: scannet-prep download --types seg {words}")
     if plan.tasks and not (report.failures or report.unfinished or plan.notes):
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}")')

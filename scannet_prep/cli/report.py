@@ -34,11 +34,22 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     default = Path("data/processed")
     what = f"processed folder, raw tree; or an archive, or all shards of one: paths or addresses (default: {default})"
-    parser.add_argument("places", type=shared.place_argument, nargs="*", default=[default], metavar="PLACE", help=what)
+    parser.add_argument(
+        "places",
+        type=shared.place_argument,
+        nargs="*",
+        default=[default],
+        metavar="PLACE",
+        help=what,
+    )
     where = "write the page there (default: only a summary on standard output)"
-    parser.add_argument("-o", "--output", type=shared.file_argument(".html"), metavar="FILE.html", help=where)
+    parser.add_argument(
+        "-o", "--output", type=shared.file_argument(".html"), metavar="FILE.html", help=where
+    )
     against = "compare with another place, a manifest.json or a scannet.lock"
-    parser.add_argument("--against", type=shared.place_argument, nargs="+", metavar="PLACE", help=against)
+    parser.add_argument(
+        "--against", type=shared.place_argument, nargs="+", metavar="PLACE", help=against
+    )
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
 
@@ -64,7 +75,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.tell_errors(error for error in dict.fromkeys(errors) if console.is_quiet or error.trace)
     if arguments.output is not None:
         lines.append(f"{arguments.output}: written; open it in a browser")
-    shown = [line for table in tables if table.rows for line in _show(table, has_all=console.is_verbose)]
+    shown = [
+        line for table in tables if table.rows for line in _show(table, has_all=console.is_verbose)
+    ]
     value = {"report": found, "comparison": comparison, "output": arguments.output}
     is_same = comparison is None or comparison.is_same
     text = "\n".join([*heading, *shown, "", *lines]).strip()

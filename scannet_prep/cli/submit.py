@@ -31,7 +31,14 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     add_prediction_arguments(parser, "the processed test scenes, whose vertices are counted")
     zip_file = shared.file_argument(".zip")
-    parser.add_argument("-o", "--output", type=zip_file, required=True, metavar="FILE", help="the .zip file to write")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=zip_file,
+        required=True,
+        metavar="FILE",
+        help="the .zip file to write",
+    )
     what = "omit instances below this confidence; the server rejects files that take long to unpack (default: keep all)"
     parser.add_argument("--min-score", type=float, metavar="X", help=what)
 
@@ -40,7 +47,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import submit
 
-    plan = submit.plan(arguments.predictions, arguments.gt, task=arguments.task, label_set=arguments.labels)
+    plan = submit.plan(
+        arguments.predictions, arguments.gt, task=arguments.task, label_set=arguments.labels
+    )
     report = submit.run(
         plan,
         arguments.output,
@@ -64,5 +73,7 @@ def _describe(report: SubmissionReport) -> Iterator[str]:
     if report.left_out:
         from scannet_prep.stages.submit import LEFT_OUT_REASONS
 
-        reasons = [f"{LEFT_OUT_REASONS[reason]}: {count:,}" for reason, count in report.left_out.items()]
+        reasons = [
+            f"{LEFT_OUT_REASONS[reason]}: {count:,}" for reason, count in report.left_out.items()
+        ]
         yield f"instances left out: {'; '.join(reasons)}"

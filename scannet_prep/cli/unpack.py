@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     archives = "path or address of an archive, or several (shards); - for standard input"
-    parser.add_argument("archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE", help=archives)
-    target = "where the files go (default: data/processed or data/ScanNet, by what is in the archive)"
+    parser.add_argument(
+        "archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE", help=archives
+    )
+    target = (
+        "where the files go (default: data/processed or data/ScanNet, by what is in the archive)"
+    )
     parser.add_argument("-o", "--output", type=shared.path_argument, metavar="DIR", help=target)
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser.add_argument_group("how to run"), "threads")
@@ -47,7 +51,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if archives == [Path("-")]:
         if sys.stdin is None or sys.stdin.isatty():
             hint = "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -"
-            raise UsageError("- reads an archive from a pipe, but standard input is a terminal", hint)
+            raise UsageError(
+                "- reads an archive from a pipe, but standard input is a terminal", hint
+            )
         archives = [PipeSource(sys.stdin.fileno())]
     report = unpack.run(
         archives,
@@ -57,10 +63,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         jobs=shared.jobs_from(arguments),
         progress=console,
     )
-    for text in (*(f"warning: {item}" for item in report.warnings), *(f"damaged: {item}" for item in report.damages)):
+    for text in (
+        *(f"warning: {item}" for item in report.warnings),
+        *(f"damaged: {item}" for item in report.damages),
+    ):
         console.warn(text)
     if report.failures:
-        failed = describe_list("failed", [failure.message for failure in report.failures], has_all=console.is_verbose)
+        failed = describe_list(
+            "failed", [failure.message for failure in report.failures], has_all=console.is_verbose
+        )
         console.warn("\n".join(failed).lstrip(), report.failures[0].hint)
     status = 3 if report.failures or report.damages else 0
     scenes = f"{format_count(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"

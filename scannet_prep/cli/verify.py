@@ -37,7 +37,9 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     shared.add_places_argument(parser)
     parser.add_argument(
-        "--complete", action="store_true", help="a scene of the official lists that is missing is an error"
+        "--complete",
+        action="store_true",
+        help="a scene of the official lists that is missing is an error",
     )
     against = "compare a raw tree with the scannet.lock of another copy"
     parser.add_argument("--against", type=shared.path_argument, metavar="FILE", help=against)
@@ -59,17 +61,23 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         jobs=shared.jobs_from(arguments),
         progress=console,
     )
-    console.tell_errors(report.errors if console.is_quiet else [error for error in report.errors if error.trace])
+    console.tell_errors(
+        report.errors if console.is_quiet else [error for error in report.errors if error.trace]
+    )
     lines = [*describe_findings(report.findings, report.paths[0], has_all=console.is_verbose)]
     if report.errors and report.kind == "raw":
         types, scenes = report.to_download
-        command = f"scannet-prep download --types {' '.join(types)} --verify -o {quote(report.paths[0])}"
+        command = (
+            f"scannet-prep download --types {' '.join(types)} --verify -o {quote(report.paths[0])}"
+        )
         # Only the damaged scenes, if they are few: a tree of a few scenes need not become complete.
         if 0 < len(scenes) <= _MAX_SHOWN_SCENES:
             command += f" --scenes {' '.join(scenes)}"
         lines.append(f"to download again what is missing or damaged: {command}")
     vertices = f"{report.vertices:,} vertices, " if report.vertices else ""
-    splits = ", ".join(f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items())
+    splits = ", ".join(
+        f"{name} {row['present']:,} of {row['official']:,}" for name, row in report.splits.items()
+    )
     shared_files = f"files in tasks/: {report.shared_files:,}, " if report.shared_files else ""
     counts = f"{report.kind} scenes: {report.scenes:,}, whole: {len(report.whole_scenes):,} ({splits}), {vertices}"
     counts += shared_files

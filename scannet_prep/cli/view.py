@@ -44,27 +44,42 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     what = "scene id, or @FILE with one id per line; optional if PLACE holds a single scene"
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help=what)
-    what, default = "processed folder, or an archive: path or address (default: data/processed)", Path("data/processed")
-    parser.add_argument("--source", type=shared.place_argument, default=default, metavar="PLACE", help=what)
+    what, default = (
+        "processed folder, or an archive: path or address (default: data/processed)",
+        Path("data/processed"),
+    )
+    parser.add_argument(
+        "--source", type=shared.place_argument, default=default, metavar="PLACE", help=what
+    )
     what = "file that ends in .html, .png or .ply, or a folder (default: SCENE.html in the current one)"
     parser.add_argument("-o", "--output", type=shared.path_argument, metavar="OUT", help=what)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--export", choices=("html", "png", "ply"), help="what to write, where -o does not say it")
+    form.add_argument(
+        "--export", choices=("html", "png", "ply"), help="what to write, where -o does not say it"
+    )
     what = "write a picture of each scene: --export png"
     form.add_argument("--png", action="store_const", const="png", dest="export", help=what)
     what = "serve all scenes of PLACE, or those named, to browsers on this machine; the port is 8808 by default"
-    form.add_argument("--serve", nargs="?", const=8808, type=_port_argument, metavar="PORT", help=what)
+    form.add_argument(
+        "--serve", nargs="?", const=8808, type=_port_argument, metavar="PORT", help=what
+    )
     shown = parser.add_argument_group("what is shown")
     what = f"{', '.join(_COLORS)} (default: the prediction, the labels, or rgb: the first that there is)"
     shown.add_argument("--color", choices=_COLORS, default="", metavar="COLOR", help=what)
-    add_labels_argument(shown, "label set of the labels, and of the prediction (default: that of PLACE)")
+    add_labels_argument(
+        shown, "label set of the labels, and of the prediction (default: that of PLACE)"
+    )
     what = "folder with one prediction a scene, in the forms that evaluate takes"
     shown.add_argument("--pred", type=shared.path_argument, metavar="DIR", help=what)
     tasks = ("semantic", "instance")
-    shown.add_argument("--task", choices=tasks, default=tasks[0], help=f"what is predicted (default: {tasks[0]})")
+    shown.add_argument(
+        "--task", choices=tasks, default=tasks[0], help=f"what is predicted (default: {tasks[0]})"
+    )
     pictures = parser.add_argument_group("pictures")
     pictures.add_argument("--view", metavar="VIEW", help=_VIEWS)
-    pictures.add_argument("--size", type=_size_argument, metavar="WxH", help="pixels (default: 800x600)")
+    pictures.add_argument(
+        "--size", type=_size_argument, metavar="WxH", help="pixels (default: 800x600)"
+    )
     shared.add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
@@ -135,5 +150,7 @@ def _size_argument(text: str) -> tuple[int, int]:
 
 def _port_argument(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number below 65536, or 0 for any that is free")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a port: a number below 65536, or 0 for any that is free"
+        )
     return int(text)

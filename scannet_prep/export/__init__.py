@@ -15,11 +15,23 @@ EXPORT_NAME = "export.json"
 
 # Name, as in `--format`, to module, class, and one line for people. Here, so that a help text needs no NumPy.
 FORMATS = {
-    "octformer": ("octformer", "OctFormer", "OctFormer: train/*.npz and *.txt, test/*.npz, lists of files"),
-    "pointcept": ("pointcept", "Pointcept", "Pointcept: train/<scene>/coord.npy and so on, both label sets"),
+    "octformer": (
+        "octformer",
+        "OctFormer",
+        "OctFormer: train/*.npz and *.txt, test/*.npz, lists of files",
+    ),
+    "pointcept": (
+        "pointcept",
+        "Pointcept",
+        "Pointcept: train/<scene>/coord.npy and so on, both label sets",
+    ),
     "mask3d": ("mask3d", "Mask3D", "Mask3D: train/0000_00.npy and so on, databases, instance_gt/"),
     "mmdet3d": ("mmdet3d", "MMDet3D", "mmdetection3d; for oneformer3d, also super_points/"),
-    "benchmark-gt": ("benchmark_gt", "BenchmarkGt", "ground truth for the official evaluators: semantic/, instance/"),
+    "benchmark-gt": (
+        "benchmark_gt",
+        "BenchmarkGt",
+        "ground truth for the official evaluators: semantic/, instance/",
+    ),
     "ply": ("ply", "Ply", "for MeshLab; colour is rgb, label, instance or segment"),
 }
 

@@ -40,7 +40,9 @@ class BenchmarkGt(ExportFormat):
             problem = f"has {len(labeled):,} labeled instances, and the format can tell {_MAX_INSTANCES} apart"
             raise ScanNetPrepError(f"{scene.meta.scene_id}: {problem}")
         numbers = {group_id: number for number, group_id in enumerate(labeled, start=1)}
-        values = {item: raw_id * 1000 + numbers[item] if raw_id else 0 for item, raw_id in raw_ids.items()}
+        values = {
+            item: raw_id * 1000 + numbers[item] if raw_id else 0 for item, raw_id in raw_ids.items()
+        }
         name = f"{scene.meta.scene_id}.txt"
         semantic = getattr(scene, self.label_set.raw_ids_key)
         return ExportedScene(

@@ -152,7 +152,10 @@ class ExportFormat(ABC):
             ScanNetPrepError: The format cannot represent the scene.
         """
 
-    def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:  # noqa: ARG002
+    def encode_shared(
+        self,
+        records: Mapping[str, tuple[Split, Mapping[str, Any]]],  # noqa: ARG002
+    ) -> Mapping[str, bytes]:
         """Make the files that concern all scenes, such as lists.
 
         Args:
@@ -200,12 +203,16 @@ def convert_scene(scene: ProcessedScene, options: ExportOptions) -> ProcessedSce
 def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDArray[np.float32]:
     """Move points (V, 3), as processing does."""
     moved = np.empty(points.shape, np.float32)
-    for axis, column in enumerate(move_columns(np.ascontiguousarray(points.T, np.float64), matrix[:3])):
+    for axis, column in enumerate(
+        move_columns(np.ascontiguousarray(points.T, np.float64), matrix[:3])
+    ):
         moved[:, axis] = column
     return moved
 
 
-def encode_lines(values: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]] | None = None) -> bytes:
+def encode_lines(
+    values: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]] | None = None
+) -> bytes:
     """Encode non-negative integers as text, one per line.
 
     Each distinct number is formatted once, which takes a hundredth of the time of `np.savetxt`.

@@ -49,7 +49,9 @@ def raw_ids_by_group(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.i
     Returns:
         int64 (V,), 0 unannotated.
     """
-    found = table_by_group(raw_ids_of_groups(scene.meta.groups, label_set), none=-1).take(scene.instances)
+    found = table_by_group(raw_ids_of_groups(scene.meta.groups, label_set), none=-1).take(
+        scene.instances
+    )
     return np.where(found < 0, getattr(scene, label_set.raw_ids_key), found)
 
 
@@ -77,5 +79,7 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
     found, expected = read_segments(path).indices, len(scene.points)
     if len(found) != expected:
         problem = f"has {len(found):,} vertices, but the scene has {expected:,}"
-        raise RawFileError(path, problem, f"run the Segmentator on {scene.meta.scene_id}_vh_clean_2.ply")
+        raise RawFileError(
+            path, problem, f"run the Segmentator on {scene.meta.scene_id}_vh_clean_2.ply"
+        )
     return found

@@ -20,7 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import ScanNetPrepError
-from scannet_prep.export.format import ExportedScene, ExportFormat, convert_scene, encode_lines, encode_npy
+from scannet_prep.export.format import (
+    ExportedScene,
+    ExportFormat,
+    convert_scene,
+    encode_lines,
+    encode_npy,
+)
 from scannet_prep.export.groups import (
     TEST_SEGMENTS_NEEDED,
     raw_ids_by_group,
@@ -50,7 +56,11 @@ class Mask3D(ExportFormat):
 
     def exclusion_reason(self, split: Split) -> str:
         """Test scenes need segments."""
-        return TEST_SEGMENTS_NEEDED if split is Split.TEST and self.options.test_segments is None else ""
+        return (
+            TEST_SEGMENTS_NEEDED
+            if split is Split.TEST and self.options.test_segments is None
+            else ""
+        )
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the matrix of a scene, and the text of its instances."""
@@ -70,17 +80,22 @@ class Mask3D(ExportFormat):
             message = f"{scene_id} has a group {largest}, but Mask3D's ground truth has room for 0 to {_MAX_GROUP_ID}"
             raise ScanNetPrepError(message)
         raw_ids = raw_ids_of_groups(scene.meta.groups, self.label_set)
-        table = table_by_group({group: raw_id * 1000 + group + 1 for group, raw_id in raw_ids.items()}, none=0)
+        table = table_by_group(
+            {group: raw_id * 1000 + group + 1 for group, raw_id in raw_ids.items()}, none=0
+        )
         mean, mean_square = _color_moments(scene.colors)
         return ExportedScene(
             {
                 _matrix_name(scene_id, split): encode_npy(matrix),
                 _ground_truth_name(scene_id, split): [encode_lines(scene.instances, table)],
             },
-            record | {"scene_type": scene.meta.scene_type, "color_mean": mean, "color_std": mean_square},
+            record
+            | {"scene_type": scene.meta.scene_type, "color_mean": mean, "color_std": mean_square},
         )
 
-    def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:
+    def encode_shared(
+        self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]
+    ) -> Mapping[str, bytes]:
         """Make the databases, and the mean and deviation of colours over the train scenes.
 
         Without train scenes, mean and deviation are those that Mask3D has as a default.
@@ -89,13 +104,20 @@ class Mask3D(ExportFormat):
         for scene_id, (split, record) in records.items():
             modes = [_MODES[split]] if split is Split.TEST else [_MODES[split], "train_validation"]
             for mode in modes:
-                entries.setdefault(mode, []).append(self._make_entry(SceneId(scene_id), split, record))
+                entries.setdefault(mode, []).append(
+                    self._make_entry(SceneId(scene_id), split, record)
+                )
         joint = entries.get("train_validation", [])
         joint.sort(key=lambda entry: entry["filepath"])  # train before validation
-        files = {f"{mode}_database.yaml": "".join(map(_yaml_item, found)) for mode, found in entries.items()}
+        files = {
+            f"{mode}_database.yaml": "".join(map(_yaml_item, found))
+            for mode, found in entries.items()
+        }
         train = [record for split, record in records.values() if split is Split.TRAIN]
         # Written in any case: where the file is missing, Mask3D's loader fails with an UnboundLocalError.
-        files["color_mean_std.yaml"] = _yaml_mapping(_join_moments(train) if train else _DEFAULT_MOMENTS)
+        files["color_mean_std.yaml"] = _yaml_mapping(
+            _join_moments(train) if train else _DEFAULT_MOMENTS
+        )
         files["label_database.yaml"] = self._encode_labels()
         return {name: text.encode("ascii") for name, text in files.items()}
 
@@ -103,7 +125,9 @@ class Mask3D(ExportFormat):
     def _folder(self) -> str:
         return f"data/processed/{self.label_set.name.lower().removesuffix('20')}"
 
-    def _make_entry(self, scene_id: SceneId, split: Split, record: Mapping[str, Any]) -> dict[str, Any]:
+    def _make_entry(
+        self, scene_id: SceneId, split: Split, record: Mapping[str, Any]
+    ) -> dict[str, Any]:
         raw = f"{SPLIT_DIRS[split]}/{scene_id}/{scene_id}"
         entry = {
             "filepath": f"{self._folder}/{_matrix_name(scene_id, split)}",
@@ -130,7 +154,10 @@ class Mask3D(ExportFormat):
         blank = "_" if self.label_set == SCANNET20 else " "
         return "".join(
             f"{item.raw_id}:\n"
-            + _yaml_mapping({"color": item.color, "name": item.name.replace(" ", blank), "validation": True}, "  ")
+            + _yaml_mapping(
+                {"color": item.color, "name": item.name.replace(" ", blank), "validation": True},
+                "  ",
+            )
             for item in self.label_set.classes
         )
 
@@ -148,16 +175,23 @@ def _color_moments(colors: NDArray[np.uint8]) -> tuple[list[float], list[float]]
     values = np.arange(256)
     counts = [np.bincount(channel, minlength=256) for channel in colors.T]
     sums = [(int(count @ values), int(count @ values**2)) for count in counts]
-    return [total / 255 / len(colors) for total, _ in sums], [total / 255**2 / len(colors) for _, total in sums]
+    return [total / 255 / len(colors) for total, _ in sums], [
+        total / 255**2 / len(colors) for _, total in sums
+    ]
 
 
 def _join_moments(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Mean and standard deviation over scenes, each of which counts the same."""
     means, squares = (
-        [math.fsum(channel) / len(records) for channel in zip(*(r[key] for r in records), strict=True)]
+        [
+            math.fsum(channel) / len(records)
+            for channel in zip(*(r[key] for r in records), strict=True)
+        ]
         for key in ("color_mean", "color_std")
     )
-    deviations = [math.sqrt(max(0.0, square - mean**2)) for mean, square in zip(means, squares, strict=True)]
+    deviations = [
+        math.sqrt(max(0.0, square - mean**2)) for mean, square in zip(means, squares, strict=True)
+    ]
     return {"mean": means, "std": deviations}
 
 

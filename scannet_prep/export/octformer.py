@@ -41,7 +41,11 @@ class OctFormer(ExportFormat):
 
     def __init__(self, options: ExportOptions) -> None:
         is_200 = options.label_set == SCANNET200  # which its README aligns
-        super().__init__(replace(options, is_aligned=is_200 if options.is_aligned is None else options.is_aligned))
+        super().__init__(
+            replace(
+                options, is_aligned=is_200 if options.is_aligned is None else options.is_aligned
+            )
+        )
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the `.npz`, and the raw ids of train and val."""
@@ -51,22 +55,33 @@ class OctFormer(ExportFormat):
         if wanted.meta.options == scene.meta.options:
             files[f"{start}.npz"] = PROCESSED_FILE
         else:
-            arrays: dict[str, NDArray[Any]] = {"points": wanted.points, "normals": wanted.normals.astype(np.float16)}
+            arrays: dict[str, NDArray[Any]] = {
+                "points": wanted.points,
+                "normals": wanted.normals.astype(np.float16),
+            }
             arrays |= {"colors": wanted.colors, "labels": wanted.stored_labels}
             files[f"{start}.npz"] = encode_npz(arrays, frozenset({"labels"}))
         if not is_test:
             raw_ids: NDArray[np.integer[Any]] = scene.nyu40_ids
-            if self.label_set == SCANNET200:  # only where they are classes, as its own program writes them
-                raw_ids = np.where(SCANNET200.labels_from_raw_ids(scene.scannet_ids) > 0, scene.scannet_ids, 0)
+            if (
+                self.label_set == SCANNET200
+            ):  # only where they are classes, as its own program writes them
+                raw_ids = np.where(
+                    SCANNET200.labels_from_raw_ids(scene.scannet_ids) > 0, scene.scannet_ids, 0
+                )
             files[f"{start}.txt"] = [encode_lines(raw_ids)]
         return ExportedScene(files)
 
-    def encode_shared(self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]) -> Mapping[str, bytes]:
+    def encode_shared(
+        self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]
+    ) -> Mapping[str, bytes]:
         """Make the lists: bare file names, because its configurations name the folder apart."""
         lists = {}
         for split in Split:
             present = {scene_id for scene_id, (found, _) in records.items() if found is split}
             ordered: list[str] = [name for name in official_scenes(split) if name in present]
             ordered += sorted(present.difference(ordered))
-            lists[f"scannetv2_{split}_npz.txt"] = "".join(f"{scene_id}.npz\n" for scene_id in ordered).encode()
+            lists[f"scannetv2_{split}_npz.txt"] = "".join(
+                f"{scene_id}.npz\n" for scene_id in ordered
+            ).encode()
         return lists | {"scannetv2_test.txt": lists["scannetv2_test_npz.txt"]}

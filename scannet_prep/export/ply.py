@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.errors import ScanNetPrepError
 from scannet_prep.base.files import Buffer
-from scannet_prep.export.format import ExportedScene, ExportFormat, ExportOptions, convert_scene, encode_bytes
+from scannet_prep.export.format import (
+    ExportedScene,
+    ExportFormat,
+    ExportOptions,
+    convert_scene,
+    encode_bytes,
+)
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.scene import Split
 from scannet_prep.view.coloring import color_numbers
@@ -63,7 +69,9 @@ class Ply(ExportFormat):
         content = encode_ply(comment, points, self._colors(scene, raw_ids), scene.faces, raw_ids)
         return ExportedScene({f"{scene.meta.split}/{scene.meta.scene_id}.ply": content})
 
-    def _colors(self, scene: ProcessedScene, raw_ids: NDArray[np.unsignedinteger]) -> NDArray[np.uint8]:
+    def _colors(
+        self, scene: ProcessedScene, raw_ids: NDArray[np.unsignedinteger]
+    ) -> NDArray[np.uint8]:
         if self.options.variant == "label":
             label_set = self.label_set
             return label_set.colorize(label_set.train_ids_from_raw_ids(raw_ids, -1))
@@ -71,7 +79,9 @@ class Ply(ExportFormat):
             return color_numbers(scene.instances)
         if self.options.variant == "segment":
             if scene.segments is None:
-                raise ScanNetPrepError(f"{scene.meta.scene_id}: has no segments to give it colours", "--color rgb")
+                raise ScanNetPrepError(
+                    f"{scene.meta.scene_id}: has no segments to give it colours", "--color rgb"
+                )
             return color_numbers(scene.segments)
         return scene.colors
 

@@ -28,10 +28,16 @@ class Pointcept(ExportFormat):
         """Make the arrays; those of the annotation only where there is one."""
         scene = convert_scene(scene, self.options)
         normals = scene.normals.astype(np.float32)
-        assets: dict[str, NDArray[Any]] = {"coord": scene.points, "color": scene.colors, "normal": normals}
+        assets: dict[str, NDArray[Any]] = {
+            "coord": scene.points,
+            "color": scene.colors,
+            "normal": normals,
+        }
         if scene.meta.split is not Split.TEST:
             assets["segment20"] = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, _IGNORE_ID)
             assets["segment200"] = SCANNET200.train_ids_from_raw_ids(scene.scannet_ids, _IGNORE_ID)
             assets["instance"] = scene.instances.astype(np.int64)
         folder = f"{scene.meta.split}/{scene.meta.scene_id}"
-        return ExportedScene({f"{folder}/{name}.npy": encode_npy(array) for name, array in assets.items()})
+        return ExportedScene(
+            {f"{folder}/{name}.npy": encode_npy(array) for name, array in assets.items()}
+        )

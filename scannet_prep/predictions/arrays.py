@@ -21,7 +21,10 @@ from scannet_prep.base.number_lists import parse_plain_list
 _MAX_BYTES = 1 << 36
 _NUMBER = re.compile(rb"[ \t]*(-?[0-9]{1,18})[ \t]*")
 # By the number of scores of a vertex: one for each class, and one for unlabeled.
-_LABELS_HINTS = {21: "for ScanNet20: --labels scannet20", 201: "for ScanNet200: --labels scannet200"}
+_LABELS_HINTS = {
+    21: "for ScanNet20: --labels scannet20",
+    201: "for ScanNet200: --labels scannet200",
+}
 
 
 def load_arrays(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
@@ -88,5 +91,7 @@ def parse_lines(text: bytes) -> NDArray[np.int64]:
     matches = [_NUMBER.fullmatch(line) for line in lines]
     if None in matches:
         number = matches.index(None)
-        raise ContentError(f"line {number + 1:,}: found {str(lines[number])[1:42]}, expected a whole number")
+        raise ContentError(
+            f"line {number + 1:,}: found {str(lines[number])[1:42]}, expected a whole number"
+        )
     return np.array([int(match[1]) for match in matches if match], np.int64)

@@ -72,7 +72,9 @@ class IdKind:
         if self.numbering == "train - 1":
             steps.append("add 1 to the ids, so that wall is 0")
         if declared.numbering == "raw" and self.numbering != "raw":
-            steps.append("save train ids as .npy (instances: .npz), because .txt files hold raw ids")
+            steps.append(
+                "save train ids as .npy (instances: .npz), because .txt files hold raw ids"
+            )
         if declared.numbering != "raw" and self.numbering == "raw":
             steps.append("save raw ids as .txt, because arrays hold train ids")
         if self.label_set != declared.label_set:
@@ -114,7 +116,9 @@ def check_predicted_ids(
         remedy = "predict a class for every vertex (train ids begin with 0), because the others count as misses"
     else:
         remedy = "check which ids the predictions hold"
-    raise FileError(predictions.folder, problem, f"{remedy}; or pass --force to take the ids as they are")
+    raise FileError(
+        predictions.folder, problem, f"{remedy}; or pass --force to take the ids as they are"
+    )
 
 
 def _find_declared(predictions: Predictions) -> IdKind | None:
@@ -134,7 +138,9 @@ def _describe_unknown(predictions: Predictions, confusion: NDArray[np.int64] | N
     is_submission = confusion is None and predictions.task == "semantic"
     # With ground truth, unlabeled predictions are honest misses; and masks of no class are not submitted.
     if not is_submission:
-        unknown_ids = {number: count for number, count in unknown_ids.items() if number not in _UNLABELED_IDS}
+        unknown_ids = {
+            number: count for number, count in unknown_ids.items() if number not in _UNLABELED_IDS
+        }
     unknown_count = sum(unknown_ids.values())
     total = predictions.unknown_ids.total() + predictions.class_counts.total()
     noun = _noun(predictions)
@@ -162,13 +168,15 @@ def _describe_doubts(predictions: Predictions, confusion: NDArray[np.int64] | No
     total = int(confusion.sum())
     if missed <= MAX_UNKNOWN_SHARE * total:
         return ""
-    return (
-        f"{missed:,} of {total:,} labeled vertices ({missed / total:.1%}) are predicted as unlabeled: they are misses"
-    )
+    return f"{missed:,} of {total:,} labeled vertices ({missed / total:.1%}) are predicted as unlabeled: they are misses"
 
 
 def _find_meant(
-    predictions: Predictions, declared: IdKind, confusion: NDArray[np.int64] | None, *, has_unknown: bool
+    predictions: Predictions,
+    declared: IdKind,
+    confusion: NDArray[np.int64] | None,
+    *,
+    has_unknown: bool,
 ) -> tuple[IdKind | None, str]:
     """Find another way in which the ids are probably meant, and the evidence for it; None if there is none."""
     id_counts = _count_ids(predictions, declared)
@@ -180,7 +188,10 @@ def _find_meant(
             return meant, f"{ids_as_words} are probably {meant}, not {declared}"
     if confusion is not None and np.count_nonzero(confusion.sum(axis=1)) >= _MIN_TRUE_CLASSES:
         plain, plain_recall = _measure_agreement(confusion, declared, declared)
-        agreements = {other: _measure_agreement(confusion, declared, other) for other in _list_others(declared)}
+        agreements = {
+            other: _measure_agreement(confusion, declared, other)
+            for other in _list_others(declared)
+        }
         best = max(agreements, key=lambda other: agreements[other])
         agreement, recall = agreements[best]
         if agreement > plain + _MORE_AGREEMENT and recall > 2 * plain_recall:
@@ -201,13 +212,18 @@ def _find_meant(
 
 def _list_others(declared: IdKind) -> list[IdKind]:
     """List the other kinds of ids, those of the same label set first."""
-    label_sets = [declared.label_set, *(item for item in (SCANNET20, SCANNET200) if item != declared.label_set)]
+    label_sets = [
+        declared.label_set,
+        *(item for item in (SCANNET20, SCANNET200) if item != declared.label_set),
+    ]
     numberings: tuple[Numbering, ...] = ("train", "train + 1", "train - 1", "raw")
     kinds = [IdKind(label_set, numbering) for label_set in label_sets for numbering in numberings]
     return [kind for kind in kinds if kind != declared]
 
 
-def _measure_agreement(confusion: NDArray[np.int64], declared: IdKind, other: IdKind) -> tuple[float, float]:
+def _measure_agreement(
+    confusion: NDArray[np.int64], declared: IdKind, other: IdKind
+) -> tuple[float, float]:
     """Measure how well predictions agree with the ground truth if their ids are read in another way.
 
     Label sets are compared by the nyu40 ids of their classes, so that ScanNet20's chair is also an armchair.
@@ -216,7 +232,9 @@ def _measure_agreement(confusion: NDArray[np.int64], declared: IdKind, other: Id
         The share of the predictions that agree; and the mean of this share over the classes of the ground truth.
     """
     classes_by_id = {number: train_id for train_id, number in enumerate(other.ids)}
-    predicted = np.array([classes_by_id.get(number, -1) for number in declared.ids])  # (K,), by train id as read
+    predicted = np.array(
+        [classes_by_id.get(number, -1) for number in declared.ids]
+    )  # (K,), by train id as read
     truth = np.arange(len(declared.ids))
     if other.label_set != declared.label_set:
         truth = _to_scannet20(declared.label_set)
@@ -240,11 +258,17 @@ def _to_scannet20(label_set: LabelSet) -> NDArray[np.int64]:
 def _count_ids(predictions: Predictions, declared: IdKind) -> dict[int, int]:
     """Count the ids that the files hold, without -1 and 255, which stand for unlabeled in every numbering."""
     counts = {declared.ids[train_id]: count for train_id, count in predictions.class_counts.items()}
-    counts |= {number: count for number, count in predictions.unknown_ids.items() if number not in {-1, 255}}
+    counts |= {
+        number: count
+        for number, count in predictions.unknown_ids.items()
+        if number not in {-1, 255}
+    }
     return counts
 
 
-def _explain_unknown(id_counts: Mapping[int, int], declared: IdKind, *, has_wall: bool) -> IdKind | None:
+def _explain_unknown(
+    id_counts: Mapping[int, int], declared: IdKind, *, has_wall: bool
+) -> IdKind | None:
     """Find the kind of ids of which nearly all predictions are classes, also those that are none as they are read.
 
     Of several, it is the one with the fewest other ids, then with the fewest classes; then, if walls are predicted in
@@ -277,7 +301,9 @@ def _is_shifted(id_counts: Mapping[int, int], declared: IdKind, other: IdKind) -
     return 0 not in other.ids and not id_counts.keys() <= set(declared.ids)
 
 
-def _is_other_set(predictions: Predictions, id_counts: Mapping[int, int], declared: IdKind, other: IdKind) -> bool:
+def _is_other_set(
+    predictions: Predictions, id_counts: Mapping[int, int], declared: IdKind, other: IdKind
+) -> bool:
     """Whether half of the classes of another label set occur, and no other ids, over all test scenes together.
 
     A network for that label set may never predict some of its rare classes.

@@ -121,7 +121,9 @@ class Predictions:
             train_ids = np.where((ids >= 0) & (ids < class_count), ids, -1)
         is_class = train_ids >= 0
         counts = np.bincount(train_ids[is_class], minlength=class_count).tolist()
-        self.class_counts.update({train_id: count for train_id, count in enumerate(counts) if count})
+        self.class_counts.update(
+            {train_id: count for train_id, count in enumerate(counts) if count}
+        )
         unknown, unknown_counts = np.unique(ids[~is_class], return_counts=True)
         self.unknown_ids.update(dict(zip(unknown.tolist(), unknown_counts.tolist(), strict=True)))
         return train_ids
@@ -135,7 +137,9 @@ def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
         UsageError: A scene has several.
     """
     if not folder.is_dir():
-        raise MissingFileError(folder, "no such folder", "pass the folder that holds the predictions, one file a scene")
+        raise MissingFileError(
+            folder, "no such folder", "pass the folder that holds the predictions, one file a scene"
+        )
     paths: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         scene_id = path.name[:12]
@@ -147,7 +151,9 @@ def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
         paths[scene_id] = path
     if not paths:
         names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
-        raise MissingFileError(folder, f"holds no {task} predictions", f"expected {names} in this folder")
+        raise MissingFileError(
+            folder, f"holds no {task} predictions", f"expected {names} in this folder"
+        )
     return paths
 
 
@@ -178,7 +184,9 @@ def find_predictions(
     paths = find_prediction_files(folder, task)
     check_is_no_export(place)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of scenes that failed in processing: it is told how many there are
+        warnings.simplefilter(
+            "ignore"
+        )  # of scenes that failed in processing: it is told how many there are
         if label_set is None:
             label_set = open_place([place]).options.label_set
         label_set = parse_label_set(label_set)
@@ -210,7 +218,9 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
     for number, line in enumerate(read_file(path).decode("utf-8", "replace").splitlines(), start=1):
         place, match = f"line {number:,}: found {line!r:.80}", _LIST_LINE.fullmatch(line)
         if match is None:
-            raise ContentError(f"{place}, expected path, id and confidence, separated by single blanks")
+            raise ContentError(
+                f"{place}, expected path, id and confidence, separated by single blanks"
+            )
         name = Path(match[1])
         if name.is_absolute() or ".." in name.parts or name in masks:
             raise ContentError(f"{place}, expected the path of another mask, inside this folder")
@@ -223,4 +233,8 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
         labels.append(int(match[2]))
         scores.append(float(match[3]))
     stack = np.array(list(masks.values())).reshape(len(masks), vertex_count)
-    return {"masks": stack, "labels": np.array(labels, np.int64), "scores": np.array(scores, np.float64)}
+    return {
+        "masks": stack,
+        "labels": np.array(labels, np.int64),
+        "scores": np.array(scores, np.float64),
+    }

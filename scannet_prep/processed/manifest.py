@@ -17,14 +17,21 @@ from scannet_prep.base.failures import SceneFailure
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.typed_json import Count, Crc32, make_decoder, parse_json, to_plain
 from scannet_prep.processed.npz import FORCE_HINT
-from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, describe_other_format
+from scannet_prep.processed.scene import (
+    FORMAT_VERSION,
+    ProcessedScene,
+    ProcessOptions,
+    describe_other_format,
+)
 from scannet_prep.release.labels import LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import SceneWarning
 
 MANIFEST_NAME = "manifest.json"
 
-_HINT_REBUILD = "remove it and run scannet-prep process again: it is rebuilt, and whole scenes are kept"
+_HINT_REBUILD = (
+    "remove it and run scannet-prep process again: it is rebuilt, and whole scenes are kept"
+)
 _MAX_BYTES = 1 << 28
 
 
@@ -148,12 +155,13 @@ def _check_counts(manifest: Manifest, path: str | Path) -> None:
         FileError: They do not; names the scene and both numbers.
     """
     for scene_id, entry in manifest.scenes.items():
-        for name, counts in (("nyu40_counts", entry.nyu40_counts), ("scannet_counts", entry.scannet_counts)):
+        for name, counts in (
+            ("nyu40_counts", entry.nyu40_counts),
+            ("scannet_counts", entry.scannet_counts),
+        ):
             total = sum(counts.values())
             if total != entry.vertex_count:
-                problem = (
-                    f"is damaged: {scene_id}: {name} add up to {total:,}, expected {entry.vertex_count:,} vertices"
-                )
+                problem = f"is damaged: {scene_id}: {name} add up to {total:,}, expected {entry.vertex_count:,} vertices"
                 raise FileError(path, problem, _HINT_REBUILD)
 
 
@@ -206,7 +214,9 @@ def _encode_lines(entries: Mapping[str, SceneEntry | SceneFailure]) -> str:
     """Encode entries by scene id as a JSON object, one line each."""
     if not entries:
         return "{}"
-    lines = [f'  "{name}": {json.dumps(to_plain(entry))}' for name, entry in sorted(entries.items())]
+    lines = [
+        f'  "{name}": {json.dumps(to_plain(entry))}' for name, entry in sorted(entries.items())
+    ]
     return "{\n" + ",\n".join(lines) + "\n}"
 
 

@@ -34,7 +34,8 @@ _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
 _NPY_MAGIC = b"\x93NUMPY\x01\x00"
 _NPY_HEADER = re.compile(
-    r"\{'descr': '([<|][biufU]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n", re.ASCII
+    r"\{'descr': '([<|][biufU]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n",
+    re.ASCII,
 )
 
 _VERSION = 20
@@ -84,14 +85,18 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
     offset = 0
     for key, array in arrays.items():
         header = encode_npy_header(array.dtype.str, array.shape)
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # a view: the arrays are large
+        data = (
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        )  # a view: the arrays are large
         crc32, size = deflate.crc32(data, deflate.crc32(header)), len(header) + len(data)
         payload: list[Buffer] = [header, data] if data else [header]
         if key in deflated:
             payload = [deflate.deflate_compress(b"".join(payload), _DEFLATE_LEVEL)]
         stored_size = sum(map(len, payload))
         method = _DEFLATED if key in deflated else _STORED
-        local, central = _encode_headers(f"{key}.npy".encode("ascii"), method, crc32, stored_size, size, offset)
+        local, central = _encode_headers(
+            f"{key}.npy".encode("ascii"), method, crc32, stored_size, size, offset
+        )
         pieces += [local, *payload]
         directory.append(central)
         offset += len(local) + stored_size
@@ -105,13 +110,17 @@ def _encode_headers(
     extra = b"" if method == _DEFLATED else _padding(offset + _LOCAL.size + len(name))
     common = (method, 0, _DOS_DATE_1980, crc32, stored_size, size, len(name))
     local = _LOCAL.pack(b"PK\x03\x04", _VERSION, 0, *common, len(extra)) + name + extra
-    return local, _CENTRAL.pack(b"PK\x01\x02", _VERSION, _VERSION, 0, *common, 0, 0, 0, 0, 0, offset) + name
+    return local, _CENTRAL.pack(
+        b"PK\x01\x02", _VERSION, _VERSION, 0, *common, 0, 0, 0, 0, 0, offset
+    ) + name
 
 
 def _encode_directory(entries: list[bytes], offset: int) -> bytes:
     """What stands at the end of the file, from an offset on."""
     directory = b"".join(entries)
-    return directory + _END.pack(b"PK\x05\x06", 0, 0, len(entries), len(entries), len(directory), offset, 0)
+    return directory + _END.pack(
+        b"PK\x05\x06", 0, 0, len(entries), len(entries), len(directory), offset, 0
+    )
 
 
 class NpzReader:
@@ -161,20 +170,34 @@ class NpzReader:
         data, position = self._data, 0
         members: dict[str, _Member] = {}
         directory: list[bytes] = []
-        while bytes(data[position : position + 4]) == b"PK\x03\x04" and position + _LOCAL.size <= len(data):
-            *_, method, _, _, crc32, stored_size, size, name_size, _ = _LOCAL.unpack_from(data, position)
+        while bytes(
+            data[position : position + 4]
+        ) == b"PK\x03\x04" and position + _LOCAL.size <= len(data):
+            *_, method, _, _, crc32, stored_size, size, name_size, _ = _LOCAL.unpack_from(
+                data, position
+            )
             name = bytes(data[position + _LOCAL.size : position + _LOCAL.size + name_size])
             local, central = _encode_headers(name, method, crc32, stored_size, size, position)
-            is_ours = bytes(data[position : position + len(local)]) == local and method in (_STORED, _DEFLATED)
-            can_be = stored_size <= len(data) - position and size <= _MAX_DEFLATE_RATIO * stored_size + 64
+            is_ours = bytes(data[position : position + len(local)]) == local and method in (
+                _STORED,
+                _DEFLATED,
+            )
+            can_be = (
+                stored_size <= len(data) - position
+                and size <= _MAX_DEFLATE_RATIO * stored_size + 64
+            )
             if not (is_ours and can_be):
                 break
             directory.append(central)
             start, key = position + len(local), name.decode("latin-1").removesuffix(".npy")
             members[key] = _Member(method, crc32, stored_size, size, start)
             position = start + stored_size
-        if len(members) < len(directory) or bytes(data[position:]) != _encode_directory(directory, position):
-            raise self._error("is truncated, damaged, or was written by another program: its zip directory is not ours")
+        if len(members) < len(directory) or bytes(data[position:]) != _encode_directory(
+            directory, position
+        ):
+            raise self._error(
+                "is truncated, damaged, or was written by another program: its zip directory is not ours"
+            )
         return members
 
     def _read_content(self, key: str, member: _Member) -> memoryview:
@@ -202,14 +225,20 @@ def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int
     match = _NPY_HEADER.fullmatch(start[10:end].decode("latin-1"))
     if not start.startswith(_NPY_MAGIC) or len(start) < end or match is None:
         raise ValueError
-    return _find_dtype(match[1]), tuple(int(item) for item in match[2].replace(" ", "").split(",") if item), end
+    return (
+        _find_dtype(match[1]),
+        tuple(int(item) for item in match[2].replace(" ", "").split(",") if item),
+        end,
+    )
 
 
 @lru_cache(maxsize=64)
 def encode_npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
     """The beginning of an `.npy` file, up to the array's bytes in C order."""
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
     return buffer.getvalue()
 
 

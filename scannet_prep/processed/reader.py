@@ -64,15 +64,25 @@ class SceneSource(ABC):
         self.options = options
         self._then = then
         self.name = place if isinstance(place, str) else f"{place[0]} and {len(place) - 1} more"
-        chosen = {name: count for name, (its_split, count) in scenes.items() if split in (None, its_split)}
+        chosen = {
+            name: count for name, (its_split, count) in scenes.items() if split in (None, its_split)
+        }
         self.lengths = dict(sorted(chosen.items()))
         self.failures = {name: text for name, text in failures.items() if name not in scenes}
         if split is not None and not chosen:
-            others = ", only " + ", ".join(sorted({its_split for its_split, _ in scenes.values()})) if scenes else ""
+            others = (
+                ", only " + ", ".join(sorted({its_split for its_split, _ in scenes.values()}))
+                if scenes
+                else ""
+            )
             hint = f"make them: scannet-prep process --splits {split}{then}"
             raise UsageError(f"{self.name}: holds no {split} scenes{others}", hint)
         if split is not None and self.failures:
-            count, one, first = len(self.failures), min(self.failures), place if isinstance(place, str) else place[0]
+            count, one, first = (
+                len(self.failures),
+                min(self.failures),
+                place if isinstance(place, str) else place[0],
+            )
             told = f"{self.name}: scenes that failed in processing are missing: {count}, for example {one}"
             warnings.warn(f"{told}; to list them: scannet-prep info {quote(first)}", stacklevel=5)
 
@@ -122,10 +132,18 @@ class FolderReader(SceneSource):
     def __init__(self, path: Path, split: Split | None, state: FolderState | None = None) -> None:
         if state is None and (state := find_state(path)).faults:
             raise state.faults[0]
-        self._path, self._splits = path, {name: entry.split for name, entry in state.manifest.scenes.items()}
-        scenes = {name: (str(entry.split), entry.vertex_count) for name, entry in state.manifest.scenes.items()}
+        self._path, self._splits = (
+            path,
+            {name: entry.split for name, entry in state.manifest.scenes.items()},
+        )
+        scenes = {
+            name: (str(entry.split), entry.vertex_count)
+            for name, entry in state.manifest.scenes.items()
+        }
         failures = {name: item.message for name, item in state.manifest.failures.items()}
-        super().__init__(str(path), state.manifest.options, scenes, failures, split, f" -o {quote(str(path))}")
+        super().__init__(
+            str(path), state.manifest.options, scenes, failures, split, f" -o {quote(str(path))}"
+        )
 
     def file_path(self, scene_id: str) -> Path:
         """The file of a scene."""
@@ -150,7 +168,9 @@ class FolderReader(SceneSource):
         path = self.file_path(scene_id)
         try:
             with open_file(path, MAX_FILE_BYTES) as file:
-                data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data  # unlike a bytearray, not cleared first
+                data = np.empty(
+                    os.fstat(file.fileno()).st_size, np.uint8
+                ).data  # unlike a bytearray, not cleared first
                 size = file.readinto(data)
         except MissingFileError:
             raise MissingFileError(

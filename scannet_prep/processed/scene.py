@@ -177,7 +177,9 @@ class ProcessedScene:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by key, in the order in which they are stored; `meta` as a text array."""
-        found: dict[str, NDArray[Any] | None] = {key: getattr(self, _FIELDS.get(key, key)) for key in _SHAPES}
+        found: dict[str, NDArray[Any] | None] = {
+            key: getattr(self, _FIELDS.get(key, key)) for key in _SHAPES
+        }
         found["meta"] = np.array(json.dumps(self.meta.to_json(), separators=(",", ":")))
         return {key: array for key, array in found.items() if array is not None}
 
@@ -235,7 +237,9 @@ def read_meta(path: Path, scene_id: str, split: Split, options: ProcessOptions) 
     return meta
 
 
-def check_meta(meta: SceneMeta, path: Path | str, scene_id: str, split: Split, options: ProcessOptions) -> None:
+def check_meta(
+    meta: SceneMeta, path: Path | str, scene_id: str, split: Split, options: ProcessOptions
+) -> None:
     """Check that a file belongs to the scene, split and folder that it is taken for.
 
     Raises:
@@ -274,7 +278,9 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
             version = parse_json(text, _VERSION_ONLY).format_version
             if version != FORMAT_VERSION:
                 raise ProcessedFileError(path, describe_other_format(version), FORCE_HINT) from None
-        raise ProcessedFileError(path, f"has a damaged or foreign description: {error}", again_hint(path)) from error
+        raise ProcessedFileError(
+            path, f"has a damaged or foreign description: {error}", again_hint(path)
+        ) from error
 
 
 def describe_other_format(version: int) -> str:
@@ -323,13 +329,19 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     normals = int(np.count_nonzero(~((np.abs(squared - 1) < 2**-10) | (squared == 0))))
     segments = [] if scene.segments is None else np.unique(scene.segments).tolist()
     described = len(scene.meta.segment_ids)
-    is_finite, is_numbered = np.isfinite(scene.points).all(), all(0 <= item.id <= MAX_GROUPS for item in groups)
+    is_finite, is_numbered = (
+        np.isfinite(scene.points).all(),
+        all(0 <= item.id <= MAX_GROUPS for item in groups),
+    )
     strangers = np.setdiff1d(scene.instances, [-1, *(item.id for item in groups)])
     can_measure = is_finite and is_numbered and not len(strangers)
     for is_wrong, problem in (
         (not is_finite, "points are not all finite"),
         (not is_numbered, f"group ids are not all within 0..{MAX_GROUPS}"),
-        (is_numbered and len(strangers), f"instances hold {max(strangers, default=0)}, which is not a group"),
+        (
+            is_numbered and len(strangers),
+            f"instances hold {max(strangers, default=0)}, which is not a group",
+        ),
         (
             can_measure and groups != measure_groups(groups, scene.instances, scene.points),
             "vertex counts or boxes of groups are not those of their vertices",
@@ -340,7 +352,10 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
             scene.nyu40_ids.max() > MAX_NYU40_ID,
             f"nyu40_ids hold {scene.nyu40_ids.max()}, expected up to {MAX_NYU40_ID}",
         ),
-        (segments != [*range(described)], f"segments hold {len(segments):,} numbers, but {described:,} are described"),
+        (
+            segments != [*range(described)],
+            f"segments hold {len(segments):,} numbers, but {described:,} are described",
+        ),
         (not np.isfinite(scene.axis_alignment).all(), "axis_alignment is not finite"),
         (
             faces is not None and not ((faces >= 0) & (faces < len(scene.points))).all(),

@@ -106,7 +106,9 @@ def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneI
             f"name the folder that holds scans/ and scans_test/ (expected, for example, {raw_dir}/scans/scene0000_00); "
             "to try the program without ScanNet data: scannet-prep demo"
         )
-        raise MissingFileError(raw_dir, "holds no scene folders" if is_there else "no such folder", hint)
+        raise MissingFileError(
+            raw_dir, "holds no scene folders" if is_there else "no such folder", hint
+        )
     return {scene_id: scenes[scene_id] for scene_id in sorted(scenes)}
 
 
@@ -120,7 +122,11 @@ def find_kind(name: str) -> FileKind | None:
 
 def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
     """Find the files in `tasks/`, which belong to no scene; the label map is not one of them."""
-    paths = {kind: raw_dir / TASKS_DIR / kind.suffix for kind in SHARED_KINDS.values() if kind is not LABEL_MAP}
+    paths = {
+        kind: raw_dir / TASKS_DIR / kind.suffix
+        for kind in SHARED_KINDS.values()
+        if kind is not LABEL_MAP
+    }
     return {kind: path for kind, path in paths.items() if os.path.lexists(path)}
 
 
@@ -145,8 +151,14 @@ def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
     parents = {scene.parent for scene in scenes.values()}
     entries = [entry for parent in parents for entry in _list(parent) if entry.name not in scenes]
     # Links too, wherever they lead.
-    folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()]
-    return sorted(Path(entry) for entry in folders if entry.name not in _OTHER_FOLDERS and not Path(entry).suffix)
+    folders = [
+        entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()
+    ]
+    return sorted(
+        Path(entry)
+        for entry in folders
+        if entry.name not in _OTHER_FOLDERS and not Path(entry).suffix
+    )
 
 
 def _iter_scenes(parent: Path) -> Iterator[RawScene]:

@@ -60,7 +60,9 @@ def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: N
             start = file.tell()
             images = _read_images(file)
             if images is None:
-                raise FileError(path, f"is truncated or damaged within {name}: {size_bytes:,} bytes")
+                raise FileError(
+                    path, f"is truncated or damaged within {name}: {size_bytes:,} bytes"
+                )
             color, depth = images
             problem = _find_jpeg_problem(color) or _find_depth_problem(depth, depth_bytes)
             if problem:
@@ -76,19 +78,32 @@ def _read_header(file: BinaryIO, path: Path, size_bytes: int) -> tuple[int, int]
         if version != _VERSION or name_bytes > size_bytes:
             raise FileError(path, f"is not a sensor stream of version {_VERSION}")
         file.seek(name_bytes, os.SEEK_CUR)
-        *_, color_compression, depth_compression, _, _, depth_width, depth_height, _, frame_count = _HEADER.unpack(
-            file.read(_HEADER.size)
-        )
+        (
+            *_,
+            color_compression,
+            depth_compression,
+            _,
+            _,
+            depth_width,
+            depth_height,
+            _,
+            frame_count,
+        ) = _HEADER.unpack(file.read(_HEADER.size))
     except struct.error:
         raise FileError(path, f"is truncated within its header: {size_bytes:,} bytes") from None
     if (color_compression, depth_compression) != (_JPEG_COLOR, _ZLIB_DEPTH):
         problem = f"color compression {color_compression} and depth compression {depth_compression}"
-        raise FileError(path, f"its header has {problem}, expected {_JPEG_COLOR} (JPEG) and {_ZLIB_DEPTH} (zlib)")
+        raise FileError(
+            path,
+            f"its header has {problem}, expected {_JPEG_COLOR} (JPEG) and {_ZLIB_DEPTH} (zlib)",
+        )
     if not frame_count:
         raise FileError(path, "has no frames")
     depth_bytes = depth_width * depth_height * _DEPTH_VALUE_BYTES
     if depth_bytes > _MAX_IMAGE_BYTES:
-        raise FileError(path, f"its header is damaged: depth images of {depth_width:,} x {depth_height:,}")
+        raise FileError(
+            path, f"its header is damaged: depth images of {depth_width:,} x {depth_height:,}"
+        )
     return frame_count, depth_bytes
 
 

@@ -49,7 +49,9 @@ def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> No
             try:
                 _read_through(archive, member)
             except _ERRORS as error:
-                raise FileError(path, f"{member.filename!r:.80} in it is damaged: {error}") from None
+                raise FileError(
+                    path, f"{member.filename!r:.80} in it is damaged: {error}"
+                ) from None
             advance(member.compress_size)
 
 
@@ -70,7 +72,9 @@ def _read_member_count(file: BinaryIO) -> int:
 def _read_through(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     """Read a member to its end; zipfile compares the CRC-32 there."""
     if member.compress_type not in _METHODS:
-        raise zipfile.BadZipFile(f"its compression method is {member.compress_type}, expected 0 or 8")
+        raise zipfile.BadZipFile(
+            f"its compression method is {member.compress_type}, expected 0 or 8"
+        )
     size_bytes = 0
     with archive.open(member) as file:
         while piece := file.read(_PIECE_BYTES):

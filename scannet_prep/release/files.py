@@ -56,7 +56,9 @@ SEGMENTS = FileKind("_vh_clean_2.0.010000.segs.json", "segments", _ANNOTATED, 90
 AGGREGATION = FileKind(".aggregation.json", "aggregation", _ANNOTATED, 12_000, 1 << 24)
 INFO = FileKind(".txt", "info", _ALL, 700, 1 << 20)
 # OctFormer's trees have this one instead of `.aggregation.json`; it was made for the high-resolution mesh.
-HIGH_RESOLUTION_AGGREGATION = FileKind("_vh_clean.aggregation.json", "aggregation", _ANNOTATED, 12_000, 1 << 24)
+HIGH_RESOLUTION_AGGREGATION = FileKind(
+    "_vh_clean.aggregation.json", "aggregation", _ANNOTATED, 12_000, 1 << 24
+)
 LABEL_MAP = FileKind("scannetv2-labels.combined.tsv", "label map", frozenset(), 56_406, 1 << 24)
 
 SEGMENTATION_KINDS = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION, INFO)
@@ -85,10 +87,16 @@ FRAMES = FileKind("scannet_frames_25k.zip", "zip", frozenset(), 5_600_000_000, 1
 TEST_FRAMES = FileKind("scannet_frames_test.zip", "zip", frozenset(), 610_000_000, 1 << 33)
 DATA_EFFICIENT_KINDS = tuple(
     FileKind(name, "zip", frozenset(), None, 1 << 31)
-    for name in ("limited-reconstruction-scenes.zip", "limited-annotation-points.zip", "limited-bboxes.zip")
+    for name in (
+        "limited-reconstruction-scenes.zip",
+        "limited-annotation-points.zip",
+        "limited-bboxes.zip",
+    )
 )
 
-SHARED_KINDS = {kind.suffix: kind for kind in (LABEL_MAP, FRAMES, TEST_FRAMES, *DATA_EFFICIENT_KINDS)}
+SHARED_KINDS = {
+    kind.suffix: kind for kind in (LABEL_MAP, FRAMES, TEST_FRAMES, *DATA_EFFICIENT_KINDS)
+}
 """Files of no scene, by name: the label map, preprocessed frames, and lists for training with few annotations."""
 
 _SEG = (*(kind.suffix for kind in SEGMENTATION_KINDS), LABEL_MAP.suffix)

@@ -98,7 +98,10 @@ class LabelSet:
         if isinstance(key, str):
             if key in self.names:
                 return self.classes[self.names.index(key)]
-            raise UsageError(f"{self.name} has no class {key!r:.80}", f"all names are in {self.name.upper()}.names")
+            raise UsageError(
+                f"{self.name} has no class {key!r:.80}",
+                f"all names are in {self.name.upper()}.names",
+            )
         train_id = operator.index(key)
         if not 0 <= train_id < len(self):
             raise UsageError(
@@ -115,7 +118,11 @@ class LabelSet:
     @cached_property
     def classes(self) -> tuple[LabelClass, ...]:
         """All classes, in the order of their train ids."""
-        with resources.files("scannet_prep").joinpath(f"assets/{self.name.lower()}.csv").open(encoding="ascii") as file:
+        with (
+            resources.files("scannet_prep")
+            .joinpath(f"assets/{self.name.lower()}.csv")
+            .open(encoding="ascii") as file
+        ):
             return tuple(
                 LabelClass(
                     train_id=int(row["train_id"]),
@@ -260,7 +267,9 @@ class LabelMap:
     @cached_property
     def digest(self) -> str:
         """Digest of what the map says, not of the file's bytes: copies with other line ends or columns are equal."""
-        lines = (f"{name}\t{ids.scannet_id}\t{ids.nyu40_id}\n" for name, ids in sorted(self.rows.items()))
+        lines = (
+            f"{name}\t{ids.scannet_id}\t{ids.nyu40_id}\n" for name, ids in sorted(self.rows.items())
+        )
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
@@ -290,7 +299,9 @@ def describe_differences(label_map: LabelMap) -> str:
 @cache
 def builtin_label_map() -> LabelMap:
     """The label map that the ScanNet server hands out (as of 2026), reduced to the three columns that count."""
-    text = resources.files("scannet_prep").joinpath("assets/label_map.tsv").read_text(encoding="utf-8")
+    text = (
+        resources.files("scannet_prep").joinpath("assets/label_map.tsv").read_text(encoding="utf-8")
+    )
     return _parse_label_map(text, Path("the built-in label map"))
 
 
@@ -308,7 +319,9 @@ def read_label_map(path: Path) -> LabelMap:
         text = read_file(path, LABEL_MAP.max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise RawFileError(path, f"is not UTF-8 text: byte {error.start} is 0x{byte:02x}", LABEL_MAP_HINT) from None
+        raise RawFileError(
+            path, f"is not UTF-8 text: byte {error.start} is 0x{byte:02x}", LABEL_MAP_HINT
+        ) from None
     return _parse_label_map(text, path)
 
 
@@ -325,9 +338,15 @@ def label_map_for(raw_dir: Path) -> LabelMap:
 def find_label_map(raw_dir: Path) -> Path | None:
     """The label map beside the raw scenes; None where there is none."""
     # `.` and links to the folder scans are that folder too.
-    parents = [item.parent for item in (raw_dir.absolute(), raw_dir.resolve()) if item.name in {"scans", "scans_test"}]
+    parents = [
+        item.parent
+        for item in (raw_dir.absolute(), raw_dir.resolve())
+        if item.name in {"scans", "scans_test"}
+    ]
     # The official script's layout has it in the root, that of OctFormer in tasks.
-    candidates = [root / name / LABEL_MAP_NAME for root in (raw_dir, *parents) for name in ("", "tasks")]
+    candidates = [
+        root / name / LABEL_MAP_NAME for root in (raw_dir, *parents) for name in ("", "tasks")
+    ]
     return next((path for path in candidates if os.path.lexists(path)), None)
 
 
@@ -343,13 +362,23 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
     if missing:
         problem = f"has no column {' or '.join(missing)}; its first line reads {', '.join(header)[:120]!r}"
         raise RawFileError(path, problem, LABEL_MAP_HINT)
-    name_column, id_column, nyu40_column = (header.index(name) for name in ("raw_category", "id", "nyu40id"))
+    name_column, id_column, nyu40_column = (
+        header.index(name) for name in ("raw_category", "id", "nyu40id")
+    )
     rows: dict[str, RawIds] = {}
     is_cut = not text.endswith(("\n", "\r"))
     for number, cells in enumerate(lines[1:], start=2):
-        needed = len(header) if is_cut and number == len(lines) else 1 + max(name_column, id_column, nyu40_column)
+        needed = (
+            len(header)
+            if is_cut and number == len(lines)
+            else 1 + max(name_column, id_column, nyu40_column)
+        )
         if len(cells) < needed:
-            raise RawFileError(path, f"row {number} has {len(cells)} columns, expected {len(header)}", LABEL_MAP_HINT)
+            raise RawFileError(
+                path,
+                f"row {number} has {len(cells)} columns, expected {len(header)}",
+                LABEL_MAP_HINT,
+            )
         name = cells[name_column]
         ids = RawIds(
             _parse_id(cells[id_column], MAX_SCANNET_ID, f"row {number}, column id", path),
@@ -359,7 +388,9 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
             problem = f"row {number}: {name!r:.80} has {ids}, but an earlier row has {rows[name]}"
             raise RawFileError(path, problem, LABEL_MAP_HINT)
     if not rows:
-        raise RawFileError(path, f"has a header and 0 rows, expected about {RELEASE_ROWS}", LABEL_MAP_HINT)
+        raise RawFileError(
+            path, f"has a header and 0 rows, expected about {RELEASE_ROWS}", LABEL_MAP_HINT
+        )
     return LabelMap(str(path), rows)
 
 

@@ -24,7 +24,9 @@ class SceneId(str):
     def __new__(cls, text: str) -> SceneId:
         """Check the form."""
         if _SCENE_ID.fullmatch(text) is None:
-            raise UnknownSceneError(f"{text!r} is not a scene id", "scene ids look like scene0011_00")
+            raise UnknownSceneError(
+                f"{text!r} is not a scene id", "scene ids look like scene0011_00"
+            )
         return super().__new__(cls, text)
 
     @staticmethod

@@ -40,7 +40,9 @@ def check_authorities(path: Path) -> None:
         if path.is_dir():
             # OpenSSL looks a certificate up by the hash in its file name, and silently ignores other files.
             if not any(_HASHED_NAME.fullmatch(entry.name) for entry in path.iterdir()):
-                raise UsageError(f"{path}: contains no certificate under its hash, such as 5ed36f99.0", _HINT)
+                raise UsageError(
+                    f"{path}: contains no certificate under its hash, such as 5ed36f99.0", _HINT
+                )
         else:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
     except OSError as error:

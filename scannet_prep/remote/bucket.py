@@ -33,7 +33,9 @@ from scannet_prep.remote.source import RemoteSource
 
 _Result = TypeVar("_Result")
 
-_ADDRESS = re.compile(r"(?P<scheme>s3|gs|az)://(?P<path>[a-z0-9][a-z0-9._-]*(?:/[^/?#]+)+)", re.ASCII | re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"(?P<scheme>s3|gs|az)://(?P<path>[a-z0-9][a-z0-9._-]*(?:/[^/?#]+)+)", re.ASCII | re.IGNORECASE
+)
 _PART_BYTES = 8 << 20
 _PART_STEP_BYTES = 1 << 20  # Google accepts multiples of 256 KiB only.
 _MAX_PARTS = 9_000  # S3 accepts 10,000; an archive may become larger than expected.
@@ -91,7 +93,12 @@ _FAULTS: tuple[tuple[str, type[ScanNetPrepError], str, str], ...] = (
         "the certificate of the store cannot be verified",
         "name a file with its authority: {store.authority}",
     ),
-    (r"Credential", TransferError, "no usable credentials were found{codes}", "set {store.credentials}"),
+    (
+        r"Credential",
+        TransferError,
+        "no usable credentials were found{codes}",
+        "set {store.credentials}",
+    ),
     (
         r"PermissionError|Forbidden|Authenti|Redirect|\b(30\d|40[013])\b",
         TransferError,
@@ -110,7 +117,12 @@ _FAULTS: tuple[tuple[str, type[ScanNetPrepError], str, str], ...] = (
         "the store does not answer or fails{codes}",
         "is this machine online? Check {store.endpoint}; otherwise run the same command again later",
     ),
-    (r"", TransferError, "the store or {store.package} fails{codes}", "check {store.endpoint}, {store.credentials}"),
+    (
+        r"",
+        TransferError,
+        "the store or {store.package} fails{codes}",
+        "check {store.endpoint}, {store.credentials}",
+    ),
 )
 
 
@@ -199,7 +211,10 @@ class BucketSource(RemoteSource):
         data = _call_store(self.name, self._read_range, start, end)
         expected_bytes = min(end, self.size_bytes) - start
         if len(data) != expected_bytes:
-            raise ServerDownError(f"{self.name}: the store sent {len(data):,} of {expected_bytes:,} bytes", "try again")
+            raise ServerDownError(
+                f"{self.name}: the store sent {len(data):,} of {expected_bytes:,} bytes",
+                "try again",
+            )
         return data
 
     def _read_range(self, start: int, end: int) -> bytes:
@@ -306,7 +321,9 @@ def _make_file_system(scheme: str, options: Mapping[str, object]) -> _FileSystem
     logger = logging.getLogger(package)
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
-    file_system: _FileSystem = fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **options)
+    file_system: _FileSystem = fsspec.filesystem(
+        scheme, skip_instance_cache=True, use_listings_cache=False, **options
+    )
     return file_system
 
 

@@ -34,7 +34,9 @@ from scannet_prep.remote.trouble import (
 _PIECE_BYTES = 1 << 20
 _MAX_CONNECTIONS = 64
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
-_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE)
+_CONTENT_RANGE = re.compile(
+    r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE
+)
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 
 
@@ -72,7 +74,9 @@ class Answer:
         while True:
             began_s = time.monotonic()
             piece = self._response.raw.read1(_PIECE_BYTES, decode_content=False)
-            if self._client.stop.is_set():  # the connection was shut down, which looks like the end of the body
+            if (
+                self._client.stop.is_set()
+            ):  # the connection was shut down, which looks like the end of the body
                 raise ServerDownError("stopped")
             if not piece:
                 return
@@ -106,7 +110,9 @@ class Client:
         self._lock = threading.Lock()
         self._free_s = 0.0  # until then, the bandwidth is used up
         self._open_responses: set[requests.Response] = set()
-        self._session = requests.Session()  # keeps connections, which are given to one request at a time
+        self._session = (
+            requests.Session()
+        )  # keeps connections, which are given to one request at a time
         if certificates is True:
             certificates = find_authorities(os.environ)
         self._authorities = ""
@@ -121,7 +127,10 @@ class Client:
             "proxies": {"no_proxy": host} if host in _THIS_MACHINE else {},
         }
         # Without identity, servers compress, and then neither lengths nor offsets mean anything.
-        names = {"User-Agent": f"scannet-prep/{VERSION} (+{CONTACT_URL})", "Accept-Encoding": "identity"}
+        names = {
+            "User-Agent": f"scannet-prep/{VERSION} (+{CONTACT_URL})",
+            "Accept-Encoding": "identity",
+        }
         self._session.headers.update(names)
         self._session.hooks["response"].append(_close_redirection)
         self._session.adapters.clear()
@@ -154,7 +163,9 @@ class Client:
             raise ServerDownError("stopped")
         has_answered = False
         try:
-            with self._session.request(method, url, headers=headers, stream=True, **self._options) as response:
+            with self._session.request(
+                method, url, headers=headers, stream=True, **self._options
+            ) as response:
                 has_answered = True
                 raise_for_status(response)
                 self._open_responses.add(response)
@@ -168,7 +179,11 @@ class Client:
             if self.stop.is_set():
                 raise ServerDownError("stopped") from None
             translated = translate(error, public_url(url))
-            if self._authorities and isinstance(translated, CertificateError) and translated.hint == CERTIFICATE_HINT:
+            if (
+                self._authorities
+                and isinstance(translated, CertificateError)
+                and translated.hint == CERTIFICATE_HINT
+            ):
                 hint = f"none of the authorities in {self._authorities} signed it: add the right one to them"
                 raise CertificateError(translated.message, hint) from None
             # A connection that fails before the answer concerns the server, not the file.
@@ -194,8 +209,12 @@ def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | N
     if requests.utils.get_environ_proxies(url):
         return None
     with suppress(OSError):
-        found = socket.getaddrinfo(address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM)
-        if {item[0] for item in found} == {socket.AF_INET, socket.AF_INET6} and found[0][0] == socket.AF_INET6:
+        found = socket.getaddrinfo(
+            address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM
+        )
+        if {item[0] for item in found} == {socket.AF_INET, socket.AF_INET6} and found[0][
+            0
+        ] == socket.AF_INET6:
             try:
                 socket.create_connection((str(found[0][4][0]), found[0][4][1]), timeout_s).close()
             except OSError:

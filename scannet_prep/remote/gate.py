@@ -42,10 +42,16 @@ class TransferPolicy:
     slowest_bytes_per_s: float = 1_000.0
     slow_window_s: float = 60.0  # see above
     tries: int = 8  # so many failures of its own give a file up; see `AttemptError.tries`
-    first_delay_s: float = 0.02  # mean pause after the first failure; half as long again after each further one
+    first_delay_s: float = (
+        0.02  # mean pause after the first failure; half as long again after each further one
+    )
     longest_delay_s: float = 30.0  # longest mean pause
-    longest_interval_s: float = 2.0  # however many requests are rejected, they are made at least so often
-    longest_retry_after_s: float = 3600.0  # a server that asks for a longer pause than this gets this one
+    longest_interval_s: float = (
+        2.0  # however many requests are rejected, they are made at least so often
+    )
+    longest_retry_after_s: float = (
+        3600.0  # a server that asks for a longer pause than this gets this one
+    )
     outage_patience_s: float = 4 * 3600.0  # how long the server may serve nothing
     first_answer_patience_s: float = 180.0  # the same while it has not served anything in this run
     bytes_per_s: float | None = None  # of all connections together at most; None for no limit
@@ -162,7 +168,9 @@ class Gate:
             self.pace.rejected(requested_s, now_s, asked_s)
         if is_probe:
             self.failed_probes += 1
-            self.pace.next_s = max(self.pace.next_s, now_s + self._policy.pause_s(self.failed_probes))
+            self.pace.next_s = max(
+                self.pace.next_s, now_s + self._policy.pause_s(self.failed_probes)
+            )
             if self.failed_probes == _TOLD_PROBES:
                 self._notify(self._describe_outage(error))
         return self.failed_probes > 0
@@ -173,8 +181,12 @@ class Gate:
             problem = f"{self._address}: the server gives none of the first files: {error.reason}"
             raise TransferError(problem, error.hint or "is it ScanNet's server, or a mirror of it?")
         if silent_s > self._patience_s:
-            problem = f"the server has served nothing for {format_duration(silent_s)} ({error.reason})"
-            raise ServerDownError(problem, "run the same command again later: it continues where it stopped")
+            problem = (
+                f"the server has served nothing for {format_duration(silent_s)} ({error.reason})"
+            )
+            raise ServerDownError(
+                problem, "run the same command again later: it continues where it stopped"
+            )
 
     def _describe_outage(self, error: AttemptError) -> str:
         """Describe an outage in a line of 80 columns, for which a long reason is cut."""
@@ -187,4 +199,8 @@ class Gate:
 
     @property
     def _patience_s(self) -> float:
-        return self._policy.outage_patience_s if self._has_served else self._policy.first_answer_patience_s
+        return (
+            self._policy.outage_patience_s
+            if self._has_served
+            else self._policy.first_answer_patience_s
+        )

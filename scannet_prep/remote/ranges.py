@@ -22,7 +22,9 @@ from scannet_prep.remote.trouble import (
     public_url,
 )
 
-_PATIENCE = TransferPolicy(outage_patience_s=600.0, first_answer_patience_s=30.0, longest_retry_after_s=600.0)
+_PATIENCE = TransferPolicy(
+    outage_patience_s=600.0, first_answer_patience_s=30.0, longest_retry_after_s=600.0
+)
 _log = logging.getLogger(__name__)
 
 
@@ -45,11 +47,15 @@ class RangeSource(RemoteSource):
         ServerDownError: The server does not answer.
     """
 
-    def __init__(self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None) -> None:
+    def __init__(
+        self, url: str, *, certificates: bool | Path = True, policy: TransferPolicy | None = None
+    ) -> None:
         self._clients: dict[int, Client] = {}
         if not is_server_address(url):
             hint = "name it as https://HOST/PATH/NAME.tar.zst"
-            raise UsageError(f"{public_url(url)!r} is not an address of a file on a web server", hint)
+            raise UsageError(
+                f"{public_url(url)!r} is not an address of a file on a web server", hint
+            )
         self._url, self._certificates, self._policy = url, certificates, policy or _PATIENCE
         super().__init__(public_url(url))
         self.close()  # so that processes that are forked now inherit no connection
@@ -67,7 +73,9 @@ class RangeSource(RemoteSource):
         """Fetch a range, with as many requests as it takes; they are given up when nothing has come for too long."""
         client = self._clients.get(os.getpid())
         if client is None:  # without a lock, which a fork may copy while it is held
-            client = self._clients.setdefault(os.getpid(), Client(self._url, self._policy, self._certificates))
+            client = self._clients.setdefault(
+                os.getpid(), Client(self._url, self._policy, self._certificates)
+            )
         gate = Gate(self._policy, self.name, lambda text: _log.warning("%s: %s", self.name, text))
         if self._version:
             gate.served(is_probe=True)
@@ -109,11 +117,15 @@ class RangeSource(RemoteSource):
                 raise _explain_whole_answer(answer)
             if answer.size_bytes is not None:
                 headers = answer.headers
-                self._check_version((answer.size_bytes, headers.get("ETag", ""), headers.get("Last-Modified", "")))
+                self._check_version(
+                    (answer.size_bytes, headers.get("ETag", ""), headers.get("Last-Modified", ""))
+                )
             if self.size_bytes == 0:
                 return
             if answer.span != (first, end):
-                raise AttemptError(f"asked for {first}-{end - 1}, the server sent other bytes", tries=FEW_TRIES)
+                raise AttemptError(
+                    f"asked for {first}-{end - 1}, the server sent other bytes", tries=FEW_TRIES
+                )
             for piece in answer.read_pieces():
                 if len(data) + len(piece) > end - start:
                     raise AttemptError("more came than was asked for", tries=FEW_TRIES)

@@ -42,4 +42,6 @@ class RemoteSource(ABC):
         self._version = self._version or found
         self.size_bytes = self._version[0]
         if found != self._version:
-            raise ArchiveError(self.name, "was replaced or changed since it was opened", "open it again")
+            raise ArchiveError(
+                self.name, "was replaced or changed since it was opened", "open it again"
+            )

@@ -35,31 +35,53 @@ LOGIN_HINT = (
 )
 """What to do where a server refuses a file that is not one of the release, such as an archive."""
 
-RELEASE_ACCESS_HINT = f"ScanNet's server requires signed terms, and a mirror may need another base URL; {LOGIN_HINT}"
-"""What to do where a server refuses a file of the release."""
-_PROXY_HINT = (
-    "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
+RELEASE_ACCESS_HINT = (
+    f"ScanNet's server requires signed terms, and a mirror may need another base URL; {LOGIN_HINT}"
 )
+"""What to do where a server refuses a file of the release."""
+_PROXY_HINT = "HTTPS_PROXY and HTTP_PROXY look like http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
 CERTIFICATE_HINT = (
     "name a file or folder with the authority of the server, or of your network's proxy: --ca-bundle PATH, "
     "or REQUESTS_CA_BUNDLE=PATH"
 )
-_CLOCK_HINT = "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
-_HOST_HINT = "the address leads to another server: check the base URL, and whether your network redirects it"
+_CLOCK_HINT = (
+    "the server's certificate is out of date, or this machine's clock is wrong: check `date`"
+)
+_HOST_HINT = (
+    "the address leads to another server: check the base URL, and whether your network redirects it"
+)
 _REDIRECT_HINT = "look at the address in a browser: the base URL, or a link on the server, is wrong"
 _UNVERIFIED = "the certificate cannot be verified: {detail}"
-_CERTIFICATE_ERRORS = (ssl.SSLCertVerificationError, urllib3.util.ssl_match_hostname.CertificateError)
+_CERTIFICATE_ERRORS = (
+    ssl.SSLCertVerificationError,
+    urllib3.util.ssl_match_hostname.CertificateError,
+)
 # What went wrong, by the first row that fits an error or one inside it, and what the innermost says: in words, and what
 # to do about it.
 _WORDS: tuple[tuple[tuple[type, ...], str, str, str], ...] = (
     (_CERTIFICATE_ERRORS, "expired|not yet valid", _UNVERIFIED, _CLOCK_HINT),
     (_CERTIFICATE_ERRORS, "mismatch|doesn't match", _UNVERIFIED, _HOST_HINT),
     (_CERTIFICATE_ERRORS, "", _UNVERIFIED, CERTIFICATE_HINT),
-    ((socket.gaierror, urllib3.exceptions.NameResolutionError), "", "cannot find {host}: is this machine online?", ""),
+    (
+        (socket.gaierror, urllib3.exceptions.NameResolutionError),
+        "",
+        "cannot find {host}: is this machine online?",
+        "",
+    ),
     ((ConnectionRefusedError,), "", "{host} refuses the connection", ""),
     ((TimeoutError, urllib3.exceptions.TimeoutError), "", "{host} does not answer", ""),
-    ((ConnectionError, ssl.SSLEOFError, http.client.IncompleteRead), "", "the connection broke off", ""),
-    ((ssl.SSLError, urllib3.exceptions.SSLError), "", "no encrypted connection to {host} can be made: {detail}", ""),
+    (
+        (ConnectionError, ssl.SSLEOFError, http.client.IncompleteRead),
+        "",
+        "the connection broke off",
+        "",
+    ),
+    (
+        (ssl.SSLError, urllib3.exceptions.SSLError),
+        "",
+        "no encrypted connection to {host} can be made: {detail}",
+        "",
+    ),
     ((OSError,), "", "cannot reach {host}: {detail}", ""),
     ((object,), "", "{host} sends an answer that cannot be understood", ""),
 )
@@ -89,7 +111,11 @@ class AttemptError(Exception):
 
     def describe(self, failures: int) -> str:
         """Say why a file is given up after so many failures."""
-        return f"{failures} attempts failed, the last one: {self.reason}" if failures > 1 else self.reason
+        return (
+            f"{failures} attempts failed, the last one: {self.reason}"
+            if failures > 1
+            else self.reason
+        )
 
 
 def public_url(url: str) -> str:
@@ -97,7 +123,9 @@ def public_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError:  # brackets that do not close, or a password with a slash in it, which is not a port
+    except (
+        ValueError
+    ):  # brackets that do not close, or a password with a slash in it, which is not a port
         return f"{url.partition(':')[0]}://..."
     host = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=host, query="..." if parts.query else "", fragment="").geturl()
@@ -132,13 +160,21 @@ def raise_for_status(response: requests.Response) -> None:
     if status in {404, 410}:
         hint = "look at the address in a browser; names are case-sensitive"
         raise AttemptError(
-            f"the server has no such file ({status})", hint, tries=1, is_answer=True, error_type=NotOnServerError
+            f"the server has no such file ({status})",
+            hint,
+            tries=1,
+            is_answer=True,
+            error_type=NotOnServerError,
         )
     # Of what comes before an answer, such as 103 (early hints), http.client skips only 100: another attempt may help.
     if 200 <= status < 500 and status not in {408, 425, 429}:
-        raise AttemptError(what, RELEASE_ACCESS_HINT, tries=1, is_answer=True, error_type=TransferError)
+        raise AttemptError(
+            what, RELEASE_ACCESS_HINT, tries=1, is_answer=True, error_type=TransferError
+        )
     pause_s = 0.0
-    with suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):  # neither seconds nor a date
+    with suppress(
+        urllib3.exceptions.InvalidHeader, ValueError, OverflowError
+    ):  # neither seconds nor a date
         pause_s = float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "")))
     raise AttemptError(what, tries=MANY_TRIES, is_busy=True, retry_after_s=pause_s)
 
@@ -151,8 +187,15 @@ def translate(error: Exception, url: str) -> Exception:
     asked = public_url(str(request.url)) if request is not None else url
     # Where the address of the file is in order, that of the proxy is not.
     is_malformed = isinstance(error, kinds.InvalidURL) and request is not None and asked == url
-    if is_malformed or isinstance(error, kinds.InvalidProxyURL) or re.search("SOCKS support|failed: 407", detail):
-        return ProxyError(f"the proxy cannot be used: {'malformed address' if is_malformed else detail}", _PROXY_HINT)
+    if (
+        is_malformed
+        or isinstance(error, kinds.InvalidProxyURL)
+        or re.search("SOCKS support|failed: 407", detail)
+    ):
+        return ProxyError(
+            f"the proxy cannot be used: {'malformed address' if is_malformed else detail}",
+            _PROXY_HINT,
+        )
     if isinstance(error, kinds.TooManyRedirects):
         return AttemptError("is redirected in a circle", _REDIRECT_HINT, tries=1, is_answer=True)
     if isinstance(error, ValueError) and not isinstance(error, kinds.InvalidHeader):

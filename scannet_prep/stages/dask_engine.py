@@ -50,4 +50,7 @@ def _check_versions(answers: dict[str, object]) -> None:
     for worker, answer in answers.items():
         if answer != VERSION:
             version = answer if isinstance(answer, str) else f"none ({answer})"
-            raise UsageError(f"the dask worker {worker} has scannet_prep {version}, expected {VERSION}", _HINT_INSTALL)
+            raise UsageError(
+                f"the dask worker {worker} has scannet_prep {version}, expected {VERSION}",
+                _HINT_INSTALL,
+            )

@@ -56,15 +56,24 @@ def run(
     server_dir, raw_dir, processed_dir, archive_path, *views = (demo_dir / name for name in names)
     make_directory(demo_dir)
     write_atomically(demo_dir / _MARKER_NAME, [_MARKER_TEXT])
-    scenes = tuple(scene for split, count in _SCENE_COUNTS.items() for scene in official_scenes(split)[:count])
+    scenes = tuple(
+        scene for split, count in _SCENE_COUNTS.items() for scene in official_scenes(split)[:count]
+    )
     write_release(server_dir, scenes, vertices=_VERTICES, repeats_groups=scenes[:1])
     choose = partial(download.plan, raw_dir, ["seg"], selection=Selection(scene_ids=scenes))
-    paths = {file.url.removeprefix(BASE_URL[:-1]): server_dir / file.local_path for file in choose().files}
+    paths = {
+        file.url.removeprefix(BASE_URL[:-1]): server_dir / file.local_path
+        for file in choose().files
+    }
     with _serve(paths) as base_url:
         downloaded = download.run(choose(base_url=base_url), progress=progress, needs_terms=False)
     options = ProcessOptions(scannet200=True, align_axis=True)
-    processed = process.run(process.plan(raw_dir, processed_dir, options), jobs=jobs, progress=progress)
-    faults = [failure.message for failure in downloaded.failures] + [item.message for item in processed.failures]
+    processed = process.run(
+        process.plan(raw_dir, processed_dir, options), jobs=jobs, progress=progress
+    )
+    faults = [failure.message for failure in downloaded.failures] + [
+        item.message for item in processed.failures
+    ]
     if faults:
         raise OutputError(f"{demo_dir}: the demo failed: {faults[0]}", "please report this")
     packed = pack.run(processed_dir, archive_path, jobs=jobs, progress=progress)
@@ -76,8 +85,12 @@ def run(
     arrays = {key: value for key, value in dataset[0].items() if isinstance(value, np.ndarray)}
     steps = {
         "synthetic scenes, downloaded from a server on this machine, and checked": [str(raw_dir)],
-        f"processed for ScanNet200, axis-aligned: {counts}, {format_bytes(processed.size_bytes)}": [str(processed_dir)],
-        f"packed as one archive: {format_bytes(sum(packed.archives.values()))}": [str(archive_path)],
+        f"processed for ScanNet200, axis-aligned: {counts}, {format_bytes(processed.size_bytes)}": [
+            str(processed_dir)
+        ],
+        f"packed as one archive: {format_bytes(sum(packed.archives.values()))}": [
+            str(archive_path)
+        ],
         f'read as a dataset: ScanNet("{archive_path}", split="train")': [
             f"{key:<14} {array.dtype} {array.shape}" for key, array in arrays.items()
         ],

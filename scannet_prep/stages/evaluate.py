@@ -114,7 +114,10 @@ def run(
         task=plan.task,
         label_set=plan.label_set.name,
         splits={
-            str(dataset.split): {"scenes": len(dataset), "official": len(official_scenes(dataset.split))}
+            str(dataset.split): {
+                "scenes": len(dataset),
+                "official": len(official_scenes(dataset.split)),
+            }
             for dataset in plan.datasets
         },
         missing=plan.missing,
@@ -140,7 +143,11 @@ def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any
     return prediction, InstanceTruth(labels=labels, instances=sample["instances"])
 
 
-def _count_mask_classes(prediction: Any, truth: InstanceTruth, label_set: LabelSet) -> NDArray[np.int64]:  # noqa: ANN401
+def _count_mask_classes(
+    prediction: Any,
+    truth: InstanceTruth,
+    label_set: LabelSet,  # noqa: ANN401
+) -> NDArray[np.int64]:
     """Count masks by the class that most of their labeled vertices have and by the predicted class, (K, K + 1)."""
     class_count = len(label_set)
     counts = np.zeros((class_count, class_count + 1), np.int64)
@@ -167,7 +174,9 @@ def _write_scene_scores(path: Path, rows: list[dict[str, Any]], score: str) -> N
     table = pd.DataFrame(rows)
     if not table.empty:
         table[score] = table[score].astype(float)
-        table = table.sort_values(score, kind="stable", na_position="last").dropna(axis="columns", how="all")
+        table = table.sort_values(score, kind="stable", na_position="last").dropna(
+            axis="columns", how="all"
+        )
     write_atomically(path, [table.to_csv(index=False).encode()])
 
 

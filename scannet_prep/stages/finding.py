@@ -46,7 +46,9 @@ class Finding:
     @property
     def place(self) -> str:
         """Where it was found, in words: the path, and the scene unless the path has its name."""
-        return str(self.path) if self.scene_id in str(self.path) else f"{self.path}: {self.scene_id}"
+        return (
+            str(self.path) if self.scene_id in str(self.path) else f"{self.path}: {self.scene_id}"
+        )
 
     @classmethod
     def from_exception(cls, error: Exception, path: Path | str, scene_id: str = "") -> Finding:
@@ -79,7 +81,11 @@ class Findings:
         self.found.append(Finding(path, scene_id or self._scene_id, "note", message, hint))
 
     def attempt(
-        self, path: Path, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+        self,
+        path: Path,
+        function: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
     ) -> Result | None:
         """Call a function; what it raises becomes an error about the file."""
         try:
@@ -91,7 +97,11 @@ class Findings:
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Errors first, then by scene and file; each once, though several checks may come upon it."""
-    return tuple(sorted(dict.fromkeys(findings), key=lambda item: (item.severity, item.scene_id, str(item.path))))
+    return tuple(
+        sorted(
+            dict.fromkeys(findings), key=lambda item: (item.severity, item.scene_id, str(item.path))
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

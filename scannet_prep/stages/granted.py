@@ -10,7 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 # The number of processes that a launcher has started on this node. srun sets it for all nodes, such as 4,1(x2).
-_ON_NODE = ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
+_ON_NODE = (
+    "SLURM_STEP_TASKS_PER_NODE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "LOCAL_WORLD_SIZE",
+)
 _NO_LIMIT_BYTES = 1 << 60
 
 
@@ -52,7 +57,9 @@ def find_granted_memory(environ: Mapping[str, str], root: Path = Path("/")) -> d
     import resource
 
     memory = {"machine": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
-    limits = [int(text) for text in _iter_group_files("memory.max", root) if text.strip().isdecimal()]
+    limits = [
+        int(text) for text in _iter_group_files("memory.max", root) if text.strip().isdecimal()
+    ]
     if limits:
         memory["container"] = min(limits)
 
@@ -78,7 +85,9 @@ def _iter_group_files(name: str, root: Path) -> Iterator[str]:
     """Iterate over the files of that name in the control group of this process and in those above (version 2)."""
     lines: list[str] = []
     with suppress(OSError):  # not Linux
-        lines = (root / "proc/self/cgroup").read_text(encoding="ascii", errors="replace").splitlines()
+        lines = (
+            (root / "proc/self/cgroup").read_text(encoding="ascii", errors="replace").splitlines()
+        )
     top = root / "sys/fs/cgroup"
     for line in lines:
         # Lines of version 1 name controllers: `3:cpu:/box`.

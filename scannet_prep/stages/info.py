@@ -73,7 +73,9 @@ class Info:
     unreadable: tuple[Finding, ...] = ()
 
 
-def run(places: Sequence[Place], *, certificates: bool | Path = True, progress: Progress | None = None) -> Info:
+def run(
+    places: Sequence[Place], *, certificates: bool | Path = True, progress: Progress | None = None
+) -> Info:
     """Find out what is there.
 
     Args:
@@ -100,12 +102,24 @@ def _read_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
     opened = open_archives(places, certificates=certificates)
     names, head = tuple(archive.name for archive in opened), opened[0].index.head
     scenes = {scene.scene_id: scene for archive in opened for scene in archive.index.scenes}
-    failures = {name: text for archive in opened for name, text in archive.index.failures.items() if name not in scenes}
+    failures = {
+        name: text
+        for archive in opened
+        for name, text in archive.index.failures.items()
+        if name not in scenes
+    }
     return Info(
         paths=names,
         kind="archive",
         splits=count_by_split(
-            (it.split, {"vertices": it.vertex_count, "stored_bytes": it.stored_bytes, "size_bytes": it.size_bytes})
+            (
+                it.split,
+                {
+                    "vertices": it.vertex_count,
+                    "stored_bytes": it.stored_bytes,
+                    "size_bytes": it.size_bytes,
+                },
+            )
             for it in scenes.values()
         ),
         scene_ids=tuple(sorted(scenes)),
@@ -150,7 +164,9 @@ def _read_raw(path: Path, progress: Progress) -> Info:
             if scene.problem:
                 findings.error(scene.directory, scene.problem)
             else:
-                numbers = findings.attempt(scene.directory, _count, scene, findings, needs_mesh=needs_mesh)
+                numbers = findings.attempt(
+                    scene.directory, _count, scene, findings, needs_mesh=needs_mesh
+                )
                 if numbers is not None:
                     scenes[name] = numbers
             unreadable += findings.found
@@ -158,9 +174,13 @@ def _read_raw(path: Path, progress: Progress) -> Info:
     return Info(
         paths=(str(path),),
         kind="raw",
-        splits=count_by_split((find_official_split(name), numbers) for name, numbers in scenes.items()),
+        splits=count_by_split(
+            (find_official_split(name), numbers) for name, numbers in scenes.items()
+        ),
         scene_ids=tuple(scenes),
-        shared_files={shared.name: shared.stat().st_size for shared in find_shared_files(path).values()},
+        shared_files={
+            shared.name: shared.stat().st_size for shared in find_shared_files(path).values()
+        },
         left_out=tuple(stranger.name for stranger in find_strangers(raw_scenes)),
         unreadable=tuple(unreadable),
     )
@@ -175,7 +195,9 @@ def _count(scene: RawScene, findings: Findings, *, needs_mesh: bool) -> dict[str
     return {"vertices": vertices, "size_bytes": size_bytes}
 
 
-def count_by_split(scenes: Iterable[tuple[str | None, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+def count_by_split(
+    scenes: Iterable[tuple[str | None, Mapping[str, int]]],
+) -> dict[str, dict[str, int]]:
     """Add up the numbers of scenes.
 
     Args:

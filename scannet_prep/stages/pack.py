@@ -119,10 +119,14 @@ def run(
     contents = find_contents(source, selection or Selection(), level=level)
     if not contents.scenes:
         raise FileError(
-            source, "contains none of the selected scenes", "check --scenes and --splits, or name another folder"
+            source,
+            "contains none of the selected scenes",
+            "check --scenes and --splits, or name another folder",
         )
     if target is not None and not is_forced:
-        for path in (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target):
+        for path in (
+            (target,) if isinstance(target, str) or shard_bytes is None else find_shards(target)
+        ):
             _check_replaced(path, contents)
     parts = _divide(contents, target, shard_bytes)
     make = partial(iter_archive, jobs=jobs, progress=progress)
@@ -141,7 +145,9 @@ def run(
     except ScanNetPrepError:
         raise
     except BrokenPipeError:
-        raise OutputError("the program reading the pipe has stopped", "check its error message") from None
+        raise OutputError(
+            "the program reading the pipe has stopped", "check its error message"
+        ) from None
     except OSError as error:
         raise output_error(Path(target or PIPE_NAME), error) from error
     return PackReport(
@@ -163,16 +169,24 @@ def run(
 def _check_target(target: Path | str | None, shard_bytes: int | None) -> Path | str | None:
     """Refuse what cannot be an archive; follow a link to the file that is going to be replaced, so that it stays."""
     if target is None and shard_bytes is not None:
-        raise UsageError("a pipe takes one archive", "write shards to files: -o FILE, or leave out --shard-size")
+        raise UsageError(
+            "a pipe takes one archive", "write shards to files: -o FILE, or leave out --shard-size"
+        )
     if isinstance(target, str):
         from scannet_prep.remote.bucket import parse_address
 
         parse_address(target)  # refuses other addresses, and does not show what is secret
         if shard_bytes is not None:
-            hint = "pack the shards into a folder (-o FILE) and copy them, or leave out --shard-size"
-            raise UsageError("shards are not written to a bucket, where they could not appear all at once", hint)
+            hint = (
+                "pack the shards into a folder (-o FILE) and copy them, or leave out --shard-size"
+            )
+            raise UsageError(
+                "shards are not written to a bucket, where they could not appear all at once", hint
+            )
     if target is not None and not str(target).endswith(SUFFIX):
-        raise UsageError(f"{target}: an archive is a {SUFFIX} file", f"use -o {quote(f'{target}{SUFFIX}')}")
+        raise UsageError(
+            f"{target}: an archive is a {SUFFIX} file", f"use -o {quote(f'{target}{SUFFIX}')}"
+        )
     if not isinstance(target, Path):
         return target
     if target.is_symlink():
@@ -195,18 +209,26 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
     except (FileError, NotOnServerError):
         return
     if index.head.kind is not contents.head.kind:
-        raise UsageError(f"{path}: holds {index.head.kind} scenes, and would be replaced by another kind", hint)
-    if lost := sorted({scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes}):
+        raise UsageError(
+            f"{path}: holds {index.head.kind} scenes, and would be replaced by another kind", hint
+        )
+    if lost := sorted(
+        {scene.scene_id for scene in index.scenes} - {scene.scene_id for scene in contents.scenes}
+    ):
         problem = f"{path}: holds {len(lost):,} scenes that the new archive would not, for example {lost[0]}"
         raise UsageError(problem, hint)
 
 
-def _divide(contents: Contents, target: Path | str | None, shard_bytes: int | None) -> dict[str, Contents]:
+def _divide(
+    contents: Contents, target: Path | str | None, shard_bytes: int | None
+) -> dict[str, Contents]:
     """Divide what is packed into the archives that are written, by their names."""
     if not isinstance(target, Path) or shard_bytes is None:
         return {str(target or PIPE_NAME): contents}
     shards = contents.split(shard_bytes)
-    return {str(shard_path(target, number, len(shards))): shard for number, shard in enumerate(shards)}
+    return {
+        str(shard_path(target, number, len(shards))): shard for number, shard in enumerate(shards)
+    }
 
 
 def _find_oversized(
@@ -239,7 +261,9 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
         if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
             largest = max(group.files, key=lambda file: file.size_bytes)
             problem = f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together"
-            raise FileError(largest.path, problem, "move it out of the folder, then run the same command again")
+            raise FileError(
+                largest.path, problem, "move it out of the folder, then run the same command again"
+            )
     return contents
 
 
@@ -251,15 +275,27 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     held = {name: find_official_split(name) for name in whole.failures}
     held |= {name: entry.split for name, entry in whole.scenes.items()}
     selection.check_found(
-        source, held, f"leave it out of --scenes, or make it: scannet-prep process -o {quote(str(source))}"
+        source,
+        held,
+        f"leave it out of --scenes, or make it: scannet-prep process -o {quote(str(source))}",
     )
     wanted = [name for name, split in sorted(held.items()) if selection.wants(name, split)]
-    paths = {name: folder.processed_path(source, entry.split, name) for name, entry in whole.scenes.items()}
+    paths = {
+        name: folder.processed_path(source, entry.split, name)
+        for name, entry in whole.scenes.items()
+    }
     failures = {name: whole.failures[name] for name in wanted if name in whole.failures}
-    scenes = {name: whole.scenes[name] for name in [name for name in wanted if name in paths][: selection.limit]}
-    found, left_out = _look_through(source, ArchiveKind.PROCESSED, {source / split for split in Split})
+    scenes = {
+        name: whole.scenes[name]
+        for name in [name for name in wanted if name in paths][: selection.limit]
+    }
+    found, left_out = _look_through(
+        source, ArchiveKind.PROCESSED, {source / split for split in Split}
+    )
     others, known = found.pop(""), set(paths.values())
-    left_out += [_name(source, path) for path in chain.from_iterable(found.values()) if path not in known]
+    left_out += [
+        _name(source, path) for path in chain.from_iterable(found.values()) if path not in known
+    ]
     groups = list[SourceGroup]()
     for name, entry in scenes.items():
         file = SourceFile.from_path(paths[name], source, entry.fingerprint)
@@ -282,15 +318,24 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
         program=_PROGRAM,
         level=level,
     )
-    return Contents(head, (_group_others(source, head, others, made), *groups), messages, tuple(sorted(left_out)))
+    return Contents(
+        head,
+        (_group_others(source, head, others, made), *groups),
+        messages,
+        tuple(sorted(left_out)),
+    )
 
 
 def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
     groups, splits, scenes = [], dict[str, str](), find_raw_scenes(source)
     for scene_id, scene in scenes.items():
         if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
-            raise FileError(scene.directory, scene.problem, "fix or remove it, then run the same command again")
-    folders = {scene.directory for scene in scenes.values()} | {source / name for name in SPLIT_DIRS.values()}
+            raise FileError(
+                scene.directory, scene.problem, "fix or remove it, then run the same command again"
+            )
+    folders = {scene.directory for scene in scenes.values()} | {
+        source / name for name in SPLIT_DIRS.values()
+    }
     paths, left_out = _look_through(source, ArchiveKind.RAW, folders)
     for scene_id in [scene_id for scene_id in scenes if scene_id in paths]:
         identified = layout.identify_scene(_name(source, paths[scene_id][0]))
@@ -301,16 +346,24 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
                 vertex_count = count_elements(scenes[scene_id].path(MESH))[0]
             files = tuple(SourceFile.from_path(path, source) for path in paths[scene_id])
             groups.append(SourceGroup(scene_id, split, vertex_count, files))
-    selection.check_found(source, splits, "leave it out of --scenes, or download it: scannet-prep download --scenes ID")
+    selection.check_found(
+        source,
+        splits,
+        "leave it out of --scenes, or download it: scannet-prep download --scenes ID",
+    )
     head = Head(kind=ArchiveKind.RAW, notice=folder.TERMS_TEXT, program=_PROGRAM, level=level)
     first = _group_others(source, head, paths[""], made={})
     return Contents(head, (first, *groups[: selection.limit]), {}, tuple(sorted(left_out)))
 
 
-def _group_others(source: Path, head: Head, paths: Iterable[Path], made: Mapping[str, bytes | None]) -> SourceGroup:
+def _group_others(
+    source: Path, head: Head, paths: Iterable[Path], made: Mapping[str, bytes | None]
+) -> SourceGroup:
     """The files that belong to no scene: those that lie there, but for what is made anew, or left out where None."""
     files = [SourceFile.from_path(path, source) for path in paths if path.name not in made]
-    files += [SourceFile.from_content(name, data) for name, data in made.items() if data is not None]
+    files += [
+        SourceFile.from_content(name, data) for name, data in made.items() if data is not None
+    ]
     format_file = SourceFile.from_content(layout.FORMAT_NAME, encode_json(head) + b"\n")
     return SourceGroup("", "", 0, (format_file, *sorted(files, key=attrgetter("name"))))
 
@@ -323,7 +376,12 @@ def _look_through(
     left_out: list[str] = []
     folders = {source, source / "tasks", *folders}
     try:
-        found = [path for parent in sorted(folders) if parent.is_dir() for path in sorted(parent.iterdir())]
+        found = [
+            path
+            for parent in sorted(folders)
+            if parent.is_dir()
+            for path in sorted(parent.iterdir())
+        ]
     except OSError as error:
         raise FileError(source, f"cannot be read: {error}") from error
     for path in found:

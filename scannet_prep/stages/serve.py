@@ -83,7 +83,10 @@ class SceneServer(ThreadingHTTPServer):
 
     def make_list(self, query: str) -> bytes:
         """Make the page with the scenes that a query leaves."""
-        asked, entries = {key: values[-1] for key, values in parse_qs(query).items()}, self.viewing.place.entries
+        asked, entries = (
+            {key: values[-1] for key, values in parse_qs(query).items()},
+            self.viewing.place.entries,
+        )
         split, class_name = asked.get("split", ""), asked.get("class", "")
         shown = [
             name
@@ -91,14 +94,17 @@ class SceneServer(ThreadingHTTPServer):
             if split in ("", entries[name].split) and (not class_name or class_name in classes)
         ]
         splits = Counter(str(entries[name].split) for name in self._classes)
-        classes = Counter(class_name for found in self._classes.values() for class_name in sorted(found))
+        classes = Counter(
+            class_name for found in self._classes.values() for class_name in sorted(found)
+        )
         page = Template(read_asset("scenes.html")).substitute(
             title=escape(self.viewing.place.name),
             style=read_asset("scenes.css"),
             splits=_make_options("all", splits, split),
             classes=_make_options("any", dict(classes.most_common()), class_name),
             summary=f"{len(shown):,} of {len(self._classes):,} scenes",
-            scenes="\n".join(_make_card(name, entries[name]) for name in shown) or "<p>No scene has all of that.</p>",
+            scenes="\n".join(_make_card(name, entries[name]) for name in shown)
+            or "<p>No scene has all of that.</p>",
         )
         return page.encode()
 
@@ -112,7 +118,9 @@ class SceneServer(ThreadingHTTPServer):
         color = self.viewing.color_of(scene)
         if kind == "scene":
             return make_page([scene], color=color, home="/")
-        return encode_png(render_scene(scene, color if color in scene.colorings else "rgb", _THUMBNAIL))
+        return encode_png(
+            render_scene(scene, color if color in scene.colorings else "rgb", _THUMBNAIL)
+        )
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -133,7 +141,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "GET":
             self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
         elif name.lower() not in _HOSTS:
-            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, explain=f"open {self.server.url} instead")
+            self.send_error(
+                HTTPStatus.MISDIRECTED_REQUEST, explain=f"open {self.server.url} instead"
+            )
         else:
             return True
         return False
@@ -185,7 +195,11 @@ def _name_classes(entry: SceneEntry) -> Iterator[str]:
     """The classes that occur in a scene, such as `ScanNet20: wall`."""
     for label_set in (SCANNET20, SCANNET200):
         counts = entry.counts(label_set)
-        yield from (f"{label_set.name}: {item.name}" for item in label_set.classes if counts.get(item.raw_id))
+        yield from (
+            f"{label_set.name}: {item.name}"
+            for item in label_set.classes
+            if counts.get(item.raw_id)
+        )
 
 
 def _make_card(scene_id: str, entry: SceneEntry) -> str:

@@ -79,7 +79,9 @@ def plan(
         ScanNetPrepError: They cannot be read.
     """
     hint = "make them too, because the server takes complete submissions only"
-    found = find_predictions(folder, place, task=task, label_set=label_set, splits=[Split.TEST], hint=hint)
+    found = find_predictions(
+        folder, place, task=task, label_set=label_set, splits=[Split.TEST], hint=hint
+    )
     return replace(found, datasets=(found.datasets[0].subset(official_scenes(Split.TEST)),))
 
 
@@ -145,15 +147,25 @@ def _no_masks(plan: Predictions, left_out: Counter[str]) -> FileError:
             "no instance is predicted in any scene",
             "the lists or arrays of all scenes are empty",
         )
-    reasons = ", ".join(f"{LEFT_OUT_REASONS[reason]}: {count:,}" for reason, count in left_out.items())
+    reasons = ", ".join(
+        f"{LEFT_OUT_REASONS[reason]}: {count:,}" for reason, count in left_out.items()
+    )
     hint = "masks need 100 vertices of the mesh; labels are train ids from 0 in .npz, and raw ids in .txt"
     if left_out["score"]:
         hint = "lower --min-score, or leave it out"
-    return FileError(plan.folder, f"no predicted instance counts, so the file would hold no mask ({reasons})", hint)
+    return FileError(
+        plan.folder,
+        f"no predicted instance counts, so the file would hold no mask ({reasons})",
+        hint,
+    )
 
 
 def _encode(
-    plan: Predictions, scene_id: str, vertex_count: int, min_score: float | None, left_out: Counter[str]
+    plan: Predictions,
+    scene_id: str,
+    vertex_count: int,
+    min_score: float | None,
+    left_out: Counter[str],
 ) -> Iterator[tuple[str, bytes]]:
     """Yield names and texts: of raw ids; or of the masks that count, in the order of the prediction, and their list."""
     prediction = plan.read(scene_id, vertex_count)

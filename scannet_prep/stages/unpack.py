@@ -18,7 +18,10 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack_target import AGAIN_HINT, Target
 
-_DEFAULT_DIRS = {ArchiveKind.PROCESSED: Path("data/processed"), ArchiveKind.RAW: Path("data/ScanNet")}
+_DEFAULT_DIRS = {
+    ArchiveKind.PROCESSED: Path("data/processed"),
+    ArchiveKind.RAW: Path("data/ScanNet"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,9 @@ from scannet_prep.stages.selection import Selection
 from scannet_prep.tree import identify_tree
 
 _ELSEWHERE = "unpack into another folder with -o DIR"
-AGAIN_HINT = "copy or fetch the archive again, then run the same command: it takes just what is missing"
+AGAIN_HINT = (
+    "copy or fetch the archive again, then run the same command: it takes just what is missing"
+)
 
 
 class UnpackedFile(NamedTuple):
@@ -94,7 +96,11 @@ class Target:
         self.warnings: list[str] = []
         # What the files of scenes that failed should be, as far as an index names them.
         self._expected_digests: dict[str, LockEntry] = {}
-        self._out_dir, self._selection, self._is_raw = out_dir, selection, archives.kind is ArchiveKind.RAW
+        self._out_dir, self._selection, self._is_raw = (
+            out_dir,
+            selection,
+            archives.kind is ArchiveKind.RAW,
+        )
         self._chosen = {group.scene_id for group in archives.chosen}
         self._has_begun = False
         self._came: Manifest | None = None
@@ -103,7 +109,10 @@ class Target:
             raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
         with suppress(FileError):
             if (found := str(identify_tree(out_dir))) != archives.kind:
-                raise OutputError(f"{out_dir}: holds {found} scenes, and the archive {archives.kind} ones", _ELSEWHERE)
+                raise OutputError(
+                    f"{out_dir}: holds {found} scenes, and the archive {archives.kind} ones",
+                    _ELSEWHERE,
+                )
         self._before = None if self._is_raw else manifests.read_manifest(out_dir)
         # A folder whose manifest was removed is judged by its files.
         self._here = None if self._is_raw else self._before or lists.find_head(out_dir)
@@ -115,7 +124,11 @@ class Target:
     def _expected(self) -> Mapping[str, SceneEntry]:
         """The scenes that the manifests of the archives name, and that were asked for."""
         scenes = {} if self._came is None else self._came.scenes
-        return {name: entry for name, entry in scenes.items() if self._selection.wants(name, entry.split)}
+        return {
+            name: entry
+            for name, entry in scenes.items()
+            if self._selection.wants(name, entry.split)
+        }
 
     @property
     def _wanted(self) -> set[str]:
@@ -138,7 +151,9 @@ class Target:
                 )
             self._came = came
         if self._is_raw and LOCK_NAME in files:
-            with suppress(FileError):  # it was packed as it was; without it, verify takes the files as they are
+            with suppress(
+                FileError
+            ):  # it was packed as it was; without it, verify takes the files as they are
                 self._came_digests |= locks.read_lock(Path(LOCK_NAME), files[LOCK_NAME])
 
     def _check_same_folder(self, came: Manifest) -> None:
@@ -150,7 +165,9 @@ class Target:
                 problem = f"holds scenes that were made with {other.options.flags}, the archive {came.options.flags}"
                 raise FileError(place, problem, _ELSEWHERE)
             if "" not in (other.label_map, came.label_map) and other.label_map != came.label_map:
-                problem = "holds scenes that were made with another label map than those of the archive"
+                problem = (
+                    "holds scenes that were made with another label map than those of the archive"
+                )
                 raise FileError(place, problem, _ELSEWHERE)
 
     def write_others(self, files: Mapping[str, bytes]) -> None:
@@ -161,7 +178,9 @@ class Target:
                 continue
             path = self._out_dir / name
             if path.is_file() and not path.is_symlink() and not has_content(path, data):
-                self.warnings.append(f"{path}: differs from that of the archive, and stays; to replace it, remove it")
+                self.warnings.append(
+                    f"{path}: differs from that of the archive, and stays; to replace it, remove it"
+                )
                 continue
             digest = LockEntry(hashlib.sha256(data).hexdigest(), len(data))
             self.files[name] = UnpackedFile(self._write_file(name, data), digest)
@@ -183,7 +202,9 @@ class Target:
                 self._check_scene(group, content)
             for member in group.members:
                 outcome = self._write_file(member.name, member.of(content))
-                self.files[member.name] = UnpackedFile(outcome, LockEntry(member.sha256, member.size_bytes))
+                self.files[member.name] = UnpackedFile(
+                    outcome, LockEntry(member.sha256, member.size_bytes)
+                )
             self.scenes[group.scene_id] = [member.name for member in group.members]
         except FileError as error:
             self.fail(group.scene_id, error, expected=group.members)
@@ -195,7 +216,9 @@ class Target:
             meta = parse_meta(NpzReader(member.of(content), path), path)
             self._check_same_folder(Manifest(meta.options, meta.label_map))
 
-    def fail(self, scene_id: str, error: ScanNetPrepError, *, expected: Sequence[Member] = ()) -> None:
+    def fail(
+        self, scene_id: str, error: ScanNetPrepError, *, expected: Sequence[Member] = ()
+    ) -> None:
         """Record a scene that could not be unpacked; what was written before that was known is removed.
 
         Args:
@@ -203,7 +226,9 @@ class Target:
             error: Why it could not be unpacked.
             expected: Its files, as far as the archive names them.
         """
-        self.failures[scene_id] = SceneFailure(scene_id, type(error).__name__, error.message, error.hint)
+        self.failures[scene_id] = SceneFailure(
+            scene_id, type(error).__name__, error.message, error.hint
+        )
         for member in expected:
             self._expected_digests[member.name] = LockEntry(member.sha256, member.size_bytes)
         for name in self.scenes.pop(scene_id, []):
@@ -219,7 +244,12 @@ class Target:
         """
         expected = {*(self._selection.scene_ids or ()), *(self._expected if is_cut else ())}
         for scene_id in sorted(expected - self.scenes.keys() - self.failures.keys()):
-            self.fail(scene_id, UnknownSceneError(f"{scene_id}: is not in what is whole of the archive", AGAIN_HINT))
+            self.fail(
+                scene_id,
+                UnknownSceneError(
+                    f"{scene_id}: is not in what is whole of the archive", AGAIN_HINT
+                ),
+            )
 
     def end(self) -> None:
         """Bring the manifest or `scannet.lock`, and `failed.txt`, up to date when all has been unpacked."""
@@ -252,17 +282,25 @@ class Target:
             if name not in whole and name not in self.scenes
         }
         # The entry of a scene that was unpacked is that of its archive; without one, its file is read.
-        untouched = {name: entry for name, entry in before.scenes.items() if name not in self.scenes}
+        untouched = {
+            name: entry for name, entry in before.scenes.items() if name not in self.scenes
+        }
         version = VERSION
         if before.scenes.keys() <= came.keys():
             version = arrived.program_version
         elif not self._has_begun:
             version = before.program_version
         scenes = {**untouched, **came, **whole}
-        lists.record(self._out_dir, Manifest(head.options, head.label_map, scenes, failures, version))
-        lists.mark_finished(self._out_dir, self._wanted | self.scenes.keys() | self.failures.keys() | self.spared)
+        lists.record(
+            self._out_dir, Manifest(head.options, head.label_map, scenes, failures, version)
+        )
+        lists.mark_finished(
+            self._out_dir, self._wanted | self.scenes.keys() | self.failures.keys() | self.spared
+        )
 
-    def _find_whole_entries(self, scene_ids: Iterable[str], sources: Sequence[Manifest]) -> dict[str, SceneEntry]:
+    def _find_whole_entries(
+        self, scene_ids: Iterable[str], sources: Sequence[Manifest]
+    ) -> dict[str, SceneEntry]:
         """Find the scenes whose file in the folder is the one that a manifest describes."""
         whole = {}
         for scene_id in scene_ids:
@@ -296,7 +334,9 @@ class Target:
         failed = set(self.failures)
         with suppress(MissingFileError):
             failed.update(read_scene_list(self._out_dir / lists.FAILED_NAME))
-        lists.write_failed_list(self._out_dir / lists.FAILED_NAME, failed - self.scenes.keys() - self.spared)
+        lists.write_failed_list(
+            self._out_dir / lists.FAILED_NAME, failed - self.scenes.keys() - self.spared
+        )
 
     def _merge_digests(self) -> dict[str, LockEntry]:
         """Merge the `scannet.lock` of the tree with those of the archives.
@@ -331,7 +371,11 @@ class Target:
         sources = (self._expected_digests, self._came_digests, self._digests)
         for source in sources:
             # The first test is fast, the second one exact.
-            names = [name for name in source if scene_id in name and find_scene(ArchiveKind.RAW, name) == scene_id]
+            names = [
+                name
+                for name in source
+                if scene_id in name and find_scene(ArchiveKind.RAW, name) == scene_id
+            ]
             if names:
                 break
         try:
@@ -347,12 +391,18 @@ class Target:
         path = self._out_dir / name
         for folder in path.parents[: name.count("/")]:
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-                problem = "is a link that may lead anywhere" if folder.is_symlink() else "is not a folder"
+                problem = (
+                    "is a link that may lead anywhere" if folder.is_symlink() else "is not a folder"
+                )
                 raise FileError(folder, problem, f"remove it, or {_ELSEWHERE}")
-        if has_content(path, data) and not path.is_symlink():  # in this order: of what cannot be looked into, no error
+        if (
+            has_content(path, data) and not path.is_symlink()
+        ):  # in this order: of what cannot be looked into, no error
             return "kept"
         if not (self._has_begun or self._is_raw):
-            lists.mark_unfinished(self._out_dir, lists.read_unfinished(self._out_dir) | self._wanted)
+            lists.mark_unfinished(
+                self._out_dir, lists.read_unfinished(self._out_dir) | self._wanted
+            )
         self._has_begun = True
         is_there = os.path.lexists(path)
         make_directory(path.parent)

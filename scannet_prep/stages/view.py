@@ -69,7 +69,11 @@ class Viewing:
         check_meta(scene.meta, path, name, self.place.entries[name].split, self.place.options)
         for problem in find_problems(scene):
             raise ProcessedFileError(path, problem, again_hint(path))
-        prediction = None if self.predictions is None else _read_prediction(self.predictions, name, len(scene.points))
+        prediction = (
+            None
+            if self.predictions is None
+            else _read_prediction(self.predictions, name, len(scene.points))
+        )
         return view_scene(scene, prediction=prediction, only=only)
 
     def color_of(self, scene: ViewedScene) -> str:
@@ -126,20 +130,26 @@ def open_scenes(
     """
     if pred_dir is None and color in {"prediction", "error"}:
         raise UsageError(
-            f"without a prediction, there is no colouring by {color}", "name the folder of the predictions: --pred DIR"
+            f"without a prediction, there is no colouring by {color}",
+            "name the folder of the predictions: --pred DIR",
         )
     for word in (source, *words):
         _check_is_no_scene_file(word)
     place = open_place([source], certificates=certificates)
     if not place.entries:
-        raise FileError(place.name, "holds no scenes", f"to see why: scannet-prep verify {quote(place.name)}")
+        raise FileError(
+            place.name, "holds no scenes", f"to see why: scannet-prep verify {quote(place.name)}"
+        )
     label_set = label_set or place.options.label_set
     paths = None if pred_dir is None else find_prediction_files(pred_dir, task)
     names = [name for name in place.entries if paths is None or name in paths]
     if words:
         names = [*_choose_scenes(words, place)]
     elif len(names) > 1 and not takes_all:
-        raise UsageError(f"{place.name}: holds {len(names):,} scenes; which of them?", _show_commands(place, names[0]))
+        raise UsageError(
+            f"{place.name}: holds {len(names):,} scenes; which of them?",
+            _show_commands(place, names[0]),
+        )
     predictions = None
     if pred_dir is not None and paths is not None:
         missing = sorted(set(names or place.entries) - paths.keys())
@@ -160,7 +170,10 @@ def _check_is_no_scene_file(place: Place) -> None:
     if not (path.suffix == ".npz" and SceneId.is_valid(path.stem)):
         return
     folder = path.absolute().parents[1] if len(path.parents) < 2 else path.parents[1]
-    raise UsageError(f"{place} is the file of a scene, expected a scene id", _view_command(str(folder), path.stem))
+    raise UsageError(
+        f"{place} is the file of a scene, expected a scene id",
+        _view_command(str(folder), path.stem),
+    )
 
 
 def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[SceneId]:
@@ -172,14 +185,20 @@ def _choose_scenes(words: Sequence[str], place: ProcessedPlace) -> list[SceneId]
     """
     example = next(iter(place.entries))
     for word in words:
-        if not word.startswith("@") and not SceneId.is_valid(word) and (Path(word).is_dir() or is_archive(word)):
+        if (
+            not word.startswith("@")
+            and not SceneId.is_valid(word)
+            and (Path(word).is_dir() or is_archive(word))
+        ):
             raise UsageError(f"{word} is not a scene id, but a place", _view_command(word, "SCENE"))
     selection = Selection(scene_ids=parse_scene_ids(words))
     names = list(selection.scene_ids or ())
     for name in names:
         if name in place.failures:
             failure = place.failures[name]
-            raise UnknownSceneError(f"{place.name}: {name} failed in processing: {failure.message}", failure.hint)
+            raise UnknownSceneError(
+                f"{place.name}: {name} failed in processing: {failure.message}", failure.hint
+            )
     held = {name: str(entry.split) for name, entry in place.entries.items()}
     selection.check_found(place.name, held, _show_commands(place, example))
     return names
@@ -242,13 +261,23 @@ def run(
     return ViewReport(kind, colors, sizes)
 
 
-def _choose_paths(names: Sequence[str], output: Path | None, kind: Kind | None) -> tuple[Kind, dict[str, Path]]:
+def _choose_paths(
+    names: Sequence[str], output: Path | None, kind: Kind | None
+) -> tuple[Kind, dict[str, Path]]:
     """What is written, and the file of each scene; for a page, the one of all."""
-    ending = next((item for item in KINDS if output is not None and output.suffix == f".{item}"), None)
-    if output is not None and output.suffix and not output.is_dir() and ending not in ((kind,) if kind else KINDS):
+    ending = next(
+        (item for item in KINDS if output is not None and output.suffix == f".{item}"), None
+    )
+    if (
+        output is not None
+        and output.suffix
+        and not output.is_dir()
+        and ending not in ((kind,) if kind else KINDS)
+    ):
         expected = f".{kind}" if kind else ".html, .png or .ply"
         raise UsageError(
-            f"{output} does not end in {expected}", "name a file that ends so, or a folder that exists: -o OUT"
+            f"{output} does not end in {expected}",
+            "name a file that ends so, or a folder that exists: -o OUT",
         )
     kind = kind or ending or "html"
     if output is not None and ending:
@@ -265,7 +294,11 @@ def _choose_paths(names: Sequence[str], output: Path | None, kind: Kind | None) 
 
 
 def _encode(
-    viewing: Viewing, kind: Kind, paths: Mapping[str, Path], colors: Mapping[str, str], options: PictureOptions | None
+    viewing: Viewing,
+    kind: Kind,
+    paths: Mapping[str, Path],
+    colors: Mapping[str, str],
+    options: PictureOptions | None,
 ) -> Iterator[tuple[Path, list[Buffer]]]:
     """Give the files and their content, one at a time."""
     if kind == "html":
@@ -280,13 +313,22 @@ def _encode(
             yield path, [encode_png(render_scene(scene, colors[name], options))]
         else:
             comment = f"{scene.scene_id}, coloured by {colors[name]}"
-            yield path, encode_ply(comment, scene.points, scene.colorings[colors[name]].colors, scene.faces)
+            yield (
+                path,
+                encode_ply(
+                    comment, scene.points, scene.colorings[colors[name]].colors, scene.faces
+                ),
+            )
 
 
 def _read_prediction(predictions: Predictions, name: str, vertex_count: int) -> Prediction:
     """Read a prediction; ids that nothing has are an error. Raw ids of other classes are shown as unlabeled."""
     predictions.unknown_ids.clear()
-    found, path, label_set = predictions.read(name, vertex_count), predictions.paths[name], predictions.label_set
+    found, path, label_set = (
+        predictions.read(name, vertex_count),
+        predictions.paths[name],
+        predictions.label_set,
+    )
     max_raw_id = MAX_NYU40_ID if label_set.raw_ids_key == "nyu40_ids" else MAX_SCANNET_ID
     known = range(max_raw_id + 1) if path.suffix == ".txt" else range(-1, len(label_set))
     if unknown := [str(number) for number in predictions.unknown_ids if number not in known]:

@@ -54,7 +54,9 @@ def read_points(path: Path) -> dict[str, Any]:
         problem = f"is not a list of annotated points: {type(error).__name__}: {error}"
         raise FileError(path, problem, _HINT) from error
     if not isinstance(content, dict):
-        raise FileError(path, f"holds a {type(content).__name__}, expected a dict by scene id", _HINT)
+        raise FileError(
+            path, f"holds a {type(content).__name__}, expected a dict by scene id", _HINT
+        )
     return content
 
 
@@ -71,7 +73,9 @@ def _parse_points(data: bytes) -> Any:  # noqa: ANN401 - whatever the file holds
         with np.load(stream, allow_pickle=False) as arrays:
             return dict(arrays)
     content = _PointsUnpickler(stream).load()
-    if content == _OLD_TORCH_MAGIC:  # followed by a version and a description of the machine, each a pickle
+    if (
+        content == _OLD_TORCH_MAGIC
+    ):  # followed by a version and a description of the machine, each a pickle
         for _ in range(3):
             content = _PointsUnpickler(stream).load()
     return content
@@ -96,4 +100,6 @@ class _PointsUnpickler(pickle.Unpickler):
         if (module.replace("._core.", ".core."), name) in _ARRAY_MAKERS:
             package = "numpy._core" if hasattr(np, "_core") else "numpy.core"
             return getattr(importlib.import_module(f"{package}.{module.rpartition('.')[2]}"), name)
-        raise pickle.UnpicklingError(f"{module}.{name} is not a number, a list, a dict or an array of NumPy")
+        raise pickle.UnpicklingError(
+            f"{module}.{name} is not a number, a list, a dict or an array of NumPy"
+        )

@@ -23,7 +23,9 @@ ArrayKey: TypeAlias = Literal[
     "axis_alignment", "faces", "faces_offset", "inverse", "inverse_offset",
 ]  # fmt: skip
 # Arrays with one row per point. All others get an offset of their own.
-VERTEX_KEYS = frozenset({"points", "normals", "colors", "labels", "instances", "segments", "grid", "annotated"})
+VERTEX_KEYS = frozenset(
+    {"points", "normals", "colors", "labels", "instances", "segments", "grid", "annotated"}
+)
 # Arrays of point indices, which are shifted to count from the beginning of the batch, and the axis
 # along which they are joined.
 _INDEX_AXES = {"inverse": 0, "faces": 0, "edge_index": 1}
@@ -249,7 +251,9 @@ def _check_key(key: str, sample: dict[str, Any], first: dict[str, Any]) -> None:
         )
     point_count = len(sample["points"])
     if key in VERTEX_KEYS and len(value) != point_count:
-        raise UsageError(f"{_name(sample)}: {key!r} has {len(value)} rows, but there are {point_count} points")
+        raise UsageError(
+            f"{_name(sample)}: {key!r} has {len(value)} rows, but there are {point_count} points"
+        )
 
 
 def _name(sample: dict[str, Any]) -> str:
@@ -280,7 +284,10 @@ def _as_array(value: object) -> Any:  # noqa: ANN401 - whatever it is
         return np.asarray(value) if isinstance(value, np.ndarray) else value
     try:
         return value.numpy()  # type: ignore[attr-defined]
-    except (RuntimeError, TypeError):  # on a GPU, with a gradient, sparse, or of a type that NumPy does not know
+    except (
+        RuntimeError,
+        TypeError,
+    ):  # on a GPU, with a gradient, sparse, or of a type that NumPy does not know
         return value
 
 

@@ -39,12 +39,21 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = _check_datasets(datasets)
         if not self.datasets:
-            raise UsageError("there are no datasets to join", 'ConcatDataset([ScanNet(path, split="train"), ...])')
-        self.label_set: LabelSet | None = self._common_value("label_set", "pass the same labels=... to both")
+            raise UsageError(
+                "there are no datasets to join",
+                'ConcatDataset([ScanNet(path, split="train"), ...])',
+            )
+        self.label_set: LabelSet | None = self._common_value(
+            "label_set", "pass the same labels=... to both"
+        )
         hint = "process both folders alike: scannet-prep process --align-axis --force -o FOLDER"
         self.is_aligned: bool | None = self._common_value("is_aligned", hint)
-        self.ignore_index: int | None = self._common_value("ignore_index", "pass the same ignore_index=... to both")
-        self._items = [(dataset, index) for dataset in self.datasets for index in range(len(dataset))]
+        self.ignore_index: int | None = self._common_value(
+            "ignore_index", "pass the same ignore_index=... to both"
+        )
+        self._items = [
+            (dataset, index) for dataset in self.datasets for index in range(len(dataset))
+        ]
 
     def _common_value(self, name: str, hint: str) -> Any:  # noqa: ANN401 - of any attribute
         """Return the value of an attribute that all datasets that have it share; None where none has it."""
@@ -91,7 +100,9 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
         starts = np.cumsum([0, *map(len, self.datasets)])
         indices = list(indices)
         if np.asarray(indices).dtype == np.bool_:  # True would be the index 1
-            raise UsageError("indices are a mask of booleans", "dataset.subset(numpy.flatnonzero(mask))")
+            raise UsageError(
+                "indices are a mask of booleans", "dataset.subset(numpy.flatnonzero(mask))"
+            )
         for index in {self._find(index) for index in indices}:
             number = int(np.searchsorted(starts, index, side="right")) - 1
             chosen[number].append(index - int(starts[number]))
@@ -100,10 +111,14 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
             if not inner_indices:
                 continue
             if not hasattr(dataset, "subset"):
-                raise UsageError(f"{dataset!r:.80} has no method subset", "add one that takes indices")
+                raise UsageError(
+                    f"{dataset!r:.80} has no method subset", "add one that takes indices"
+                )
             parts.append(dataset.subset(inner_indices))
         if not parts:
-            raise UsageError("the list of scenes is empty, expected at least one scene", "dataset.subset([0])")
+            raise UsageError(
+                "the list of scenes is empty, expected at least one scene", "dataset.subset([0])"
+            )
         return ConcatDataset(parts)
 
     def _find(self, index: Any) -> int:  # noqa: ANN401 - whatever was asked for
@@ -116,7 +131,9 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
                 'by scene id, index one of the datasets: train["scene0191_00"]',
             ) from None
         if not -len(self) <= number < len(self):
-            raise IndexError(f"index {number} is out of range: the datasets have {len(self)} scenes together")
+            raise IndexError(
+                f"index {number} is out of range: the datasets have {len(self)} scenes together"
+            )
         return number % len(self)
 
     def __len__(self) -> int:

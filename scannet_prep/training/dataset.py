@@ -36,7 +36,12 @@ from scannet_prep.training.annotated_points import read_points
 from scannet_prep.training.concat import ConcatDataset
 from scannet_prep.training.sample import Dataset, SampleT_co, refuse_default_collation
 from scannet_prep.training.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
-from scannet_prep.training.supervision import ClassCounts, check_points, count_classes, limit_annotation
+from scannet_prep.training.supervision import (
+    ClassCounts,
+    check_points,
+    count_classes,
+    limit_annotation,
+)
 
 SplitName: TypeAlias = Literal["train", "val", "test"]
 
@@ -165,7 +170,9 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             self._restrict(scenes)
         if isinstance(points, str | Path):
             points = read_points(Path(points).expanduser())
-        self._points = None if points is None else check_points(points, self.scene_ids, self._lengths)
+        self._points = (
+            None if points is None else check_points(points, self.scene_ids, self._lengths)
+        )
         loop = check_number(loop, "loop", 1)
         self._names = self._names.repeat(loop)
         self._lengths = self._lengths.repeat(loop)
@@ -292,7 +299,9 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         """
         entries = self._reader.read_entries()
         if self._points is None and entries.keys() >= set(self.scene_ids):
-            return count_classes([entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set)
+            return count_classes(
+                [entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set
+            )
         counts = []
         for name in self.scene_ids:
             raw_ids = self._open(name).read(self.label_set.raw_ids_key)
@@ -305,7 +314,9 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         source = "the list of scenes"
         if isinstance(scenes, str | Path):
             source = str(scenes)
-            scenes = [source] if SceneId.is_valid(source) else read_scene_list(Path(source).expanduser())
+            scenes = (
+                [source] if SceneId.is_valid(source) else read_scene_list(Path(source).expanduser())
+            )
         scenes = list(scenes)
         if np.asarray(scenes).dtype == np.bool_:  # True would be the index 1
             raise UsageError(
@@ -314,7 +325,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             )
         chosen = sorted({self._find(scene) for scene in scenes})
         if not chosen:
-            raise UsageError(f"{source} is empty, expected at least one scene", "for all scenes, leave out scenes=")
+            raise UsageError(
+                f"{source} is empty, expected at least one scene",
+                "for all scenes, leave out scenes=",
+            )
         is_kept = np.isin(self._names, self._names[chosen])  # all that `loop` has made of a scene
         self._names = self._names[is_kept]
         self._lengths = self._lengths[is_kept]
@@ -343,7 +357,9 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             hint = "for slices [dataset[i] for i in range(3)]; for batches DataLoader(dataset, batch_sampler=sampler)"
             raise UsageError(message, hint) from None
         if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes")
+            raise IndexError(
+                f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes"
+            )
         return index % len(self)
 
     def _place(self, scene_id: str) -> int | None:
@@ -357,13 +373,16 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             return index
         if reason := self._reader.failures.get(scene_id):
             raise UnknownSceneError(
-                f"{scene_id} failed in processing: {reason}", "fix the raw files, then run scannet-prep process again"
+                f"{scene_id} failed in processing: {reason}",
+                "fix the raw files, then run scannet-prep process again",
             )
         official = find_official_split(scene_id)
         hint = self._reader.how_to_add(scene_id) if official is not None else ""
         if official not in {None, self.split}:
             hint = f"it is a {official} scene: ScanNet({self.path!r}, split={str(official)!r})"
-        raise UnknownSceneError(f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint)
+        raise UnknownSceneError(
+            f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint
+        )
 
     def _open(self, scene_id: str) -> NpzReader:
         """Read the file of a scene, from memory if it is kept there, and check whose it is."""
@@ -451,7 +470,9 @@ def _open_source(path: Place | Sequence[Place], split: Split) -> SceneSource:
         is_missing_folder = path.suffix != ".zst" and not os.path.exists(path)  # noqa: PTH110
         if is_folder or is_missing_folder:
             return FolderReader(path, split)
-    from scannet_prep.archive.reader import ArchiveReader  # training from a folder needs no zstandard
+    from scannet_prep.archive.reader import (
+        ArchiveReader,
+    )  # training from a folder needs no zstandard
 
     if isinstance(path, Sequence) and not isinstance(path, str):
         return ArchiveReader(path, split)
@@ -508,7 +529,9 @@ def _check_ignore_index(ignore_index: int, label_set: LabelSet) -> int:
         raise UsageError(f"ignore_index is {ignore_index!r:.80}, expected a whole number", hint)
     if number in label_set:
         name = label_set.name_of(number)
-        raise UsageError(f"ignore_index is {number}, which is the train id of {name!r} in {label_set.name}", hint)
+        raise UsageError(
+            f"ignore_index is {number}, which is the train id of {name!r} in {label_set.name}", hint
+        )
     return number
 
 

@@ -11,9 +11,7 @@ from typing import Any
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.number_lists import check_number
 
-_HINT_GIVE_RANK = (
-    "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"
-)
+_HINT_GIVE_RANK = "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"
 # Number of processes as Slurm, Open MPI and MPICH set it.
 _LAUNCHERS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 # Classes that give each rank only some of a sampler's output, and how to avoid them.
@@ -46,7 +44,9 @@ class RankedSampler:
             default_rank = _read_variable("RANK")
             default_size = _read_variable("WORLD_SIZE")
         rank = default_rank if rank is None else check_number(rank, "rank", 0)
-        world_size = default_size if world_size is None else check_number(world_size, "world_size", 1)
+        world_size = (
+            default_size if world_size is None else check_number(world_size, "world_size", 1)
+        )
 
         if rank is None and world_size is None:
             _refuse_unknown_launcher()

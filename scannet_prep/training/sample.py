@@ -59,7 +59,9 @@ else:
         def __repr__(self) -> str:
             """One line a key."""
             shown = (
-                f"{key!r}: {value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"{key!r}: {value!r}"
+                f"{key!r}: {value.dtype} {value.shape}"
+                if isinstance(value, np.ndarray)
+                else f"{key!r}: {value!r}"
                 for key, value in self.items()
             )
             return "{" + ",\n ".join(shown) + "}"
@@ -87,9 +89,15 @@ def refuse_wrapper(dataset: object) -> None:
         return
     problem = f"a {type(dataset).__name__} of PyTorch has no lengths"
     if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
-        raise UsageError(problem, "take a part of the scenes with dataset.subset(indices), which is a dataset too")
+        raise UsageError(
+            problem,
+            "take a part of the scenes with dataset.subset(indices), which is a dataset too",
+        )
     if hasattr(dataset, "datasets"):
-        raise UsageError(problem, "join the datasets with scannet_prep.ConcatDataset([train, val]), or train + val")
+        raise UsageError(
+            problem,
+            "join the datasets with scannet_prep.ConcatDataset([train, val]), or train + val",
+        )
 
 
 def refuse_default_collation() -> None:

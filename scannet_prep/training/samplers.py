@@ -224,7 +224,9 @@ class PointBudgetBatchSampler(RankedSampler):
             UsageError: An epoch has no such step.
         """
         if check_number(step, "step", 0) >= len(self):
-            raise UsageError(f"step is {step}, but an epoch has {len(self)} steps", "steps are counted from 0")
+            raise UsageError(
+                f"step is {step}, but an epoch has {len(self)} steps", "steps are counted from 0"
+            )
         plan = self._plan_epoch(check_number(epoch, "epoch", 0))
         scenes = plan[step * self.world_size + self.rank]
         return [SceneKey(scene, epoch) for scene in scenes]
@@ -289,12 +291,11 @@ class PointBudgetBatchSampler(RankedSampler):
         if is_other_dataset and "version" not in changed:
             raise UsageError(
                 f"the state was saved with a dataset of digest {digest}, this one has digest {self._digest}",
-                "pass the same scenes, processed with the same options, and the same labels; " + _HINT_FRESH_EPOCH,
+                "pass the same scenes, processed with the same options, and the same labels; "
+                + _HINT_FRESH_EPOCH,
             )
         for name in changed:
-            difference = (
-                f"the state was saved with {name}={state[name]!r}, this sampler has {name}={self._settings[name]!r}"
-            )
+            difference = f"the state was saved with {name}={state[name]!r}, this sampler has {name}={self._settings[name]!r}"
             if changed != ["world_size"]:
                 hint = f"make the sampler from the same scenes, with the same arguments; {_HINT_FRESH_EPOCH}"
                 raise UsageError(difference, hint)
@@ -367,7 +368,11 @@ class PointBudgetBatchSampler(RankedSampler):
                 seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
                 generator = np.random.default_rng(seeds)
             self._planned_batches = make_plan(
-                self._packing, self._lengths, self._settings["max_points"], self.world_size, generator
+                self._packing,
+                self._lengths,
+                self._settings["max_points"],
+                self.world_size,
+                generator,
             )
             self._planned_epoch = epoch
         return self._planned_batches
@@ -399,7 +404,9 @@ class EvalSampler(RankedSampler):
             is unknown.
     """
 
-    def __init__(self, lengths: object, *, rank: int | None = None, world_size: int | None = None) -> None:
+    def __init__(
+        self, lengths: object, *, rank: int | None = None, world_size: int | None = None
+    ) -> None:
         checked = _check_lengths(lengths)
         super().__init__(rank, world_size)
         self.step_count = -(-len(checked) // self.world_size)

@@ -34,7 +34,10 @@ def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.flo
     totals = counts.sum(axis=0)
     occurs = totals > 0
     if not occurs.any():
-        raise UsageError("no vertex has a class, so there is nothing to weigh", 'take the weights of split="train"')
+        raise UsageError(
+            "no vertex has a class, so there is nothing to weigh",
+            'take the weights of split="train"',
+        )
     shares = totals[occurs] / totals.sum()
     labeled = counts.sum(axis=1, keepdims=True)  # of each scene
     frequencies = totals[occurs] / ((counts[:, occurs] > 0) * labeled).sum(axis=0)
@@ -104,8 +107,13 @@ def check_points(
         UsageError: A scene is missing, or its points are not indices of its vertices.
     """
     if not isinstance(points, Mapping):
-        message = f"points: found {type(points).__name__}, expected {{'scene0000_00': [5, 17, ...], ...}}"
-        raise UsageError(message, 'a file of the data-efficient benchmark is passed by its path: points="points20"')
+        message = (
+            f"points: found {type(points).__name__}, expected {{'scene0000_00': [5, 17, ...], ...}}"
+        )
+        raise UsageError(
+            message,
+            'a file of the data-efficient benchmark is passed by its path: points="points20"',
+        )
     if missing := [name for name in scene_ids if name not in points]:
         message = f"there are none of {missing[0]} ({len(missing):,} of {len(scene_ids):,} scenes are not there)"
         hint = "use the list of this split; or with scenes=..., only the scenes that it has"
@@ -113,7 +121,11 @@ def check_points(
     hint = "as {'scene0000_00': [5, 17, ...]}; of a mask, np.flatnonzero(mask)"
     try:
         found = {name: np.asarray(points[name]) for name in scene_ids}
-    except (TypeError, ValueError, RuntimeError) as error:  # lists of several lengths, tensors on a GPU
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # lists of several lengths, tensors on a GPU
         raise UsageError(f"points: not all are arrays of whole numbers: {error}", hint) from error
     for (name, array), count in zip(found.items(), lengths.tolist(), strict=True):
         if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
@@ -121,11 +133,16 @@ def check_points(
             raise UsageError(message, hint)
         if len(array) and not 0 <= array.min() <= array.max() < count:
             problem = f"vertices {array.min():,} to {array.max():,}, where there are {count:,}"
-            raise UsageError(f"points: {name}: found {problem}", "use the list of this release; they count from 0")
+            raise UsageError(
+                f"points: {name}: found {problem}",
+                "use the list of this release; they count from 0",
+            )
     return {name: array.astype(np.int64) for name, array in found.items()}
 
 
-def limit_annotation(sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_index: int) -> None:
+def limit_annotation(
+    sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_index: int
+) -> None:
     """Ignore `labels` and `instances` of all vertices but the chosen ones, in place.
 
     Adds `annotated`, bool (V,), by which transforms keep the chosen vertices.

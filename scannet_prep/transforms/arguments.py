@@ -32,7 +32,9 @@ class Argument(NamedTuple):
     convert: Callable[[Any], Any]
 
 
-def check(owner: str, name: str, value: object, argument: Argument, hint: str | Callable[..., Any] = "") -> Any:  # noqa: ANN401
+def check(
+    owner: str, name: str, value: object, argument: Argument, hint: str | Callable[..., Any] = ""
+) -> Any:  # noqa: ANN401
     """Convert the value of an argument.
 
     Args:

@@ -16,7 +16,14 @@ Columns: TypeAlias = NDArray[Any]  # an array of the vertices by axis, (3, N)
 AnySample: TypeAlias = dict[str, Any]
 
 # These have no row for each vertex, even where the numbers are equal.
-_OTHER_KEYS = {"inverse", "axis_alignment", "faces", "instance_labels", "instance_boxes", "instance_centers"}
+_OTHER_KEYS = {
+    "inverse",
+    "axis_alignment",
+    "faces",
+    "instance_labels",
+    "instance_boxes",
+    "instance_centers",
+}
 
 
 class Draft:
@@ -113,7 +120,9 @@ class Draft:
             places = np.full(self.count + 1, -1, np.int64)  # the last for -1
             places[kept] = np.arange(len(kept))
             self.sample["inverse"] = places[self.sample["inverse"]]
-        self._columns = {key: array.take(kept, axis=-1, mode="clip") for key, array in self._columns.items()}
+        self._columns = {
+            key: array.take(kept, axis=-1, mode="clip") for key, array in self._columns.items()
+        }
         self._kept = kept if self._kept is None else self._kept.take(kept, mode="clip")
         self.count = len(kept)
 
@@ -181,5 +190,8 @@ def vertex_keys(sample: AnySample) -> list[str]:
     return [
         key
         for key, value in sample.items()
-        if isinstance(value, np.ndarray) and value.ndim and len(value) == count and key not in _OTHER_KEYS
+        if isinstance(value, np.ndarray)
+        and value.ndim
+        and len(value) == count
+        and key not in _OTHER_KEYS
     ]

@@ -35,7 +35,11 @@ Range: TypeAlias = tuple[float, float]
 
 # `ClipGaussianJitter` cuts the noise at so many standard deviations: 95 % of it lies within.
 _CLIP_QUANTILE = 1.96
-_PLANES = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}  # a rotation about the axis turns the first towards the second
+_PLANES = {
+    "x": (1, 2),
+    "y": (2, 0),
+    "z": (0, 1),
+}  # a rotation about the axis turns the first towards the second
 _MAX_NOISE_CELLS = 50_000_000
 
 
@@ -155,7 +159,9 @@ class Scale(
         factors = generator.uniform(self.smallest, self.largest, count)
         _by_axis(np.multiply, draft.move(), factors)
         if self.anisotropic and "normals" in draft.sample:
-            draft.later("normals", lambda columns: _make_unit(_by_axis(np.divide, columns, factors)))
+            draft.later(
+                "normals", lambda columns: _make_unit(_by_axis(np.divide, columns, factors))
+            )
         return {"factors": factors}
 
 
@@ -300,9 +306,13 @@ def _make_unit(columns: Columns) -> Columns:
     return columns
 
 
-def _interpolated_noise(columns: NDArray[Any], granularity: float, generator: Generator) -> NDArray[np.float32]:
+def _interpolated_noise(
+    columns: NDArray[Any], granularity: float, generator: Generator
+) -> NDArray[np.float32]:
     """Smoothed noise at each point, (3, V) like the points; see `ElasticDistortion`."""
-    places = ((columns - columns.min(axis=1, keepdims=True)) / np.float32(granularity)).astype(np.float32)
+    places = ((columns - columns.min(axis=1, keepdims=True)) / np.float32(granularity)).astype(
+        np.float32
+    )
     extent = np.floor(places.max(axis=1)) + 3  # one cell more on each side
     if not extent.prod() <= _MAX_NOISE_CELLS:
         cells = " x ".join(f"{number:g}" for number in extent)
@@ -329,5 +339,7 @@ def _interpolated_noise(columns: NDArray[Any], granularity: float, generator: Ge
         both = (1 - upper, upper)
         for x, y, z in product((0, 1), repeat=3):
             neighbour = lowest[part] + ((x * shape[1] + y) * shape[2] + z)
-            result[:, part] += both[x][0] * both[y][1] * both[z][2] * corners.take(neighbour, axis=1)
+            result[:, part] += (
+                both[x][0] * both[y][1] * both[z][2] * corners.take(neighbour, axis=1)
+            )
     return result

@@ -10,7 +10,9 @@ _ORIGIN = (0.0, 0.0, 0.0)
 _OCTFORMER_PAIRS = ((0.512, 1.024), (1.024, 2.048), (2.048, 4.096), (4.096, 8.192))
 
 
-def pointcept(*, grid_size: float = 0.02, point_max: int = 102_400, shuffle: bool = False) -> Compose:
+def pointcept(
+    *, grid_size: float = 0.02, point_max: int = 102_400, shuffle: bool = False
+) -> Compose:
     """Make the training pipeline of Pointcept for semantic segmentation of ScanNet and ScanNet200.
 
     As configs/scannet/semseg-pt-v3m1-0-base.py (PTv3) has it. For SpUNet

@@ -53,7 +53,10 @@ class Camera:
         """Unit vectors to the right, up, and towards the camera, as rows, float32 (3, 3)."""
         azimuth, elevation = math.radians(self.azimuth), math.radians(self.elevation)
         right = (-math.sin(azimuth), math.cos(azimuth), 0.0)
-        back = (*(math.cos(elevation) * part for part in (math.cos(azimuth), math.sin(azimuth))), math.sin(elevation))
+        back = (
+            *(math.cos(elevation) * part for part in (math.cos(azimuth), math.sin(azimuth))),
+            math.sin(elevation),
+        )
         return np.array([right, np.cross(back, right), back], np.float32)
 
     def project(self, points: NDArray[np.float32], width: int, height: int) -> Projected:
@@ -75,7 +78,9 @@ class Camera:
                 for slope, sideways in zip(slopes, seen[:2], strict=True)
             ]
         )
-        distance = max(float((extremes.sum(axis=1) / 2 / slopes).max()), float(seen[2].max()) + 2 * NEAR)
+        distance = max(
+            float((extremes.sum(axis=1) / 2 / slopes).max()), float(seen[2].max()) + 2 * NEAR
+        )
         position = np.array([*(extremes @ [0.5, -0.5]), distance], np.float32)
         nearness = 1 / np.maximum(position[2] - seen[2], np.float32(NEAR))
         scale = np.float32(focal) * nearness

@@ -35,24 +35,39 @@ class AxisScale:
     is_log: bool = False
 
     @classmethod
-    def over(cls, values: Iterable[float], pixels: int, *, is_log: bool = False, least: float = 1e-6) -> AxisScale:
+    def over(
+        cls, values: Iterable[float], pixels: int, *, is_log: bool = False, least: float = 1e-6
+    ) -> AxisScale:
         """A scale that holds all values; they are positive if it is logarithmic. No step is smaller than `least`."""
         low, high = min(values := [*values]), max(values)
         if is_log:
             powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 2)
             return cls([10.0**power for power in powers], pixels, is_log)
         power = 10.0 ** math.floor(math.log10(max((high - low) / 4, least)))
-        step = max(power * factor for factor in (1, 2, 5) if factor == 1 or power * factor * 4 <= high - low)
-        return cls([step * index for index in range(math.floor(low / step), math.floor(high / step) + 2)], pixels)
+        step = max(
+            power * factor
+            for factor in (1, 2, 5)
+            if factor == 1 or power * factor * 4 <= high - low
+        )
+        return cls(
+            [step * index for index in range(math.floor(low / step), math.floor(high / step) + 2)],
+            pixels,
+        )
 
     def __call__(self, value: float) -> float:
         """Where a number is; the nearer end for what is outside."""
         low, high = self.ticks[0], self.ticks[-1]
-        share = math.log(max(value, low) / low, high / low) if self.is_log else (value - low) / (high - low)
+        share = (
+            math.log(max(value, low) / low, high / low)
+            if self.is_log
+            else (value - low) / (high - low)
+        )
         return round(self.pixels * min(1, max(0, share)), 1)
 
 
-def draw_bars(rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], unit: str, largest: int) -> Element:
+def draw_bars(
+    rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], unit: str, largest: int
+) -> Element:
     """Draw horizontal bars on a logarithmic axis: a row for each name, in it a bar for each series.
 
     Args:
@@ -71,16 +86,27 @@ def draw_bars(rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], 
         parts.append(element("line", x1=scale(tick), x2=scale(tick), y2=height, class_="rule"))
         parts.append(_text(shorten(tick), scale(tick), height + 13))
     for row, (name, counts) in enumerate(rows):
-        parts.append(_text(name if len(name) <= 19 else f"{name[:18]}…", -5, row * _ROW + 11, "end", name))
+        parts.append(
+            _text(name if len(name) <= 19 else f"{name[:18]}…", -5, row * _ROW + 11, "end", name)
+        )
         for index, (count, label) in enumerate(zip(counts, series, strict=True)):
             words, width = f"{name}, {label}: {count:,} {unit}", scale(count) if count else 0.0
-            parts.append(_bar(0, row * _ROW + 1.5 + index * thick, width, thick - 0.5, SERIES[index], words))
+            parts.append(
+                _bar(0, row * _ROW + 1.5 + index * thick, width, thick - 0.5, SERIES[index], words)
+            )
     return _picture(
-        f"{unit} of {len(rows):,} classes", -_NAME_WIDTH, 0, _NAME_WIDTH + _BAR_WIDTH + 24, height + 34, parts
+        f"{unit} of {len(rows):,} classes",
+        -_NAME_WIDTH,
+        0,
+        _NAME_WIDTH + _BAR_WIDTH + 24,
+        height + 34,
+        parts,
     )
 
 
-def draw_histogram(values: Sequence[float], axis: str, *, is_log: bool = False, shown: Sequence[float] = ()) -> Element:
+def draw_histogram(
+    values: Sequence[float], axis: str, *, is_log: bool = False, shown: Sequence[float] = ()
+) -> Element:
     """Draw how many scenes have which value.
 
     Args:
@@ -103,9 +129,18 @@ def draw_histogram(values: Sequence[float], axis: str, *, is_log: bool = False, 
     parts += [_text(shorten(tick), across(tick), 16) for tick in across.ticks]
     for (low, high), count in zip(pairwise(edges.tolist()), counts, strict=True):
         words = f"{shorten(low)} to {shorten(high)}: scenes: {count:,}"
-        parts.append(_bar(across(low) + 0.5, up(count), across(high) - across(low) - 1, -up(count), "a", words))
+        parts.append(
+            _bar(
+                across(low) + 0.5, up(count), across(high) - across(low) - 1, -up(count), "a", words
+            )
+        )
     return _picture(
-        f"{axis}: {len(values):,} scenes", -_LEFT, -_HEIGHT - 8, _LEFT + _WIDTH + 16, _HEIGHT + _BOTTOM + 8, parts
+        f"{axis}: {len(values):,} scenes",
+        -_LEFT,
+        -_HEIGHT - 8,
+        _LEFT + _WIDTH + 16,
+        _HEIGHT + _BOTTOM + 8,
+        parts,
     )
 
 
@@ -124,8 +159,13 @@ def draw_confusion(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
         element("rect", x=-_MARGIN, y=-_MARGIN, width="100%", height="100%", fill="white"),
         element("rect", width=width, height=height, fill="none", stroke="gray"),
         _turned_text("prediction", f"translate({width / 2} {_CELL - _MARGIN})", "middle"),
-        _turned_text("ground truth", f"translate({_CELL - _MARGIN} {height / 2}) rotate(-90)", "middle"),
-        *(_turned_text(name, f"translate(-6 {row * _CELL + 11})", "end") for row, name in enumerate(names)),
+        _turned_text(
+            "ground truth", f"translate({_CELL - _MARGIN} {height / 2}) rotate(-90)", "middle"
+        ),
+        *(
+            _turned_text(name, f"translate(-6 {row * _CELL + 11})", "end")
+            for row, name in enumerate(names)
+        ),
         *(
             _turned_text(name, f"translate({column * _CELL + 11} -6) rotate(-90)")
             for column, name in enumerate(columns)
@@ -136,7 +176,13 @@ def draw_confusion(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
         words = f"{names[row]} as {columns[column]}: {count / total:.1%} ({count:,} vertices)"
         place = {"x": column * _CELL, "y": row * _CELL, "width": _CELL, "height": _CELL}
         parts.append(
-            element("rect", element("title", words), **place, fill="#08519c", fill_opacity=f"{count / total:.3f}")
+            element(
+                "rect",
+                element("title", words),
+                **place,
+                fill="#08519c",
+                fill_opacity=f"{count / total:.3f}",
+            )
         )
     box = f"{-_MARGIN} {-_MARGIN} {width + _MARGIN + _CELL} {height + _MARGIN + _CELL}"
     return to_svg(element("svg", parts, viewBox=box, font_family="sans-serif", font_size=11))
@@ -150,17 +196,25 @@ def shorten(value: float) -> str:
     return f"{round(value, 6):.3g}"
 
 
-def _picture(label: str, x: float, y: float, width: float, height: float, parts: Sequence[Element]) -> Element:
+def _picture(
+    label: str, x: float, y: float, width: float, height: float, parts: Sequence[Element]
+) -> Element:
     box = f"{x} {y} {width} {height}"
-    return element("svg", parts, viewBox=box, width=width, height=height, role="img", aria_label=label)
+    return element(
+        "svg", parts, viewBox=box, width=width, height=height, role="img", aria_label=label
+    )
 
 
 def _bar(x: float, y: float, width: float, height: float, series: str, words: str) -> Element:
-    return element("rect", element("title", words), x=x, y=y, width=width, height=height, class_=series)
+    return element(
+        "rect", element("title", words), x=x, y=y, width=width, height=height, class_=series
+    )
 
 
 def _text(words: str, x: float, y: float, anchor: str = "middle", title: str = "") -> Element:
-    return element("text", words, [element("title", title)] if title else (), x=x, y=y, text_anchor=anchor)
+    return element(
+        "text", words, [element("title", title)] if title else (), x=x, y=y, text_anchor=anchor
+    )
 
 
 def _turned_text(words: str, transform: str, anchor: str = "start") -> Element:

@@ -23,7 +23,16 @@ from scannet_prep.release.scene import Split
 UNLABELED = "unlabeled"
 UNLABELED_COLOR = (100, 100, 100)
 RIGHT_COLOR, WRONG_COLOR = (60, 160, 75), (215, 40, 40)
-COLORINGS = ("rgb", "scannet20", "scannet200", "instances", "segments", "normals", "prediction", "error")
+COLORINGS = (
+    "rgb",
+    "scannet20",
+    "scannet200",
+    "instances",
+    "segments",
+    "normals",
+    "prediction",
+    "error",
+)
 """Names of all colourings, in the order in which they are offered."""
 
 Color = tuple[int, int, int]
@@ -116,7 +125,9 @@ class ViewedScene:
         return self.colorings[name]
 
 
-def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None, only: str | None = None) -> ViewedScene:
+def view_scene(
+    scene: ProcessedScene, *, prediction: Prediction | None = None, only: str | None = None
+) -> ViewedScene:
     """Give a processed scene all the colours that it can have.
 
     Args:
@@ -138,7 +149,9 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None, o
         makers |= {
             "scannet20": lambda: color_labels(truth_of(SCANNET20), SCANNET20),
             "scannet200": lambda: color_labels(truth_of(SCANNET200), SCANNET200),
-            "instances": lambda: color_instances(scene.instances, meta.groups, meta.options.label_set),
+            "instances": lambda: color_instances(
+                scene.instances, meta.groups, meta.options.label_set
+            ),
         }
     if (segments := scene.segments) is not None:
         makers["segments"] = lambda: color_segments(segments)
@@ -164,12 +177,21 @@ def color_labels(train_ids: NDArray[np.integer[Any]], label_set: LabelSet) -> Co
 
 
 def color_instances(
-    instances: NDArray[np.integer[Any]], groups: Sequence[AnnotatedGroup] = (), label_set: LabelSet = SCANNET20
+    instances: NDArray[np.integer[Any]],
+    groups: Sequence[AnnotatedGroup] = (),
+    label_set: LabelSet = SCANNET20,
 ) -> Coloring:
     """Colour vertices by instance, negative for none; groups have the names of their classes."""
     names = {group.id: _name_group(group, label_set) for group in groups}
     raw = {group.id: group.raw_category for group in groups}
-    return _categorize("instances", "instances", instances, lambda item: names.get(item, f"instance {item}"), None, raw)
+    return _categorize(
+        "instances",
+        "instances",
+        instances,
+        lambda item: names.get(item, f"instance {item}"),
+        None,
+        raw,
+    )
 
 
 def color_segments(segments: NDArray[np.integer[Any]]) -> Coloring:
@@ -196,7 +218,9 @@ def color_prediction(prediction: Prediction) -> Coloring:
         f"{label_set.name_of(train_id)} {number} ({score:.2f})"
         for number, (train_id, score) in enumerate(zip(classes, scores, strict=True))
     ]
-    return _categorize("prediction", "predicted instances", _find_top_masks(found), names.__getitem__)
+    return _categorize(
+        "prediction", "predicted instances", _find_top_masks(found), names.__getitem__
+    )
 
 
 def color_error(prediction: Prediction, truth: NDArray[np.int64]) -> Coloring:
@@ -212,7 +236,9 @@ def color_error(prediction: Prediction, truth: NDArray[np.int64]) -> Coloring:
     label_set, found = prediction.label_set, prediction.found
     if isinstance(found, InstancePrediction):
         found = np.append(np.asarray(found.labels, np.int64), -1)[_find_top_masks(found)]
-        without_instances = [item.train_id for item in label_set.classes if item.name in NO_INSTANCES]
+        without_instances = [
+            item.train_id for item in label_set.classes if item.name in NO_INSTANCES
+        ]
         truth = np.where(np.isin(truth, without_instances), -1, truth)
     verdicts = np.where(truth < 0, -1, truth != found)
     names, colors = ["right", "wrong"], np.array([RIGHT_COLOR, WRONG_COLOR], np.uint8)
@@ -227,10 +253,14 @@ def color_numbers(numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
     return table[np.where(numbers < 0, -1, numbers % count)]
 
 
-def _color_classes(name: str, title: str, train_ids: NDArray[np.integer[Any]], label_set: LabelSet) -> Coloring:
+def _color_classes(
+    name: str, title: str, train_ids: NDArray[np.integer[Any]], label_set: LabelSet
+) -> Coloring:
     is_class = (train_ids >= 0) & (train_ids < len(label_set))
     colors = np.array(label_set.colors, np.uint8)
-    return _categorize(name, title, np.where(is_class, train_ids, -1), label_set.names.__getitem__, colors)
+    return _categorize(
+        name, title, np.where(is_class, train_ids, -1), label_set.names.__getitem__, colors
+    )
 
 
 def _categorize(
@@ -259,7 +289,10 @@ def _categorize(
     found[values < 0] = UNLABELED_COLOR
     names = [UNLABELED if value < 0 else name_of(value) for value in values.tolist()]
     raw = [(raw_categories or {}).get(value, "") for value in values.tolist()]
-    categories = (Category(*item) for item in zip(names, map(tuple, found.tolist()), counts.tolist(), raw, strict=True))
+    categories = (
+        Category(*item)
+        for item in zip(names, map(tuple, found.tolist()), counts.tolist(), raw, strict=True)
+    )
     kind = np.uint16 if len(order) <= 1 << 16 else np.uint32
     places = np.argsort(order).astype(kind)[indices.reshape(-1)]
     return Coloring(name, title, found[places], tuple(categories), places)
@@ -267,7 +300,10 @@ def _categorize(
 
 def _find_top_masks(prediction: InstancePrediction) -> NDArray[np.int64]:
     """The most confident mask of each vertex, of equal ones the first; -1 where there is none."""
-    masks, order = np.asarray(prediction.masks, np.bool_), np.argsort(-np.asarray(prediction.scores), kind="stable")
+    masks, order = (
+        np.asarray(prediction.masks, np.bool_),
+        np.argsort(-np.asarray(prediction.scores), kind="stable"),
+    )
     top = np.full(masks.shape[1], -1, np.int64)
     for number in order[::-1].tolist():
         top[masks[number]] = number

@@ -17,9 +17,17 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
         children: Elements, texts, or several of them.
         attributes: `_` stands for `-`, one at the end is left out (`class_`), and so are attributes that are None.
     """
-    names = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
+    names = {
+        name.rstrip("_").replace("_", "-"): value
+        for name, value in attributes.items()
+        if value is not None
+    }
     made = Element(
-        tag, {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in names.items()}
+        tag,
+        {
+            name: f"{value:.6g}" if isinstance(value, float) else str(value)
+            for name, value in names.items()
+        },
     )
     for child in children:
         for item in [child] if isinstance(child, str | Element) else child:

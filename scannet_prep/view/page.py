@@ -53,16 +53,22 @@ def make_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str = "")
     described, blocks = list[dict[str, Any]](), list[str]()
     for scene in scenes:
         described.append(_describe_scene(scene, blocks))
-    title = described[0]["name"] + (f" and {len(described) - 1:,} more" if len(described) > 1 else "")
+    title = described[0]["name"] + (
+        f" and {len(described) - 1:,} more" if len(described) > 1 else ""
+    )
     data = {"title": title, "color": color, "home": home, **_describe_view(), "scenes": described}
     script = "\n".join(read_asset(f"{name}.js") for name in _SCRIPTS)
     style = read_asset("page.css")
     policy = f"default-src 'none'; script-src {hash_source(script)}; style-src {hash_source(style)}; img-src data:; "
     policy += "base-uri 'none'; form-action 'none'"
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # so that no name can end the element
+    text = json.dumps(data, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )  # so that no name can end the element
     embedded = "\n".join([f'<script type="application/json" id="data">{text}</script>', *blocks])
     page = Template(read_asset("page.html"))
-    return page.substitute(policy=policy, title=escape(title), style=style, script=script, data=embedded).encode()
+    return page.substitute(
+        policy=policy, title=escape(title), style=style, script=script, data=embedded
+    ).encode()
 
 
 def _describe_view() -> dict[str, Any]:
@@ -77,7 +83,9 @@ def _describe_view() -> dict[str, Any]:
             "near": NEAR,
         },
         "light": {"direction": LIGHT.tolist(), "ambient": AMBIENT},
-        "backgrounds": {name: [part / 255 for part in color] for name, (color, _) in BACKGROUNDS.items()},
+        "backgrounds": {
+            name: [part / 255 for part in color] for name, (color, _) in BACKGROUNDS.items()
+        },
     }
 
 
@@ -107,18 +115,29 @@ def _describe_scene(scene: ViewedScene, blocks: list[str]) -> dict[str, Any]:
     }
 
 
-def _describe_coloring(coloring: Coloring, order: NDArray[np.int64], blocks: list[str]) -> dict[str, Any]:
+def _describe_coloring(
+    coloring: Coloring, order: NDArray[np.int64], blocks: list[str]
+) -> dict[str, Any]:
     values: NDArray[np.unsignedinteger[Any]] = coloring.colors
     indices, categories = coloring.indices, list[dict[str, Any]]()
     if indices is not None:
         values = indices.astype(np.uint8) if len(coloring.categories) <= 1 << 8 else indices
         categories = [
-            {"name": item.name, "color": "#{:02x}{:02x}{:02x}".format(*item.color), "count": item.count}
+            {
+                "name": item.name,
+                "color": "#{:02x}{:02x}{:02x}".format(*item.color),
+                "count": item.count,
+            }
             | ({"raw": item.raw_category} if item.raw_category else {})
             for item in coloring.categories
         ]
     array = _add_block(values[order], blocks)
-    return {"name": coloring.name, "title": coloring.title, "values": array, "categories": categories}
+    return {
+        "name": coloring.name,
+        "title": coloring.title,
+        "values": array,
+        "categories": categories,
+    }
 
 
 def _z_order(grid: NDArray[np.uint16]) -> NDArray[np.int64]:
@@ -135,7 +154,9 @@ def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[n
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     corners = places[faces]
-    turns = (corners.argmin(axis=1)[:, np.newaxis] + np.arange(3)) % 3  # the side that is seen stays the same
+    turns = (
+        corners.argmin(axis=1)[:, np.newaxis] + np.arange(3)
+    ) % 3  # the side that is seen stays the same
     corners = np.take_along_axis(corners, turns, axis=1)
     corners = corners[np.lexsort(corners.T[::-1])]
     corners[:, 1:] -= corners[:, :1]
@@ -145,10 +166,16 @@ def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[n
 def _add_block(array: NDArray[np.unsignedinteger[Any]], blocks: list[str]) -> dict[str, Any]:
     """Encode an array, (rows,) or (rows, columns); `data.js` decodes it."""
     columns = np.ascontiguousarray(array.reshape(len(array), -1).T)
-    differences = np.diff(columns, axis=1, prepend=columns.dtype.type(0))  # of unsigned numbers: they wrap
+    differences = np.diff(
+        columns, axis=1, prepend=columns.dtype.type(0)
+    )  # of unsigned numbers: they wrap
     item_bytes = columns.dtype.itemsize
-    planes = differences.astype(f"<u{item_bytes}").view(np.uint8).reshape(*columns.shape, item_bytes)
-    packed = deflate.deflate_compress(np.ascontiguousarray(planes.transpose(0, 2, 1)).data, _DEFLATE_LEVEL)
+    planes = (
+        differences.astype(f"<u{item_bytes}").view(np.uint8).reshape(*columns.shape, item_bytes)
+    )
+    packed = deflate.deflate_compress(
+        np.ascontiguousarray(planes.transpose(0, 2, 1)).data, _DEFLATE_LEVEL
+    )
     name = f"block-{len(blocks)}"
     text = base64.b64encode(packed).decode()
     blocks.append(f'<script type="application/octet-stream" id="{name}">{text}</script>')
@@ -162,4 +189,6 @@ def hash_source(text: str) -> str:
 
 def read_asset(name: str) -> str:
     """One of the files that pages are made of."""
-    return resources.files("scannet_prep").joinpath(f"assets/page/{name}").read_text(encoding="utf-8")
+    return (
+        resources.files("scannet_prep").joinpath(f"assets/page/{name}").read_text(encoding="utf-8")
+    )

@@ -28,7 +28,8 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = (b"IHDR", header), (b"IDAT", deflate.zlib_compress(rows.data, 6)), (b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
     )
 
 
@@ -37,11 +38,15 @@ def measure_text(text: str) -> int:
     return 6 * len(text)
 
 
-def draw_text(image: NDArray[np.uint8], x: int, y: int, text: str, color: tuple[int, int, int], scale: int = 1) -> None:
+def draw_text(
+    image: NDArray[np.uint8], x: int, y: int, text: str, color: tuple[int, int, int], scale: int = 1
+) -> None:
     """Draw a line of text whose top left is at (x, y); what is not ASCII is shown as `?`."""
     font = _read_font()
     columns = b"".join(font.get(letter, font["?"]) + b"\0" for letter in text)
-    bits = np.unpackbits(np.frombuffer(columns, np.uint8)[None], axis=0, bitorder="little").astype(np.bool_)
+    bits = np.unpackbits(np.frombuffer(columns, np.uint8)[None], axis=0, bitorder="little").astype(
+        np.bool_
+    )
     glyphs = bits.repeat(scale, axis=0).repeat(scale, axis=1)
     part = image[y : y + glyphs.shape[0], x : x + glyphs.shape[1]]
     part[glyphs[: part.shape[0], : part.shape[1]]] = color

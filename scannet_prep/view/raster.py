@@ -52,7 +52,9 @@ class Seen:
         return np.asarray(np.einsum("vp,vp...->p...", self.weights, values[self.vertices]))
 
 
-def draw_points(points: Projected, shown: NDArray[np.bool_], spacing: float, width: int, height: int) -> Seen:
+def draw_points(
+    points: Projected, shown: NDArray[np.bool_], spacing: float, width: int, height: int
+) -> Seen:
     """Draw vertices as squares, large enough that those `spacing` metres apart leave no hole.
 
     Args:
@@ -73,9 +75,16 @@ def draw_points(points: Projected, shown: NDArray[np.bool_], spacing: float, wid
     for side in np.unique(sides[shown]).tolist():
         chosen = np.flatnonzero(shown & (sides == side))
         left, top = (axis[chosen].astype(np.intp) + (border - (side - 1) // 2) for axis in (x, y))
-        columns, repeated = (left[:, np.newaxis] + np.arange(side)).reshape(-1), keys[chosen].repeat(side)
+        columns, repeated = (
+            (left[:, np.newaxis] + np.arange(side)).reshape(-1),
+            keys[chosen].repeat(side),
+        )
         for down in range(side):
-            np.maximum.at(pixels.reshape(-1), ((top + down) * pixels.shape[1]).repeat(side) + columns, repeated)
+            np.maximum.at(
+                pixels.reshape(-1),
+                ((top + down) * pixels.shape[1]).repeat(side) + columns,
+                repeated,
+            )
     places, vertices = _read_keys(pixels[border:-border, border:-border])
     return Seen(places, vertices[None], np.ones((1, len(places)), np.float32))
 
@@ -89,19 +98,27 @@ def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, heig
         width: Of the picture, in pixels.
         height: Of the picture, in pixels.
     """
-    corners = np.ascontiguousarray(faces.T)  # rows that lie together: sums and minima over them are fast
+    corners = np.ascontiguousarray(
+        faces.T
+    )  # rows that lie together: sums and minima over them are fast
     x, y = points.x.take(corners), points.y.take(corners)
     areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
     front = np.flatnonzero(areas > _MIN_AREA)
     x, y, areas = (array.take(front, axis=-1) for array in (x, y, areas))
     left, top = np.ceil(x.min(axis=0)).clip(0), np.ceil(y.min(axis=0)).clip(0)
-    right, bottom = np.floor(x.max(axis=0)).clip(None, width - 1), np.floor(y.max(axis=0)).clip(None, height - 1)
+    right, bottom = (
+        np.floor(x.max(axis=0)).clip(None, width - 1),
+        np.floor(y.max(axis=0)).clip(None, height - 1),
+    )
     drawn = np.flatnonzero((right >= left) & (bottom >= top))
     x, y, areas = (array.take(drawn, axis=-1) for array in (x, y, areas))
     corners = corners.take(front.take(drawn), axis=1)
     nearness = points.nearness.take(corners)
     left, top, right, bottom = (edge[drawn].astype(np.intp) for edge in (left, top, right, bottom))
-    across, counts = right - left + 1, (right - left + 1) * (bottom - top + 1)  # of the box of each triangle
+    across, counts = (
+        right - left + 1,
+        (right - left + 1) * (bottom - top + 1),
+    )  # of the box of each triangle
     ends, shares = np.cumsum(counts), nearness / areas
     starts, total = ends - counts, int(counts.sum())
     pixels = np.zeros(height * width, np.uint64)
@@ -119,7 +136,9 @@ def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, heig
         np.maximum.at(pixels, places, _make_keys(near, which))
     places, found = _read_keys(pixels)
     corners = corners.take(found, axis=1)
-    weights = _weigh(x.take(found, axis=1), y.take(found, axis=1), *np.divmod(places, width)).clip(0)
+    weights = _weigh(x.take(found, axis=1), y.take(found, axis=1), *np.divmod(places, width)).clip(
+        0
+    )
     weights *= nearness.take(found, axis=1)  # as perspective has it
     return Seen(places, corners, weights / weights.sum(axis=0))
 
@@ -142,17 +161,24 @@ def _weigh(
 ) -> NDArray[np.float32]:
     """Twice the areas between each edge of triangles (3, N) and a pixel, by the opposite corner; positive inside."""
     x, y = x - column.astype(np.float32), y - row.astype(np.float32)
-    return np.stack([_cross(x[first], y[first], x[last], y[last]) for first, last in ((1, 2), (2, 0), (0, 1))])
+    return np.stack(
+        [_cross(x[first], y[first], x[last], y[last]) for first, last in ((1, 2), (2, 0), (0, 1))]
+    )
 
 
 def _cross(
-    x: NDArray[np.float32], y: NDArray[np.float32], other_x: NDArray[np.float32], other_y: NDArray[np.float32]
+    x: NDArray[np.float32],
+    y: NDArray[np.float32],
+    other_x: NDArray[np.float32],
+    other_y: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Positive where a turn from the one to the other is counter-clockwise in a picture, whose y points down."""
     return other_x * y - x * other_y
 
 
-def _make_keys(nearness: NDArray[np.float32], numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
+def _make_keys(
+    nearness: NDArray[np.float32], numbers: NDArray[np.integer[Any]]
+) -> NDArray[np.uint64]:
     return (nearness.view(np.uint32).astype(np.uint64) << np.uint64(32)) | numbers.astype(np.uint64)
 
 

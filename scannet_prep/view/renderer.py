@@ -55,7 +55,9 @@ class PictureOptions:
             raise UsageError(problem, f"at least 16 x 16, and at most {MAX_PIXELS:,} pixels")
 
 
-def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None = None) -> NDArray[np.uint8]:
+def render_scene(
+    scene: ViewedScene, color: str, options: PictureOptions | None = None
+) -> NDArray[np.uint8]:
     """Draw a scene: triangles where it has faces, else points.
 
     Surfaces are drawn as they were seen when the room was scanned, and not from behind: one looks into a room through
@@ -75,7 +77,9 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
     """
     options, coloring = options or PictureOptions(), scene.coloring(color)
     background, ink = BACKGROUNDS["light"]
-    row = np.tile(np.array(background, np.uint8), options.width)  # much faster than np.full, pixel by pixel
+    row = np.tile(
+        np.array(background, np.uint8), options.width
+    )  # much faster than np.full, pixel by pixel
     image = np.tile(row, options.height).reshape(options.height, options.width, 3)
     legend_width = _draw_legend(image, coloring, ink) if options.has_legend else 0
     width, points = options.width - legend_width, scene.points
@@ -84,19 +88,29 @@ def render_scene(scene: ViewedScene, color: str, options: PictureOptions | None 
         seen = draw_triangles(projected, scene.faces, width, options.height)
     else:
         shown = np.ones(len(points), np.bool_)
-        if scene.normals is not None:  # only what is seen from the side that its normal points to, or has none
+        if (
+            scene.normals is not None
+        ):  # only what is seen from the side that its normal points to, or has none
             toward_camera = projected.position - points
             shown = np.einsum("ij,ij->i", toward_camera, scene.normals.astype(np.float32)) >= 0
         seen = draw_points(projected, shown, estimate_spacing(points), width, options.height)
-    found = coloring.colors.take(seen.nearest, axis=0) if coloring.categories else seen.blend(coloring.colors) + 0.5
+    found = (
+        coloring.colors.take(seen.nearest, axis=0)
+        if coloring.categories
+        else seen.blend(coloring.colors) + 0.5
+    )
     if coloring.categories and scene.normals is not None:
-        light = np.rint(seen.blend(_light(scene.normals, options.camera)) * _LIGHT_STEPS) / _LIGHT_STEPS
+        light = (
+            np.rint(seen.blend(_light(scene.normals, options.camera)) * _LIGHT_STEPS) / _LIGHT_STEPS
+        )
         found = (found * light[:, np.newaxis]).astype(np.uint8)
     image.reshape(-1, 3)[seen.pixels + seen.pixels // width * legend_width] = found
     if options.has_legend:
         scale = _scale(image)
         for number, text in enumerate((scene.scene_id, coloring.title)):
-            draw_text(image, _MARGIN * scale, (_MARGIN + number * LINE_HEIGHT) * scale, text, ink, scale)
+            draw_text(
+                image, _MARGIN * scale, (_MARGIN + number * LINE_HEIGHT) * scale, text, ink, scale
+            )
     return image
 
 
@@ -120,11 +134,16 @@ def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> in
     line, margin = LINE_HEIGHT * scale, _MARGIN * scale
     room = max(1, (image.shape[0] - 2 * margin) // line)
     shown = categories if len(categories) <= room else categories[: room - 1]
-    names = [item.name if len(item.name) <= _MAX_LETTERS else f"{item.name[: _MAX_LETTERS - 3]}..." for item in shown]
+    names = [
+        item.name if len(item.name) <= _MAX_LETTERS else f"{item.name[: _MAX_LETTERS - 3]}..."
+        for item in shown
+    ]
     shares = [f"{item.count / len(coloring.colors):.1%}" for item in shown]
     if len(shown) < len(categories):
         names, shares = [*names, f"and {len(categories) - len(shown):,} more"], [*shares, ""]
-    widths = [max((measure_text(text) * scale for text in texts), default=0) for texts in (names, shares)]
+    widths = [
+        max((measure_text(text) * scale for text in texts), default=0) for texts in (names, shares)
+    ]
     width: int = sum(widths) + 3 * margin + line if names else 0
     if not names or width > image.shape[1] // 2:
         return 0

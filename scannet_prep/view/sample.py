@@ -87,13 +87,17 @@ def describe_sample(sample: Mapping[str, Any]) -> str:
     if picture is None:
         return text
     name = html.escape(str(sample.get("scene_id", "sample")))
-    return f'{text}<img alt="{name}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+    return (
+        f'{text}<img alt="{name}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+    )
 
 
 def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | None) -> ViewedScene:
     """Make what is shown of a sample, with one colouring."""
     if color not in _ARRAYS:
-        raise UsageError(f"a sample cannot be coloured by {color!r}", f"it can be by: {', '.join(_ARRAYS)}")
+        raise UsageError(
+            f"a sample cannot be coloured by {color!r}", f"it can be by: {', '.join(_ARRAYS)}"
+        )
     points = _read_array(sample, "points", "f", (3,))
     key, kinds, columns, make = _ARRAYS[color]
     values = _read_array(sample, key, kinds, columns, len(points))
@@ -105,7 +109,9 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
             f"leave out labels=..., or read the sample with ScanNet(..., labels={label_set.name.upper()})",
         )
     if known is None and color == "labels":
-        raise UsageError("it is not known which label set the labels are of", "render(..., labels=SCANNET20)")
+        raise UsageError(
+            "it is not known which label set the labels are of", "render(..., labels=SCANNET20)"
+        )
     has_normals, has_faces = "normals" in sample, "faces" in sample
     normals = _read_array(sample, "normals", "f", (3,), length=len(points)) if has_normals else None
     faces = _read_array(sample, "faces", "iu", (3,)) if has_faces else None
@@ -115,14 +121,22 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
         if array is not None and not np.isfinite(array).all():
             raise UsageError(f"{name}: not all are finite", "draw the sample before it is changed")
     if faces is not None and faces.size and not 0 <= faces.min() <= faces.max() < len(points):
-        problem = f"faces: refer to vertices {faces.min()}..{faces.max()}, but there are {len(points):,}"
+        problem = (
+            f"faces: refer to vertices {faces.min()}..{faces.max()}, but there are {len(points):,}"
+        )
         raise UsageError(problem, "leave out the faces")
     coloring, name = make(values, known or SCANNET20), str(sample.get("scene_id", ""))
-    return ViewedScene(name, "", "", points.astype(np.float32, copy=False), normals, faces, {color: coloring})
+    return ViewedScene(
+        name, "", "", points.astype(np.float32, copy=False), normals, faces, {color: coloring}
+    )
 
 
 def _read_array(
-    sample: Mapping[str, Any], key: str, kinds: str, columns: tuple[int, ...], length: int | None = None
+    sample: Mapping[str, Any],
+    key: str,
+    kinds: str,
+    columns: tuple[int, ...],
+    length: int | None = None,
 ) -> NDArray[Any]:
     """Take an array, or a tensor, of a sample and check type and shape.
 
@@ -137,7 +151,9 @@ def _read_array(
         raise UsageError(f"the sample has no {key!r}", f"it has: {', '.join(map(str, sample))}")
     array = np.asarray(sample[key])
     expected = (length if length is not None else "any number", *columns)
-    has_shape = array.ndim == len(expected) and array.shape[1:] == columns and length in {None, len(array)}
+    has_shape = (
+        array.ndim == len(expected) and array.shape[1:] == columns and length in {None, len(array)}
+    )
     if not has_shape or array.dtype.kind not in kinds or (kinds == "u" and array.dtype != np.uint8):
         wanted = {"u": "uint8", "iu": "integers", "f": "floats"}[kinds]
         shape = f"({', '.join(map(str, expected))}{',' * (not columns)})"

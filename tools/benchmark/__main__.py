@@ -23,13 +23,22 @@ def main() -> None:
     arguments = _parse_arguments()
     with ExitStack() as stack:
         if arguments.without_numba:
-            _hide_numba(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="without-numba-"))))
+            _hide_numba(
+                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="without-numba-")))
+            )
         if arguments.keep is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scannet-prep-bench-")))
+            folder = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="scannet-prep-bench-"))
+            )
         else:
             folder = arguments.keep.absolute()
         settings = Settings(
-            folder, arguments.scenes, arguments.vertices, arguments.repeat, arguments.reference_scenes, arguments.seed
+            folder,
+            arguments.scenes,
+            arguments.vertices,
+            arguments.repeat,
+            arguments.reference_scenes,
+            arguments.seed,
         )
         machine = describe_machine()
         if not arguments.json:
@@ -41,18 +50,38 @@ def main() -> None:
             if not arguments.json:
                 print(f"\n{part.describe(results[name])}", flush=True)
         if arguments.json:
-            print(json.dumps({"machine": machine, "settings": settings.to_json(), **results}, indent=1))
+            print(
+                json.dumps(
+                    {"machine": machine, "settings": settings.to_json(), **results}, indent=1
+                )
+            )
 
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools/bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default")
-    parser.add_argument("--scenes", type=int, default=20, metavar="N", help="number of scenes (default: %(default)s)")
     parser.add_argument(
-        "--vertices", type=int, default=124_000, metavar="N", help="vertices of each (default: %(default)s)"
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default"
     )
     parser.add_argument(
-        "--repeat", type=int, default=5, metavar="N", help="measure so often; the fastest counts (default: %(default)s)"
+        "--scenes",
+        type=int,
+        default=20,
+        metavar="N",
+        help="number of scenes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--vertices",
+        type=int,
+        default=124_000,
+        metavar="N",
+        help="vertices of each (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=5,
+        metavar="N",
+        help="measure so often; the fastest counts (default: %(default)s)",
     )
     parser.add_argument(
         "--reference-scenes",
@@ -61,14 +90,18 @@ def _parse_arguments() -> argparse.Namespace:
         metavar="N",
         help="scenes that the slow reference works on too (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed gives other scenes")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="another seed gives other scenes"
+    )
     parser.add_argument(
         "--keep",
         type=Path,
         metavar="DIR",
         help="keep the scenes there, and use those that are there (default: a temporary folder)",
     )
-    parser.add_argument("--without-numba", action="store_true", help="measure as if numba were not installed")
+    parser.add_argument(
+        "--without-numba", action="store_true", help="measure as if numba were not installed"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
@@ -80,7 +113,9 @@ def _parse_arguments() -> argparse.Namespace:
 
 def _hide_numba(folder: Path) -> None:
     """Make `import numba` fail, in this process and in those that it starts."""
-    (folder / "numba.py").write_text('raise ImportError("hidden by the benchmark")\n', encoding="ascii")
+    (folder / "numba.py").write_text(
+        'raise ImportError("hidden by the benchmark")\n', encoding="ascii"
+    )
     os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     sys.path.insert(0, str(folder))
 

@@ -58,7 +58,9 @@ class _Cost:
 
 def measure(settings: Settings) -> Result:
     """Measure everything."""
-    os.environ["no_proxy"] = "127.0.0.1"  # for both: a proxy could not reach the server, and would be what is measured
+    os.environ["no_proxy"] = (
+        "127.0.0.1"  # for both: a proxy could not reach the server, and would be what is measured
+    )
     small_dir = settings.folder / "release-small"
     seg_dir = settings.folder / "release-seg"
     small = make_scenes(small_dir, _SMALL_SCENE_COUNT, _SMALL_VERTEX_COUNT, settings.seed)
@@ -73,13 +75,19 @@ def measure(settings: Settings) -> Result:
     return {
         "jobs": _JOBS,
         "latency_ms": 1000 * _LATENCY_S,
-        "small": {"vertices": _SMALL_VERTEX_COUNT, "request_and_connection": both, "request": request},
+        "small": {
+            "vertices": _SMALL_VERTEX_COUNT,
+            "request_and_connection": both,
+            "request": request,
+        },
         "rejections": rejections,
         "verification": {"vertices": settings.vertex_count, **verification},
     }
 
 
-def _compare(release_dir: Path, scene_ids: Sequence[str], base_urls: list[str], rounds: int) -> list[Result]:
+def _compare(
+    release_dir: Path, scene_ids: Sequence[str], base_urls: list[str], rounds: int
+) -> list[Result]:
     """Bring the files from each of the servers by `run` and by a sequential loop, in turns."""
     ours: list[list[_Cost]] = [[] for _ in base_urls]
     sequential: list[list[_Cost]] = [[] for _ in base_urls]
@@ -91,7 +99,9 @@ def _compare(release_dir: Path, scene_ids: Sequence[str], base_urls: list[str], 
                     plan = _plan(Path(folder), scene_ids, base_url)
                     start_s, start_cpu_s = time.perf_counter(), time.process_time()
                     bring(plan)
-                    costs.append(_Cost(time.perf_counter() - start_s, time.process_time() - start_cpu_s))
+                    costs.append(
+                        _Cost(time.perf_counter() - start_s, time.process_time() - start_cpu_s)
+                    )
                     file_count, byte_count = len(plan.files), _check_bytes(plan, release_dir)
     return [
         {
@@ -100,7 +110,9 @@ def _compare(release_dir: Path, scene_ids: Sequence[str], base_urls: list[str], 
             "ours": _summarize(mine, file_count, byte_count),
             "urlretrieve": _summarize(theirs, file_count, byte_count),
             "ratio": min(cost.seconds for cost in theirs) / min(cost.seconds for cost in mine),
-            "ratio_of_worst_round": min(slow.seconds / fast.seconds for slow, fast in zip(theirs, mine, strict=True)),
+            "ratio_of_worst_round": min(
+                slow.seconds / fast.seconds for slow, fast in zip(theirs, mine, strict=True)
+            ),
         }
         for mine, theirs in zip(ours, sequential, strict=True)
     ]
@@ -149,7 +161,9 @@ def _summarize(costs: list[_Cost], file_count: int, byte_count: int) -> Result:
 
 def _measure_verification(release_dir: Path, scene_ids: Sequence[str], repeat: int) -> Result:
     """CPU time to check and to digest the files of a scene, from memory, as just after their arrival."""
-    files = [file for file in _plan(release_dir, scene_ids, BASE_URL).files if file.scene_id is not None]
+    files = [
+        file for file in _plan(release_dir, scene_ids, BASE_URL).files if file.scene_id is not None
+    ]
     kinds: dict[str, dict[str, float]] = {}
     for _ in range(repeat):
         for file in files:
@@ -159,12 +173,17 @@ def _measure_verification(release_dir: Path, scene_ids: Sequence[str], repeat: i
             checked_s = time.process_time()
             entry = digest_file(path)
             digested_s = time.process_time()
-            found = {"check_ms": 1000 * (checked_s - start_s), "digest_ms": 1000 * (digested_s - checked_s)}
+            found = {
+                "check_ms": 1000 * (checked_s - start_s),
+                "digest_ms": 1000 * (digested_s - checked_s),
+            }
             before = kinds.get(file.kind.suffix, found)
             kinds[file.kind.suffix] = {key: min(value, before[key]) for key, value in found.items()}
             kinds[file.kind.suffix]["mb"] = entry.size_bytes / 1e6
     byte_count = 1e6 * sum(kind["mb"] for kind in kinds.values())
-    check_s, digest_s = (sum(kind[key] for kind in kinds.values()) / 1000 for key in ("check_ms", "digest_ms"))
+    check_s, digest_s = (
+        sum(kind[key] for kind in kinds.values()) / 1000 for key in ("check_ms", "digest_ms")
+    )
     return {
         "kinds": kinds,
         "mb": byte_count / 1e6,
@@ -188,9 +207,13 @@ def describe(result: Result) -> str:
     lines = [
         f"download: local server without TLS, {jobs} connections; beside it urlretrieve, one file after the other",
         "",
-        *_describe_comparison(f"small files, scenes of {small['vertices']} vertices; {trip}", small),
+        *_describe_comparison(
+            f"small files, scenes of {small['vertices']} vertices; {trip}", small
+        ),
         "",
-        *_describe_comparison(f"small files; {latency_ms:.0f} ms for each request only", small, "request"),
+        *_describe_comparison(
+            f"small files; {latency_ms:.0f} ms for each request only", small, "request"
+        ),
         f"  {jobs} connections can gain little more than {jobs} times here; the rest above comes from keeping them",
         "",
         *describe_rejections(result["rejections"]),
@@ -211,7 +234,9 @@ def describe(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _describe_comparison(title: str, group: Result, network: str = "request_and_connection") -> list[str]:
+def _describe_comparison(
+    title: str, group: Result, network: str = "request_and_connection"
+) -> list[str]:
     found = group[network]
     rows = {"ours": found["ours"], "urlretrieve": found["urlretrieve"]}
     return [

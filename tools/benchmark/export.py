@@ -45,21 +45,29 @@ def measure(settings: Settings) -> Result:
     raw_dir = settings.folder / "raw"
     place = settings.folder / "export" / "processed"
     scene_ids = make_scenes(raw_dir, settings.scene_count, settings.vertex_count, settings.seed)
-    process.run(process.plan(raw_dir, place, ProcessOptions(scannet200=True, align_axis=True, faces=True)))
+    process.run(
+        process.plan(raw_dir, place, ProcessOptions(scannet200=True, align_axis=True, faces=True))
+    )
     formats = {}
     for title, (name, options) in _FORMATS.items():
         formats[title] = _measure_format(place, scene_ids, name, options, settings)
-    ids = [read_processed(processed_path(place, Split.TRAIN, name)).scannet_ids for name in scene_ids]
+    ids = [
+        read_processed(processed_path(place, Split.TRAIN, name)).scannet_ids for name in scene_ids
+    ]
     return {
         "scenes": len(scene_ids),
         "vertices": settings.vertex_count,
         "formats": formats,
         "text_ms": _summarize([_time_cpu(lambda: encode_lines(item)) for item in ids]),  # noqa: B023
-        "savetxt_ms": _summarize([_time_cpu(lambda: np.savetxt(io.BytesIO(), item, "%d")) for item in ids]),  # noqa: B023
+        "savetxt_ms": _summarize(
+            [_time_cpu(lambda: np.savetxt(io.BytesIO(), item, "%d")) for item in ids]  # noqa: B023
+        ),
     }
 
 
-def _measure_format(place: Path, scene_ids: list[str], name: str, options: ExportOptions, settings: Settings) -> Result:
+def _measure_format(
+    place: Path, scene_ids: list[str], name: str, options: ExportOptions, settings: Settings
+) -> Result:
     out_dir = place.parent / name
     shutil.rmtree(out_dir, ignore_errors=True)
     plan = export.plan([place], out_dir, name, options)
@@ -103,7 +111,12 @@ def describe(result: Result) -> str:
         f"  {'ms of CPU per scene':<26}{'median':>9}{'min':>9}{'MB':>9}",
     ]
     for title, item in result["formats"].items():
-        lines.append(f"  {title:<26}{item['ms']['median']:9.2f}{item['ms']['min']:9.2f}{item['mb']:9.2f}")
-    for title, key in (("one id a line, as text", "text_ms"), ("the same by np.savetxt", "savetxt_ms")):
+        lines.append(
+            f"  {title:<26}{item['ms']['median']:9.2f}{item['ms']['min']:9.2f}{item['mb']:9.2f}"
+        )
+    for title, key in (
+        ("one id a line, as text", "text_ms"),
+        ("the same by np.savetxt", "savetxt_ms"),
+    ):
         lines.append(f"  {title:<26}{result[key]['median']:9.2f}{result[key]['min']:9.2f}")
     return "\n".join(lines)

@@ -14,7 +14,15 @@ from benchmark.scenes import make_scenes
 from scannet_prep import PointBudgetBatchSampler, ScanNet, collate_torch
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import pack, process
-from scannet_prep.transforms import ColorJitter, Compose, CropPoints, Flip, GridSample, Normalize, RotateZ
+from scannet_prep.transforms import (
+    ColorJitter,
+    Compose,
+    CropPoints,
+    Flip,
+    GridSample,
+    Normalize,
+    RotateZ,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +35,12 @@ if TYPE_CHECKING:
 _MAX_POINTS = 600_000
 _WORKERS = 2
 _AUGMENTATION = Compose(
-    RotateZ(), Flip(), ColorJitter(), Normalize(), GridSample(0.02, has_inverse=False), CropPoints(100_000)
+    RotateZ(),
+    Flip(),
+    ColorJitter(),
+    Normalize(),
+    GridSample(0.02, has_inverse=False),
+    CropPoints(100_000),
 )
 # The train split: number of scenes, mean and largest number of vertices; spread as of a log-normal distribution.
 _SCENES, _MEAN, _LARGEST, _SIGMA = 1201, 149_000, 550_000, 0.6
@@ -47,7 +60,9 @@ def measure(settings: Settings) -> Result:
     archive_path = settings.folder / "loader.tar.zst"
     pack.run(out_dir, archive_path)
     return {
-        "throughput": measure_throughput({"folder": out_dir, "archive": archive_path}, out_dir, settings.repeat),
+        "throughput": measure_throughput(
+            {"folder": out_dir, "archive": archive_path}, out_dir, settings.repeat
+        ),
         "balance": {str(ranks): _measure_balance(ranks, settings.seed) for ranks in _RANKS},
         "planning": _measure_planning(settings),
     }
@@ -71,13 +86,20 @@ def measure_throughput(sources: Mapping[str, Path], folder: Path, repeat: int) -
     vertex_count = int(ScanNet(folder, split="train").lengths.sum())
     seconds: dict[str, list[float]] = {}
     for epoch in range(repeat + 1):  # the first starts the workers
-        seconds.setdefault("plain loop over np.load", []).append(_time(_load(path) for path in paths))
+        seconds.setdefault("plain loop over np.load", []).append(
+            _time(_load(path) for path in paths)
+        )
         for name, loader in loaders.items():
             if hasattr(loader.batch_sampler, "set_epoch"):
                 loader.batch_sampler.set_epoch(epoch)
             seconds.setdefault(name, []).append(_time(loader))
     rates = {name: vertex_count / min(values[1:]) for name, values in seconds.items()}
-    return {"vertices_per_s": rates, "scenes": len(paths), "workers": _WORKERS, "max_points": _MAX_POINTS}
+    return {
+        "vertices_per_s": rates,
+        "scenes": len(paths),
+        "workers": _WORKERS,
+        "max_points": _MAX_POINTS,
+    }
 
 
 def _make_loader(path: Path, transform: Any = None, collate_fn: Any = collate_torch) -> Any:  # noqa: ANN401 - torch's
@@ -93,7 +115,9 @@ def _make_peer_loaders(folder: Path) -> dict[str, Any]:
     for name, peer in make_peers(dataset, folder.parent / "peers"):
         sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=0, world_size=1)
         batches: Any = {"batch_sampler": sampler, "collate_fn": collate_torch}
-        options = {"batch_size": None} if name == "webdataset" else batches  # which makes them by itself
+        options = (
+            {"batch_size": None} if name == "webdataset" else batches
+        )  # which makes them by itself
         loaders[f"peer: {name}"] = _run_workers(peer, **options)
     return loaders
 
@@ -125,7 +149,10 @@ def _measure_balance(ranks: int, seed: int) -> Result:
     torch_data: Any = importlib.import_module("torch.utils.data")
     lengths = _make_lengths(seed)
     sampler = PointBudgetBatchSampler(lengths, max_points=_MAX_POINTS, rank=0, world_size=ranks)
-    fixed = [torch_data.DistributedSampler(lengths, num_replicas=ranks, rank=rank) for rank in range(ranks)]
+    fixed = [
+        torch_data.DistributedSampler(lengths, num_replicas=ranks, rank=rank)
+        for rank in range(ranks)
+    ]
     ours, theirs = [], []
     for epoch in range(_EPOCHS):
         sampler.set_epoch(epoch)
@@ -139,9 +166,15 @@ def _measure_balance(ranks: int, seed: int) -> Result:
         "step_counts": sorted({summary.step_count for summary in ours}),
         "imbalance": {"mean": float(np.mean([item.imbalance for item in ours]))}
         | {"worst": max(item.imbalance for item in ours)},
-        "fill": {"mean": float(np.mean([item.fill for item in ours])), "worst": min(item.fill for item in ours)},
+        "fill": {
+            "mean": float(np.mean([item.fill for item in ours])),
+            "worst": min(item.fill for item in ours),
+        },
         "padding": max(summary.padding for summary in ours),
-        "fixed": {"imbalance": float(np.mean(theirs)), "padding": fixed[0].total_size - len(lengths)},
+        "fixed": {
+            "imbalance": float(np.mean(theirs)),
+            "padding": fixed[0].total_size - len(lengths),
+        },
     }
 
 
@@ -151,7 +184,9 @@ def _measure_planning(settings: Settings) -> Result:
     once_s, epoch_s = [], []
     for _ in range(settings.repeat):
         start = time.perf_counter()
-        sampler = PointBudgetBatchSampler(lengths, max_points=_MAX_POINTS, rank=0, world_size=_RANKS[-1])
+        sampler = PointBudgetBatchSampler(
+            lengths, max_points=_MAX_POINTS, rank=0, world_size=_RANKS[-1]
+        )
         once_s.append(time.perf_counter() - start)
         start = time.perf_counter()
         next(iter(sampler))

@@ -14,7 +14,9 @@ def describe_machine() -> dict[str, str]:
     """Processor, cores, Python and the libraries that matter."""
     return {
         "processor": _processor_name(),
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "cores": str(
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        ),
         "system": platform.system(),
         "Python": platform.python_version(),
         "numpy": version("numpy"),
@@ -29,4 +31,7 @@ def _processor_name() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )

@@ -20,7 +20,9 @@ def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
     with tempfile.TemporaryDirectory(dir=folder) as shadow:
         environment = dict(os.environ)
         if not has_numba:
-            Path(shadow, "numba.py").write_text('raise ImportError("hidden by the benchmark")\n', encoding="ascii")
+            Path(shadow, "numba.py").write_text(
+                'raise ImportError("hidden by the benchmark")\n', encoding="ascii"
+            )
             environment["PYTHONPATH"] = f"{shadow}{os.pathsep}{environment.get('PYTHONPATH', '')}"
         command = [sys.executable, "-m", "benchmark.memory", str(raw_dir), f"{shadow}/processed"]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

@@ -54,7 +54,10 @@ def measure(settings: Settings) -> Result:
     folder = settings.folder / "pack"
     source = folder / "processed"
     scene_count = _make_processed(settings, source)
-    result = _measure_packing(folder, source) | {"scenes": scene_count, "vertices": settings.vertex_count}
+    result = _measure_packing(folder, source) | {
+        "scenes": scene_count,
+        "vertices": settings.vertex_count,
+    }
     result["open_ms"] = _measure_opening(folder)
     result["reading"] = _measure_reading(folder, source, settings.seed)
     return result
@@ -102,13 +105,21 @@ def _measure_packing(folder: Path, source: Path) -> Result:
         shutil.rmtree(ours_dir, ignore_errors=True)
         shutil.rmtree(tar_dir, ignore_errors=True)
         tar_dir.mkdir()
-        tar_pack = f"tar -cf - -C '{source}' . | zstd -q -T{_JOBS} -3 -o '{tar_path}' && sync '{tar_path}'"
+        tar_pack = (
+            f"tar -cf - -C '{source}' . | zstd -q -T{_JOBS} -3 -o '{tar_path}' && sync '{tar_path}'"
+        )
         seconds["tar_pack"].append(_run(["sh", "-c", tar_pack])[0])
-        elapsed, peak_mb = _run([*command, "pack", str(source), "-o", str(ours_path), "-q", "--jobs", str(_JOBS)])
+        elapsed, peak_mb = _run(
+            [*command, "pack", str(source), "-o", str(ours_path), "-q", "--jobs", str(_JOBS)]
+        )
         seconds["pack"].append(elapsed)
         memory_mb["pack"] = max(memory_mb["pack"], peak_mb)
-        seconds["tar_unpack"].append(_run(["tar", "--zstd", "-xf", str(tar_path), "-C", str(tar_dir)])[0])
-        elapsed, peak_mb = _run([*command, "unpack", str(ours_path), "-o", str(ours_dir), "-q", "--jobs", str(_JOBS)])
+        seconds["tar_unpack"].append(
+            _run(["tar", "--zstd", "-xf", str(tar_path), "-C", str(tar_dir)])[0]
+        )
+        elapsed, peak_mb = _run(
+            [*command, "unpack", str(ours_path), "-o", str(ours_dir), "-q", "--jobs", str(_JOBS)]
+        )
         seconds["unpack"].append(elapsed)
         memory_mb["unpack"] = max(memory_mb["unpack"], peak_mb)
     subprocess.run(["diff", "-r", source, ours_dir], check=True)
@@ -139,16 +150,25 @@ def _run(command: list[str]) -> tuple[float, float]:
 def _measure_opening(folder: Path) -> float:
     """Time opening an archive with as many scenes as the release has."""
     files = [
-        SourceGroup(str(scene_id), str(split), 149_000, (SourceFile.from_content(f"{split}/{scene_id}.npz", b"npz"),))
+        SourceGroup(
+            str(scene_id),
+            str(split),
+            149_000,
+            (SourceFile.from_content(f"{split}/{scene_id}.npz", b"npz"),),
+        )
         for split in Split
         for scene_id in official_scenes(split)
     ]
     groups = tuple(sorted(files, key=lambda group: group.scene_id))
     if len(groups) != _RELEASE_SCENES:
-        raise RuntimeError(f"the official lists have {len(groups)} scenes, expected {_RELEASE_SCENES}")
+        raise RuntimeError(
+            f"the official lists have {len(groups)} scenes, expected {_RELEASE_SCENES}"
+        )
     path = folder / "many.tar.zst"
     first = SourceGroup("", "", 0, (SourceFile.from_content(FORMAT_NAME, b"{}"),))
-    path.write_bytes(b"".join(iter_archive(Contents(Head(ArchiveKind.PROCESSED), (first, *groups)))))
+    path.write_bytes(
+        b"".join(iter_archive(Contents(Head(ArchiveKind.PROCESSED), (first, *groups))))
+    )
     return min(time_call(lambda: open_archive(path)) for _ in range(10)) * 1e3
 
 

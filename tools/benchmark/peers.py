@@ -22,7 +22,9 @@ _SCENES_PER_BATCH = 4
 class _Peer:
     """A dataset of arrays that are stored as the network wants them, opened by each process for itself."""
 
-    def __init__(self, path: Path, open_reader: Callable[[Path], Callable[[int], dict[str, Any]]]) -> None:
+    def __init__(
+        self, path: Path, open_reader: Callable[[Path], Callable[[int], dict[str, Any]]]
+    ) -> None:
         self._path, self._open = path, open_reader
         self._read: Callable[[int], dict[str, Any]] | None = None
 
@@ -35,7 +37,8 @@ def make_peers(dataset: ScanNet, folder: Path) -> Iterator[tuple[str, Any]]:
     """Store the scenes in every container that is installed; gives name and dataset, map-style or iterable."""
     folder.mkdir(exist_ok=True)
     samples = [
-        {key: value for key, value in sample.items() if key not in {"label_set", "scene_id"}} for sample in dataset
+        {key: value for key, value in sample.items() if key not in {"label_set", "scene_id"}}
+        for sample in dataset
     ]
     for name, package, write, open_reader in (
         ("np.load", "numpy", _write_npz, _open_npz),
@@ -61,7 +64,9 @@ def _open_npz(folder: Path) -> Callable[[int], dict[str, Any]]:
 def _write_torch(samples: Sequence[dict[str, Any]], folder: Path) -> None:
     torch: Any = importlib.import_module("torch")
     for number, sample in enumerate(samples):
-        torch.save({key: torch.from_numpy(value) for key, value in sample.items()}, folder / f"{number}.pt")
+        torch.save(
+            {key: torch.from_numpy(value) for key, value in sample.items()}, folder / f"{number}.pt"
+        )
 
 
 def _open_torch(folder: Path) -> Callable[[int], dict[str, Any]]:
@@ -88,10 +93,14 @@ def _make_webdataset(samples: Sequence[dict[str, Any]], folder: Path) -> Any:  #
     for number, path in enumerate(paths):
         with webdataset.TarWriter(path) as writer:
             for index, sample in list(enumerate(samples))[number :: len(paths)]:
-                writer.write({"__key__": str(index)} | {f"{key}.npy": value for key, value in sample.items()})
+                writer.write(
+                    {"__key__": str(index)} | {f"{key}.npy": value for key, value in sample.items()}
+                )
     pipeline = webdataset.WebDataset(paths, shardshuffle=False).decode().map(_strip)
     return pipeline.batched(_SCENES_PER_BATCH, collation_fn=collate_torch)
 
 
 def _strip(sample: dict[str, Any]) -> dict[str, Any]:
-    return {key.removesuffix(".npy"): value for key, value in sample.items() if key.endswith(".npy")}
+    return {
+        key.removesuffix(".npy"): value for key, value in sample.items() if key.endswith(".npy")
+    }

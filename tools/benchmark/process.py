@@ -83,8 +83,12 @@ def _measure_scenes(plan: ProcessPlan, settings: Settings) -> Result:
         "ms": _summarize(ours),
         "copy_ms": _summarize(copies),
         "reference_ms": _summarize(references),
-        "ratio_to_reference": statistics.median(slow / fast for slow, fast in zip(references, ours, strict=False)),
-        "ratio_to_copy": statistics.median(total / copy for total, copy in zip(ours, copies, strict=True)),
+        "ratio_to_reference": statistics.median(
+            slow / fast for slow, fast in zip(references, ours, strict=False)
+        ),
+        "ratio_to_copy": statistics.median(
+            total / copy for total, copy in zip(ours, copies, strict=True)
+        ),
         "read_mb_per_scene": statistics.mean(size[0] for size in sizes) / 1e6,
         "written_mb_per_scene": statistics.mean(size[1] for size in sizes) / 1e6,
         "bytes_per_vertex": sum(size[1] for size in sizes) / vertex_count,
@@ -127,10 +131,20 @@ def _run_reference(task: ProcessTask, folder: Path) -> float:
     target_path.unlink()
     with np.load(task.path) as content:
         found = {key: content[key] for key in content.files}
-    for key in ("labels", "nyu40_ids", "scannet_ids", "instances", "segments", "colors", "axis_alignment"):
+    for key in (
+        "labels",
+        "nyu40_ids",
+        "scannet_ids",
+        "instances",
+        "segments",
+        "colors",
+        "axis_alignment",
+    ):
         np.testing.assert_array_equal(found[key], expected[key], err_msg=key)
     np.testing.assert_allclose(found["points"], expected["points"], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(found["normals"].astype(np.float32), expected["normals"], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(
+        found["normals"].astype(np.float32), expected["normals"], rtol=0, atol=1e-3
+    )
     return seconds
 
 
@@ -170,7 +184,11 @@ def describe(result: Result) -> str:
         f"process: {result['scenes']} scenes of {result['vertices']:,} vertices, warm, one core",
         f"  {'ms per scene':<26}{'median':>9}{'min':>9}",
     ]
-    rows = {"ours": result["ms"], "mere copy": result["copy_ms"], "reference": result["reference_ms"]}
+    rows = {
+        "ours": result["ms"],
+        "mere copy": result["copy_ms"],
+        "reference": result["reference_ms"],
+    }
     lines += [f"  {step:<26}{item['median']:9.2f}{item['min']:9.2f}" for step, item in rows.items()]
     lines += [
         f"  reference / ours        {result['ratio_to_reference']:9.1f}",

@@ -22,7 +22,10 @@ Ids: TypeAlias = "tuple[int, int]"
 
 
 def make_scene(
-    directory: Path, target_path: Path, ids_by_category: Mapping[str, Ids], class_ids: tuple[int, ...]
+    directory: Path,
+    target_path: Path,
+    ids_by_category: Mapping[str, Ids],
+    class_ids: tuple[int, ...],
 ) -> dict[str, NDArray[Any]]:
     """Make one processed scene, aligned, with labels of ScanNet200.
 

@@ -74,17 +74,23 @@ def measure_rejections(release_dir: Path, scene_ids: Sequence[str], repeat: int)
         programs["aria2c"] = _run_aria2c
     rows = []
     for share, status, pause in [(0.0, 503, "")] + [
-        (share, status, pause) for status, pause in ((503, ""), (429, str(_PAUSE_S))) for share in _SHARES
+        (share, status, pause)
+        for status, pause in ((503, ""), (429, str(_PAUSE_S)))
+        for share in _SHARES
     ]:
         row: Result = {"share": share, "status": status, "retry_after": pause}
         for name, run in programs.items():
-            outcomes = [_measure(release_dir, scene_ids, run, share, status, pause) for _ in range(repeat)]
+            outcomes = [
+                _measure(release_dir, scene_ids, run, share, status, pause) for _ in range(repeat)
+            ]
             row[name] = _summarize(outcomes)
         rows.append(row)
     usual_s = rows[0]["ours"]["seconds"]
     for row in rows:
         row["ratio"] = (row["ours"]["seconds"] - row["ours"]["asked_s"]) / usual_s
-    limited = _measure_limited(release_dir, scene_ids, programs, repeat) if shutil.which("nginx") else {}
+    limited = (
+        _measure_limited(release_dir, scene_ids, programs, repeat) if shutil.which("nginx") else {}
+    )
     return {"rows": rows, "limited": limited}
 
 
@@ -104,11 +110,16 @@ def _measure(
             plan = _plan(Path(folder, "data"), scene_ids, base_url)
             seconds = _time(run, plan)
         times = [float(line) for line in log.read_text("ascii").split()] if log.exists() else []
-        return _Outcome(seconds, _join_pauses(times, float(pause or 0)), len(times), _count_missing(plan))
+        return _Outcome(
+            seconds, _join_pauses(times, float(pause or 0)), len(times), _count_missing(plan)
+        )
 
 
 def _measure_limited(
-    release_dir: Path, scene_ids: Sequence[str], programs: dict[str, Callable[[DownloadPlan], None]], repeat: int
+    release_dir: Path,
+    scene_ids: Sequence[str],
+    programs: dict[str, Callable[[DownloadPlan], None]],
+    repeat: int,
 ) -> Result:
     """Run the programs behind nginx with `limit_req` and no burst."""
     result: Result = {"requests_per_s": _REQUESTS_PER_S}
@@ -132,14 +143,30 @@ def _nginx(release_dir: Path, folder: Path) -> Iterator[str]:
     with closing(socket.socket()) as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    settings = {"folder": folder, "port": port, "root": release_dir.absolute(), "requests_per_s": _REQUESTS_PER_S}
+    settings = {
+        "folder": folder,
+        "port": port,
+        "root": release_dir.absolute(),
+        "requests_per_s": _REQUESTS_PER_S,
+    }
     (folder / "nginx.conf").write_text(_NGINX_CONFIG.format(**settings), encoding="utf-8")
     folder.chmod(0o755)
-    command = ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
+    command = [
+        "nginx",
+        "-p",
+        str(folder),
+        "-c",
+        str(folder / "nginx.conf"),
+        "-e",
+        str(folder / "error.log"),
+    ]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
         try:
             while process.poll() is None:
-                with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                with (
+                    suppress(ConnectionRefusedError),
+                    socket.create_connection(("127.0.0.1", port)),
+                ):
                     break
                 time.sleep(0.01)
             yield f"http://127.0.0.1:{port}/scannet/"
@@ -162,7 +189,14 @@ def _run_aria2c(plan: DownloadPlan) -> None:
     It ends at once what gets 429, so that files are missing; a run that takes too long is stopped.
     """
     text = "".join(f"{file.url}\n  out={file.local_path}\n" for file in plan.files)
-    options = ["-j", str(JOBS), "--retry-wait=1", "--max-tries=0", "--file-allocation=none", "--quiet"]
+    options = [
+        "-j",
+        str(JOBS),
+        "--retry-wait=1",
+        "--max-tries=0",
+        "--file-allocation=none",
+        "--quiet",
+    ]
     command = ["aria2c", *options, "-d", str(plan.data_dir), "-i", "-"]
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(command, input=text, text=True, check=False, timeout=_MAX_SECONDS)
@@ -190,7 +224,9 @@ def _join_pauses(times: Sequence[float], pause_s: float) -> float:
 
 def _summarize(outcomes: Sequence[_Outcome]) -> Result:
     """Give the run of median duration, without the pauses that the server asked for."""
-    outcome = sorted(outcomes, key=lambda outcome: outcome.seconds - outcome.asked_s)[len(outcomes) // 2]
+    outcome = sorted(outcomes, key=lambda outcome: outcome.seconds - outcome.asked_s)[
+        len(outcomes) // 2
+    ]
     return {
         "seconds": outcome.seconds,
         "asked_s": outcome.asked_s,

@@ -45,7 +45,9 @@ def serve(root: Path, *networks: Network) -> Iterator[list[str]]:
     """Serve a raw tree, once for each of the given networks; gives the base URLs."""
     command = [sys.executable, "-m", "benchmark.release_host", str(root)]
     command.append(json.dumps([asdict(network) for network in networks]))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
             if not line:
@@ -74,7 +76,9 @@ def _main(root: Path, networks: list[Network]) -> None:
         sys.stdin.read()  # until the client closes it, or has died
 
 
-def _make_rejections(network: Network, make_status: Callable[..., object]) -> Callable[[object], list[object]]:
+def _make_rejections(
+    network: Network, make_status: Callable[..., object]
+) -> Callable[[object], list[object]]:
     """Make a rule of the release server that rejects requests at random."""
     dice = random.Random(0)  # noqa: S311
 

@@ -29,7 +29,9 @@ _CHECK = make_decoder(Check)
 _LIMIT_S = 7.0
 # A check that is ready is read even after the time limit.
 _READING_S = 0.2
-_GPU_PROGRAM = "import sys; sys.path[:] = {!r}; from scannet_prep.stages.doctor.probes import main; main()"
+_GPU_PROGRAM = (
+    "import sys; sys.path[:] = {!r}; from scannet_prep.stages.doctor.probes import main; main()"
+)
 _STUCK = "the file system hangs, or is very slow: df -h {place} hangs, too; ask its administrator"
 # What to do if a check does not end in time.
 _HINTS = {
@@ -81,7 +83,9 @@ def run(place: str, environ: Mapping[str, str], base_url: str) -> DoctorReport:
         start_new_session=True,
     )
     try:
-        running = {topic: _start(topic, PROBES[topic], argument) for topic, argument in arguments.items()}
+        running = {
+            topic: _start(topic, PROBES[topic], argument) for topic, argument in arguments.items()
+        }
         checks = check_machine(environ)
         for topic, results in running.items():
             checks.append(_wait_for_thread(topic, results, deadline_s, shown_place))
@@ -114,7 +118,9 @@ def _start(topic: str, probe: Callable[[Check, str], None], argument: str) -> Si
     return results
 
 
-def _wait_for_thread(topic: str, results: SimpleQueue[Check], deadline_s: float, shown_place: str) -> Check:
+def _wait_for_thread(
+    topic: str, results: SimpleQueue[Check], deadline_s: float, shown_place: str
+) -> Check:
     """Return the result of a thread. If there is none in time, that is the finding."""
     try:
         return results.get(timeout=max(_READING_S, deadline_s - time.monotonic()))

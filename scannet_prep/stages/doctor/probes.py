@@ -31,18 +31,32 @@ DEFAULT_PLACE = "data/processed"
 _Argument = TypeVar("_Argument")
 _PACKAGES = ("numpy", "plyfile", "zstandard", "pandas", "requests", "msgspec", "deflate", "numba")
 _FEW_FILES = 4096
-_LITTLE_MEMORY_BYTES, _SMALL_SHM_BYTES, _FULL_SHM_BYTES, _LITTLE_BYTES = 2 << 30, 1 << 30, 16 << 20, 5_000_000_000
+_LITTLE_MEMORY_BYTES, _SMALL_SHM_BYTES, _FULL_SHM_BYTES, _LITTLE_BYTES = (
+    2 << 30,
+    1 << 30,
+    16 << 20,
+    5_000_000_000,
+)
 _NAMES = (
     "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE",
     "SSL_CERT_DIR", "SCANNET_PREP_BASE_URL",
 )  # fmt: skip
-_NETWORK_TYPES = re.compile(r"nfs\d?|lustre|cifs|smb3?|beegfs|gpfs|ceph|glusterfs|afs|9p|panfs|wekafs|fuse\..*")
+_NETWORK_TYPES = re.compile(
+    r"nfs\d?|lustre|cifs|smb3?|beegfs|gpfs|ceph|glusterfs|afs|9p|panfs|wekafs|fuse\..*"
+)
 _LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
 def check_machine(environ: Mapping[str, str]) -> list[Check]:
     """Make the checks that cannot hang."""
-    checks = (check_versions, check_cores, check_memory, check_shared_memory, check_open_files, check_environment)
+    checks = (
+        check_versions,
+        check_cores,
+        check_memory,
+        check_shared_memory,
+        check_open_files,
+        check_environment,
+    )
     return [make_check(check.__name__[6:].replace("_", " "), check, environ) for check in checks]
 
 
@@ -50,7 +64,9 @@ def check_versions(check: Check, _environ: Mapping[str, str]) -> None:
     """Python, this package, and what it stands on."""
     versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES if find_spec(name)]
     system = f"{platform.system()} {platform.machine()}"
-    check.message = ", ".join([f"scannet-prep {VERSION}", f"python {platform.python_version()}", *versions, system])
+    check.message = ", ".join(
+        [f"scannet-prep {VERSION}", f"python {platform.python_version()}", *versions, system]
+    )
     if find_spec("numba") is None:
         hint = 'process is faster with it: pip install "scannet-prep[fast]"'
         check.add("note", "numba is not installed", hint)
@@ -104,8 +120,14 @@ def check_open_files(check: Check, _environ: Mapping[str, str]) -> None:
 def check_environment(check: Check, environ: Mapping[str, str]) -> None:
     """Variables that lead connections elsewhere. Passwords never show."""
     shown = sorted(name for name in environ if environ[name] and name.upper() in _NAMES)
-    shown += sorted(f"{name}={environ[name]}" for name in environ if name.startswith(("NCCL_", "TORCH_NCCL_", "GLOO_")))
-    check.message = f"set: {', '.join(shown)}" if shown else "no proxy, certificates or NCCL variables are set"
+    shown += sorted(
+        f"{name}={environ[name]}"
+        for name in environ
+        if name.startswith(("NCCL_", "TORCH_NCCL_", "GLOO_"))
+    )
+    check.message = (
+        f"set: {', '.join(shown)}" if shown else "no proxy, certificates or NCCL variables are set"
+    )
 
 
 def check_folder(check: Check, place: str) -> None:
@@ -115,7 +137,9 @@ def check_folder(check: Check, place: str) -> None:
         folder = folder.parent
     kind, status = _find_type(folder), os.statvfs(folder)
     free_bytes, files = status.f_bavail * status.f_frsize, f", room for {status.f_favail:,} files"
-    check.message = f"{folder}: {kind}, {format_bytes(free_bytes)} free{files if status.f_files else ''}"
+    check.message = (
+        f"{folder}: {kind}, {format_bytes(free_bytes)} free{files if status.f_files else ''}"
+    )
     if status.f_blocks and free_bytes < RESERVE_BYTES:
         check.add("problem", "it is full", f"free some space: df -h {quote(str(folder))}")
     elif status.f_blocks and free_bytes < _LITTLE_BYTES:
@@ -145,7 +169,9 @@ def check_scenes(check: Check, place: str) -> None:
     from scannet_prep.tree import identify_tree, is_archive
 
     if not place and not Path(DEFAULT_PLACE).exists():
-        check.add("note", f"{DEFAULT_PLACE} is not there", "name a folder: scannet-prep doctor PLACE")
+        check.add(
+            "note", f"{DEFAULT_PLACE} is not there", "name a folder: scannet-prep doctor PLACE"
+        )
         return
     place = place or DEFAULT_PLACE
     if not is_archive(place) and identify_tree(Path(place)) is ArchiveKind.RAW:
@@ -189,9 +215,17 @@ def _check_processed_scenes(check: Check, place: str) -> None:
             if size_bytes != entry.size_bytes:
                 resized.append(f"{path} ({size_bytes:,} bytes, expected {entry.size_bytes:,})")
     if missing:
-        check.add("problem", f"files of scenes that are missing: {len(missing):,}, such as {missing[0]}", "")
+        check.add(
+            "problem",
+            f"files of scenes that are missing: {len(missing):,}, such as {missing[0]}",
+            "",
+        )
     if resized:
-        check.add("problem", f"files of another size than in the manifest: {len(resized):,}, such as {resized[0]}", "")
+        check.add(
+            "problem",
+            f"files of another size than in the manifest: {len(resized):,}, such as {resized[0]}",
+            "",
+        )
     if missing or resized:
         hint = f"scannet-prep verify {quote(place)} names all of them; to make them again, run the same "
         check.add("problem", "", f"{hint}scannet-prep process command, or unpack the archive again")
@@ -233,7 +267,9 @@ def check_gpu(check: Check, _argument: str) -> None:
     gpus = f"{count} GPUs: {', '.join(sorted(names))}" if names else "no GPU"
     backend = "no NCCL, gloo only"
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():
-        backend = f"NCCL {'.'.join(map(str, torch.cuda.nccl.version())) if names else 'without a GPU'}"
+        backend = (
+            f"NCCL {'.'.join(map(str, torch.cuda.nccl.version())) if names else 'without a GPU'}"
+        )
     check.message = f"PyTorch {torch.__version__}: {gpus}; {backend}"
     if not names and any(Path("/dev").glob("nvidia[0-9]*")):
         why = f"there is a GPU, and PyTorch (built for CUDA {torch.version.cuda}) cannot use it"
@@ -256,7 +292,9 @@ def main() -> None:
     os.write(output, encode_json(make_check("GPU", check_gpu, "")))
 
 
-def make_check(topic: str, function: Callable[[Check, _Argument], None], argument: _Argument) -> Check:
+def make_check(
+    topic: str, function: Callable[[Check, _Argument], None], argument: _Argument
+) -> Check:
     """Make one check; whatever a library or a driver raises is a finding, too."""
     check = Check(topic, "")
     try:

@@ -32,8 +32,12 @@ Results = dict[int, dict[str, Any]]
 _LOOK_S, _GRACE_S, _GOODBYE_S = 0.05, 5.0, 1.0
 _SLOW_S, _SLOW_FACTOR = 3.0, 3.0
 _MAX_POINTS = 600_000  # of a batch, for the plan
-_START = "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
-_MISSING = "was it started, on every machine, with the same MASTER_ADDR, MASTER_PORT and number of ranks?"
+_START = (
+    "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
+)
+_MISSING = (
+    "was it started, on every machine, with the same MASTER_ADDR, MASTER_PORT and number of ranks?"
+)
 _STUCK = "its file system is slow or hangs: scannet-prep doctor PLACE on that machine"
 _SLOW = "all others wait for it in every step: look at its disk and its load"
 _DIFFERENT = "give all ranks the same scenes, verified, and the same versions of NumPy, PyTorch and scannet-prep"
@@ -58,17 +62,25 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     """
     started_s = time.monotonic()
     try:
-        rank, world_size, port = (int(environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+        rank, world_size, port = (
+            int(environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+        )
         host, local_rank = environ["MASTER_ADDR"], int(environ.get("LOCAL_RANK", rank))
     except (KeyError, ValueError):
-        message = "this is not a rank of a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set"
+        message = (
+            "this is not a rank of a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set"
+        )
         raise UsageError(message, _START) from None
     if not 0 <= rank < world_size:
-        raise UsageError(f"RANK is {rank}, WORLD_SIZE is {world_size}: the first must be less", _START)
+        raise UsageError(
+            f"RANK is {rank}, WORLD_SIZE is {world_size}: the first must be less", _START
+        )
     try:
         from torch import distributed
     except ImportError:
-        raise UsageError("comparing ranks needs PyTorch, which is not installed", "pip install torch") from None
+        raise UsageError(
+            "comparing ranks needs PyTorch, which is not installed", "pip install torch"
+        ) from None
 
     def connect(*, is_keeper: bool = False) -> Any:  # noqa: ANN401 - of torch
         limit = timedelta(seconds=timeout_s)
@@ -80,7 +92,9 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
         job.say("facts", facts)
         if "error" not in facts:
             # Over a connection of its own: one that waits for another rank lets nobody else speak.
-            job.say("sum", _attempt(_all_reduce, connect(), rank, world_size, local_rank, timeout_s))
+            job.say(
+                "sum", _attempt(_all_reduce, connect(), rank, world_size, local_rank, timeout_s)
+            )
 
     # torchrun itself keeps the store, if it says so.
     is_keeper = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -92,7 +106,11 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
         if rank != 0:  # again over another connection, so that the thread can speak
             connect().wait(["end/0"], timedelta(seconds=2 * timeout_s + _GRACE_S))
     except RuntimeError as error:
-        whose = "another job uses the port" if is_keeper else "rank 0 has not started, has ended, or cannot be reached"
+        whose = (
+            "another job uses the port"
+            if is_keeper
+            else "rank 0 has not started, has ended, or cannot be reached"
+        )
         text = f"rank {rank} cannot use the store of the job at {host}:{port}: {str(error).splitlines()[0][:200]}"
         checks = [_problem("ranks", text, f"{whose}; look at MASTER_ADDR and MASTER_PORT")]
     if is_keeper:
@@ -104,13 +122,20 @@ class _RankJob:
     """The ranks of a job, and what they say to each other through its store."""
 
     def __init__(self, store: Any, rank: int, world_size: int, timeout_s: float) -> None:  # noqa: ANN401 - of torch
-        self._store, self._rank, self._world_size, self._timeout_s = store, rank, world_size, timeout_s
+        self._store, self._rank, self._world_size, self._timeout_s = (
+            store,
+            rank,
+            world_size,
+            timeout_s,
+        )
 
     def judge(self) -> list[Check]:
         """Tell what all ranks say, and let them end."""
         facts, ready_s = self._listen("facts")
         checks = self._judge_presence(facts, ready_s)
-        checks += self._compare({rank: found for rank, found in sorted(facts.items()) if "error" not in found})
+        checks += self._compare(
+            {rank: found for rank, found in sorted(facts.items()) if "error" not in found}
+        )
         if all(check.severity != "problem" for check in checks):
             checks.append(self._judge_sums(self._listen("sum")[0]))
         self.say("end", True)
@@ -124,7 +149,9 @@ class _RankJob:
             for rank in set(range(self._world_size)) - found.keys():
                 if (result := self._hear(key, rank)) is not None:
                     found[rank], heard_s[rank] = result, time.monotonic()
-                    if key == "sum" and "error" in result:  # the others wait for it, perhaps for ever
+                    if (
+                        key == "sum" and "error" in result
+                    ):  # the others wait for it, perhaps for ever
                         deadline_s = min(deadline_s, time.monotonic() + 1.0)
             time.sleep(_LOOK_S)
         return found, heard_s
@@ -136,11 +163,23 @@ class _RankJob:
         for rank in range(self._world_size):
             if rank not in facts:
                 is_here = self._hear("here", rank) is not None
-                text = "came, but could not read the scenes in time" if is_here else "is missing: it never came"
-                checks.append(_problem("ranks", f"{self._name(rank)} {text}", _STUCK if is_here else _MISSING))
+                text = (
+                    "came, but could not read the scenes in time"
+                    if is_here
+                    else "is missing: it never came"
+                )
+                checks.append(
+                    _problem("ranks", f"{self._name(rank)} {text}", _STUCK if is_here else _MISSING)
+                )
             elif "error" in facts[rank]:
-                checks.append(_problem("ranks", f"{self._name(rank)}: {facts[rank]['error']}", facts[rank]["hint"]))
-            elif (wait_s := ready_s[rank] - first_s) > max(_SLOW_S, _SLOW_FACTOR * (usual_s - first_s)):
+                checks.append(
+                    _problem(
+                        "ranks", f"{self._name(rank)}: {facts[rank]['error']}", facts[rank]["hint"]
+                    )
+                )
+            elif (wait_s := ready_s[rank] - first_s) > max(
+                _SLOW_S, _SLOW_FACTOR * (usual_s - first_s)
+            ):
                 text = f"{self._name(rank)} is slow: it was ready {wait_s:.1f} s after the first"
                 checks.append(Check("ranks", text, "note", _SLOW))
         if all(check.severity == "note" for check in checks):
@@ -159,14 +198,18 @@ class _RankJob:
                     text = f"{self._name(rank)}: {name}: {found[name]}; {others}"
                     checks.append(_problem("agreement", text, _DIFFERENT))
         if not checks and usual:
-            checks.append(Check("agreement", ", ".join(f"{name} {value}" for name, value in usual.items())))
+            checks.append(
+                Check("agreement", ", ".join(f"{name} {value}" for name, value in usual.items()))
+            )
         return checks
 
     def _judge_sums(self, sums: Results) -> Check:
         """Tell whether the all-reduce went well; else the first rank that failed, because of which others failed."""
         for rank, result in sums.items():
             if "error" in result:
-                return _problem("all-reduce", f"{self._name(rank)}: {result['error']}", result["hint"] or _SUM)
+                return _problem(
+                    "all-reduce", f"{self._name(rank)}: {result['error']}", result["hint"] or _SUM
+                )
         if silent := [self._name(rank) for rank in range(self._world_size) if rank not in sums]:
             text = f"did not end within {self._timeout_s:.0f} s on {', '.join(silent[:8])}"
             return _problem("all-reduce", text, _SUM)
@@ -204,13 +247,29 @@ def _find_facts(place: str, rank: int, world_size: int) -> dict[str, Any]:
     from scannet_prep.training.samplers import PointBudgetBatchSampler
 
     with ScanNet(place, split="train") as dataset:
-        sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=rank, world_size=world_size)
-        versions = {"numpy": np.__version__, "torch": str(torch.__version__), "scannet_prep": VERSION}
+        sampler = PointBudgetBatchSampler(
+            dataset, max_points=_MAX_POINTS, rank=rank, world_size=world_size
+        )
+        versions = {
+            "numpy": np.__version__,
+            "torch": str(torch.__version__),
+            "scannet_prep": VERSION,
+        }
         seen = {"scenes": len(dataset), "digest of the scenes": dataset.digest}
-        return seen | versions | {"steps of the epoch": len(sampler), "plan of the epoch": sampler.digest}
+        return (
+            seen
+            | versions
+            | {"steps of the epoch": len(sampler), "plan of the epoch": sampler.digest}
+        )
 
 
-def _all_reduce(store: Any, rank: int, world_size: int, local_rank: int, timeout_s: float) -> dict[str, Any]:  # noqa: ANN401
+def _all_reduce(
+    store: Any,
+    rank: int,
+    world_size: int,
+    local_rank: int,
+    timeout_s: float,  # noqa: ANN401
+) -> dict[str, Any]:
     """Let all ranks add up a number: with nccl where there are GPUs, else with gloo."""
     import torch
     from torch import distributed
@@ -220,7 +279,9 @@ def _all_reduce(store: Any, rank: int, world_size: int, local_rank: int, timeout
         backend, device = "nccl", torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     limit = timedelta(seconds=timeout_s)
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
+    distributed.init_process_group(
+        backend, store=store, rank=rank, world_size=world_size, timeout=limit
+    )
     total = torch.ones(1, device=device)
     distributed.all_reduce(total)
     if total.item() != world_size:  # which waits for the GPU

@@ -5,4 +5,12 @@ from scannet_prep.stages.download.running import DownloadReport, run
 from scannet_prep.stages.download.tasks import FileOutcome
 from scannet_prep.stages.download.terms import HOW_TO_SIGN, has_accepted_terms
 
-__all__ = ["HOW_TO_SIGN", "DownloadPlan", "DownloadReport", "FileOutcome", "has_accepted_terms", "plan", "run"]
+__all__ = [
+    "HOW_TO_SIGN",
+    "DownloadPlan",
+    "DownloadReport",
+    "FileOutcome",
+    "has_accepted_terms",
+    "plan",
+    "run",
+]

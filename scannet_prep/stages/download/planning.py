@@ -41,7 +41,9 @@ class DownloadPlan:
     base_url: str  # where they come from; ends in `/`
     files: tuple[RemoteFile, ...]  # all files that were asked for, scene by scene
     present: frozenset[str]  # local paths of the files that exist; `run` checks each of them
-    incomplete: frozenset[str]  # those of them that are known not to be complete, without reading them
+    incomplete: frozenset[
+        str
+    ]  # those of them that are known not to be complete, without reading them
     partial_bytes: int  # what has arrived of the missing files, in an earlier run
 
     @property
@@ -57,7 +59,9 @@ class DownloadPlan:
     @property
     def needed_bytes(self) -> int:
         """Typical size of what is still to come; kinds of unknown size count as nothing."""
-        return max(0, sum(file.kind.typical_bytes or 0 for file in self.missing) - self.partial_bytes)
+        return max(
+            0, sum(file.kind.typical_bytes or 0 for file in self.missing) - self.partial_bytes
+        )
 
     @property
     def shown_base_url(self) -> str:
@@ -95,7 +99,9 @@ def plan(
     base_url = base_url.rstrip("/") + "/"
     files = tuple(list_files(selected, _parse_types(types), base_url))
     if not files:
-        raise UsageError("no file of these types exists for these scenes", "test scenes have no annotation")
+        raise UsageError(
+            "no file of these types exists for these scenes", "test scenes have no annotation"
+        )
 
     locked = read_locks(data_dir)
     present: set[str] = set()
@@ -162,14 +168,20 @@ def list_files(
     files = []
     for kind in kinds:
         if not kind.splits:
-            place = kind.suffix if kind is release.LABEL_MAP else f"{release.TASKS_DIR}/{kind.suffix}"
+            place = (
+                kind.suffix if kind is release.LABEL_MAP else f"{release.TASKS_DIR}/{kind.suffix}"
+            )
             files.append(RemoteFile(kind, None, None, f"{base_url}v2/tasks/{kind.suffix}", place))
     for scene_id, split in scenes:
         for kind in kinds:
             if split in kind.splits:
                 name = f"{scene_id}/{scene_id}{kind.suffix}"
                 # The sensor streams of train and val never moved when version 2 came out.
-                version = "v1" if kind.content == "sensor stream" and split is not Split.TEST else "v2"
+                version = (
+                    "v1" if kind.content == "sensor stream" and split is not Split.TEST else "v2"
+                )
                 place = f"{release.SPLIT_DIRS[split]}/{name}"
-                files.append(RemoteFile(kind, scene_id, split, f"{base_url}{version}/scans/{name}", place))
+                files.append(
+                    RemoteFile(kind, scene_id, split, f"{base_url}{version}/scans/{name}", place)
+                )
     return files

@@ -75,7 +75,11 @@ class DownloadReport:
             groups.setdefault(item.reason, []).append(item)
         lines = []
         for first, *others in groups.values():
-            text = f"{len(others) + 1:,} files: {first.reason}; for example {first.place}" if others else first.message
+            text = (
+                f"{len(others) + 1:,} files: {first.reason}; for example {first.place}"
+                if others
+                else first.message
+            )
             lines.append((f"failed: {text}", first.hint))
         return lines
 
@@ -90,7 +94,11 @@ class DownloadReport:
             "data_dir": str(self.plan.data_dir),
             "files": self.counts(),
             "failures": [
-                {"path": item.file.local_path, "scene_id": item.file.scene_id, "message": item.message}
+                {
+                    "path": item.file.local_path,
+                    "scene_id": item.file.scene_id,
+                    "message": item.message,
+                }
                 | ({"hint": item.hint} if item.hint else {})
                 for item in self.failures
             ],
@@ -136,7 +144,9 @@ def run(
         problem = f"{jobs} connections at a time, expected 1 to {_MAX_JOBS}"
         raise UsageError(problem, f"the server is shared: --jobs {_MAX_JOBS}, or leave it out")
     read_locks(plan.data_dir)  # before anything is touched
-    folder = plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]  # that of nearly all files, which may be a link
+    folder = (
+        plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]
+    )  # that of nearly all files, which may be a link
     check_space(folder.resolve(), plan.needed_bytes, len(plan.missing))
     client = Client(plan.base_url, policy or TransferPolicy(), certificates)
     if needs_terms and not (accepts_terms or has_accepted_terms(plan.data_dir)):
@@ -190,7 +200,9 @@ class _Scheduler:
     by a thread, or held.
     """
 
-    def __init__(self, plan: DownloadPlan, client: Client, worker: Worker, jobs: int, progress: Progress) -> None:
+    def __init__(
+        self, plan: DownloadPlan, client: Client, worker: Worker, jobs: int, progress: Progress
+    ) -> None:
         self._plan = plan
         self._client = client
         self._worker = worker
@@ -359,7 +371,9 @@ class _Scheduler:
         task.charge(error, policy.tries)
         task.next_s = failure.failed_s + policy.pause_s(task.failures.total())
         is_costly = error.tries == FEW_TRIES and task.outcome is None
-        if is_costly and error.reason not in self._noted_reasons:  # once only of all that fail alike
+        if (
+            is_costly and error.reason not in self._noted_reasons
+        ):  # once only of all that fail alike
             self._noted_reasons.add(error.reason)
             url = public_url(task.file.url)
             self._progress.note(f"{url}: {error.reason}; it is tried again after the others")
@@ -387,7 +401,9 @@ class _Scheduler:
         if self._received_bytes != self._client.received_bytes:
             self._received_bytes = self._client.received_bytes
             self._received_s = time.monotonic()
-        self._progress.status(self._describe_state() or f"{self._settled:,}/{len(self._tasks):,} files")
+        self._progress.status(
+            self._describe_state() or f"{self._settled:,}/{len(self._tasks):,} files"
+        )
 
     def _describe_state(self) -> str:
         """Describe what the run waits for; an empty text while bytes arrive."""

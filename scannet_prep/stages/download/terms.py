@@ -36,4 +36,6 @@ def record_acceptance(data_dir: Path) -> None:
         return
     make_directory(data_dir)
     now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-    write_atomically(data_dir / TERMS_NAME, [f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n".encode()])
+    write_atomically(
+        data_dir / TERMS_NAME, [f"ScanNet Terms of Use accepted at {now}\n{TERMS_URL}\n".encode()]
+    )

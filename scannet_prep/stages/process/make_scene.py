@@ -21,7 +21,12 @@ from numpy.typing import NDArray
 from scannet_prep.base.errors import AnnotationError, FileError, MissingFileError
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.version import VERSION
-from scannet_prep.processed.annotate import Annotation, annotate, find_contradictions, measure_groups
+from scannet_prep.processed.annotate import (
+    Annotation,
+    annotate,
+    find_contradictions,
+    measure_groups,
+)
 from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, SceneMeta
 from scannet_prep.raw.contents import parse_raw_file

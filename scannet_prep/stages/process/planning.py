@@ -30,7 +30,12 @@ from scannet_prep.processed.manifest import Manifest, read_manifest, read_old_op
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.release.files import SPLIT_DIRS
-from scannet_prep.release.labels import LABEL_MAP_HINT, LabelMap, describe_differences, label_map_for
+from scannet_prep.release.labels import (
+    LABEL_MAP_HINT,
+    LabelMap,
+    describe_differences,
+    label_map_for,
+)
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason, has_errors

@@ -30,7 +30,10 @@ _THUMBNAIL = PictureOptions(width=360, height=270, has_legend=False)
 
 
 def run(
-    places: Sequence[Place], reading: Reading, page_path: Path | None = None, comparison: Comparison | None = None
+    places: Sequence[Place],
+    reading: Reading,
+    page_path: Path | None = None,
+    comparison: Comparison | None = None,
 ) -> Report:
     """Find out what is there, and make a page of it.
 
@@ -54,7 +57,9 @@ def run(
     looked = reading.look(_measure, source.scene_ids, source, findings)
     report = make_report(source, looked, sort_findings(findings.found))
     if page_path is not None:
-        pictures = reading.look(_draw, [name for name in report.gallery if name in looked], source, findings)
+        pictures = reading.look(
+            _draw, [name for name in report.gallery if name in looked], source, findings
+        )
         report = replace(report, findings=sort_findings(findings.found))
         make_directory(page_path.parent)
         page = make_page(report, pictures, comparison)
@@ -62,7 +67,9 @@ def run(
     return report
 
 
-def _measure(task: CheckTask, source: Source, findings: Findings) -> tuple[SceneEntry, SceneMeasures]:
+def _measure(
+    task: CheckTask, source: Source, findings: Findings
+) -> tuple[SceneEntry, SceneMeasures]:
     """Measure one scene, in a worker."""
     scene, entry = source.load(task.scene_id)
     if not (np.isfinite(scene.points).all() and np.isfinite(scene.axis_alignment).all()):
@@ -78,4 +85,6 @@ def _draw(task: CheckTask, source: Source, findings: Findings) -> bytes:  # noqa
     """Draw the points of a scene as a PNG, in a worker: in the colours of labels, or its own where it has none."""
     scene, entry = source.load(task.scene_id)
     color = "rgb" if entry.split is Split.TEST else "scannet20"
-    return encode_png(render_scene(view_scene(replace(scene, faces=None), only=color), color, _THUMBNAIL))
+    return encode_png(
+        render_scene(view_scene(replace(scene, faces=None), only=color), color, _THUMBNAIL)
+    )

@@ -66,7 +66,9 @@ class Comparison:
         verdict = "the same data" if self.is_same else "not the same data"
         only = f"only here: {len(self.only_here):,}, only there: {len(self.only_there):,}"
         errors = f", errors: {len(self.findings):,}" if self.findings else ""
-        return f"{verdict}; same: {self.same:,}, different: {len(self.differences):,}, {only}{errors}"
+        return (
+            f"{verdict}; same: {self.same:,}, different: {len(self.differences):,}, {only}{errors}"
+        )
 
     @property
     def table(self) -> Table:
@@ -78,7 +80,10 @@ class Comparison:
         ]
         rows += [[name, "scene", "there", "-"] for name in self.only_here]
         rows += [[name, "scene", "-", "there"] for name in self.only_there]
-        rows += [[item.scene_id, "error", f"{item.path}: {item.message}", item.hint] for item in self.findings]
+        rows += [
+            [item.scene_id, "error", f"{item.path}: {item.message}", item.hint]
+            for item in self.findings
+        ]
         return Table("Differences", ["scene", "what", "here", "there"], rows)
 
 
@@ -177,7 +182,9 @@ class _Side:
 
 def _look(task: CheckTask, sides: Sequence[_Side], findings: Findings) -> Differences:  # noqa: ARG001
     """What differs between two scenes, as deep as both are known."""
-    mine, theirs = (side.tell(task.scene_id, is_deep=all(side.source for side in sides)) for side in sides)
+    mine, theirs = (
+        side.tell(task.scene_id, is_deep=all(side.source for side in sides)) for side in sides
+    )
     pairs = {what: (mine.get(what, "-"), theirs.get(what, "-")) for what in {**mine, **theirs}}
     return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -190,14 +197,18 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
         source = open_source(places, reading, findings)
         name = source.place.name
         if source.raw is None:
-            side = _Side(name=name, kind="processed", records={}, options=source.place.options, source=source)
+            side = _Side(
+                name=name, kind="processed", records={}, options=source.place.options, source=source
+            )
         else:
             label_map = find_label_map(path)
             digest = digest_file(label_map).sha256 if label_map else "-"
             side = _Side(name=name, kind="raw", records={}, source=source, label_map=digest)
     if not side.scenes:  # to find no difference would prove nothing
         raise FileError(
-            side.name, "names no scene: there is nothing to compare", "name a folder or an archive that holds scenes"
+            side.name,
+            "names no scene: there is nothing to compare",
+            "name a folder or an archive that holds scenes",
         )
     return side
 
@@ -207,12 +218,17 @@ def _read_record(path: Path) -> _Side:
     data, found, label_map = read_file(path), dict[str, dict[str, LockEntry]](), "-"
     if data.lstrip().startswith(b"{"):
         manifest = parse_manifest(data, path)
-        return _Side(name=str(path), kind="processed", records=manifest.scenes, options=manifest.options)
+        return _Side(
+            name=str(path), kind="processed", records=manifest.scenes, options=manifest.options
+        )
     for name, entry in read_lock(path, data).items():
         file = PurePosixPath(name)
         if file.name == LABEL_MAP_NAME:
             label_map = entry.sha256
-        elif SceneId.is_valid(file.parent.name) and file.name.removeprefix(file.parent.name) in _SUFFIXES:
+        elif (
+            SceneId.is_valid(file.parent.name)
+            and file.name.removeprefix(file.parent.name) in _SUFFIXES
+        ):
             found.setdefault(file.parent.name, {})[file.name] = entry
     return _Side(name=str(path), kind="raw", records=found, label_map=label_map)
 

@@ -56,8 +56,12 @@ MEASURES = {
     "z_m": Measure("height, m", shown=(0,)),
     "labeled": Measure("labeled share", "Label coverage", shown=(0, 0.99)),
     "floor_tilt_deg": Measure("floor tilt, degrees", "Floor and walls", shown=(0, 2.9), limit=3),
-    "floor_height_m": Measure("floor above z = 0, m", "Floor and walls", shown=(-0.2, 0.2), limit=0.25),
-    "wall_turn_deg": Measure("walls off the axes, degrees", "Floor and walls", shown=(-5, 4.9), limit=5),
+    "floor_height_m": Measure(
+        "floor above z = 0, m", "Floor and walls", shown=(-0.2, 0.2), limit=0.25
+    ),
+    "wall_turn_deg": Measure(
+        "walls off the axes, degrees", "Floor and walls", shown=(-5, 4.9), limit=5
+    ),
 }
 """What is measured, by column of the table of scenes."""
 
@@ -113,19 +117,32 @@ class Report:
 
     def tables(self) -> Iterator[Table]:
         """The figures that are few enough to be read one by one."""
-        rows = [[f"{item.severity}: {item.place}", item.message, item.hint] for item in self.findings]
+        rows = [
+            [f"{item.severity}: {item.place}", item.message, item.hint] for item in self.findings
+        ]
         yield Table("Errors and notes", ["where", "what", "what to do"], rows)
         header = ["split", "scenes", "official", "vertices", "size", "labeled"]
-        yield Table("Splits", header, [_tell(*item) for item in self.splits.items()], frozenset(range(1, 6)))
-        rows = [[MEASURES[name].title, *map(format_measure, row.values())] for name, row in self.measures.items()]
-        yield Table("Measures", ["of a scene", "min", "median", "max"], rows, frozenset(range(1, 4)))
+        yield Table(
+            "Splits", header, [_tell(*item) for item in self.splits.items()], frozenset(range(1, 6))
+        )
+        rows = [
+            [MEASURES[name].title, *map(format_measure, row.values())]
+            for name, row in self.measures.items()
+        ]
+        yield Table(
+            "Measures", ["of a scene", "min", "median", "max"], rows, frozenset(range(1, 4))
+        )
         rows = [[item.text, list_some(item.scenes), item.kind.advice] for item in self.warnings]
-        yield Table("Irregular scenes", ["what is odd about the raw files", "scenes", "what to do"], rows)
+        yield Table(
+            "Irregular scenes", ["what is odd about the raw files", "scenes", "what to do"], rows
+        )
         yield Table("Scenes that stand out", ["scene", "why"], list(self.odd.items()))
 
 
 def make_report(
-    source: Source, looked: Mapping[str, tuple[SceneEntry, SceneMeasures]], findings: tuple[Finding, ...]
+    source: Source,
+    looked: Mapping[str, tuple[SceneEntry, SceneMeasures]],
+    findings: tuple[Finding, ...],
 ) -> Report:
     """Put the figures together.
 
@@ -136,7 +153,10 @@ def make_report(
     """
     import pandas as pd
 
-    entries: dict[str, SceneEntry] = {**source.place.entries, **{name: entry for name, (entry, _) in looked.items()}}
+    entries: dict[str, SceneEntry] = {
+        **source.place.entries,
+        **{name: entry for name, (entry, _) in looked.items()},
+    }
     records = Records(source.place, entries)
     measures = [asdict(looked[name][1] if name in looked else _UNKNOWN) for name in entries]
     table = scenes(records)
@@ -144,14 +164,21 @@ def make_report(
     table["labeled"] = table.labeled.where(table.split != "test").astype(float).round(4)
     numbers = table[list(MEASURES)].astype(float)
     odd = dict(_find_odd(numbers))
-    warnings = summarize_warnings((name, item) for name, entry in entries.items() for item in entry.warnings)
+    warnings = summarize_warnings(
+        (name, item) for name, entry in entries.items() for item in entry.warnings
+    )
     return Report(
         place=source.place.name,
         kind=source.kind,
         options=source.place.options if source.raw is None and entries else None,
         splits=count_by_split((entry.split, _count(entry)) for entry in entries.values()),
-        label_sets={item.name: _to_rows(distribution(records, item)) for item in (SCANNET20, SCANNET200)},
-        measures=numbers.agg(["min", "median", "max"]).round(4).dropna(axis="columns", how="all").to_dict(),
+        label_sets={
+            item.name: _to_rows(distribution(records, item)) for item in (SCANNET20, SCANNET200)
+        },
+        measures=numbers.agg(["min", "median", "max"])
+        .round(4)
+        .dropna(axis="columns", how="all")
+        .to_dict(),
         odd=odd,
         gallery=_choose_gallery(numbers, odd),
         warnings=tuple(warnings),
@@ -163,7 +190,12 @@ def make_report(
 def _count(entry: SceneEntry) -> dict[str, int]:
     annotated = 0 if entry.split is Split.TEST else entry.vertex_count
     labeled = annotated and annotated - entry.nyu40_counts.get(0, 0)
-    return {"vertices": entry.vertex_count, "size_bytes": entry.size_bytes, "annotated": annotated, "labeled": labeled}
+    return {
+        "vertices": entry.vertex_count,
+        "size_bytes": entry.size_bytes,
+        "annotated": annotated,
+        "labeled": labeled,
+    }
 
 
 def _tell(split: str, row: Mapping[str, int]) -> list[str]:
@@ -182,13 +214,16 @@ def _find_odd(numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
         if measure.limit is not None:
             scores[name], reasons[name] = column.abs() / measure.limit, f"limit: {measure.limit:g}"
         elif column.count() >= _MIN_COMPARED:
-            scores[name] = np.maximum(low - column, column - high) / (3 * max(high - low, middle / 10))
+            scores[name] = np.maximum(low - column, column - high) / (
+                3 * max(high - low, middle / 10)
+            )
             reasons[name] = f"half of all: {format_measure(low)} to {format_measure(high)}"
     most = scores.max(axis="columns").sort_values(ascending=False, kind="stable")
     for scene_id in most.index[most > 1]:
         own = [name for name in scores if scores.at[scene_id, name] > 1]
         texts = (
-            f"{MEASURES[name].title}: {format_measure(numbers.at[scene_id, name])} ({reasons[name]})" for name in own
+            f"{MEASURES[name].title}: {format_measure(numbers.at[scene_id, name])} ({reasons[name]})"
+            for name in own
         )
         yield scene_id, "; ".join(texts)
 
@@ -196,7 +231,11 @@ def _find_odd(numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
 def _choose_gallery(numbers: pd.DataFrame, odd: Mapping[str, str]) -> dict[str, str]:
     sizes = numbers.vertices.sort_values(kind="stable")
     chosen = {name: f"large: {sizes[name]:,.0f} vertices" for name in sizes.index[::-1][:_SHOWN]}
-    chosen |= {name: f"small: {sizes[name]:,.0f} vertices" for name in sizes.index[:_SHOWN] if name not in chosen}
+    chosen |= {
+        name: f"small: {sizes[name]:,.0f} vertices"
+        for name in sizes.index[:_SHOWN]
+        if name not in chosen
+    }
     return chosen | {name: f"odd: {odd[name]}" for name in list(odd)[:_SHOWN]}
 
 

@@ -57,7 +57,10 @@ def measure_scene(
     """
     rotation, shift = aligned_from_points[:3, :3], aligned_from_points[:3, 3]
     x_m, y_m, z_m = (round(float(np.ptp(axis)), 4) for axis in points.T)
-    cells = np.floor(points[:, :2].astype(np.float64) / _CELL_M) @ (1, 1 << 26)  # one number for each square
+    cells = np.floor(points[:, :2].astype(np.float64) / _CELL_M) @ (
+        1,
+        1 << 26,
+    )  # one number for each square
     area_m2 = round(len(np.unique(cells)) * _CELL_M**2, 2)
     tilt, height = _fit_floor(points[nyu40_ids == FLOOR].astype(np.float64) @ rotation.T + shift)
     turn = _measure_turn(normals[nyu40_ids == WALL].astype(np.float64) @ rotation.T)

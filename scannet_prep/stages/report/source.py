@@ -57,7 +57,9 @@ class Reading:
     ) -> dict[str, Result]:
         """Look at scenes in worker processes, as `look_at_scenes` does."""
         tasks = [CheckTask(SceneId(name), Path(name)) for name in names]
-        looked = look_at_scenes(look, tasks, context, found, title="report", jobs=self.jobs, progress=self.progress)
+        looked = look_at_scenes(
+            look, tasks, context, found, title="report", jobs=self.jobs, progress=self.progress
+        )
         return {str(name): result for name, result in looked.items()}
 
 
@@ -104,7 +106,9 @@ class Source:
         if self.raw is not None:
             (raw, split), options = self.raw[scene_id], ProcessOptions()
             scene = process_scene(raw, split, options, self.label_map or builtin_label_map())
-            size_bytes = sum(path.stat().st_size for path in raw.directory.iterdir() if path.is_file())
+            size_bytes = sum(
+                path.stat().st_size for path in raw.directory.iterdir() if path.is_file()
+            )
             return scene, SceneEntry.from_scene(scene, Fingerprint(size_bytes, ""))
         path = self.place.file_path(scene_id)
         try:
@@ -112,7 +116,9 @@ class Source:
         except TransferError as error:
             raise FileError(self.place.name, error.message, error.hint) from error
         scene = parse_processed(data, path)
-        check_meta(scene.meta, path, scene_id, self.place.entries[scene_id].split, self.place.options)
+        check_meta(
+            scene.meta, path, scene_id, self.place.entries[scene_id].split, self.place.options
+        )
         return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
 
 
@@ -141,7 +147,9 @@ def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -
         source = Source(place, {name: (scenes[name], split) for name, split in chosen}, label_map)
     else:
         source = Source(open_place(places, certificates=reading.certificates, must_be_usable=False))
-    findings.found += [Finding.from_exception(fault, source.place.name) for fault in source.place.faults]
+    findings.found += [
+        Finding.from_exception(fault, source.place.name) for fault in source.place.faults
+    ]
     for name, item in source.place.failures.items():
         findings.error(source.place.name, item.message, item.hint, scene_id=name)
     return source

@@ -28,7 +28,9 @@ _DAMAGED_HINT = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
     "the other scenes can be used: scannet-prep unpack recovers them"
 )
-_WARNING_HINT = "the files here are whole; copy the archive again, or pack it again: scannet-prep pack --force"
+_WARNING_HINT = (
+    "the files here are whole; copy the archive again, or pack it again: scannet-prep pack --force"
+)
 # What finds what is to be checked of a tree, and checks a scene.
 _CHECKS: dict[str, Any] = {ArchiveKind.RAW: raw, ArchiveKind.PROCESSED: processed, "export": export}
 
@@ -108,7 +110,8 @@ def run(
     present: Mapping[Any, str | None]
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError(
-            "a part of the scenes cannot be complete", "leave out --complete; or leave out --scenes and --limit"
+            "a part of the scenes cannot be complete",
+            "leave out --complete; or leave out --scenes and --limit",
         )
     shared_files = 0
     path, kind = find_folder(places), "archive"
@@ -116,29 +119,43 @@ def run(
         kind = "export" if is_export(path) else str(identify_tree(path))
     if against is not None and kind != ArchiveKind.RAW:
         problem = "is not a raw tree, and only such a tree has digests to compare"
-        raise UsageError(f"{path or places[0]}: {problem}", "scannet-prep report PLACE --against PLACE compares others")
+        raise UsageError(
+            f"{path or places[0]}: {problem}",
+            "scannet-prep report PLACE --against PLACE compares others",
+        )
     if path is None:
         archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
         paths = tuple(archives.names)
         checked = _check_archives(archives, selection, findings, jobs, progress)
         if selection == Selection():
             _check_checksums(archives, findings)
-        present, size_bytes = archives.held, sum(reader.source.size_bytes for reader in archives.readers)
+        present, size_bytes = (
+            archives.held,
+            sum(reader.source.size_bytes for reader in archives.readers),
+        )
     else:
         paths, check = (str(path),), _CHECKS[kind]
-        tasks, present, context = check.plan(path, selection, findings, *([] if against is None else [against]))
-        looked = look_at_scenes(check.look, tasks, context, findings, title="verify", jobs=jobs, progress=progress)
+        tasks, present, context = check.plan(
+            path, selection, findings, *([] if against is None else [against])
+        )
+        looked = look_at_scenes(
+            check.look, tasks, context, findings, title="verify", jobs=jobs, progress=progress
+        )
         numbers = {str(task.scene_id): looked.get(task.scene_id, (0, 0)) for task in tasks}
         checked = {name: count for name, (count, _) in numbers.items()}
         size_bytes = sum(size for _, size in numbers.values())
         if kind == ArchiveKind.RAW and selection == Selection():
             shared_files, shared_bytes = raw.check_shared_files(path, findings, against, progress)
             size_bytes += shared_bytes
-    splits = _compare_with_lists(paths[0], selection, present, findings, must_be_complete=must_be_complete)
+    splits = _compare_with_lists(
+        paths[0], selection, present, findings, must_be_complete=must_be_complete
+    )
     damaged = {finding.scene_id for finding in findings.found if finding.is_error}
     if not (checked or damaged or shared_files):
         # To check nothing and find nothing wrong would not be a check.
-        raise UsageError(f"{paths[0]}: holds no scenes of the splits {', '.join(splits)}", "check --splits")
+        raise UsageError(
+            f"{paths[0]}: holds no scenes of the splits {', '.join(splits)}", "check --splits"
+        )
     return VerifyReport(
         paths=paths,
         kind=kind,
@@ -179,8 +196,15 @@ def _check_archives(
             manifest = findings.attempt(Path(reader.name), reader.read_manifest)
             # Of an archive that is cut off, the manifest tells what is lost.
             if manifest and not (reader.index or archives.missing_shards):
-                expected |= {name for name, entry in manifest.scenes.items() if selection.wants(name, entry.split)}
-    message, hint = "is not in what is whole of the archive, or is of another split than was asked for", _DAMAGED_HINT
+                expected |= {
+                    name
+                    for name, entry in manifest.scenes.items()
+                    if selection.wants(name, entry.split)
+                }
+    message, hint = (
+        "is not in what is whole of the archive, or is of another split than was asked for",
+        _DAMAGED_HINT,
+    )
     if archives.has_indexes:
         message, hint = "is not here, or not in the splits that were asked for", ""
     for scene_id in sorted(expected - checked.keys()) if selection.limit is None else ():

@@ -45,7 +45,10 @@ def plan(
         if (name, split) not in present:
             if name not in splits:
                 findings.error(
-                    path, "no such file, though the manifest names it", _process_again(out_dir), scene_id=name
+                    path,
+                    "no such file, though the manifest names it",
+                    _process_again(out_dir),
+                    scene_id=name,
                 )
         elif entry is None and is_manifest_final:
             hint = f"remove it: rm {quote(str(path))}"
@@ -54,7 +57,9 @@ def plan(
             tasks.append(CheckTask(name, path, (split, entry, manifest.options)))
 
     _report_failures(out_dir, manifest, selection, findings)
-    known = {name for name, split in present | recorded if selection.wants(name, split)} | manifest.failures.keys()
+    known = {
+        name for name, split in present | recorded if selection.wants(name, split)
+    } | manifest.failures.keys()
     for scene_id in set(selection.scene_ids or ()) - known:
         findings.error(out_dir, "is not here, or not in the selected splits", scene_id=scene_id)
     return tuple(tasks[: selection.limit]), splits, None
@@ -72,7 +77,9 @@ def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
     return state
 
 
-def _report_failures(out_dir: Path, manifest: Manifest, selection: Selection, findings: Findings) -> None:
+def _report_failures(
+    out_dir: Path, manifest: Manifest, selection: Selection, findings: Findings
+) -> None:
     """Report the scenes that failed in processing; their splits are not on record."""
     for scene_id, failure in manifest.failures.items():
         if selection.scene_ids is None or scene_id in selection.scene_ids:
@@ -95,7 +102,10 @@ def look(task: CheckTask, context: None, findings: Findings) -> tuple[int, int]:
     # One cause, one finding: a file that is wrong by itself cannot be the one on record either.
     if not problems and entry is not None:
         found = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
-        pairs = {name: (getattr(found, name), getattr(entry, name)) for name in SceneEntry.__struct_fields__}
+        pairs = {
+            name: (getattr(found, name), getattr(entry, name))
+            for name in SceneEntry.__struct_fields__
+        }
         problems = [
             f"has another {name.replace('_', ' ')} than the manifest records: {here!s:.80}, expected {there!s:.80}"
             for name, (here, there) in pairs.items()
