@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,21 +49,17 @@ class Outcome:
         return json.loads(self.stdout)
 
 
-class WorkersHere(pool.WorkerPool):
-    """Workers that are threads of this process, to which tasks and results are sent as to a process of its own.
+class WorkersHere(pool.WorkerProcesses):
+    """Workers in this process, to which tasks and results are sent as to a process of its own.
 
     To start a worker process takes longer than it works in most tests.
     """
 
-    def _lead(self) -> None:
-        while item := self._tasks.get():
-            future, (function, *arguments) = item
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = function(*pickle.loads(pickle.dumps(arguments)))
-                    future.set_result(pickle.loads(pickle.dumps(result)))
-                except Exception as error:  # noqa: BLE001 - raised where the result is asked for
-                    future.set_exception(error)
+    def run(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        function, context = pickle.loads(self._call)
+        for task in tasks:
+            result = function(pickle.loads(pickle.dumps(task)), context)
+            yield task, pickle.loads(pickle.dumps(result))
 
 
 def run_main(
@@ -83,13 +79,21 @@ def run_main(
             pytest.MonkeyPatch.context() as patch,
         ):
             if not has_workers:
-                patch.setattr(pool, "WorkerPool", WorkersHere)
+                patch.setattr(pool, "WorkerProcesses", WorkersHere)
             status = main(argv)
     except SystemExit as stop:  # after a help text
         status = int(stop.code or 0)
     finally:
         os.chdir(before)
     return Outcome(status, out.getvalue(), err.getvalue())
+
+
+def count_reads_in_new_process(*words: str | Path) -> dict[str, int]:
+    """Run a command in a process of its own, and count how often each file is opened for reading, by name."""
+    program = "import json, sys; from worker_functions import count_reads; print(json.dumps(count_reads(*sys.argv[1:])))"
+    outcome = run_words(PYTHON, "-c", program, *map(str, words), cwd=Path(__file__).parent)
+    assert outcome.status == 0, outcome.stderr
+    return outcome.json
 
 
 def process_all_test_scenes(root: Path, vertices: int, *options: str) -> Path:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from commands import digests, run_main
+from commands import count_reads_in_new_process, digests, run_main
 from downloads import fetched, words
 from release_server import ReleaseServer, Status, at, ending
 
@@ -25,6 +25,13 @@ def test_it_brings_the_release_and_records_it(server: ReleaseServer, tmp_path: P
     assert outcome.json["files"] == {"fetched": len(lock), "already there": 0, "failed": 0}
     assert again.json["files"] == {"fetched": 0, "already there": len(lock), "failed": 0}
     assert (again.status, server.requests()) == (0, [])
+
+
+def test_download_opens_each_file_of_a_scene_once(server: ReleaseServer, tmp_path: Path) -> None:
+    counts = count_reads_in_new_process(*words(server.base_url, tmp_path))
+
+    names = [path.name for path in tmp_path.rglob("scene*.*")]
+    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
 
 
 def test_the_plan_needs_no_network_and_asks_test_scenes_only_for_what_they_have(

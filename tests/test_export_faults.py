@@ -33,6 +33,7 @@ from commands import (
 from scannet_prep import official_scenes
 from scannet_prep.base.files import run_lock
 from scannet_prep.export.manifest import read_export
+from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
 
@@ -103,7 +104,7 @@ def test_killed_at_random_moments_it_shows_whole_scenes_and_the_next_run_complet
                 }
     before = read_export(out_dir)
     assert before is not None
-    assert Verify()(out_dir)[0] == (3 if before.unfinished else 0)
+    assert Verify()(out_dir)[0] == (3 if (out_dir / "unfinished.txt").exists() else 0)
     outcome = run_main(*words, "-o", out_dir, "--json")
     assert (outcome.status, len(outcome.json["made"]) + len(outcome.json["kept"])) == (0, len(MANY))
     assert set(before.scenes) <= set(outcome.json["kept"])
@@ -119,7 +120,7 @@ def test_killed_forced_run_loses_no_scene_of_the_earlier_export(
     expected = digests(out_dir)
 
     process = start_command(*words, "-o", out_dir, "--force", "--jobs", "1")
-    while '"unfinished": []' in (out_dir / "export.json").read_text() and process.poll() is None:
+    while not (out_dir / "unfinished.txt").exists() and process.poll() is None:
         time.sleep(0.001)
     process.kill()
     process.communicate()
@@ -390,7 +391,8 @@ def test_interrupted_export_stays_unfinished_until_its_scenes_are_made(
     out_dir: Path, made: Path
 ) -> None:
     shutil.rmtree(made / "val")
-    edit_json(made / "export.json", lambda value: value.update(scenes={}, unfinished=[TRAIN, VAL]))
+    edit_json(made / "export.json", lambda value: value.update(scenes={}))
+    mark_unfinished(made, [TRAIN, VAL])
     verify = Verify()
     assert verify(made)[1][0][3].endswith(f"have still to be made: {TRAIN}, {VAL}")
     assert verify.value["findings"][0]["hint"] == "run the same scannet-prep export command again"

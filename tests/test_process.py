@@ -16,6 +16,7 @@ from commands import (
     TRAIN,
     VAL,
     Outcome,
+    count_reads_in_new_process,
     digests,
     edit_json,
     header_size,
@@ -76,6 +77,20 @@ DAMAGES = [
     lambda path: flip(path, path.read_bytes().index(b"points.npy")),
     lambda path: flip(path, path.stat().st_size - 4),
 ]
+
+
+@pytest.mark.parametrize("is_second_run", [False, True])
+def test_process_opens_each_raw_file_once(
+    raw_dir: Path, tmp_path: Path, is_second_run: bool
+) -> None:
+    out_dir = tmp_path / "out"
+    if is_second_run:
+        assert process(raw_dir, out_dir).status == 0
+
+    counts = count_reads_in_new_process("process", raw_dir, "-o", out_dir, "--checksum")
+
+    names = [path.name for path in raw_dir.rglob("scene*.*") if "labels.ply" not in path.name]
+    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])

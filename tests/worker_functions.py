@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from collections import Counter
 from pathlib import Path
+
+from commands import run_main
 
 
 def multiply(task: int, context: int | DiesWhileStarting) -> int:
     return task * (context if isinstance(context, int) else context.count)
+
+
+def measure_context(task: int, context: tuple[object, bytes]) -> int:
+    _, data = context
+    return len(data)
 
 
 def kill_self_if_negative(task: int, context: Path) -> int:
@@ -44,3 +53,25 @@ class DiesWhileStarting:
         if len(list(self.folder.iterdir())) < self.count:
             (self.folder / f"{os.getpid()}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def count_reads(*words: str) -> dict[str, int]:
+    """Run a command in this process, and count how often each file is opened for reading, by name.
+
+    A scene is made in this process, too. The hook cannot be removed, so call this in a process of its own.
+    """
+    counts: Counter[str] = Counter()
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        if event != "open":
+            return
+        path, mode, flags = arguments
+        # `os.open` has no mode: it opens files for `FileIO`, which reports them, too.
+        if mode is not None and isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY:
+            name = Path(str(path)).name
+            counts[name.removeprefix(".").removesuffix(".part")] += 1
+
+    sys.addaudithook(note)
+    outcome = run_main(*words)
+    assert outcome.status == 0, outcome.stderr
+    return dict(counts)

@@ -1,7 +1,8 @@
-"""The two slow loops, compiled by numba if that is installed (the extra `fast`).
+"""The two slow loops, compiled by numba if it is installed (the extra `fast`).
 
-They give the same bytes as their counterparts in `geometry` and `raw.segments`: the first adds in the same order.
-To load numba takes as long as it saves in `MIN_SCENES` scenes of the release, so the run decides whether to use it.
+They give the same bytes as their counterparts in `geometry` and `raw.segments`: the first one adds
+in the same order. Loading numba takes as long as it saves in `MIN_SCENES` scenes of the release, so
+the run decides whether workers use it.
 """
 
 from __future__ import annotations
@@ -17,31 +18,53 @@ from numpy.typing import NDArray
 MIN_SCENES = 40
 """The number of scenes per worker from which loading numba pays."""
 
+_ZERO = ord("0")
+_COMMA = ord(",")
+# Numbers of at most 18 digits fit into int64.
+_TOO_MANY_DIGITS = 19
+
 
 @cache
 def compile_geometry() -> Callable[..., tuple[NDArray[np.float32], NDArray[np.float64]]] | None:
-    """Compile the loops over vertices and faces; the matrices, (4, 4) and (3, 3), have no rows where nothing moves."""
-    arrays = (
-        f"Array({kind}, 2, 'C', readonly=True)"
-        for kind in ("float32", "int32", "float64", "float64")
-    )
-    return compile_loop(
-        _points_and_normals, f"Tuple((float32[:, ::1], float64[:, ::1]))({', '.join(arrays)})"
-    )
+    """Compile the loops over vertices and faces.
+
+    Returns:
+        A function of positions, float32 (V, 3), faces, int32 (F, 3), a matrix (4, 4) and its cofactor
+        matrix (3, 3), both float64, without rows if nothing moves. It returns points, float32 (V, 3),
+        and normals, float64 (V, 3). None if numba is missing.
+    """
+    types = ("float32", "int32", "float64", "float64")
+    arrays = [f"Array({name}, 2, 'C', readonly=True)" for name in types]
+    result = "Tuple((float32[:, ::1], float64[:, ::1]))"
+    return compile_loop(_points_and_normals, f"{result}({', '.join(arrays)})")
 
 
 @cache
 def compile_parser() -> Callable[[NDArray[np.uint8], NDArray[np.int64]], int] | None:
-    """Compile the loop over text. It fills an array with the numbers and returns their count, 0 for unusual text."""
-    return compile_loop(_parse_numbers, "int64(Array(uint8, 1, 'C', readonly=True), int64[::1])")
+    """Compile the loop over text.
+
+    Returns:
+        A function of a text of numbers and commas, uint8 (N,), and of an array that it fills with the
+        numbers. It returns their count, or 0 if anything is unusual. None if numba is missing.
+    """
+    text = "Array(uint8, 1, 'C', readonly=True)"
+    return compile_loop(_parse_numbers, f"int64({text}, int64[::1])")
 
 
 def compile_loop(function: Callable[..., Any], signature: str) -> Callable[..., Any] | None:
-    """Compile a function of arrays; `signature` is as numba writes it. None where numba is missing or does not work."""
+    """Compile a function of arrays.
+
+    Args:
+        function: The function, in the part of Python that numba knows.
+        signature: The types of its result and arguments, as numba writes them.
+
+    Returns:
+        The compiled function; None if numba is missing or does not work here.
+    """
     for keeps_code in (True, False):
-        with suppress(
-            Exception
-        ):  # it may not fit the NumPy at hand; where code is kept, disks are full, files damaged
+        # numba may not fit the NumPy at hand. The disk where it keeps code may be full, or the code
+        # there damaged: then the function is compiled once more, and not kept.
+        with suppress(Exception):
             import numba
 
             return numba.njit(signature, cache=keeps_code, error_model="numpy")(function)
@@ -51,63 +74,82 @@ def compile_loop(function: Callable[..., Any], signature: str) -> Callable[..., 
 def _points_and_normals(
     positions: NDArray[np.float32],
     faces: NDArray[np.int32],
-    m: NDArray[np.float64],
-    turn: NDArray[np.float64],
+    matrix: NDArray[np.float64],
+    cofactors: NDArray[np.float64],
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     count = len(positions)
-    points, normals = np.empty((count, 3), np.float32), np.empty((count, 3), np.float64)
-    rows = np.empty(
-        (count, 6)
-    )  # of each vertex the position, and the sum of the products: they are needed together
+    points = np.empty((count, 3), np.float32)
+    normals = np.empty((count, 3), np.float64)
+
+    # Each row has the position of a vertex and the sum of its cross products: they are used together.
+    rows = np.empty((count, 6))
     for vertex in range(count):
         for axis in range(3):
-            rows[vertex, axis], rows[vertex, axis + 3] = positions[vertex, axis], 0.0
+            rows[vertex, axis] = positions[vertex, axis]
+            rows[vertex, axis + 3] = 0.0
+
+    # Add the cross product of two edges of each face to its corners.
     for face in range(len(faces)):
-        # Unsigned, or each access would ask whether the index counts from the end.
-        i, j, k = np.uint32(faces[face, 0]), np.uint32(faces[face, 1]), np.uint32(faces[face, 2])
-        ax, ay, az = rows[j, 0] - rows[i, 0], rows[j, 1] - rows[i, 1], rows[j, 2] - rows[i, 2]
-        bx, by, bz = rows[k, 0] - rows[i, 0], rows[k, 1] - rows[i, 1], rows[k, 2] - rows[i, 2]
-        x, y, z = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+        # Unsigned, so that an access does not check whether the index counts from the end.
+        i = np.uint32(faces[face, 0])
+        j = np.uint32(faces[face, 1])
+        k = np.uint32(faces[face, 2])
+        ax = rows[j, 0] - rows[i, 0]
+        ay = rows[j, 1] - rows[i, 1]
+        az = rows[j, 2] - rows[i, 2]
+        bx = rows[k, 0] - rows[i, 0]
+        by = rows[k, 1] - rows[i, 1]
+        bz = rows[k, 2] - rows[i, 2]
+        x = ay * bz - az * by
+        y = az * bx - ax * bz
+        z = ax * by - ay * bx
         for corner in (i, j, k):
             rows[corner, 3] += x
             rows[corner, 4] += y
             rows[corner, 5] += z
+
+    # Move positions (x, y, z) and sums (a, b, c), and scale the sums to unit length.
     for vertex in range(count):
         x, y, z, a, b, c = rows[vertex]
-        if len(m):
+        if len(matrix):
             x, y, z = (
-                x * m[0, 0] + y * m[0, 1] + z * m[0, 2] + m[0, 3],
-                x * m[1, 0] + y * m[1, 1] + z * m[1, 2] + m[1, 3],
-                x * m[2, 0] + y * m[2, 1] + z * m[2, 2] + m[2, 3],
+                x * matrix[0, 0] + y * matrix[0, 1] + z * matrix[0, 2] + matrix[0, 3],
+                x * matrix[1, 0] + y * matrix[1, 1] + z * matrix[1, 2] + matrix[1, 3],
+                x * matrix[2, 0] + y * matrix[2, 1] + z * matrix[2, 2] + matrix[2, 3],
             )
             a, b, c = (
-                a * turn[0, 0] + b * turn[0, 1] + c * turn[0, 2],
-                a * turn[1, 0] + b * turn[1, 1] + c * turn[1, 2],
-                a * turn[2, 0] + b * turn[2, 1] + c * turn[2, 2],
+                a * cofactors[0, 0] + b * cofactors[0, 1] + c * cofactors[0, 2],
+                a * cofactors[1, 0] + b * cofactors[1, 1] + c * cofactors[1, 2],
+                a * cofactors[2, 0] + b * cofactors[2, 1] + c * cofactors[2, 2],
             )
-        points[vertex, 0], points[vertex, 1], points[vertex, 2] = x, y, z
+        points[vertex, 0] = x
+        points[vertex, 1] = y
+        points[vertex, 2] = z
         length = np.sqrt(a * a + b * b + c * c) or 1.0
-        normals[vertex, 0], normals[vertex, 1], normals[vertex, 2] = (
-            a / length,
-            b / length,
-            c / length,
-        )
+        normals[vertex, 0] = a / length
+        normals[vertex, 1] = b / length
+        normals[vertex, 2] = c / length
     return points, normals
 
 
 def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
-    count, value, digit_count = 0, np.int64(0), 0
+    count = 0
+    value = np.int64(0)
+    digit_count = 0
     for character in text:
-        digit = np.uint8(character - np.uint8(48))
-        if digit < 10 and (value or not digit_count):  # no zero before other digits
+        digit = np.uint8(character - np.uint8(_ZERO))
+        is_digit = digit < 10
+        if is_digit and (value or not digit_count):  # no zero before other digits
             value = value * 10 + np.int64(digit)
             digit_count += 1
-        elif character == 44 and 0 < digit_count < 19:
+        elif character == _COMMA and 0 < digit_count < _TOO_MANY_DIGITS:
             values[count] = value
-            count, value, digit_count = count + 1, np.int64(0), 0
+            count += 1
+            value = np.int64(0)
+            digit_count = 0
         else:
             return 0
-    if not 0 < digit_count < 19:
+    if not 0 < digit_count < _TOO_MANY_DIGITS:
         return 0
     values[count] = value
     return count + 1

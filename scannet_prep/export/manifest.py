@@ -50,7 +50,7 @@ class ExportManifest:
         shared: The fingerprints of files that concern several scenes, by name.
         scenes: The exported scenes, by id.
         failures: Scenes that failed in the last run that tried them, by id.
-        unfinished: Scenes that interrupted runs had still to make.
+        unfinished: Always empty. `unfinished.txt` names the scenes that a run has still to make.
     """
 
     settings: Mapping[str, bool | str] = field(hash=False)
@@ -61,7 +61,7 @@ class ExportManifest:
     shared: Mapping[str, Fingerprint] = field(default_factory=dict, hash=False)
     scenes: Mapping[str, ExportEntry] = field(default_factory=dict, hash=False)
     failures: Mapping[str, Finding] = field(default_factory=dict, hash=False)
-    unfinished: tuple[str, ...] = ()
+    unfinished: tuple[()] = ()
 
     def files(self) -> Iterator[tuple[str, Fingerprint]]:
         """Iterate over all files, those that concern several scenes first."""
@@ -93,7 +93,7 @@ def _read(path: Path) -> ExportManifest:
     if (manifest.kind, manifest.format_version) != (_KIND, _FORMAT_VERSION):
         found = f"{manifest.kind[:40]!a}, version {manifest.format_version}"
         raise FileError(path, f"is {found}, expected {_KIND!r}, {_FORMAT_VERSION}", _HINT)
-    for name in (*manifest.scenes, *manifest.unfinished):
+    for name in manifest.scenes:
         if not SceneId.is_valid(name):
             raise FileError(
                 path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT

@@ -19,11 +19,11 @@ from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 
 MAX_GROUPS = np.iinfo(np.int16).max
 
-_MOST_SUGGESTIONS = 10  # they take 3 ms each
+# A suggestion takes 3 ms.
+_MAX_SUGGESTIONS = 10
 _UNLABELED = RawIds(0, 0)
-_find_close = lru_cache(maxsize=1024)(
-    difflib.get_close_matches
-)  # the same few names are unknown in many scenes
+# Cached, because the same few names are unknown in many scenes.
+_find_close = lru_cache(maxsize=1024)(difflib.get_close_matches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,17 @@ class AnnotatedGroup:
     """One annotated group, as it is stored with the scene.
 
     Attributes:
-        id: What stands in the array `instances`: the group's id.
-        object_id: The file's `objectId`; None where it is null or missing.
+        id: Its value in the array `instances`.
+        object_id: The file's `objectId`; None if it is null or missing.
         raw_category: The annotator's text.
-        scannet_id: ScanNet id of the raw category; 0 where the label map does not know it.
-        nyu40_id: nyu40 id of the raw category; 0 where the label map does not know it.
-        aliases: The `objectId` of groups that repeat this one exactly and were left out; other data sets join by them.
-        vertex_count: How many vertices `instances` gives it; those that a later group takes do not count.
-        segment_count: How many segments these are.
-        box: Smallest x, y, z and largest x, y, z of these vertices, in metres with four decimals, in the frame of
-            `points`; None where there are none.
+        scannet_id: ScanNet id of the raw category; 0 if the label map lacks it.
+        nyu40_id: nyu40 id of the raw category; 0 if the label map lacks it.
+        aliases: The `objectId` of groups that repeat this one exactly and were left out. Other data
+            sets join by them.
+        vertex_count: Number of its vertices in `instances`, without those that a later group takes.
+        segment_count: Number of its segments, likewise.
+        box: Smallest x, y, z and largest x, y, z of its vertices, in metres with four decimals, in
+            the frame of `points`; None if it has no vertices.
     """
 
     id: int
@@ -61,9 +62,9 @@ class Annotation:
     Attributes:
         nyu40_ids: uint8 (V,), 0 unannotated.
         scannet_ids: uint16 (V,), 0 unannotated.
-        instances: int16 (V,), -1 where there is no group.
-        groups: The groups behind `instances`, in file order, exact repetitions left out.
-        warnings: What was odd.
+        instances: int16 (V,), -1 for no group.
+        groups: The groups, in file order, without exact repetitions.
+        warnings: Oddities of the groups.
     """
 
     nyu40_ids: NDArray[np.uint8]
@@ -78,60 +79,73 @@ def annotate(
 ) -> Annotation:
     """Give every vertex the ids of the group that its segment belongs to.
 
-    Groups count in file order, and where they overlap the last one wins, even where its class is evaluated nowhere.
-    Both ids come from the same row of the label map. Exact repetitions of an earlier group are left out (scene0217_00
-    lists every group twice).
+    Groups count in file order. Where they overlap, the last one wins, even if its class is evaluated
+    nowhere. Both ids come from the same row of the label map. Exact repetitions of an earlier group
+    are left out (scene0217_00 lists every group twice).
 
     Raises:
         AnnotationError: There are more groups than `instances` can number.
     """
+    warnings: list[SceneWarning] = []
     null_count = sum(group.segment_ids.count(None) for group in aggregation.groups)
-    warnings = [SceneWarning(WarningKind.NULL_SEGMENTS, count=null_count)] if null_count else []
-    kept: dict[
-        tuple[str, frozenset[int | None]], list[Group]
-    ] = {}  # each followed by those that repeat it exactly
-    for group in aggregation.groups:
-        kept.setdefault((group.raw_category, frozenset(group.segment_ids) - {None}), []).append(
-            group
-        )
-    if repeated_count := len(aggregation.groups) - len(kept):
+    if null_count:
+        warnings.append(SceneWarning(WarningKind.NULL_SEGMENTS, count=null_count))
+
+    # G distinct groups, each followed by its repetitions.
+    distinct = _find_distinct(aggregation)
+    groups = [group for group, *_ in distinct]
+    repeated_count = len(aggregation.groups) - len(groups)
+    if repeated_count:
         warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=repeated_count))
-    groups = [group for group, *_ in kept.values()]
     if len(groups) > MAX_GROUPS:
         raise AnnotationError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
+
+    # The ids of each group, (G + 1,). The last entry, reached by -1, stands for "no group".
     rows = _look_up(groups, label_map, warnings)
     instance_ids = _number_instances(groups, warnings)
-
-    # One entry more than there are groups: the last one, reached by -1, stands for "no group".
-    group_of_segment = _assign_segments(segmentation, groups, warnings)
-    segment_counts = np.bincount(group_of_segment + 1, minlength=len(groups) + 1)[1:].tolist()
     nyu40_of_group = np.array([*(row.nyu40_id for row in rows), 0], np.uint8)
     scannet_of_group = np.array([*(row.scannet_id for row in rows), 0], np.uint16)
     instance_of_group = np.array([*instance_ids, -1], np.int16)
+
+    # The group of each segment, (S,), and the number of segments of each group, (G,).
+    group_of_segment = _assign_segments(segmentation, groups, warnings)
+    segment_counts = np.bincount(group_of_segment + 1, minlength=len(groups) + 1)[1:]
+
+    annotated_groups = []
+    for index, (group, *repetitions) in enumerate(distinct):
+        annotated_groups.append(
+            AnnotatedGroup(
+                id=instance_ids[index],
+                object_id=group.object_id,
+                raw_category=group.raw_category,
+                scannet_id=rows[index].scannet_id,
+                nyu40_id=rows[index].nyu40_id,
+                aliases=_find_aliases(group, repetitions),
+                segment_count=int(segment_counts[index]),
+            )
+        )
     return Annotation(
         nyu40_ids=nyu40_of_group[group_of_segment].take(segmentation.indices),
         scannet_ids=scannet_of_group[group_of_segment].take(segmentation.indices),
         instances=instance_of_group[group_of_segment].take(segmentation.indices),
-        groups=tuple(
-            AnnotatedGroup(
-                id=number,
-                object_id=group.object_id,
-                raw_category=group.raw_category,
-                scannet_id=row.scannet_id,
-                nyu40_id=row.nyu40_id,
-                aliases=tuple(
-                    item.object_id
-                    for item in others
-                    if item.object_id not in (None, group.object_id)
-                ),
-                segment_count=count,
-            )
-            for number, row, count, (group, *others) in zip(
-                instance_ids, rows, segment_counts, kept.values(), strict=True
-            )
-        ),
+        groups=tuple(annotated_groups),
         warnings=tuple(warnings),
     )
+
+
+def _find_distinct(aggregation: Aggregation) -> list[list[Group]]:
+    """Find the groups that differ, in file order, each with the later ones that equal it."""
+    distinct: dict[tuple[str, frozenset[int | None]], list[Group]] = {}
+    for group in aggregation.groups:
+        key = (group.raw_category, frozenset(group.segment_ids) - {None})
+        distinct.setdefault(key, []).append(group)
+    return list(distinct.values())
+
+
+def _find_aliases(group: Group, repetitions: Sequence[Group]) -> tuple[int, ...]:
+    """Find the `objectId` of each repetition of a group, if it is another one."""
+    object_ids = [repetition.object_id for repetition in repetitions]
+    return tuple(item for item in object_ids if item is not None and item != group.object_id)
 
 
 def find_contradictions(
@@ -152,18 +166,16 @@ def find_contradictions(
         bool (V,).
     """
     release_rows = builtin_label_map().rows
-    position_of = {
-        raw_id: position for position, raw_id in enumerate(segmentation.raw_ids.tolist())
-    }
+    index_of = _index_segments(segmentation)
     # Which nyu40 ids (columns) fit each segment (rows); bool (S, 41).
-    fits = np.zeros((len(position_of), MAX_NYU40_ID + 1), np.bool_)
+    fits = np.zeros((len(index_of), MAX_NYU40_ID + 1), np.bool_)
     for group in aggregation.groups:
-        positions = [position_of[raw_id] for raw_id in group.segment_ids if raw_id in position_of]
+        indices = [index_of[raw_id] for raw_id in group.segment_ids if raw_id in index_of]
         row = release_rows.get(group.raw_category)
         if row is None:
-            fits[positions] = True
+            fits[indices] = True
         else:
-            fits[positions, row.nyu40_id] = True
+            fits[indices, row.nyu40_id] = True
     is_claimed = fits.any(axis=1)
     fits[~is_claimed, 0] = True
 
@@ -174,81 +186,103 @@ def find_contradictions(
 
 
 def measure_groups(
-    groups: Sequence[AnnotatedGroup], instances: NDArray[np.int16], points: NDArray[np.float32]
+    groups: Sequence[AnnotatedGroup],
+    instances: NDArray[np.int16],
+    points: NDArray[np.float32],
 ) -> tuple[AnnotatedGroup, ...]:
     """Count the vertices of each group, and find its box.
 
     Args:
         groups: The groups.
-        instances: int16 (V,), ids of groups, -1 where there is none.
+        instances: int16 (V,), ids of groups, -1 for none.
         points: float32 (V, 3), metres.
     """
     if not groups:
         return ()
+
+    # A small number for each vertex, (V,), because those are sorted fast: 1 for the first group, 0 for
+    # "no group", which -1 reaches at the end of the table.
     ids = [group.id for group in groups]
-    # Small numbers are sorted fast: 1 for the first group; the last entry, reached by -1, stands for "no group".
     numbers = np.zeros(max(ids) + 2, np.uint8 if len(ids) < 255 else np.uint16)
     numbers[ids] = np.arange(1, len(ids) + 1)
     number_of_vertex = numbers.take(instances)
     counts = np.bincount(number_of_vertex, minlength=len(ids) + 1)
+
+    # Vertices sorted by group; each group with vertices is a range that begins at one of `starts`.
     starts = counts.cumsum()[:-1][counts[1:] > 0]
-    order = np.argsort(number_of_vertex, kind="stable")
-    axes = [axis.take(order) for axis in np.ascontiguousarray(points.T)] if len(starts) else []
-    corners = [find.reduceat(axis, starts) for find in (np.minimum, np.maximum) for axis in axes]
-    boxes: Any = zip(
-        *(corner.astype(np.float64).round(4).tolist() for corner in corners), strict=True
-    )
-    return tuple(
-        replace(group, vertex_count=count, box=next(boxes) if count else None)
-        for group, count in zip(groups, counts[1:].tolist(), strict=True)
-    )
+    boxes: Any = iter(())
+    if len(starts):
+        order = np.argsort(number_of_vertex, kind="stable")
+        corners = []
+        for find in (np.minimum, np.maximum):
+            for axis in np.ascontiguousarray(points.T):
+                corner = find.reduceat(axis.take(order), starts)
+                corners.append(corner.astype(np.float64).round(4).tolist())
+        boxes = zip(*corners, strict=True)
+
+    measured = []
+    for group, count in zip(groups, counts[1:].tolist(), strict=True):
+        box = next(boxes) if count else None
+        measured.append(replace(group, vertex_count=count, box=box))
+    return tuple(measured)
 
 
 def _look_up(
-    groups: list[Group], label_map: LabelMap, warnings: list[SceneWarning]
+    groups: Sequence[Group], label_map: LabelMap, warnings: list[SceneWarning]
 ) -> list[RawIds]:
+    """Find the ids of the category of each group; (0, 0) for an unknown one, with a warning."""
     builtin = builtin_label_map()
     for name, count in Counter(group.raw_category for group in groups).items():
-        found, expected = label_map.rows.get(name), builtin.rows.get(name)
-        if found is None:
-            close = (
-                _find_close(name, tuple(label_map.rows), 1)
-                if len(warnings) < _MOST_SUGGESTIONS
-                else []
-            )
-            subject = f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
+        row = label_map.rows.get(name)
+        builtin_row = builtin.rows.get(name)
+        if row is None:
+            subject = repr(name)
+            if len(warnings) < _MAX_SUGGESTIONS:
+                subject += _suggest(name, label_map)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
-        # Rows that the release does not have are no contradiction: they are there on purpose.
-        if expected is not None and found != expected and label_map.digest != builtin.digest:
-            theirs, ours = (ids or "missing" for ids in (found, expected))
-            subject = f"{name!r} is {theirs} in the label map, but {ours} in the built-in one"
+        # A row that the release does not have was added on purpose.
+        if label_map.digest != builtin.digest and builtin_row not in (None, row):
+            subject = (
+                f"{name!r} is {row or 'missing'} in the label map, "
+                f"but {builtin_row} in the built-in one"
+            )
             warnings.append(SceneWarning(WarningKind.LABEL_MAP_DIFFERS, subject, count))
     return [label_map.rows.get(group.raw_category, _UNLABELED) for group in groups]
 
 
-def _number_instances(groups: list[Group], warnings: list[SceneWarning]) -> list[int]:
-    """The groups' own ids; their order in the file where those do not tell the groups apart or do not fit."""
-    ids = [group.id for group in groups if group.id is not None and 0 <= group.id <= MAX_GROUPS]
-    if len(set(ids)) == len(groups):
-        return ids
+def _suggest(name: str, label_map: LabelMap) -> str:
+    """Suggest the category of the label map that an unknown one resembles most."""
+    close = _find_close(name, tuple(label_map.rows), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _number_instances(groups: Sequence[Group], warnings: list[SceneWarning]) -> list[int]:
+    """Return the id of each group: its own, or its index if the groups' own ids cannot be used."""
+    ids = [group.id for group in groups]
+    own_ids = [own_id for own_id in ids if own_id is not None and 0 <= own_id <= MAX_GROUPS]
+    if len(set(own_ids)) == len(groups):
+        return own_ids
     fault = f"null, not unique, or beyond 0..{MAX_GROUPS}"
     warnings.append(SceneWarning(WarningKind.RENUMBERED_GROUPS, fault, len(groups)))
     return list(range(len(groups)))
 
 
 def _assign_segments(
-    segmentation: Segmentation, groups: list[Group], warnings: list[SceneWarning]
+    segmentation: Segmentation, groups: Sequence[Group], warnings: list[SceneWarning]
 ) -> NDArray[np.intp]:
-    """The position of the group of each segment; -1 where it has none."""
-    position_of = {
-        raw_id: position for position, raw_id in enumerate(segmentation.raw_ids.tolist())
-    }
-    group_of_segment = np.full(len(position_of), -1, np.intp)
+    """Return the index of the group of each segment, intp (S,); -1 for none."""
+    index_of = _index_segments(segmentation)
+    group_of_segment = np.full(len(index_of), -1, np.intp)
     unknown_count = 0
     for number, group in enumerate(groups):
-        positions = [position_of[raw_id] for raw_id in group.segment_ids if raw_id in position_of]
-        unknown_count += len(group.segment_ids) - group.segment_ids.count(None) - len(positions)
-        group_of_segment[positions] = number
+        indices = [index_of[raw_id] for raw_id in group.segment_ids if raw_id in index_of]
+        group_of_segment[indices] = number
+        unknown_count += len(group.segment_ids) - group.segment_ids.count(None) - len(indices)
     if unknown_count:
         warnings.append(SceneWarning(WarningKind.UNKNOWN_SEGMENTS, count=unknown_count))
     return group_of_segment
+
+
+def _index_segments(segmentation: Segmentation) -> dict[int | None, int]:
+    """Return the index of each segment, by its raw id."""
+    return {raw_id: index for index, raw_id in enumerate(segmentation.raw_ids.tolist())}

@@ -1,4 +1,7 @@
-"""Reads a scan's metadata (`.txt`): `key = value` lines, of which the axis alignment and the scene type matter here."""
+"""Reads the metadata of a scan (`.txt`): `key = value` lines.
+
+Only the axis alignment and the scene type are used.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.errors import RawFileError
 from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
-from scannet_prep.base.files import read_file
+from scannet_prep.base.files import Buffer, read_file
 from scannet_prep.raw.layout import download_hint
 from scannet_prep.release.files import INFO
 
-# A shift by 1,000 km belongs to no room; and points that are moved by less stay within float32.
+# A shift by 1,000 km belongs to no room. Points that are moved by less stay within float32.
 _MAX_NUMBER = 1_000_000
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LINE_END = re.compile(r"\r*\n|\r")
@@ -26,9 +29,9 @@ class ScanInfo:
     """Metadata of one scan.
 
     Attributes:
-        axis_alignment: float64 (4, 4), aligned <- scan, metres: floor to z = 0, walls to x and y. None where the file
-            has none, as in the test split.
-        scene_type: Free text, for example `Bedroom / Hotel`; None where the file has none.
+        axis_alignment: float64 (4, 4), aligned <- scan, metres: floor to z = 0, walls to x and y.
+            None if the file has none, as in the test split.
+        scene_type: Free text, for example `Bedroom / Hotel`; None if the file has none.
     """
 
     axis_alignment: NDArray[np.float64] | None
@@ -36,57 +39,70 @@ class ScanInfo:
 
 
 def read_scan_info(path: Path) -> ScanInfo:
-    """Read a scan's metadata from a file.
+    """Read a scan's metadata from a file; errors are those of `read_file` and `parse_scan_info`."""
+    return parse_scan_info(read_file(path, INFO.max_bytes), path)
+
+
+def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
+    """Parse a scan's metadata.
+
+    Args:
+        data: The bytes of the file.
+        path: Its name, for messages.
 
     Raises:
-        MissingFileError: There is no such file.
         RawFileError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
             numbers up to a million.
     """
-    data = read_file(path, INFO.max_bytes)
+    values: dict[str, str] = {}
+    for number, line in enumerate(_LINE_END.split(_decode(bytes(data), path)), start=1):
+        if not line.strip():
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            problem = f"is damaged: line {number} reads {line[:40]!r}, expected key = value"
+            raise RawFileError(path, problem, download_hint(path))
+        key = key.strip()
+        value = value.strip()
+        if values.setdefault(key, value) != value:
+            problem = f"has two different values for {key[:40]}"
+            raise RawFileError(path, problem, download_hint(path))
+
+    axis_alignment = None
+    if "axisAlignment" in values:
+        axis_alignment = _parse_matrix(values["axisAlignment"], path)
+    return ScanInfo(axis_alignment, values.get("sceneType"))
+
+
+def _decode(data: bytes, path: Path) -> str:
+    """Decode the text of the file, which must not be empty."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise RawFileError(
-            path, f"is not text: byte {error.start} is 0x{byte:02x}", download_hint(path)
-        ) from None
-    kind = "empty" if not text.strip() else describe_beginning(data[:LOOK_BYTES])
-    if kind or "\0" in text:
-        raise RawFileError(
-            path,
-            f"is {kind or 'not text: it holds NUL bytes'}, expected lines key = value",
-            download_hint(path),
-        )
-    values: dict[str, str] = {}
-    for number, line in enumerate(_LINE_END.split(text), start=1):
-        if not line.strip():
-            continue
-        key, equals, value = line.partition("=")
-        key = key.strip()
-        if not equals:
-            raise RawFileError(
-                path,
-                f"is damaged: line {number} reads {line[:40]!r}, expected key = value",
-                download_hint(path),
-            )
-        if values.setdefault(key, value.strip()) != value.strip():
-            raise RawFileError(
-                path, f"has two different values for {key[:40]}", download_hint(path)
-            )
-    matrix = values.get("axisAlignment")
-    return ScanInfo(
-        None if matrix is None else _parse_matrix(matrix, path), values.get("sceneType")
-    )
+        problem = f"is not text: byte {error.start} is 0x{byte:02x}"
+        raise RawFileError(path, problem, download_hint(path)) from None
+    found = None
+    if not text.strip():
+        found = "empty"
+    elif describe_beginning(data[:LOOK_BYTES]):
+        found = describe_beginning(data[:LOOK_BYTES])
+    elif "\0" in text:
+        found = "not text: it holds NUL bytes"
+    if found:
+        raise RawFileError(path, f"is {found}, expected lines key = value", download_hint(path))
+    return text
 
 
 def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
+    """Parse the 16 numbers of a matrix, row by row."""
     words = text.split()
-    wrong = [
-        word for word in words if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER
-    ]
-    if len(words) != 16 or wrong:
-        detail = f"{len(words)} values" if len(words) != 16 else f"{wrong[0]!r:.40} among them"
-        expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
-        raise RawFileError(path, f"axisAlignment has {detail}, {expected}", download_hint(path))
-    return np.array(list(map(float, words)), np.float64).reshape(4, 4)
+    expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
+    if len(words) != 16:
+        problem = f"axisAlignment has {len(words)} values, {expected}"
+        raise RawFileError(path, problem, download_hint(path))
+    for word in words:
+        if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER:
+            problem = f"axisAlignment has {word!r:.40} among them, {expected}"
+            raise RawFileError(path, problem, download_hint(path))
+    return np.array([float(word) for word in words], np.float64).reshape(4, 4)

@@ -86,6 +86,11 @@ def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:
     return (_HEADER + "".join(lines)).encode()
 
 
+def digest_bytes(data: bytes) -> LockEntry:
+    """Compute what a lock file records of a file with this content."""
+    return LockEntry(hashlib.sha256(data).hexdigest(), len(data))
+
+
 def digest_file(path: Path, advance: Callable[[int], None] = lambda _: None) -> LockEntry:
     """Compute what a lock file records of a file.
 

@@ -1,35 +1,41 @@
 """Reads a mesh (`_vh_clean_2.ply`, `_vh_clean_2.labels.ply`): vertices with colour, and triangles.
 
-plyfile does the reading; what it accepts is checked here. Binary files of triangles, as the release has them, are
-mapped into memory. All others are read row by row, which takes seconds, and so are refused above a stated size.
+bytes --> header --> plyfile --> layout of the records
+      --> binary, triangles only --> NumPy views the records   (the release)
+      --> text, or other lists   --> plyfile reads row by row  (seconds: only up to a limit)
+      --> checks --> Mesh
 """
 
 from __future__ import annotations
 
 import io
+import mmap
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import RawFileError
-from scannet_prep.base.file_kinds import describe_beginning
-from scannet_prep.base.files import open_file
+from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.files import Buffer, open_file
 from scannet_prep.raw.layout import download_hint
 from scannet_prep.release.files import MESH
+
+if TYPE_CHECKING:
+    import plyfile
 
 MAX_UNMAPPED_BYTES = 10_000_000
 MAX_UNMAPPED_ROWS = 500_000
 _MAX_HEADER_BYTES = 65_536
 _FACE_LISTS = ("vertex_indices", "vertex_index")
-_LIST_LENGTHS = {"face": dict.fromkeys(_FACE_LISTS, 3)}
-_LIST = re.compile(rb"^[ \t]*property\s+list\s+\S+\s+\S+\s+(\S+)", re.MULTILINE)
 _ELEMENT = re.compile(rb"^\s*element\s+(\S+)\s+(.*?)\s*$", re.MULTILINE)
-# 1,000 km in metres: no room, but what a flipped bit in an exponent makes of one; and what would overflow when aligned.
+# 1,000 km in metres. A flipped bit in an exponent gives a larger number, as no room does; and
+# alignment could overflow.
 _MAX_COORDINATE = 1_000_000
 
 Elements: TypeAlias = NDArray[np.void]
@@ -37,11 +43,11 @@ Elements: TypeAlias = NDArray[np.void]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mesh:
-    """A triangle mesh. The order of the vertices is the file's; everything else refers to it.
+    """A triangle mesh. Its vertices have the order of the file, and all other files refer to it.
 
     Attributes:
-        positions: float32 (V, 3), metres, in the frame of the file; float64 where the file has doubles. V > 0, finite,
-            at most 1,000 km.
+        positions: float32 (V, 3), metres, in the frame of the file; float64 if the file has doubles.
+            V > 0, finite, at most 1,000 km.
         colors: uint8 (V, 3), red, green, blue, 0..255.
         faces: int32 (F, 3), indices into the vertices, all in range. F may be 0.
     """
@@ -52,7 +58,7 @@ class Mesh:
 
     @property
     def vertex_count(self) -> int:
-        """V."""
+        """The number of vertices, V."""
         return len(self.positions)
 
 
@@ -68,14 +74,40 @@ class LabelsMesh(Mesh):
 
 
 def read_mesh(path: Path) -> Mesh:
-    """Read a scanned mesh from a file: text or binary of both byte orders, properties found by name.
+    """Read a scanned mesh from a file; errors are those of `map_mesh` and `parse_mesh`."""
+    return parse_mesh(map_mesh(path), path)
+
+
+def read_labels_mesh(path: Path) -> LabelsMesh:
+    """Read a `labels.ply` from a file; errors are those of `map_mesh` and `parse_labels_mesh`."""
+    return parse_labels_mesh(map_mesh(path), path)
+
+
+def map_mesh(path: Path) -> Buffer:
+    """Map a mesh file into memory: one of the high-resolution meshes has hundreds of megabytes.
 
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read.
-        RawFileError: It is damaged, not triangular, lacks coordinates or colours, or is a `labels.ply`.
     """
-    vertices, faces = _read_elements(path)
+    with open_file(path, MESH.max_bytes) as file:
+        if file.seek(0, io.SEEK_END) == 0:  # an empty file cannot be mapped
+            return b""
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def parse_mesh(data: Buffer, path: Path) -> Mesh:
+    """Parse a scanned mesh: text or binary of both byte orders, properties found by name.
+
+    Args:
+        data: The bytes of the file.
+        path: Its name, for messages.
+
+    Raises:
+        RawFileError: It is damaged, not triangular, lacks coordinates or colours, or is a
+            `labels.ply`.
+    """
+    vertices, faces = _parse_elements(data, path)
     _refuse_labels(vertices, path)
     return Mesh(
         positions=_positions(vertices, path),
@@ -84,15 +116,17 @@ def read_mesh(path: Path) -> Mesh:
     )
 
 
-def read_labels_mesh(path: Path) -> LabelsMesh:
-    """Read a `labels.ply`: a mesh with a label per vertex.
+def parse_labels_mesh(data: Buffer, path: Path) -> LabelsMesh:
+    """Parse a `labels.ply`: a mesh with a label per vertex.
+
+    Args:
+        data: The bytes of the file.
+        path: Its name, for messages.
 
     Raises:
-        MissingFileError: There is no such file.
-        FileError: It cannot be read.
         RawFileError: It is damaged, not triangular, or lacks coordinates, colours or labels.
     """
-    vertices, faces = _read_elements(path)
+    vertices, faces = _parse_elements(data, path)
     return LabelsMesh(
         positions=_positions(vertices, path),
         colors=_colors(vertices, path),
@@ -102,92 +136,168 @@ def read_labels_mesh(path: Path) -> LabelsMesh:
 
 
 def count_elements(path: Path) -> tuple[int, int]:
-    """Count the vertices and faces of a scanned mesh from its header, and check that its size fits the header.
+    """Count the vertices and faces of a scanned mesh, and check that its size fits its header.
 
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read.
         RawFileError: It is truncated, not a mesh, or a `labels.ply`.
     """
-    vertices, faces = _read_elements(path)
+    vertices, faces = _parse_elements(map_mesh(path), path)
     _refuse_labels(vertices, path)
     return len(vertices), 0 if faces is None else len(faces)
 
 
-def _read_elements(path: Path) -> tuple[Elements, Elements | None]:
-    """Open a file with plyfile; gives its vertices, of which there are some, and its faces, if it has any."""
-    with open_file(path, MESH.max_bytes) as raw_file:
-        file = io.BufferedReader(raw_file)  # plyfile reads headers byte by byte
-        size_bytes = file.seek(0, 2)
-        is_mapped = _check_header(file, size_bytes, path)
-        import plyfile
+def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None]:
+    """Find the vertices, at least one, and the faces; None if the file has none."""
+    header = _find_header(data, path)
+    counts = _find_counts(header, len(data), path)
+    layout = _parse_with_plyfile(_ELEMENT.sub(_set_count_to_0, header), path)
+    if any(_find_lists(element).issuperset(_FACE_LISTS) for element in layout):
+        raise RawFileError(path, f"has two lists of faces: {' and '.join(_FACE_LISTS)}")
+    if all(_has_plain_records(element) for element in layout) and not layout.text:
+        records = _view_records(data, len(header), layout, counts, path)
+    else:
+        _check_row_by_row(layout, len(data), sum(counts), path)
+        content = _parse_with_plyfile(data, path)
+        records = {element.name: np.asarray(element.data) for element in content}
 
-        try:
-            # Numbers that do not fit their type, and lists without items: plyfile goes on, and so can the checks here.
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                content = plyfile.PlyData.read(file, mmap="r", known_list_len=_LIST_LENGTHS)
-        except plyfile.PlyElementParseError as error:
-            if error.message == "unexpected list length":
-                raise RawFileError(path, f"face {error.row} is not a triangle") from error
-            problem = f"is damaged or truncated ({size_bytes:,} bytes): {error}"
-            raise RawFileError(path, problem, download_hint(path)) from error
-        except (
-            plyfile.PlyParseError, ValueError, KeyError, IndexError, TypeError, ArithmeticError, MemoryError, OSError,
-        ) as error:  # fmt: skip
-            raise RawFileError(path, f"is damaged: {error}", download_hint(path)) from error
-        if is_mapped and file.tell() != size_bytes:
-            problem = f"has {size_bytes:,} bytes, but its header accounts for {file.tell():,}"
-            raise RawFileError(path, problem, download_hint(path))
-    if "vertex" not in content or not content["vertex"].count or not content["vertex"].properties:
-        raise RawFileError(
-            path, "has no vertices, or vertices without any property", download_hint(path)
-        )
-    return np.asarray(content["vertex"].data), np.asarray(
-        content["face"].data
-    ) if "face" in content else None
+    vertices = records.get("vertex")
+    if vertices is None or not len(vertices) or not vertices.dtype.names:
+        problem = "has no vertices, or vertices without any property"
+        raise RawFileError(path, problem, download_hint(path))
+    return vertices, records.get("face")
 
 
-def _check_header(file: BinaryIO, size_bytes: int, path: Path) -> bool:
-    """Check what plyfile takes too lightly; gives whether it can be mapped: binary, and no list but the faces'."""
-    file.seek(0)
-    start = file.read(_MAX_HEADER_BYTES)
-    file.seek(0)
+def _find_header(data: Buffer, path: Path) -> bytes:
+    """Return the header, up to and including the line `end_header`."""
+    start = bytes(data[:_MAX_HEADER_BYTES])
     if not start.startswith((b"ply\n", b"ply\r\n")):
-        found = describe_beginning(start[:1024]) or f"not a PLY file: it begins with {start[:16]!r}"
+        found = describe_beginning(start[:LOOK_BYTES])
+        if found is None:
+            found = f"not a PLY file: it begins with {start[:16]!r}"
         raise RawFileError(path, f"is {found}, expected a PLY file", download_hint(path))
     end = re.search(rb"\nend_header\r?\n", start)
     if end is None:
-        raise RawFileError(
-            path, f"has no line end_header in its first {len(start):,} bytes", download_hint(path)
-        )
-    header = start[: end.start() + 1]
-    rows = 0
+        problem = f"has no line end_header in its first {len(start):,} bytes"
+        raise RawFileError(path, problem, download_hint(path))
+    return start[: end.end()]
+
+
+def _find_counts(header: bytes, size_bytes: int, path: Path) -> list[int]:
+    """Find how many rows each element has, in the order of the file.
+
+    A damaged count must not make NumPy reserve terabytes: each row takes at least a byte.
+    """
+    counts = []
     for name, count in _ELEMENT.findall(header):
-        # A damaged count must not make plyfile reserve terabytes: each row takes a byte at least.
         if not count.isdigit() or int(count[:20]) > size_bytes:
-            problem = f"header counts {count.decode('ascii', 'replace')[:40]} x {name.decode('ascii', 'replace')[:40]}"
+            shown_count = count.decode("ascii", "replace")[:40]
+            shown_name = name.decode("ascii", "replace")[:40]
             raise RawFileError(
                 path,
-                f"is damaged or truncated: its {problem}, but it has {size_bytes:,} bytes",
+                f"is damaged or truncated: its header counts {shown_count} x {shown_name}, "
+                f"but it has {size_bytes:,} bytes",
                 download_hint(path),
             )
-        rows += int(count)
-    is_text = re.search(rb"^\s*format\s+ascii", header, re.MULTILINE) is not None
-    lists = {name.decode("latin-1") for name in _LIST.findall(header)}
-    if lists.issuperset(_FACE_LISTS):
-        raise RawFileError(path, f"has two lists of faces: {' and '.join(_FACE_LISTS)}")
-    is_mapped = not is_text and lists.issubset(_FACE_LISTS)
-    if not is_mapped and (size_bytes > MAX_UNMAPPED_BYTES or rows > MAX_UNMAPPED_ROWS):
-        kind = "text" if is_text else "lists other than those of its faces"
-        expected = f"expected at most {MAX_UNMAPPED_BYTES:,} and {MAX_UNMAPPED_ROWS:,}"
-        problem = f"is a PLY file of {kind} with {size_bytes:,} bytes and {rows:,} rows, {expected}"
-        raise RawFileError(
-            path,
-            problem,
-            "download it from the release, or convert it to a binary file of triangles",
-        )
-    return is_mapped
+        counts.append(int(count))
+    return counts
+
+
+def _set_count_to_0(line: re.Match[bytes]) -> bytes:
+    """Return a line `element` of a header with a count of 0."""
+    count_start = line.start(2) - line.start()
+    count_end = line.end(2) - line.start()
+    return line[0][:count_start] + b"0" + line[0][count_end:]
+
+
+def _parse_with_plyfile(data: Buffer, path: Path) -> plyfile.PlyData:
+    """Parse a whole file; with counts of 0 in its header, only the layout of its records."""
+    import plyfile
+
+    try:
+        # plyfile goes on if numbers do not fit their type, and so can the checks here.
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return plyfile.PlyData.read(io.BytesIO(data))
+    except plyfile.PlyElementParseError as error:
+        problem = f"is damaged or truncated ({len(data):,} bytes): {error}"
+        raise RawFileError(path, problem, download_hint(path)) from error
+    except (
+        plyfile.PlyParseError, ValueError, KeyError, IndexError, TypeError, ArithmeticError, MemoryError, OSError,
+    ) as error:  # fmt: skip
+        raise RawFileError(path, f"is damaged: {error}", download_hint(path)) from error
+
+
+def _has_plain_records(element: plyfile.PlyElement) -> bool:
+    """Whether all rows have the same size if the faces are triangles."""
+    lists = _find_lists(element)
+    return not lists or (element.name == "face" and lists <= set(_FACE_LISTS))
+
+
+def _find_lists(element: plyfile.PlyElement) -> set[str]:
+    """Find the names of the properties that are lists."""
+    return {item.name for item in element.properties if hasattr(item, "list_dtype")}
+
+
+def _check_row_by_row(layout: plyfile.PlyData, size_bytes: int, rows: int, path: Path) -> None:
+    """Refuse a large file that plyfile reads row by row."""
+    if size_bytes <= MAX_UNMAPPED_BYTES and rows <= MAX_UNMAPPED_ROWS:
+        return
+    kind = "text" if layout.text else "lists other than those of its faces"
+    raise RawFileError(
+        path,
+        f"is a PLY file of {kind} with {size_bytes:,} bytes and {rows:,} rows, "
+        f"expected at most {MAX_UNMAPPED_BYTES:,} and {MAX_UNMAPPED_ROWS:,}",
+        "download it from the release, or convert it to a binary file of triangles",
+    )
+
+
+def _view_records(
+    data: Buffer, start: int, layout: plyfile.PlyData, counts: list[int], path: Path
+) -> Mapping[str, Elements]:
+    """View the bytes after the header as records, by element.
+
+    Raises:
+        RawFileError: There are too few bytes, or too many, or a face is not a triangle.
+    """
+    records = {}
+    for element, count in zip(layout, counts, strict=True):
+        dtype = _record_dtype(element, layout.byte_order)
+        if not dtype.names:
+            continue
+        row_count = (len(data) - start) // dtype.itemsize
+        if row_count < count:
+            raise RawFileError(
+                path,
+                f"is damaged or truncated ({len(data):,} bytes): "
+                f"element '{element.name}': row {row_count}: early end-of-file",
+                download_hint(path),
+            )
+        rows: Elements = np.frombuffer(data, dtype, count, start)
+        for name in dtype.names or ():
+            if name.endswith("\nlen") and not (rows[name] == 3).all():
+                row = int(np.flatnonzero(rows[name] != 3)[0])
+                raise RawFileError(path, f"face {row} is not a triangle")
+        records[element.name] = rows
+        start += count * dtype.itemsize
+    if start != len(data):
+        problem = f"has {len(data):,} bytes, but its header accounts for {start:,}"
+        raise RawFileError(path, problem, download_hint(path))
+    return records
+
+
+def _record_dtype(element: plyfile.PlyElement, byte_order: str) -> np.dtype[np.void]:
+    """Return the type of the rows of an element; a list of faces has a count and three numbers."""
+    fields: list[Any] = []
+    for item in element.properties:
+        if hasattr(item, "list_dtype"):
+            count_type, value_type = item.list_dtype(byte_order)
+            fields.append((f"{item.name}\nlen", count_type))
+            fields.append((item.name, value_type, (3,)))
+        else:
+            fields.append((item.name, item.dtype(byte_order)))
+    return np.dtype(fields)
 
 
 def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDArray[np.int32]:

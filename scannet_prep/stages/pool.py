@@ -1,23 +1,32 @@
-"""Where tasks are done: in worker processes of this machine, or by an executor of the caller's, on any machine.
+"""Run tasks in worker processes of this machine, or in an executor of the caller, on any machine.
 
-`ProcessPoolExecutor` cannot take the place of our workers: when one of its own dies, it ends all others, and in Python
-3.11 it waits for ever if a worker was just being started; and it runs the caller's script again in each.
+    tasks --> worker --> result
+                     --> it dies: the task runs again at the end, alone --> result
+                                                                        --> WorkerDiedError
+
+`concurrent.futures.ProcessPoolExecutor` was tried in place of `WorkerProcesses`, with Python 3.10 to
+3.13. If one of its processes dies, all of its tasks are lost; they would only have to be repeated in
+a new pool. But if a process dies before it has read its arguments, and these do not fit into a pipe
+(64 KB), the executor waits for ever:
+`test_worker_that_dies_before_it_reads_a_large_context_is_replaced`. Its processes also outlive a run
+that is killed: `test_killed_run_leaves_no_worker`.
 """
 
 from __future__ import annotations
 
 import errno
+import pickle
 import socket
 import subprocess
 import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import CancelledError, Executor, Future, wait
-from contextlib import nullcontext, suppress
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, wait
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from multiprocessing import connection
 from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from scannet_prep.base.errors import WorkerDiedError
 from scannet_prep.base.memory import keep_freed_memory
@@ -25,18 +34,19 @@ from scannet_prep.base.memory import keep_freed_memory
 Task = TypeVar("Task")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
-WorkerProcess: TypeAlias = tuple[subprocess.Popen[bytes], Connection]
-"""A process, and the pipe to it."""
 
-_MOST_AHEAD = 1_000  # tasks that wait in the executor, which holds a copy of the context for each
-_LAST_TASK_S = 2.0  # how long workers may go on with what they are at when the caller stops early
-_MAX_FAILED_STARTS = 6  # in a row, one at a time
+# Tasks that wait in an executor, which holds a copy of the context for each.
+_MAX_SUBMITTED = 1_000
+# How long an executor may go on with its tasks after the caller has stopped early.
+_LAST_TASK_S = 2.0
+# Attempts to start a worker while there is no other.
+_MAX_FAILED_STARTS = 6
 _LIMIT_HINTS = {
     errno.EMFILE: "raise the limit on open files: ulimit -n 4096",
     errno.EAGAIN: "raise the limit on processes (ulimit -u), or start fewer: --jobs 1",
     errno.ENOMEM: "try again with fewer workers: --jobs 1",
 }
-_KEPT = "what is done is kept: run it again, with an executor that works, or without one"
+_EXECUTOR_HINT = "what is done is kept: run it again, with an executor that works, or without one"
 
 
 def run_tasks(
@@ -49,231 +59,266 @@ def run_tasks(
 ) -> Generator[tuple[Task, Result | WorkerDiedError], None, None]:
     """Call a function for each task, in worker processes or in an executor.
 
-    A task that is lost, typically because memory ran out, is tried once more at the end, alone. Who stops before the
-    end closes the generator: until then, tasks go on.
+    A task that is lost, typically because memory ran out, runs once more at the end, alone. A caller
+    that stops early closes the generator: until then, the work goes on.
 
     Args:
-        function: A module-level function of task and context, which catches its own errors, and never returns None.
-        tasks: What to do.
-        context: Handed to every call; sent to each worker process only once, but by an executor with every task.
-        jobs: Number of worker processes, where there is no executor.
-        executor: Any `concurrent.futures.Executor`.
+        function: A module-level function of task and context. It catches its own errors, and never
+            returns None.
+        tasks: The tasks.
+        context: The argument that all calls share. It is sent to each worker process only once, but
+            to an executor with every task.
+        jobs: Number of worker processes, if there is no executor.
+        executor: Does the work instead of worker processes.
 
     Yields:
-        Each task with its result, in order of completion; a `WorkerDiedError` where it was lost twice.
+        Each task with its result, in order of completion, or with a WorkerDiedError if it was lost
+        twice.
 
     Raises:
-        WorkerDiedError: Workers cannot be started at all, or the executor takes no more tasks.
+        WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
-    if executor is None:
-        with WorkerPool(jobs) as pool:
-            yield from run_tasks(function, tasks, context, executor=pool)
-        return
-    lost, running, done = deque[Task](), dict[Future[Result], Task](), SimpleQueue[Future[Result]]()
-    try:
-        for waiting, most in ((deque(tasks), _MOST_AHEAD), (lost, 1)):
-            while waiting or running:
-                while waiting and len(running) < most:
-                    try:
-                        future = executor.submit(function, waiting[0], context)
-                    except WorkerDiedError:  # of the pool, which names the cause
-                        raise
-                    except (
-                        Exception
-                    ) as error:  # it is broken, was shut down, or cannot reach its workers
-                        raise WorkerDiedError(
-                            f"the executor takes no more tasks: {error}", _KEPT
-                        ) from error
-                    running[future] = waiting.popleft()
-                    future.add_done_callback(done.put)
-                future = done.get()
-                task = running.pop(future)
-                loss = CancelledError() if future.cancelled() else future.exception()
-                if loss is None and (result := future.result()) is not None:
-                    yield task, result
-                elif waiting is not lost:
-                    lost.append(task)
-                else:
-                    what = (
-                        f"{type(loss).__name__}: {loss}"
-                        if loss
-                        else "the executor gave back no result"
-                    )
-                    problem = f"lost twice, the second time when running alone: {what}"
-                    yield task, WorkerDiedError(problem[:1000])
-    finally:
-        wait([future for future in running if not future.cancel()], _LAST_TASK_S)
+    engine: Any = WorkerProcesses(function, context, jobs)
+    if executor is not None:
+        engine = _Futures(function, context, executor)
+
+    with closing(engine):
+        lost = []
+        for task, outcome in engine.run(tasks):
+            if isinstance(outcome, WorkerDiedError):
+                lost.append(task)
+            else:
+                yield task, outcome
+        for lost_task in lost:
+            for task, outcome in engine.run([lost_task]):
+                yield task, _describe_second_loss(outcome)
 
 
-class WorkerPool(Executor):
-    """Worker processes, each led by a thread: one that dies costs only the task that it was at, and is replaced.
+def _describe_second_loss(outcome: Any) -> Any:  # noqa: ANN401 - the result of any function
+    """Return the outcome of a task that was lost once: its result, or the error to report."""
+    if not isinstance(outcome, WorkerDiedError):
+        return outcome
+    problem = f"lost twice, the second time when running alone: {outcome.message}"
+    return WorkerDiedError(problem[:1000])
 
-    A `ProcessPoolExecutor` breaks as a whole if one of its processes is killed:
-    `test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other` shows what it would cost.
 
-    All tasks of a pool have the same function and the same context, which each worker gets once.
-
-    An interrupt in the main thread can leave a lock of a future locked, so that a thread waits for ever. Nobody waits
-    long for these threads, as Python does for those of `ThreadPoolExecutor`.
+class _Futures:
+    """An executor of the caller.
 
     Args:
-        jobs: Number of workers.
+        function: The function to call.
+        context: Its second argument.
+        executor: The executor; the caller shuts it down.
     """
 
-    def __init__(self, jobs: int) -> None:
-        self._jobs, self._threads = jobs, list[threading.Thread]()
-        self._tasks = SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None]()
-        self._lock, self._alone = threading.Lock(), threading.Lock()
-        self._workers: list[WorkerProcess] | None = []  # None when no more may be started
-        self._failed_starts = 0
-        self._start_error: WorkerDiedError | None = None
+    def __init__(self, function: object, context: object, executor: Executor) -> None:
+        self._function: Any = function
+        self._context = context
+        self._executor = executor
+        self._running: dict[Future[Any], Any] = {}
+        self._done: SimpleQueue[Future[Any]] = SimpleQueue()
 
-    def submit(
-        self, function: Callable[..., Any], /, *arguments: object, **_: object
-    ) -> Future[Any]:
-        """Have a function called with a task and a context.
+    def run(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """Run tasks; yields each with its result, or with a WorkerDiedError if it was lost."""
+        waiting = deque(tasks)
+        while waiting or self._running:
+            while waiting and len(self._running) < _MAX_SUBMITTED:
+                self._submit(waiting.popleft())
+            future = self._done.get()
+            task = self._running.pop(future)
+            yield task, _find_outcome(future)
+
+    def _submit(self, task: object) -> None:
+        try:
+            future = self._executor.submit(self._function, task, self._context)
+        except Exception as error:  # it is broken, was shut down, or cannot reach its workers
+            problem = f"the executor takes no more tasks: {error}"
+            raise WorkerDiedError(problem, _EXECUTOR_HINT) from error
+        self._running[future] = task
+        future.add_done_callback(self._done.put)
+
+    def close(self) -> None:
+        """Cancel the tasks that wait, and give the others a moment."""
+        wait([future for future in self._running if not future.cancel()], _LAST_TASK_S)
+
+
+def _find_outcome(future: Future[Any]) -> Any:  # noqa: ANN401 - the result of any function
+    """Return the result of a future that is done, or a WorkerDiedError if its task was lost."""
+    if future.cancelled():
+        return WorkerDiedError("the executor cancelled it")
+    error = future.exception()
+    if error is not None:
+        return WorkerDiedError(f"{type(error).__name__}: {error}")
+    result = future.result()
+    if result is None:
+        return WorkerDiedError("the executor gave back no result")
+    return result
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A worker process.
+
+    Attributes:
+        process: The process.
+        pipe: Our end of the socket to it. It breaks when the process ends.
+        is_started: Whether the process has asked for the function and the context.
+        is_ready: Whether it has received them.
+        task: The task that it is working on; None if it has none.
+    """
+
+    process: subprocess.Popen[bytes]
+    pipe: connection.Connection
+    is_started: bool = False
+    is_ready: bool = False
+    task: Any = None
+
+
+class WorkerProcesses:
+    """Worker processes. One that dies costs only its task, and is replaced.
+
+    If a worker cannot be started, memory may be short: the others do the work.
+
+    Args:
+        function: The function to call.
+        context: Its second argument. Each worker receives both once.
+        jobs: Largest number of workers.
+    """
+
+    def __init__(self, function: object, context: object, jobs: int) -> None:
+        self._call = pickle.dumps((function, context))
+        self._max_workers = jobs
+        self._workers: list[_Worker] = []
+        self._failed_starts = 0
+
+    def run(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """Run tasks; yields each with its result, or with a WorkerDiedError if it was lost.
 
         Raises:
             WorkerDiedError: Workers cannot be started, or die as soon as they are.
         """
-        if self._start_error is not None and self._failed_starts >= _MAX_FAILED_STARTS:
-            raise self._start_error
-        future: Future[Any] = Future()
-        self._tasks.put((future, (function, *arguments)))
-        if len(self._threads) < self._jobs:
-            thread = threading.Thread(target=self._lead, daemon=True)
+        waiting = deque(tasks)
+        running = 0
+        while waiting or running:
+            self._start_workers(running + len(waiting))
+            for worker in self._workers:
+                if waiting and worker.is_ready and worker.task is None:
+                    with suppress(OSError):  # it has died, which is noticed below
+                        worker.pipe.send(waiting[0])
+                        worker.task = waiting.popleft()
+                        running += 1
+
+            pipes = connection.wait([worker.pipe for worker in self._workers])
+            for worker in [worker for worker in self._workers if worker.pipe in pipes]:
+                task = worker.task
+                outcome = self._receive(worker)
+                if task is not None:
+                    running -= 1
+                    yield task, outcome
+
+    def _start_workers(self, count: int) -> None:
+        """Start workers until there are `count` of them, or the system starts no more."""
+        while len(self._workers) < min(count, self._max_workers):
             try:
-                thread.start()
-            except RuntimeError as error:  # the limit on processes counts threads, too
-                if self._threads:
-                    return future  # those that there are do the work
-                raise WorkerDiedError(
-                    f"threads cannot be started: {error}", _LIMIT_HINTS[errno.EAGAIN]
-                ) from error
-            self._threads.append(thread)  # not before it is started, where an interrupt may strike
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - as in Executor
-        """End all workers; what is not done yet fails."""
-        with self._lock:
-            workers, self._workers = self._workers or [], None
-        for process, _ in workers:
-            process.kill()
-            process.wait()
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join(_LAST_TASK_S if wait else 0)
-        for _, pipe in workers:
-            pipe.close()
-
-    def _lead(self) -> None:
-        """Have a worker do tasks, in a thread of its own."""
-        worker: WorkerProcess | None = None
-        while item := self._tasks.get():
-            future, (function, task, context) = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                process, pipe = worker = worker or self._hire(function, context)
-                try:
-                    pipe.send(task)
-                    result, error = pipe.recv()
-                except (EOFError, OSError):
-                    worker, error = (
-                        None,
-                        WorkerDiedError(f"its worker process ended with status {process.wait()}"),
-                    )
-            except BaseException as problem:  # noqa: BLE001 - raised where the result is asked for
-                error = problem
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-    def _hire(self, function: object, context: object) -> WorkerProcess:
-        """Start a worker and wait until it is ready; where that fails, memory may be short: then one at a time.
-
-        Raises:
-            WorkerDiedError: No worker could be started in several attempts.
-        """
-        is_alone = False
-        while self._failed_starts < _MAX_FAILED_STARTS:
-            try:
-                with self._alone if is_alone else nullcontext():
-                    worker = self._start(function, context)
-            except EOFError as error:
-                self._start_error = WorkerDiedError(
-                    f"worker processes end as soon as they are started: {error}"
-                )
+                self._workers.append(_start_worker())
             except OSError as error:
+                problem = f"worker processes cannot be started: {error.strerror}"
                 hint = _LIMIT_HINTS.get(error.errno or 0, "")
-                self._start_error = WorkerDiedError(
-                    f"worker processes cannot be started: {error.strerror}", hint
-                )
-            else:
-                self._failed_starts = 0
-                return worker
-            self._failed_starts += is_alone
-            is_alone = True
-        raise self._start_error or WorkerDiedError("worker processes cannot be started")
+                self._note_failed_start(WorkerDiedError(problem, hint))
 
-    def _start(self, function: object, context: object) -> WorkerProcess:
-        """Start a worker as a program of its own.
+    def _receive(self, worker: _Worker) -> Any:  # noqa: ANN401 - the result of any function
+        """Receive a message of a worker.
 
-        `multiprocessing` would run the caller's script again in it, which scripts without a guard, notebooks and
-        standard input do not survive, and would have to fork a process that may have threads.
-
-        Raises:
-            OSError: The system does not start another process.
-            EOFError: The process ended before it was ready; names its exit status.
-            WorkerDiedError: The pool has been shut down.
+        Returns:
+            The result of its task, or a WorkerDiedError; None if it had no task.
         """
-        ours, theirs = socket.socketpair()
-        program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _work; _work({theirs.fileno()})"
-        flags = [f"-W{option}" for option in sys.warnoptions] + (
-            ["-B"] if sys.dont_write_bytecode else []
-        )
-        # Ctrl-C is for the main process, which decides what to do about it.
-        apart: dict[str, Any] = (
-            {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
-        )
-        with (
-            ours,
-            theirs,
-            self._lock,
-        ):  # when `theirs` is closed, the end of the process is the end of the pipe
-            if self._workers is None:
-                raise WorkerDiedError("its worker was not started any more")
-            command, descriptors = [sys.executable, *flags, "-c", program], [theirs.fileno()]
-            process = subprocess.Popen(  # noqa: S603
-                command, stdin=subprocess.DEVNULL, pass_fds=descriptors, **apart
-            )
-            self._workers.append(worker := (process, Connection(ours.detach())))
-        _, pipe = worker
         try:
-            pipe.send((function, context))
-            pipe.recv()  # ready
-        except (EOFError, OSError) as error:
-            raise EOFError(f"exit status {process.wait()}") from error
-        return worker
+            message = worker.pipe.recv()
+            if not worker.is_started:
+                worker.is_started = True
+                worker.pipe.send_bytes(self._call)
+            elif not worker.is_ready:
+                worker.is_ready = True
+                self._failed_starts = 0
+        except (EOFError, OSError):
+            return self._remove_dead(worker)
+        if worker.task is None:
+            return None
+        worker.task = None
+        result, problem = message
+        return WorkerDiedError(problem) if problem else result
+
+    def _remove_dead(self, worker: _Worker) -> WorkerDiedError:
+        self._workers.remove(worker)
+        worker.pipe.close()
+        status = worker.process.wait()
+        if not worker.is_ready:
+            problem = f"worker processes end as soon as they are started: exit status {status}"
+            self._note_failed_start(WorkerDiedError(problem))
+        return WorkerDiedError(f"its worker process ended with status {status}")
+
+    def _note_failed_start(self, error: WorkerDiedError) -> None:
+        """Be content with fewer workers, or raise the error if none can be started."""
+        self._max_workers = max(1, len(self._workers))
+        if not self._workers:
+            self._failed_starts += 1
+            if self._failed_starts == _MAX_FAILED_STARTS:
+                raise error
+
+    def close(self) -> None:
+        """End all workers at once: a kill at any moment loses nothing."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.process.wait()
+            worker.pipe.close()
+        self._workers.clear()
+
+
+def _start_worker() -> _Worker:
+    """Start a worker as a program of its own.
+
+    `multiprocessing` would run the caller's script again in it, or fork a process with threads.
+
+    Raises:
+        OSError: The system starts no other process.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _work; _work({theirs.fileno()})"
+        options = [f"-W{option}" for option in sys.warnoptions]
+        if sys.dont_write_bytecode:
+            options.append("-B")
+        # In a group of its own: Ctrl-C is for the main process, which decides what to do about it.
+        group: dict[str, Any] = {"start_new_session": True}
+        if sys.version_info >= (3, 11):
+            group = {"process_group": 0}
+        process = subprocess.Popen(  # noqa: S603 - this Python, and a program of ours
+            [sys.executable, *options, "-c", program],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            **group,
+        )
+        return _Worker(process, connection.Connection(ours.detach()))
 
 
 def _work(descriptor: int) -> None:
-    """Do tasks until the pipe ends; it does so too when the main process is killed.
+    """Do tasks until the socket breaks, which it also does when the main process is killed.
 
     Args:
-        descriptor: Of this worker's end of the pipe. First come the function and its context, then tasks.
+        descriptor: The worker's end of the socket. It sends a message when it has started, receives
+            the function and the context, sends a message again, and then receives task after task.
     """
-    pipe = Connection(descriptor)
+    pipe = connection.Connection(descriptor)
     keep_freed_memory()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        function, context = pipe.recv()
-        pipe.send(True)  # ready
+        pipe.send("started")
+        function, context = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the main process
+        pipe.send("ready")
         while True:
             task = pipe.recv()
             try:
-                message: tuple[Any, Exception | None] = (function(task, context), None)
-            except Exception as error:  # noqa: BLE001 - handed to the main process
-                message = (None, error)
+                message = (function(task, context), "")
+            except Exception as error:  # noqa: BLE001 - reported by the main process
+                message = (None, f"{type(error).__name__}: {error}")
             pipe.send(message)

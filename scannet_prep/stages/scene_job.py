@@ -1,20 +1,29 @@
-"""Make scenes in worker processes, for the stages `process` and `export`.
+"""A run that makes scenes in worker processes, for the stages `process` and `export`.
 
-worker returns a result            --> result: the stage moves its files to their final names
-worker raises OutputError          --> the run ends: no other scene could be written either
-worker raises any other exception  --> Finding: the other scenes go on
-worker process dies twice          --> Finding: the other scenes go on
+    plan --> lock the folder --> remove what killed runs left
+         --> begin   : remove what is outdated, check that there is room
+         --> tasks in workers --> result       --> finish: files get their final names
+                              --> OutputError  --> the run ends: no other scene could be written
+                              --> other errors --> Finding: the other scenes go on
+         --> record  : manifest, failed.txt
+         --> unmark
+
+Before the first file changes, the folder is marked: `unfinished.txt` names the scenes of the run. A
+kill at any moment leaves whole scenes and the mark, and the next run continues from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from scannet_prep.base.errors import OutputError, WorkerDiedError
+from scannet_prep.base.progress import Progress
+from scannet_prep.processed.folder import mark_finished, mark_unfinished, read_unfinished
 from scannet_prep.release.findings import Finding
 from scannet_prep.stages.pool import run_tasks
 
@@ -32,49 +41,136 @@ class SceneTask(Protocol):
 
 
 Task = TypeVar("Task", bound=SceneTask)
-Context = TypeVar("Context")
 Result = TypeVar("Result")
 
 
-def make_scenes(
-    make: Callable[[Task, Context], Result],
-    tasks: Iterable[Task],
-    context: Context,
-    *,
-    jobs: int,
-    executor: Executor | None,
-) -> Generator[tuple[Task, Result | Finding], None, None]:
-    """Call a function for each scene, in worker processes or in an executor.
-
-    The caller closes the generator if it stops early: until then, workers continue.
+class SceneJob(ABC, Generic[Task, Result]):
+    """One run, made and used by whoever holds the lock of the folder.
 
     Args:
-        make: A module-level function that makes one scene. It must not return None.
-        tasks: The scenes.
-        context: The argument that all calls share.
-        jobs: Number of worker processes, if there is no executor.
-        executor: Does the work instead of worker processes.
+        out_dir: The folder to write into.
+        tasks: The scenes to make.
+        scene_count: The number of scenes of the run, with those that are up to date.
 
-    Yields:
-        Each task with its result, or with the reason why it failed, in order of completion.
-
-    Raises:
-        OutputError: A worker cannot write, so that no other scene could be written either.
-        WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
+    Attributes:
+        failures: The scenes that could not be made, by id.
     """
-    outcomes = run_tasks(_try_to_make, tasks, (make, context), jobs=jobs, executor=executor)
-    with closing(outcomes):
-        for task, outcome in outcomes:
-            if isinstance(outcome, OutputError):
-                raise outcome
-            if isinstance(outcome, WorkerDiedError):
-                yield task, Finding.from_failure(outcome, task.source, task.scene_id)
-            else:
-                yield task, outcome
+
+    title: ClassVar[str]
+    """What the run does, for the progress."""
+
+    def __init__(self, out_dir: Path, tasks: Sequence[Task], scene_count: int) -> None:
+        self.failures: dict[str, Finding] = {}
+        self._out_dir = out_dir
+        self._tasks = tasks
+        self._scene_count = scene_count
+        self._is_marked = False
+
+    @abstractmethod
+    def remove_leftovers(self) -> None:
+        """Remove temporary files of this run, or of one that was killed."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Prepare the folder for the scenes.
+
+        Raises:
+            OutputError: It cannot be written to, or there is no room.
+        """
+
+    @abstractmethod
+    def finish(self, task: Task, result: Result) -> None:
+        """Give the files of a scene their final names; `mark` comes first.
+
+        Raises:
+            FileError: Something is in the way: the scene has failed.
+            OutputError: They cannot be written: the run ends.
+        """
+
+    def fail(self, task: Task, failure: Finding) -> None:
+        """Note that a scene could not be made."""
+        self.failures[task.scene_id] = failure
+
+    def save(self) -> None:
+        """Record the scenes that are finished when the run ends early, if files do not show it."""
+
+    @abstractmethod
+    def record(self) -> Collection[str]:
+        """Write the manifest and `failed.txt`.
+
+        Returns:
+            The scenes that are no longer unfinished: they are made, or failed, or no longer exist.
+        """
+
+    def run(
+        self,
+        make: Callable[[Task, Any], Result],
+        context: object,
+        *,
+        jobs: int,
+        progress: Progress | None,
+        executor: Executor | None,
+    ) -> None:
+        """Make the scenes.
+
+        Args:
+            make: A module-level function that makes one scene, in a worker. It never returns None.
+            context: Its second argument.
+            jobs: Number of worker processes, if there is no executor.
+            progress: Advanced by each scene.
+            executor: Does the work instead of worker processes.
+
+        Raises:
+            OutputError: The folder cannot be written to.
+            WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
+        """
+        try:
+            self.remove_leftovers()
+            self.begin()
+            outcomes = run_tasks(
+                _try_to_make, self._tasks, (make, context), jobs=jobs, executor=executor
+            )
+            progress = progress or Progress()
+            with progress.work(self.title, self._scene_count, "scenes"), closing(outcomes):
+                progress.advance(self._scene_count - len(self._tasks))
+                for task, outcome in outcomes:
+                    self._settle(task, outcome)
+                    if self.failures:
+                        progress.status(f"{len(self.failures):,} failed")
+                    progress.advance()
+            done = self.record()
+            mark_finished(self._out_dir, done)
+        except BaseException:
+            with suppress(OutputError):  # the error that ended the run is worth more
+                self.save()
+            raise
+        finally:
+            self.remove_leftovers()
+
+    def _settle(self, task: Task, outcome: Any) -> None:  # noqa: ANN401 - a result, or an error
+        """Finish a scene, or note its failure."""
+        if isinstance(outcome, OutputError):
+            raise outcome
+        if isinstance(outcome, WorkerDiedError):
+            outcome = Finding.from_failure(outcome, task.source, task.scene_id)
+        if isinstance(outcome, Finding):
+            self.fail(task, outcome)
+        else:
+            self.finish(task, outcome)
+
+    def mark(self) -> None:
+        """Mark the folder as unfinished, before a file changes.
+
+        A run that changes nothing does not do so, because readers refuse a folder with this mark.
+        """
+        if not self._is_marked:
+            scene_ids = {task.scene_id for task in self._tasks}
+            mark_unfinished(self._out_dir, scene_ids | read_unfinished(self._out_dir))
+            self._is_marked = True
 
 
 def _try_to_make(
-    task: Task, call: tuple[Callable[[Task, Context], Result], Context]
+    task: Task, call: tuple[Callable[[Task, Any], Result], object]
 ) -> Result | Finding | OutputError:
     """Make one scene, in a worker. Errors are returned, so that the worker makes other scenes."""
     make, context = call

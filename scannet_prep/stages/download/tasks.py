@@ -15,10 +15,19 @@ from typing import Any
 
 from scannet_prep.base.backports import StrEnum
 from scannet_prep.base.errors import DiskFullError, FileError, OutputError, TransferError
-from scannet_prep.base.files import open_file, output_error
+from scannet_prep.base.files import open_file, output_error, read_file
+from scannet_prep.raw.contents import parse_raw_file, read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks
-from scannet_prep.release.files import AGGREGATION, BASE_URL, LABEL_MAP, LABELS_MESH, MESH, SEGMENTS
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_bytes, digest_file, read_locks
+from scannet_prep.release.files import (
+    AGGREGATION,
+    BASE_URL,
+    INPUT_KINDS,
+    LABEL_MAP,
+    LABELS_MESH,
+    MESH,
+    SEGMENTS,
+)
 from scannet_prep.release.labels import LABEL_MAP_HINT, describe_differences, read_label_map
 from scannet_prep.release.scene import Split
 from scannet_prep.remote.client import Client
@@ -26,7 +35,6 @@ from scannet_prep.remote.gate import PROGRESS_BYTES
 from scannet_prep.remote.transfer import Partial, aria2_path
 from scannet_prep.remote.trouble import FEW_TRIES, MANY_TRIES, AttemptError, public_url
 from scannet_prep.stages.download.planning import DownloadPlan, RemoteFile
-from scannet_prep.stages.process.make_scene import read_raw_file
 
 # Kinds of files of a scene that have to fit together.
 _FITTING = frozenset({MESH, LABELS_MESH, SEGMENTS, AGGREGATION})
@@ -86,8 +94,12 @@ class FileTask:
     shown_bytes: int = 0
     partial: Partial = field(init=False)
 
-    def check(self, path: Path) -> None:
-        """Check the content of the file, perhaps under a temporary name, and keep what others have to agree with.
+    def check(self, path: Path, data: bytes | None) -> None:
+        """Check the content of the file, and keep what others have to agree with.
+
+        Args:
+            path: The file, perhaps under a temporary name.
+            data: Its bytes, from `read_content`.
 
         Raises:
             FileError: It is not what it should be.
@@ -97,7 +109,7 @@ class FileTask:
             self.checked_bytes += size_bytes
 
         try:
-            self.facts = check_file(self.file, path, advance)
+            self.facts = check_file(self.file, path, data, advance)
         finally:
             self.checked_bytes = 0
 
@@ -178,7 +190,8 @@ class Worker:
         entry = self.locked.get(name)
         if entry is None and aria2_path(path).exists():
             raise FileError(path, f"is unfinished: {aria2_path(path).name} is beside it")
-        digest = digest_file(path)
+        data = read_content(task.file, path)
+        digest = digest_file(path) if data is None else digest_bytes(data)
         if entry is not None and digest != entry:
             raise FileError(
                 path,
@@ -186,7 +199,7 @@ class Worker:
             )
         if entry is None or self._is_strict:
             try:
-                task.check(path)
+                task.check(path, data)
             except FileError:  # only now: who is interrupted meanwhile keeps the record
                 self.locked.pop(name, None)
                 raise
@@ -248,8 +261,10 @@ class Worker:
         name = task.file.local_path
         entry = self.locked.get(name)
         try:
-            digest = digest_file(task.partial.path)
-            task.check(task.partial.path)
+            path = task.partial.path
+            data = read_content(task.file, path)
+            digest = digest_file(path) if data is None else digest_bytes(data)
+            task.check(path, data)
         except FileError as error:
             task.partial.drop()
             reason = f"is not what it should be: {error.problem}"
@@ -317,14 +332,32 @@ def _describe_difference(found: LockEntry, expected: LockEntry) -> str:
     )
 
 
+def read_content(remote: RemoteFile, path: Path) -> bytes | None:
+    """Read a file that scenes are made from, so that its digest and its check need not read it twice.
+
+    Returns:
+        Its bytes; None for other files, which may be large and are read piece by piece.
+
+    Raises:
+        FileError: It cannot be read, or is too large.
+    """
+    if remote.kind not in INPUT_KINDS:
+        return None
+    return read_file(path, remote.kind.max_bytes)
+
+
 def check_file(
-    remote: RemoteFile, path: Path, advance: Callable[[int], None] = lambda _: None
+    remote: RemoteFile,
+    path: Path,
+    data: bytes | None = None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> Facts | None:
     """Check that a file, perhaps under a temporary name, is whole, of its kind, and of its scene.
 
     Args:
         remote: The file of the release.
         path: The file here.
+        data: Its bytes, from `read_content`; by default, they are read.
         advance: Called with the number of bytes that were checked of a large file.
 
     Returns:
@@ -333,19 +366,26 @@ def check_file(
     Raises:
         FileError: It is not.
     """
-    with open_file(path, remote.kind.max_bytes):
-        pass  # a regular file, and not too large
-    content = remote.kind.content
-    if content in LARGE_FILE_CHECKS:
-        LARGE_FILE_CHECKS[content](path, advance)
-        return None
-    found: Any = (
-        read_label_map(path) if content == "label map" else read_raw_file(remote.kind, path)
-    )
+    found: Any
+    if data is not None:
+        found = parse_raw_file(remote.kind, data, path)
+    else:
+        with open_file(path, remote.kind.max_bytes):
+            pass  # a regular file, and not too large
+        content = remote.kind.content
+        if content in LARGE_FILE_CHECKS:
+            LARGE_FILE_CHECKS[content](path, advance)
+            return None
+        is_label_map = content == "label map"
+        found = read_label_map(path) if is_label_map else read_raw_file(remote.kind, path)
     scene_id = getattr(found, "scene_id", "")
     if scene_id and scene_id != remote.scene_id:  # files that say nothing pass
         raise FileError(path, f"sceneId is {scene_id!r:.60}, expected {remote.scene_id}")
-    if content == "info" and found.axis_alignment is None and remote.split is not Split.TEST:
+    if (
+        remote.kind.content == "info"
+        and found.axis_alignment is None
+        and remote.split is not Split.TEST
+    ):
         raise FileError(path, "has no axisAlignment, which every train and val scene has")
     if remote.kind not in _FITTING:
         return None
@@ -362,7 +402,8 @@ def _find_contradiction(tasks: Sequence[FileTask]) -> str:
     for task in tasks:
         if task.facts is None and task.file.kind in _FITTING:
             with suppress(FileError):  # its digest is the recorded one: a matter for `verify`
-                task.facts = check_file(task.file, task.path)
+                data = read_content(task.file, task.path)
+                task.facts = check_file(task.file, task.path, data)
     facts = {task.file.kind: task.facts for task in tasks if task.facts}
     counts = {
         kind.suffix: item.vertex_count

@@ -1,10 +1,11 @@
 """Processed scenes in, the folder that another program reads out: `plan`, then `run`.
 
-| module | job | where |
-| --- | --- | --- |
-| `planning` | which scenes, in which format, into which folder; writes nothing | this process |
-| `running` | the lock, outdated files, `export.json`, the lists | this process |
-| `scene_worker` | the files of one scene | worker processes |
+The path of one scene, from top to bottom:
+
+    this process    planning      is it missing or outdated?
+                    running       lock, mark (scene_job); the task goes to a worker (pool)
+    worker          scene_worker  its processed file --> format --> files in the hidden work folder
+    this process    running       final names; lists, export.json, failed.txt; the mark is removed
 """
 
 from scannet_prep.stages.export.planning import ExportPlan, plan

@@ -1,25 +1,22 @@
-"""Carry out a plan of `export`: make the files of the scenes, move them in, and record them.
+"""Carry out a plan of `export`: the files of the scenes, the manifest, and the report.
 
-    plan --> lock the folder --> move outdated scenes away
-         --> export.json names the scenes that are still to be made
-         --> tasks in workers --> hidden work folder --> final names
-         --> lists, export.json, failed.txt --> remove the work folder
+    outdated scenes --> hidden work folder
+    scenes --> workers --> hidden work folder --> final names
+    lists, export.json
 
-A kill at any moment leaves whole scenes and the list of unfinished ones, and the next run
-continues from there.
+`SceneJob` draws the run.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Executor
-from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scannet_prep.base.errors import FileError, OutputError
+from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import (
     Fingerprint,
     make_directory,
@@ -31,7 +28,12 @@ from scannet_prep.base.files import (
 from scannet_prep.base.progress import Progress
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, write_export
-from scannet_prep.processed.folder import FAILED_NAME, prepare_folder, write_failed_list
+from scannet_prep.processed.folder import (
+    FAILED_NAME,
+    prepare_folder,
+    read_unfinished,
+    write_failed_list,
+)
 from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import Split
 from scannet_prep.stages.export.planning import ExportPlan, check_target
@@ -43,9 +45,10 @@ from scannet_prep.stages.export.scene_worker import (
     move_in,
     remove_scene,
 )
-from scannet_prep.stages.scene_job import make_scenes
+from scannet_prep.stages.scene_job import SceneJob
 
-_RECORD_INTERVAL_S = 2.0
+# Shorter intervals would rewrite the manifest more often than scenes are made.
+_SAVE_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,122 +103,106 @@ def run(
     """
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir):
-        work = _ExportRun(plan)
-        work.begin()
-        work.make(jobs, progress or Progress(), executor)
-        manifest = work.end()
-    return work.report(manifest)
+        job = _ExportJob(plan)
+        job.run(export_scene, job.context, jobs=jobs, progress=progress, executor=executor)
+        unfinished = read_unfinished(plan.out_dir)
+    return job.report(unfinished)
 
 
-class _ExportRun:
-    """One run, which holds the lock of the folder.
+class _ExportJob(SceneJob[ExportTask, MadeScene]):
+    """One run of `export`.
 
     Attributes:
-        entries: The scenes that the export holds by now, by id.
-        made: The scenes that this run has made.
-        failures: The scenes that this run could not make, by id.
+        context: The settings that all tasks share.
+        manifest: The manifest of the export; it has the scenes that are finished by now.
     """
+
+    title = "export"
 
     def __init__(self, plan: ExportPlan) -> None:
         self._plan = plan
-        self._out_dir = plan.out_dir
+        previous = check_target(plan.out_dir, plan.place.folder, plan.format.settings)
+        self.manifest = previous or ExportManifest(plan.format.settings, plan.place.name)
+        self._outdated = _find_outdated(plan, self.manifest)
+
+        tasks = []
+        for scene_id in plan.scene_ids if plan.is_forced else sorted(self._outdated):
+            source = plan.place.file_path(scene_id)
+            tasks.append(ExportTask(scene_id, plan.place.entries[scene_id], source))
+        super().__init__(plan.out_dir, tasks, scene_count=len(plan.scene_ids))
+
         # Each task brings the entry of its scene: the context goes to every worker.
         place = plan.place.without_entries()
-        self._context = ExportContext(place, plan.format, plan.out_dir)
-        self._previous = self._read_previous()
+        self.context = ExportContext(place, plan.format, plan.out_dir)
+        self._entries = dict(self.manifest.scenes)
+        self._made: set[str] = set()
+        self._saved_s = 0.0
 
-        self._outdated = _find_outdated(plan, self._previous)
-        self._to_make = list(plan.scene_ids) if plan.is_forced else sorted(self._outdated)
-        self._unfinished = {*self._previous.unfinished, *self._to_make}
-        self.entries = dict(self._previous.scenes)
-        for scene_id in self._outdated:
-            self.entries.pop(scene_id, None)
-        self.made: set[str] = set()
-        self.failures: dict[str, Finding] = {}
-
-    def _read_previous(self) -> ExportManifest:
-        """Read the manifest under the lock; an empty one for a new export."""
-        plan = self._plan
-        manifest = check_target(plan.out_dir, plan.place.folder, plan.format.settings)
-        return manifest or ExportManifest(plan.format.settings, plan.place.name)
+    def remove_leftovers(self) -> None:
+        """Remove the work folder, and temporary files of the manifest and the lists."""
+        shutil.rmtree(self.context.work_dir, ignore_errors=True)
+        remove_temporaries(self._out_dir)
 
     def begin(self) -> None:
-        """Remove outdated scenes, and record which scenes are unfinished."""
-        work_dir = self._context.work_dir
-        shutil.rmtree(work_dir, ignore_errors=True)
-        remove_temporaries(self._out_dir)
-        if not self._to_make:
+        """Move outdated scenes away."""
+        if not self._tasks:
             return
-        make_directory(work_dir)
-        for scene_id in self._outdated & self._previous.scenes.keys():
-            remove_scene(scene_id, self._previous.scenes[scene_id], self._context)
-        self._record()
+        if not (self._out_dir / EXPORT_NAME).exists():
+            self.save()  # first of all: the next run refuses a folder with other files but no manifest
+        self.mark()
         prepare_folder(self._out_dir, set())
+        make_directory(self.context.work_dir)
+        for scene_id in self._outdated & self._entries.keys():
+            remove_scene(scene_id, self._entries.pop(scene_id), self.context)
+        self.save()
 
-    def make(self, jobs: int, progress: Progress, executor: Executor | None) -> None:
-        """Make the scenes, and record the finished ones every few seconds."""
-        scene_ids = self._plan.scene_ids
-        place = self._plan.place
-        tasks = []
-        for scene_id in self._to_make:
-            processed = place.entries[scene_id]
-            tasks.append(ExportTask(scene_id, processed, place.file_path(scene_id)))
-        outcomes = make_scenes(export_scene, tasks, self._context, jobs=jobs, executor=executor)
-        recorded_s = 0.0
-        try:
-            with progress.work("export", len(scene_ids), "scenes"), closing(outcomes):
-                progress.advance(len(scene_ids) - len(tasks))
-                for task, outcome in outcomes:
-                    if isinstance(outcome, Finding):
-                        self.failures[task.scene_id] = outcome
-                    else:
-                        self._finish(task, outcome)
-                    if self.failures:
-                        progress.status(f"{len(self.failures):,} failed")
-                    progress.advance()
-                    if self.made and time.monotonic() > recorded_s + _RECORD_INTERVAL_S:
-                        self._record()
-                        recorded_s = time.monotonic()
-        finally:
-            if self.made:
-                with suppress(OutputError):  # the error that ended the run is worth more
-                    self._record()
-
-    def _finish(self, task: ExportTask, scene: MadeScene) -> None:
+    def finish(self, task: ExportTask, result: MadeScene) -> None:
         """Move the files of a scene to their final names; one that is in the way is a failure."""
         try:
-            move_in(scene, self._context)
+            move_in(result, self.context)
         except FileError as error:
-            failure = Finding.from_failure(error, task.source, task.scene_id)
-            self.failures[task.scene_id] = failure
-        else:
-            self.entries[task.scene_id] = scene.entry
-            self.made.add(task.scene_id)
+            self.fail(task, Finding.from_failure(error, task.source, task.scene_id))
+            return
+        self._entries[task.scene_id] = result.entry
+        self._made.add(task.scene_id)
+        if time.monotonic() > self._saved_s + _SAVE_INTERVAL_S:
+            self.save()
 
-    def end(self) -> ExportManifest:
-        """Write the shared files, the manifest and `failed.txt`."""
+    def save(self) -> None:
+        """Record the scenes that are finished by now: their files alone do not show it."""
+        self._saved_s = time.monotonic()
+        scenes = dict(sorted(self._entries.items()))
+        self.manifest = replace(self.manifest, place=self._plan.place.name, scenes=scenes)
+        write_export(self._out_dir / EXPORT_NAME, self.manifest)
+
+    def record(self) -> Collection[str]:
+        """Write the files that concern all scenes, the manifest, and `failed.txt`."""
         shared = self._write_shared()
-        for name in self._previous.shared.keys() - shared.keys():
+        for name in self.manifest.shared.keys() - shared.keys():
             remove_file(self._out_dir / name)
 
         # A scene that is no longer among the processed ones can neither fail nor be finished.
-        missing = self._plan.place.entries.keys() - self.entries.keys()
+        missing = self._plan.place.entries.keys() - self._entries.keys()
         failures = dict(self.failures)
-        for scene_id, failure in self._previous.failures.items():
+        for scene_id, failure in self.manifest.failures.items():
             if scene_id in missing:
                 failures.setdefault(scene_id, failure)
-        self._unfinished &= missing - failures.keys()
 
-        manifest = replace(self._manifest(), shared=shared, failures=failures)
-        write_export(self._out_dir / EXPORT_NAME, manifest, is_durable=True)
-        write_failed_list(self._out_dir / FAILED_NAME, manifest.failures)
-        shutil.rmtree(self._context.work_dir, ignore_errors=True)
-        return manifest
+        self.manifest = ExportManifest(
+            settings=self._plan.format.settings,
+            place=self._plan.place.name,
+            shared=shared,
+            scenes=dict(sorted(self._entries.items())),
+            failures=failures,
+        )
+        write_export(self._out_dir / EXPORT_NAME, self.manifest, is_durable=True)
+        write_failed_list(self._out_dir / FAILED_NAME, failures)
+        return read_unfinished(self._out_dir) - (missing - failures.keys())
 
     def _write_shared(self) -> dict[str, Fingerprint]:
         """Write the files that concern all scenes, such as lists, and return their fingerprints."""
         records = {}
-        for scene_id, entry in sorted(self.entries.items()):
+        for scene_id, entry in sorted(self._entries.items()):
             records[scene_id] = (entry.split, entry.record)
         shared = {}
         for name, data in self._plan.format.encode_shared(records).items():
@@ -225,36 +212,21 @@ class _ExportRun:
             shared[name] = Fingerprint.from_bytes(data)
         return shared
 
-    def _record(self) -> None:
-        """Write the manifest of the export as it is now."""
-        write_export(self._out_dir / EXPORT_NAME, self._manifest())
-
-    def _manifest(self) -> ExportManifest:
-        """Return the manifest of the export as it is now, with the shared files of before."""
-        return ExportManifest(
-            settings=self._plan.format.settings,
-            place=self._plan.place.name,
-            shared=self._previous.shared,
-            scenes=dict(sorted(self.entries.items())),
-            failures=self._previous.failures,
-            unfinished=tuple(sorted(self._unfinished)),
-        )
-
-    def report(self, manifest: ExportManifest) -> ExportReport:
+    def report(self, unfinished: set[str]) -> ExportReport:
         """Summarize the run."""
-        done = self.made | self.failures.keys()
+        done = self._made | self.failures.keys()
         kept = [scene_id for scene_id in self._plan.scene_ids if scene_id not in done]
-        fingerprints = [fingerprint for _, fingerprint in manifest.files()]
+        fingerprints = [fingerprint for _, fingerprint in self.manifest.files()]
         return ExportReport(
             out_dir=self._out_dir,
             settings=self._plan.format.settings,
-            made=tuple(sorted(self.made)),
+            made=tuple(sorted(self._made)),
             kept=tuple(kept),
             failures=tuple(failure for _, failure in sorted(self.failures.items())),
             left_out=self._plan.left_out,
             files=len(fingerprints),
             size_bytes=sum(fingerprint.size_bytes for fingerprint in fingerprints),
-            unfinished=manifest.unfinished,
+            unfinished=tuple(sorted(unfinished)),
         )
 
 

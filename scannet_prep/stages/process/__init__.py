@@ -1,12 +1,15 @@
 """Raw scenes in, processed folder out: `plan`, then `run`.
 
-| module | job | where |
-| --- | --- | --- |
-| `planning` | which scenes, with which options, and why; writes nothing | this process |
-| `running` | the lock, the mark, the manifest | this process |
-| `scene_worker` | one scene: keep its file, or make a new one | worker processes |
-| `make_scene` | raw files of one scene to a `ProcessedScene` | worker processes |
-| `seen` | sizes and times of files, as the last run saw them | both |
+The path of one scene, from top to bottom:
+
+    this process    planning      the reason why it is processed, from sizes and times (seen)
+                    running       lock, mark (scene_job); the task goes to a worker (pool)
+    worker          scene_worker  its raw files, each read once
+                                  its processed file is up to date?  keep it
+                    make_scene    else: bytes --> mesh, segments, ... (raw)
+                                        --> ids per vertex, points, normals --> ProcessedScene
+                    scene_worker  temporary file
+    this process    running       final name; manifest, failed.txt; the mark is removed
 """
 
 from scannet_prep.stages.process.planning import ProcessPlan, plan

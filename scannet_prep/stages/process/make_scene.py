@@ -1,10 +1,17 @@
-"""From the raw files of one scene to a processed scene."""
+"""Makes a processed scene from the raw files of one scene.
+
+paths --> bytes, read once --> fingerprints
+                           --> mesh --------------------> points, normals, colours
+                           --> info: axis alignment ----^
+                           --> segments, groups --------> ids per vertex
+                           --> labels.ply, if chosen ---^
+                           --> ProcessedScene
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,10 +29,11 @@ from scannet_prep.processed.annotate import (
 )
 from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, SceneMeta
-from scannet_prep.raw.info import ScanInfo, read_scan_info
+from scannet_prep.raw.contents import parse_raw_file
+from scannet_prep.raw.info import ScanInfo
 from scannet_prep.raw.layout import RawScene, download_hint
-from scannet_prep.raw.mesh import LabelsMesh, Mesh, read_labels_mesh, read_mesh
-from scannet_prep.raw.segments import Aggregation, Segmentation, read_aggregation, read_segments
+from scannet_prep.raw.mesh import LabelsMesh, Mesh
+from scannet_prep.raw.segments import Aggregation, Segmentation
 from scannet_prep.release import files as release
 from scannet_prep.release.labels import MAX_NYU40_ID, LabelMap
 from scannet_prep.release.scene import Split
@@ -33,13 +41,15 @@ from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 
+RawFiles: TypeAlias = Mapping[release.FileKind, bytes]
+"""The bytes of the raw files of a scene, by kind."""
 RawContents: TypeAlias = Mapping[release.FileKind, Any]
-"""What files hold, by kind: `Mesh`, `LabelsMesh`, `ScanInfo`, `Segmentation` or `Aggregation`."""
+"""The parsed raw files: `Mesh`, `LabelsMesh`, `ScanInfo`, `Segmentation` or `Aggregation`, by kind."""
 
-# The release has 50 in scene0270_00 and scene0270_02, and 149 in scene0384_00, which are not nyu40 ids.
+# The release has 50 in scene0270_00 and scene0270_02, and 149 in scene0384_00: not nyu40 ids.
 _KNOWN_OUTSIDE_NYU40 = (50, 149)
-# In ScanNet v2, labels.ply and the groups are equal but for overlaps. A segment, the smallest unit of both, has at
-# least 20 vertices, so that a single wrong label of a segment is more than this.
+# In ScanNet v2, labels.ply and the groups are equal except for overlaps. A segment, the smallest unit
+# of both, has at least 20 vertices, so a single wrong label of a segment exceeds this number.
 _MAX_CONTRADICTIONS = 10
 _V1_CAUSE = "a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids"
 
@@ -47,29 +57,30 @@ _V1_CAUSE = "a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids"
 def find_raw_files(
     scene: RawScene, split: Split, options: ProcessOptions
 ) -> dict[release.FileKind, Path]:
-    """Find what a scene is made from: files by kind; of the two kinds of groups, one at most.
+    """Find the files that a scene is made from, by kind; at most one of the two kinds of groups.
 
-    For train and val, the annotation must be there, and the metadata where points are aligned; test scenes have no
-    annotation.
+    Train and val scenes need their annotation, and their metadata if points are aligned. Test scenes
+    have no annotation.
 
     Raises:
-        MissingFileError: A file that is needed is not there.
-        FileError: The scene cannot be used, for example because it is there twice.
+        MissingFileError: A required file is missing.
+        FileError: The scene cannot be used, for example because it exists twice.
     """
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
-    groups, needed, optional = scene.find_groups_kind(), {release.MESH}, {release.INFO}
+    groups = scene.find_groups_kind()
+    is_from_ply = options.labels_from == "ply"
+    needed = {release.MESH}
+    optional = {release.INFO}
     if split is not Split.TEST:
-        is_from_ply = options.labels_from == "ply"
-        needed |= (
-            {release.LABELS_MESH}
-            if is_from_ply
-            else {release.SEGMENTS, groups or release.AGGREGATION}
-        )
-        needed |= {release.INFO} if options.align_axis else set()
-        optional |= {release.SEGMENTS}
-        if is_from_ply and groups is not None:
-            needed |= {release.SEGMENTS, groups}
+        optional.add(release.SEGMENTS)
+        if options.align_axis:
+            needed.add(release.INFO)
+        if is_from_ply:
+            needed.add(release.LABELS_MESH)
+        if not is_from_ply or groups is not None:
+            needed |= {release.SEGMENTS, groups or release.AGGREGATION}
+
     paths = {}
     for kind in release.INPUT_KINDS:
         path = scene.path(kind)
@@ -78,40 +89,27 @@ def find_raw_files(
         elif kind in needed:
             raise MissingFileError(path, "no such file", _download_missing(path))
     if options.scannet200 and release.LABELS_MESH in paths and groups is None:
-        problem = "no such file, and labels.ply holds no ScanNet ids"
         path = scene.path(release.AGGREGATION)
         raise MissingFileError(
-            path, problem, f"{_download_missing(path)}, or leave out --scannet200"
+            path,
+            "no such file, and labels.ply holds no ScanNet ids",
+            f"{_download_missing(path)}, or leave out --scannet200",
         )
     return paths
 
 
-def fingerprint_files(paths: Mapping[release.FileKind, Path]) -> dict[str, Fingerprint]:
-    """Fingerprints of files, by name.
+def read_raw_files(paths: Mapping[release.FileKind, Path]) -> RawFiles:
+    """Read the raw files of a scene.
 
     Raises:
         FileError: A file cannot be read.
     """
-    return {
-        path.name: Fingerprint.from_bytes(read_file(path, kind.max_bytes))
-        for kind, path in paths.items()
-    }
+    return {kind: read_file(path, kind.max_bytes) for kind, path in paths.items()}
 
 
-def read_raw_file(kind: release.FileKind, path: Path, *, uses_numba: bool = False) -> Any:  # noqa: ANN401 - see `RawContents`
-    """Read a file that scenes are made from.
-
-    Raises:
-        FileError: It is damaged.
-    """
-    readers: dict[str, Callable[[Path], Any]] = {
-        "mesh": read_mesh,
-        "labels mesh": read_labels_mesh,
-        "segments": partial(read_segments, uses_numba=uses_numba),
-        "aggregation": read_aggregation,
-        "info": read_scan_info,
-    }
-    return readers[kind.content](path)
+def fingerprint_files(scene: RawScene, files: RawFiles) -> dict[str, Fingerprint]:
+    """Compute the fingerprints of raw files, by file name."""
+    return {scene.path(kind).name: Fingerprint.from_bytes(data) for kind, data in files.items()}
 
 
 def process_scene(
@@ -119,7 +117,7 @@ def process_scene(
     split: Split,
     options: ProcessOptions,
     label_map: LabelMap,
-    contents: RawContents | None = None,
+    files: RawFiles | None = None,
     *,
     uses_numba: bool = False,
 ) -> ProcessedScene:
@@ -130,50 +128,78 @@ def process_scene(
         split: Its split.
         options: The options to process with.
         label_map: Ids by raw category.
-        contents: The contents of the raw files; by default, the files are found and read.
+        files: The raw files; by default, they are found and read.
         uses_numba: Whether to use the compiled loops, if numba is installed. The scene is the same.
 
     Raises:
-        FileError: A raw file is not there, cannot be read, or is damaged.
+        FileError: A raw file is missing, cannot be read, or is damaged.
         AnnotationError: The files do not fit together.
     """
-    if contents is None:
-        paths = find_raw_files(scene, split, options)
-        contents = {
-            kind: read_raw_file(kind, path, uses_numba=uses_numba) for kind, path in paths.items()
-        }
+    if files is None:
+        files = read_raw_files(find_raw_files(scene, split, options))
+    contents = {}
+    for kind, data in files.items():
+        contents[kind] = parse_raw_file(kind, data, scene.path(kind), uses_numba=uses_numba)
+    processed = combine_contents(scene, split, options, label_map, contents, uses_numba=uses_numba)
+    meta = replace(processed.meta, inputs=fingerprint_files(scene, files))
+    return replace(processed, meta=meta)
+
+
+def combine_contents(
+    scene: RawScene,
+    split: Split,
+    options: ProcessOptions,
+    label_map: LabelMap,
+    contents: RawContents,
+    *,
+    uses_numba: bool = False,
+) -> ProcessedScene:
+    """Make a processed scene, without fingerprints of its inputs, from parsed files.
+
+    Raises:
+        AnnotationError: The files do not fit together.
+    """
     mesh: Mesh = contents[release.MESH]
     info: ScanInfo = contents.get(release.INFO, ScanInfo(None, None))
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
+
+    # Labels and instances.
     annotation = _make_annotation(scene, contents, label_map)
     if release.LABELS_MESH in contents:
-        labels_path = scene.path(release.LABELS_MESH)
-        nyu40_ids, warnings = match_ply_labels(labels_path, contents[release.LABELS_MESH], mesh)
-        warnings += _compare_with_groups(labels_path, contents, annotation)
-        annotation = replace(
-            annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings)
-        )
-    alignment = np.eye(4) if info.axis_alignment is None else info.axis_alignment
-    aligned_from_scan = alignment if options.align_axis else None
+        annotation = _take_ply_labels(scene, contents, annotation)
+    raw_ids: NDArray[Any] = annotation.scannet_ids
+    if options.label_set.raw_ids_key == "nyu40_ids":
+        raw_ids = annotation.nyu40_ids
+
+    # Points and normals.
+    axis_alignment = np.eye(4)
+    if info.axis_alignment is not None:
+        axis_alignment = info.axis_alignment
     points, normals = points_and_normals(
-        mesh.positions, mesh.faces, aligned_from_scan, uses_numba=uses_numba
+        mesh.positions,
+        mesh.faces,
+        axis_alignment if options.align_axis else None,
+        uses_numba=uses_numba,
     )
-    source = (
-        annotation.nyu40_ids
-        if options.label_set.raw_ids_key == "nyu40_ids"
-        else annotation.scannet_ids
-    )
+
+    # Segments.
+    segments = None
+    segment_ids: tuple[int, ...] = ()
+    if segmentation is not None:
+        segments = segmentation.compact_indices()
+        segment_ids = tuple(segmentation.raw_ids.tolist())
+
     return ProcessedScene(
         points=points,
         normals=normals.astype(np.float16),
         colors=mesh.colors,
-        stored_labels=options.label_set.labels_from_raw_ids(source),
+        stored_labels=options.label_set.labels_from_raw_ids(raw_ids),
         nyu40_ids=annotation.nyu40_ids,
         scannet_ids=annotation.scannet_ids,
         instances=annotation.instances,
-        segments=None if segmentation is None else segmentation.compact_indices(),
+        segments=segments,
         faces=mesh.faces if options.faces else None,
-        axis_alignment=alignment,
+        axis_alignment=axis_alignment,
         meta=SceneMeta(
             format_version=FORMAT_VERSION,
             scene_id=scene.scene_id,
@@ -181,9 +207,9 @@ def process_scene(
             split=split,
             scene_type=info.scene_type,
             groups=measure_groups(annotation.groups, annotation.instances, points),
-            segment_ids=() if segmentation is None else tuple(segmentation.raw_ids.tolist()),
+            segment_ids=segment_ids,
             warnings=(*_find_warnings(scene, split, contents), *annotation.warnings),
-            inputs=fingerprint_files({kind: scene.path(kind) for kind in contents}),
+            inputs={},
             label_map=used_label_map(contents, label_map),
             program_version=VERSION,
         ),
@@ -191,38 +217,61 @@ def process_scene(
 
 
 def _make_annotation(scene: RawScene, contents: RawContents, label_map: LabelMap) -> Annotation:
-    """Make ids per vertex of segments and groups, as far as there are any.
+    """Make the ids per vertex from segments and groups, as far as there are any.
 
     Raises:
-        AnnotationError: They do not fit together, or are those of another mesh.
+        AnnotationError: They do not fit together, or belong to another mesh.
     """
     segmentation: Segmentation | None = contents.get(release.SEGMENTS)
-    groups_kind, count = _find_groups_kind(contents), contents[release.MESH].vertex_count
+    groups_kind = _find_groups_kind(contents)
+    count = contents[release.MESH].vertex_count
     if segmentation is not None:
         _check_count(scene.path(release.SEGMENTS), len(segmentation.indices), count)
     if segmentation is None or groups_kind is None:
         return Annotation(
-            np.zeros(count, np.uint8), np.zeros(count, np.uint16), np.full(count, -1, np.int16)
+            nyu40_ids=np.zeros(count, np.uint8),
+            scannet_ids=np.zeros(count, np.uint16),
+            instances=np.full(count, -1, np.int16),
         )
+
     path = scene.path(groups_kind)
     try:
         annotation = annotate(segmentation, contents[groups_kind], label_map)
     except AnnotationError as error:
         raise AnnotationError(f"{path}: {error.message}", error.hint) from None
-    # The groups of the high-resolution mesh may stand in only where they refer to the same segments.
-    unknown = sum(
-        item.count for item in annotation.warnings if item.kind is WarningKind.UNKNOWN_SEGMENTS
-    )
-    if unknown and release.HIGH_RESOLUTION_AGGREGATION in contents:
+    if groups_kind is release.HIGH_RESOLUTION_AGGREGATION:
+        _check_segments_known(scene, path, annotation)
+    return annotation
+
+
+def _check_segments_known(scene: RawScene, path: Path, annotation: Annotation) -> None:
+    """Check that groups of the high-resolution mesh refer to the segments of the scene's mesh."""
+    unknown = 0
+    for warning in annotation.warnings:
+        if warning.kind is WarningKind.UNKNOWN_SEGMENTS:
+            unknown += warning.count
+    if unknown:
         raise AnnotationError(
             f"{path}: is for the high-resolution mesh: {unknown:,} of its segment ids occur at no vertex",
             _download_missing(scene.path(release.AGGREGATION)),
         )
-    return annotation
+
+
+def _take_ply_labels(scene: RawScene, contents: RawContents, annotation: Annotation) -> Annotation:
+    """Replace the nyu40 ids of an annotation by those of `labels.ply`.
+
+    Raises:
+        AnnotationError: The file belongs to another mesh, or contradicts the groups.
+    """
+    path = scene.path(release.LABELS_MESH)
+    labels_mesh: LabelsMesh = contents[release.LABELS_MESH]
+    nyu40_ids, warnings = match_ply_labels(path, labels_mesh, contents[release.MESH])
+    warnings += _compare_with_groups(path, contents, annotation)
+    return replace(annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings))
 
 
 def used_label_map(kinds: Collection[release.FileKind], label_map: LabelMap) -> str:
-    """Digest of the label map if a scene of files of these kinds depends on it, else empty."""
+    """Return the digest of the label map if a scene made of these files depends on it, else ""."""
     return "" if _find_groups_kind(kinds) is None else label_map.digest
 
 
@@ -343,29 +392,40 @@ def _check_count(path: Path, found: int, expected: int) -> None:
 
 
 def _find_warnings(scene: RawScene, split: Split, contents: RawContents) -> Iterator[SceneWarning]:
-    info: ScanInfo | None = contents.get(release.INFO)
-    aggregation: Aggregation | None = next(
-        (contents[kind] for kind in _GROUPS_KINDS if kind in contents), None
-    )
+    """Find what is odd about the raw files, apart from the annotation."""
     if not len(contents[release.MESH].faces):
         yield SceneWarning(WarningKind.NO_FACES)
+    yield from _find_info_warnings(split, contents.get(release.INFO))
+
+    groups_kind = _find_groups_kind(contents)
+    if groups_kind is None:
+        if release.LABELS_MESH in contents:
+            yield SceneWarning(WarningKind.NO_AGGREGATION)
+    else:
+        aggregation: Aggregation = contents[groups_kind]
+        if not aggregation.groups:
+            yield SceneWarning(WarningKind.NO_GROUPS)
+    if groups_kind is release.HIGH_RESOLUTION_AGGREGATION:
+        yield SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, groups_kind.suffix)
+
+    for kind in (release.SEGMENTS, *_GROUPS_KINDS):
+        if kind not in contents:
+            continue
+        named_id = contents[kind].scene_id
+        if named_id not in ("", scene.scene_id):
+            name = scene.path(kind).name
+            subject = f"{name} says that it belongs to {named_id!r:.40}"
+            yield SceneWarning(WarningKind.OTHER_SCENE, subject)
+
+
+def _find_info_warnings(split: Split, info: ScanInfo | None) -> Iterator[SceneWarning]:
+    """Find what is odd about the metadata."""
     if info is None:
         yield SceneWarning(WarningKind.NO_INFO)
-    elif info.axis_alignment is None and split is not Split.TEST:
-        yield SceneWarning(WarningKind.NO_ALIGNMENT)
-    elif info.axis_alignment is not None and (fault := find_alignment_fault(info.axis_alignment)):
-        yield SceneWarning(WarningKind.NOT_RIGID, fault)
-    if release.LABELS_MESH in contents and aggregation is None:
-        yield SceneWarning(WarningKind.NO_AGGREGATION)
-    if aggregation is not None and not aggregation.groups:
-        yield SceneWarning(WarningKind.NO_GROUPS)
-    if release.HIGH_RESOLUTION_AGGREGATION in contents:
-        yield SceneWarning(
-            WarningKind.HIGH_RESOLUTION_AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION.suffix
-        )
-    for kind in (release.SEGMENTS, *_GROUPS_KINDS):
-        if kind in contents and contents[kind].scene_id not in ("", scene.scene_id):
-            name, other = scene.path(kind).name, contents[kind].scene_id
-            yield SceneWarning(
-                WarningKind.OTHER_SCENE, f"{name} says that it belongs to {other!r:.40}"
-            )
+    elif info.axis_alignment is None:
+        if split is not Split.TEST:
+            yield SceneWarning(WarningKind.NO_ALIGNMENT)
+    else:
+        fault = find_alignment_fault(info.axis_alignment)
+        if fault:
+            yield SceneWarning(WarningKind.NOT_RIGID, fault)

@@ -31,9 +31,11 @@ from scannet_prep.release.labels import LabelMap
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process.make_scene import (
+    RawFiles,
     find_raw_files,
     fingerprint_files,
     process_scene,
+    read_raw_files,
     used_label_map,
 )
 from scannet_prep.stages.process.seen import SeenScene, look_at
@@ -152,24 +154,29 @@ def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene
     if task.reason is Reason.RAW_GONE:
         return _keep_without_raw_files(task, context)
 
-    # The inputs as they were before they were read: a later change is found in the next run.
+    # The state of the raw files before they are read: the next run then finds a later change.
     before = look_at(task.scene, task.split, task.path, context.label_map)
-    entry = None if context.is_forced else _find_current(task, context)
-    if entry is not None:
-        _check_warnings(task, entry.warnings, context)
-        return FinishedScene(entry, before)
+    files = read_raw_files(find_raw_files(task.scene, task.split, context.options))
+    if not context.is_forced:
+        entry = _find_current(task, context, files)
+        if entry is not None:
+            _check_warnings(task, entry.warnings, context)
+            return FinishedScene(entry, before)
 
     scene = process_scene(
-        task.scene, task.split, context.options, context.label_map, uses_numba=context.uses_numba
+        task.scene,
+        task.split,
+        context.options,
+        context.label_map,
+        files,
+        uses_numba=context.uses_numba,
     )
     _check_warnings(task, scene.meta.warnings, context)
     after = look_at(task.scene, task.split, task.path, context.label_map)
     if after.inputs != before.inputs:
-        raise FileError(
-            task.scene.directory,
-            "its files changed while they were read",
-            "run the same command again",
-        )
+        problem = "its files changed while they were read"
+        raise FileError(task.scene.directory, problem, "run the same command again")
+
     chunks = encode_processed(scene)
     temporary_path = write_temporary(task.path, chunks)
     written = look_at(task.scene, task.split, temporary_path, context.label_map)
@@ -251,27 +258,28 @@ def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
     return FileError(task.path, f"{problem}, and its raw files are gone", hint)
 
 
-def _find_current(task: ProcessTask, context: ProcessContext) -> SceneEntry | None:
-    """Return the entry of the scene's file, if that is whole and was made from the same inputs and options.
+def _find_current(task: ProcessTask, context: ProcessContext, files: RawFiles) -> SceneEntry | None:
+    """Return the entry of the scene's file, if it is whole and made from these inputs and options.
 
-    A file is whole if it has the fingerprint that the manifest records. A file that the manifest does not record, for
-    example after an interrupted run, is whole if encoding its content again gives the same bytes.
+    A file is whole if it has the fingerprint that the manifest records. A file that the manifest does
+    not record, for example after an interrupted run, is whole if encoding its content again gives the
+    same bytes.
     """
     try:
         data = read_file(task.path, MAX_FILE_BYTES)
         scene = parse_processed(data, task.path)
     except FileError:
         return None  # missing, truncated, or of another program or version: made again
-    paths = find_raw_files(task.scene, task.split, context.options)
     meta = scene.meta
     if (meta.scene_id, meta.split, meta.options) != (task.scene_id, task.split, context.options):
         return None
-    if meta.label_map != used_label_map(paths, context.label_map):
+    if meta.label_map != used_label_map(files, context.label_map):
         return None
+    if meta.inputs != fingerprint_files(task.scene, files):
+        return None
+
     fingerprint = Fingerprint.from_bytes(data)
     is_recorded = task.recorded is not None and task.recorded.fingerprint == fingerprint
     if not is_recorded and b"".join(encode_processed(scene)) != data:
-        return None
-    if meta.inputs != fingerprint_files(paths):
         return None
     return SceneEntry.from_scene(scene, fingerprint)

@@ -10,6 +10,7 @@ from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export
+from scannet_prep.processed.folder import UNFINISHED_NAME, read_unfinished
 from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.scene_checks import CheckTask
@@ -36,9 +37,10 @@ def plan(
     if manifest is None:
         return (), {}, None
 
-    if manifest.unfinished:
-        message = f"says that scenes have still to be made: {list_some(manifest.unfinished)}"
-        findings.error(path, message, _HINT_EXPORT_AGAIN)
+    unfinished = sorted(read_unfinished(out_dir))
+    if unfinished:
+        message = f"names scenes that have still to be made: {list_some(unfinished)}"
+        findings.error(out_dir / UNFINISHED_NAME, message, _HINT_EXPORT_AGAIN)
     for name, failure in manifest.failures.items():
         message = f"says that the scene failed: {failure.message}"
         findings.error(path, message, failure.hint, scene_id=name)

@@ -21,6 +21,7 @@ from scannet_prep.base.failures import list_some
 from scannet_prep.base.progress import Progress
 from scannet_prep.processed.annotate import find_contradictions
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
 from scannet_prep.raw.layout import (
     RawScene,
@@ -45,12 +46,7 @@ from scannet_prep.release.labels import (
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningKind
 from scannet_prep.release.splits import find_official_split
-from scannet_prep.stages.process.make_scene import (
-    is_there,
-    match_ply_labels,
-    process_scene,
-    read_raw_file,
-)
+from scannet_prep.stages.process.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.stages.selection import Selection, select_scenes
 
@@ -362,7 +358,7 @@ def _make_scene(
         kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
     used = {kind: content for kind, content in contents.items() if kind in kinds}
     scene = findings.attempt(
-        raw.directory, process_scene, raw, split, ProcessOptions(), label_map, used
+        raw.directory, combine_contents, raw, split, ProcessOptions(), label_map, used
     )
     if scene is None:
         return None
