@@ -285,7 +285,7 @@ def test_missing_scenes_are_an_error_unless_allowed_and_strangers_are_told(
         (folder / f"{name}.npy").unlink()
     assert run_main(*words).status == 1
     assert (
-        "holds no instance predictions\nhint: expected <scene>.txt or"
+        "has no instance predictions\nhint: expected <scene>.txt or"
         in run_main(*words, "--task", "instance").stderr
     )
     assert (
@@ -399,7 +399,7 @@ def test_what_makes_no_sense_is_wrong_usage(place: Path, folder: Path) -> None:
     outcome = run_main("evaluate", folder, "--gt", place)
     assert (
         outcome.status,
-        f"holds {SCENE}.npy and {SCENE}_pred.npy, expected one" in outcome.stderr,
+        f"has {SCENE}.npy and {SCENE}_pred.npy, expected one" in outcome.stderr,
     ) == (2, True)
 
 
