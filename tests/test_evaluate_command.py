@@ -267,14 +267,14 @@ def test_missing_scenes_are_an_error_unless_allowed_and_strangers_are_told(
     outcome = run_main("evaluate", folder, "--gt", place)
     assert outcome.status == 1
     assert (
-        f"{folder}: has no predictions of 1 of 3 scenes: {SCENE}\nhint: make them, or add --allow-m"
+        f"{folder}: has no predictions of 1 of 3 scenes: {SCENE}\nhint: predict these scenes, or add --allow-m"
         in outcome.stderr
     )
     words = ("evaluate", folder, "--gt", place, "--force", "--allow-missing")
     outcome = run_main(*words)
     assert outcome.status == 0
     assert (
-        f"warning: not evaluated, because there is no prediction: 1 scene ({SCENE})"
+        f"warning: skipped without a prediction: 1 scene ({SCENE})"
         in outcome.stderr
     )
     assert "val: 2 of 312 scenes" in outcome.stdout
