@@ -1,8 +1,10 @@
-"""Batches in the forms that other programs want. Each function imports what it is for when it is called.
+"""Conversion of batches to the inputs of other programs.
 
-All take a batch of `collate_torch`, on any device. Colours may be as the dataset gives them (uint8) or as `Normalize`
-leaves them (-1..1); these programs get them in 0..1. Others, as of `NormalizeColor`, are refused: their range cannot
-be known.
+Each function takes a batch of `collate_torch`, on any device, and imports the other program when it
+is called.
+
+Colours may be uint8, as in the dataset, or the result of `Normalize` (-1..1). They are converted to
+0..1. Other colours, such as those of `NormalizeColor`, are refused because their range is unknown.
 """
 
 from __future__ import annotations
@@ -14,72 +16,96 @@ from scannet_prep.base.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-# OctFormer's `ScanNetTransform` divides metres by this, so that a cell of depth 10 is 2 cm
-# (https://github.com/octree-nn/octformer, datasets/scannet.py).
+# OctFormer's `ScanNetTransform` divides metres by this number, so that an octree cell of depth 10
+# is 2 cm (https://github.com/octree-nn/octformer, datasets/scannet.py).
 OCTFORMER_SCALE = 10.24
 
 
-def to_ocnn(batch: dict[str, Any], *, scale: float = OCTFORMER_SCALE) -> Any:  # noqa: ANN401 - ocnn.octree.Points
-    """Make the points of ocnn, as OctFormer feeds them to its network.
+def to_ocnn(batch: dict[str, Any], *, scale: float = OCTFORMER_SCALE) -> Any:  # noqa: ANN401
+    """Convert a batch to the points of ocnn, which are the input of OctFormer.
 
-    The points of all scenes, as `ocnn.octree.merge_points` joins them, with labels in OctFormer's convention: 0 stands
-    for unlabeled (ignore index -1), else train id + 1. Next:
+    The points of all scenes are joined, as by `ocnn.octree.merge_points`. Labels follow OctFormer's
+    convention: train id + 1, and 0 for unlabeled (ignore index -1). Next, call
     `Octree(depth, full_depth, batch_size).build_octree(points)`.
 
     Args:
-        batch: With `normals`, and points centred by `Normalize`.
-        scale: Metres that become 1.
+        batch: A batch with `normals`, and with points centred by `Normalize`.
+        scale: Length of the unit, metres.
+
+    Returns:
+        An `ocnn.octree.Points`.
 
     Raises:
-        UsageError: Points lie beyond the scale; an octree would be wrong without an error.
+        UsageError: Points lie beyond the scale. The octree would be wrong without an error.
     """
     from ocnn.octree import Points
 
     extent = float(batch["points"].abs().max())
     if extent > scale:
-        message = (
-            f"points reach {extent:.2f} m from the origin, expected at most {scale:g} m (scale)"
-        )
         raise UsageError(
-            message,
+            f"points reach {extent:.2f} m from the origin, expected at most {scale:g} m (scale)",
             "add Normalize() after the last transform that moves points, or pass a larger scale",
         )
+    ends = batch["offset"]
     points = Points(
-        batch["points"] / scale, batch["normals"], _colors(batch), batch["labels"] + 1,
-        batch_id=batch["batch"].unsqueeze(1), batch_size=len(batch["offset"]),
-    )  # fmt: skip
-    points.batch_npt = batch["offset"].diff(
-        prepend=batch["offset"].new_zeros(1)
-    )  # points of each scene
+        batch["points"] / scale,
+        batch["normals"],
+        _unit_colors(batch),
+        batch["labels"] + 1,
+        batch_id=batch["batch"].unsqueeze(1),
+        batch_size=len(ends),
+    )
+    # The number of points of each scene.
+    points.batch_npt = ends.diff(prepend=ends.new_zeros(1))
     return points
 
 
-def to_pyg(batch: dict[str, Any]) -> Any:  # noqa: ANN401 - torch_geometric.data.Batch
-    """Make the batch of torch_geometric: `pos`, `x` (colours), `normal`, `y` (labels), `batch` and `ptr`.
+def to_pyg(batch: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Convert a batch to a batch of torch_geometric.
 
-    It is what `Batch.from_data_list` makes of one `Data` for each scene, with `edge_index` where a transform has added
-    it.
+    The result is that of `Batch.from_data_list` with one `Data` per scene.
+
+    Args:
+        batch: A batch with `normals`. If a transform has added `edge_index`, it is kept.
+
+    Returns:
+        A `torch_geometric.data.Batch` with `pos`, `x` (colours), `normal`, `y` (labels), `batch`
+        and `ptr`.
     """
     from torch_geometric.data import Batch
 
-    others = {"edge_index": batch["edge_index"]} if "edge_index" in batch else {}
-    starts = batch["offset"].new_zeros(len(batch["offset"]) + 1)
-    starts[1:] = batch["offset"]
-    return Batch(
-        batch=batch["batch"], ptr=starts, pos=batch["points"], x=_colors(batch), normal=batch["normals"],
-        y=batch["labels"], **others,
-    )  # fmt: skip
+    ends = batch["offset"]
+    bounds = ends.new_zeros(len(ends) + 1)
+    bounds[1:] = ends
+    attributes = {
+        "batch": batch["batch"],
+        "ptr": bounds,
+        "pos": batch["points"],
+        "x": _unit_colors(batch),
+        "normal": batch["normals"],
+        "y": batch["labels"],
+    }
+    if "edge_index" in batch:
+        attributes["edge_index"] = batch["edge_index"]
+    return Batch(**attributes)
 
 
 def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
-    """Make the input dict of Pointcept's models, with the features of its ScanNet configurations.
+    """Convert a batch to the input of Pointcept's models, with the features of its configurations.
 
-    `coord`, `grid_coord`, `feat` (colours in 0..1, then normals, as `feat_keys=("color", "normal")` there), `segment`
-    (labels), `instance`, and `offset` (https://github.com/Pointcept/Pointcept, configs/scannet and
-    datasets/transform.py, where `NormalizeColor` divides by 255; it gave -1..1 in older releases).
+    The features and keys are those of configs/scannet (https://github.com/Pointcept/Pointcept).
+    Pointcept's `NormalizeColor` (datasets/transform.py) divides colours by 255; in older releases,
+    it scaled them to -1..1.
+
+    Args:
+        batch: A batch with `grid` and `normals`.
+
+    Returns:
+        A dict with `coord`, `grid_coord`, `feat` (colours in 0..1 and normals, as by
+        `feat_keys=("color", "normal")`), `segment` (labels), `instance` and `offset`.
 
     Raises:
-        UsageError: There is no `grid`.
+        UsageError: The batch has no `grid`.
     """
     import torch
 
@@ -91,24 +117,29 @@ def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
     return {
         "coord": batch["points"],
         "grid_coord": batch["grid"].long(),
-        "feat": torch.cat([_colors(batch), batch["normals"]], dim=1),
+        "feat": torch.cat([_unit_colors(batch), batch["normals"]], dim=1),
         "segment": batch["labels"].long(),
         "instance": batch["instances"].long(),
         "offset": batch["offset"],
     }
 
 
-def _colors(batch: dict[str, Any]) -> Tensor:
-    """Colours in 0..1, float32 (N, 3); refuses floats that are not what `Normalize` makes of whole numbers."""
+def _unit_colors(batch: dict[str, Any]) -> Tensor:
+    """Return the colours in 0..1, float32 (N, 3).
+
+    Raises:
+        UsageError: The colours are floats, but not the result of `Normalize`.
+    """
     colors: Tensor = batch["colors"]
     if not colors.is_floating_point():
         return colors / 255
     levels = (colors.float() + 1) * 127.5
-    is_level = ((levels - levels.round()).abs() < 0.1) & (levels > -1) & (levels < 256)
-    if not is_level.all():
-        message = f"colors are {colors.dtype} from {colors.min():.3f} to {colors.max():.3f}, but not those of Normalize"
+    is_whole = (levels - levels.round()).abs() < 0.1
+    is_in_range = (levels > -1) & (levels < 256)
+    if not (is_whole & is_in_range).all():
         raise UsageError(
-            message,
-            "leave them uint8, or to Normalize: this function scales them as the program wants",
+            f"colors are {colors.dtype} from {colors.min():.3f} to {colors.max():.3f}, "
+            "but not those of Normalize, and not uint8",
+            "leave out NormalizeColor: this function scales colours as the other program expects",
         )
     return levels / 255

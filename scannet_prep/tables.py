@@ -1,9 +1,16 @@
 """Tables of processed scenes for pandas: scenes, classes, instances.
 
-pandas is imported when a table is made, so that nothing else waits for it. A place is a processed folder, an archive
-(path, address, or an object that reads its bytes), a list of shards, or a dataset of a path or address, which stands
-for its scenes. A label set is SCANNET20, SCANNET200 or its name; None stands for the one that the scenes were processed
-with, or that of the dataset. Only `instances`, `classes` and `cross` open scenes, and only `cross` reads arrays.
+Every function accepts as `place`:
+
+- a processed folder;
+- an archive: a path, an address, or an object that reads its bytes; or a list of shards;
+- a `ScanNet` dataset of a path or address, for a table of its scenes only.
+
+A label set is SCANNET20, SCANNET200, or the name of one of them; None for the label set of the
+dataset, or else for the one that the scenes were processed with.
+
+Most tables are made from the manifest. `instances` and `classes` also read the descriptions of the
+scenes, and `cross` reads arrays. pandas is imported when a table is made, because it loads slowly.
 """
 
 from __future__ import annotations
@@ -61,12 +68,14 @@ _GROUP_COLUMNS = {
 }
 _BOX_COLUMNS = ("x_min", "y_min", "z_min", "x_max", "y_max", "z_max")
 
-# Names of the nyu40 ids from 0, as in the column nyu40class of the label map, which has refridgerator.
+# Names of the nyu40 ids from 0, as in the column nyu40class of the label map, but with the correct
+# spelling of refrigerator.
 _NYU40_NAMES = (
-    "unlabeled", "wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf", "picture",
-    "counter", "blinds", "desk", "shelves", "curtain", "dresser", "pillow", "mirror", "floor mat", "clothes", "ceiling",
-    "books", "refrigerator", "television", "paper", "towel", "shower curtain", "box", "whiteboard", "person",
-    "night stand", "toilet", "sink", "lamp", "bathtub", "bag", "otherstructure", "otherfurniture", "otherprop",
+    "unlabeled", "wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window",
+    "bookshelf", "picture", "counter", "blinds", "desk", "shelves", "curtain", "dresser", "pillow",
+    "mirror", "floor mat", "clothes", "ceiling", "books", "refrigerator", "television", "paper",
+    "towel", "shower curtain", "box", "whiteboard", "person", "night stand", "toilet", "sink",
+    "lamp", "bathtub", "bag", "otherstructure", "otherfurniture", "otherprop",
 )  # fmt: skip
 
 TablePlace: TypeAlias = (
@@ -75,56 +84,63 @@ TablePlace: TypeAlias = (
 
 
 def scenes(place: TablePlace) -> pd.DataFrame:
-    """One row a scene.
+    """Make a table of the scenes.
 
     Args:
-        place: See above.
+        place: Processed scenes; see the module.
 
     Returns:
-        Index `scene`; columns: `split`; `space`, the number of the place that was scanned; `vertices`; `labeled`, the
-        share of vertices with a nyu40 id, 0..1; `size_bytes` of the file; `aligned`, whether points are in the
-        axis-aligned frame; `warnings`, a sentence each, separated by `; `.
+        A row per scene, with the index `scene` and the columns
+
+        - `split`;
+        - `space`: the number of the scanned room;
+        - `vertices`;
+        - `labeled`: share of the vertices with a nyu40 id, 0..1;
+        - `size_bytes`: size of the scene's file;
+        - `aligned`: whether points are in the axis-aligned frame;
+        - `warnings`: sentences, separated by `; `.
 
     Raises:
         ScanNetPrepError: The place cannot be read.
     """
-    opened = _open(place)
-    rows = {
-        name: {
+    records = _open(place)
+    rows = {}
+    for scene_id, entry in records.entries.items():
+        rows[scene_id] = {
             "split": str(entry.split),
-            "space": SceneId(name).space,
+            "space": SceneId(scene_id).space,
             "vertices": entry.vertex_count,
             "labeled": 1 - entry.nyu40_counts.get(0, 0) / entry.vertex_count,
             "size_bytes": entry.size_bytes,
-            "aligned": opened.place.options.align_axis,
+            "aligned": records.place.options.align_axis,
             "warnings": "; ".join(warning.text for warning in entry.warnings),
         }
-        for name, entry in opened.entries.items()
-    }
     return _frame(rows, "scene", _SCENE_COLUMNS)
 
 
 def class_counts(place: TablePlace, label_set: LabelSet | str | None = None) -> pd.DataFrame:
-    """Vertices by scene and class.
+    """Count the vertices of each scene and class.
 
     Args:
-        place: See above.
-        label_set: See above.
+        place: Processed scenes; see the module.
+        label_set: Label set of the classes; see the module.
 
     Returns:
-        Index `scene`; a column for each class by its name, in the order of the train ids.
+        A row per scene, with the index `scene`, and a column per class by its name, in the order of
+        the train ids.
 
     Raises:
         ScanNetPrepError: The place cannot be read.
     """
     import pandas as pd
 
-    opened = _open(place)
-    entries = opened.entries
-    label_set = _choose_label_set(place, opened, label_set)
-    counts = count_classes([entry.counts(label_set) for entry in entries.values()], label_set)
+    records = _open(place)
+    label_set = _choose_label_set(place, records, label_set)
+    counts_by_scene = [entry.counts(label_set) for entry in records.entries.values()]
     return pd.DataFrame(
-        counts, index=pd.Index(list(entries), name="scene"), columns=list(label_set.names)
+        count_classes(counts_by_scene, label_set),
+        index=pd.Index(list(records.entries), name="scene"),
+        columns=list(label_set.names),
     )
 
 
@@ -135,159 +151,175 @@ def classes(
     split: str | None = None,
     formula: Formula = "inverse_sqrt",
 ) -> pd.DataFrame:
-    """One row a class.
+    """Make a table of the classes.
 
     Args:
-        place: See above.
-        label_set: See above.
-        split: Only the scenes of this split; those of train and val by default, as test is not annotated.
-        formula: Of the weights; see `ScanNet.class_weights`.
+        place: Processed scenes; see the module.
+        label_set: Label set of the classes; see the module.
+        split: The split whose scenes are counted; None for train and val, because test is not
+            annotated.
+        formula: Formula of the weights; see `ScanNet.class_weights`.
 
     Returns:
-        Index `train_id`; columns `raw_id` (nyu40 id or ScanNet id), `name`, `frequency` (head, common or tail of
-        ScanNet200), `vertices`, `scenes` with at least one of them, `instances`, and `weight`, float32, with the mean 1
-        over the classes that occur.
+        A row per class, with the index `train_id` and the columns
+
+        - `raw_id`: nyu40 id or ScanNet id;
+        - `name`;
+        - `frequency`: head, common or tail, in ScanNet200;
+        - `vertices`;
+        - `scenes`: number of scenes with at least one vertex of the class;
+        - `instances`;
+        - `weight`: float32, with the mean 1 over the classes that occur.
 
     Raises:
         ScanNetPrepError: The place cannot be read.
-        UsageError: There is no such split, or no vertex has a class.
+        UsageError: The split does not exist, or no vertex has a class.
     """
-    opened = _open(place)
-    label_set = _choose_label_set(place, opened, label_set)
-    entries = _entries_of(opened, split)
-    counts = class_counts(Records(opened.place, entries), label_set).to_numpy()
-    groups = _instances(opened, list(entries))
+    records = _open(place)
+    label_set = _choose_label_set(place, records, label_set)
+    selected = _select_split(records, split)
+    counts = class_counts(selected, label_set).to_numpy()
+
+    # Number of groups that have vertices, by raw id.
+    groups = _list_groups(selected)
     id_name = "nyu40_id" if label_set.raw_ids_key == "nyu40_ids" else "scannet_id"
-    numbers = groups[groups["vertices"] > 0][id_name].value_counts()
+    group_counts = groups[groups["vertices"] > 0][id_name].value_counts()
+
     return _name_classes(label_set).assign(
         vertices=counts.sum(axis=0),
         scenes=(counts > 0).sum(axis=0),
-        instances=[int(numbers.get(raw_id, 0)) for raw_id in label_set.ids],
+        instances=[int(group_counts.get(raw_id, 0)) for raw_id in label_set.ids],
         weight=weigh_classes(counts, formula),
     )
 
 
 def distribution(place: TablePlace, label_set: LabelSet | str | None = None) -> pd.DataFrame:
-    """How often each class occurs in the annotated scenes, those of train and val; no scene is opened.
+    """Count how often each class occurs in train and val, without reading scenes.
 
     Args:
-        place: See above.
-        label_set: See above.
+        place: Processed scenes; see the module.
+        label_set: Label set of the classes; see the module.
 
     Returns:
-        Index `train_id`; columns `raw_id`, `name` and `frequency` as `classes` has them; `train` and `val`, the
-        vertices in each split; `scenes` with at least one of them; and `share` of all vertices, 0..1.
+        A row per class, with the index `train_id` and the columns
+
+        - `raw_id`, `name` and `frequency`, as in `classes`;
+        - `train` and `val`: vertices in each split;
+        - `scenes`: number of scenes with at least one vertex of the class;
+        - `share`: share of all vertices, 0..1.
 
     Raises:
         ScanNetPrepError: The place cannot be read.
     """
-    opened = _open(place)
-    label_set = _choose_label_set(place, opened, label_set)
-    entries = _entries_of(opened)
-    counts = class_counts(Records(opened.place, entries), label_set).to_numpy()
-    splits = np.array([str(entry.split) for entry in entries.values()])
+    records = _open(place)
+    label_set = _choose_label_set(place, records, label_set)
+    selected = _select_split(records, split=None)
+    entries = selected.entries.values()
+    counts = class_counts(selected, label_set).to_numpy()
+    splits = np.array([str(entry.split) for entry in entries])
+    vertex_count = sum(entry.vertex_count for entry in entries)
     return _name_classes(label_set).assign(
         train=counts[splits == "train"].sum(axis=0),
         val=counts[splits == "val"].sum(axis=0),
         scenes=(counts > 0).sum(axis=0),
-        share=counts.sum(axis=0) / max(1, sum(entry.vertex_count for entry in entries.values())),
+        share=counts.sum(axis=0) / max(1, vertex_count),
     )
 
 
 def cross(place: TablePlace, *, split: str | None = None) -> pd.DataFrame:
-    """Count vertices by nyu40 id and by class of ScanNet200; every scene is read.
+    """Count vertices by nyu40 id and class of ScanNet200, which reads every scene.
 
     Args:
-        place: See above.
-        split: Only the scenes of this split; those of train and val by default, as test is not annotated.
+        place: Processed scenes; see the module.
+        split: The split whose scenes are counted; None for train and val, because test is not
+            annotated.
 
     Returns:
-        int64 (41, 201). Index `nyu40`: the names of the nyu40 ids from 0, so that `iloc[5]` is nyu40 id 5; `unlabeled`
-        comes first. Columns `ScanNet200`: the names of the classes in the order of the train ids; `unlabeled`, for
-        vertices that are none of the 200 classes, comes last.
+        int64 (41, 201). The index `nyu40` has the names of the nyu40 ids from 0, so that `iloc[5]`
+        is nyu40 id 5; the first name is `unlabeled`. The columns `ScanNet200` are the names of the
+        classes in the order of the train ids, and then `unlabeled`, for vertices that are none of
+        the 200 classes.
 
     Raises:
         ScanNetPrepError: The place, or a scene in it, cannot be read.
-        UsageError: There is no such split.
+        UsageError: The split does not exist.
     """
     import pandas as pd
 
-    opened = _open(place)
+    records = _open(place)
     width = len(SCANNET200) + 1
     counts = np.zeros((MAX_NYU40_ID + 1, width), np.int64)
-    for name in _entries_of(opened, split):
-        nyu40_ids, scannet_ids = opened.read_raw_ids(name)
-        labels = SCANNET200.labels_from_raw_ids(
-            scannet_ids
-        )  # (V,), train id + 1, 0 where unlabeled
-        cells = np.bincount(nyu40_ids.astype(np.int64) * width + labels, minlength=counts.size)
-        counts += cells.reshape(counts.shape)
+    for scene_id in _select_split(records, split).entries:
+        nyu40_ids, scannet_ids = records.read_raw_ids(scene_id)
+        # Train id + 1, and 0 for unlabeled, (V,).
+        labels = SCANNET200.labels_from_raw_ids(scannet_ids)
+        cells = nyu40_ids.astype(np.int64) * width + labels
+        counts += np.bincount(cells, minlength=counts.size).reshape(counts.shape)
+    # Unlabeled moves from the first column to the last.
+    counts = np.roll(counts, -1, axis=1)
     return pd.DataFrame(
-        np.roll(counts, -1, axis=1),  # the unlabeled from the first column to the last
+        counts,
         index=pd.Index(_NYU40_NAMES, name="nyu40"),
         columns=pd.Index([*SCANNET200.names, "unlabeled"], name="ScanNet200"),
     )
 
 
 def instances(place: TablePlace) -> pd.DataFrame:
-    """One row an annotated group.
+    """Make a table of the annotated groups.
 
     Args:
-        place: See above.
+        place: Processed scenes; see the module.
 
     Returns:
-        Columns `scene`; `group`, what stands in `instances`; `object_id` and `aliases`, by which other data sets join;
-        `raw_category`; `scannet_id`, `nyu40_id`; `vertices`, `segments`; and the axis-aligned box `x_min` to `z_max` in
-        metres, in the frame of `points` (NaN for a group whose vertices all belong to others).
+        A row per group, with the columns
+
+        - `scene`;
+        - `group`: its number in the array `instances`;
+        - `object_id` and `aliases`: its numbers in other data sets;
+        - `raw_category`, `scannet_id` and `nyu40_id`;
+        - `vertices` and `segments`;
+        - `x_min` to `z_max`: axis-aligned box in metres, in the frame of `points`; NaN for a group
+          whose vertices all belong to other groups.
 
     Raises:
         ScanNetPrepError: The place, or a scene in it, cannot be read.
     """
-    opened = _open(place)
-    return _instances(opened, list(opened.entries))
+    return _list_groups(_open(place))
 
 
 def label_map() -> pd.DataFrame:
-    """The built-in label map: index `raw_category`, columns `scannet_id` and `nyu40_id`."""
-    return _frame(
-        {name: ids._asdict() for name, ids in builtin_label_map().rows.items()}, "raw_category"
-    )
+    """Return the built-in label map: index `raw_category`, columns `scannet_id` and `nyu40_id`."""
+    rows = {category: ids._asdict() for category, ids in builtin_label_map().rows.items()}
+    return _frame(rows, "raw_category")
 
 
 def write_table(
     name: str, place: TablePlace, path: Path | None, *, certificates: bool | Path = True
 ) -> tuple[int, str]:
-    """Write a table to a file, or make the text of it.
+    """Write a table to a file, or return it as text.
 
     Args:
         name: `scenes`, `classes` (of both label sets) or `instances`.
-        place: See above.
-        path: Where to write it; its name ends in `.csv`, `.json` or `.parquet`. None for a text.
-        certificates: Of addresses, whom to trust: a file or folder of authorities, True for the usual ones, False
-            to accept any certificate.
+        place: Processed scenes; see the module.
+        path: File to write, whose name ends in `.csv`, `.json` or `.parquet`; None to return text.
+        certificates: Certificates to trust for addresses: a file or folder of authorities, True for
+            the default ones, False to accept any certificate.
 
     Returns:
-        The number of rows; and the table as CSV where there is no file, else an empty text.
+        The number of rows, and the table as CSV if `path` is None, otherwise an empty text.
 
     Raises:
-        UsageError: There is no such table, or no such kind of file; or the package that writes it is missing.
+        UsageError: The table or the kind of file does not exist, or the package that writes it is
+            not installed.
         OutputError: The file cannot be written.
         ScanNetPrepError: The place cannot be read.
     """
-    import pandas as pd
-
     if name not in TABLES:
         raise UsageError(f"{name!r} is not a table", f"--table {', --table '.join(TABLES)}")
-    opened = _open(place, certificates)
-    if name == "classes":
-        parts = {
-            label_set.name: classes(opened, label_set) for label_set in (SCANNET20, SCANNET200)
-        }
-        table = pd.concat(parts, names=["label_set"]).reset_index()
-    else:
-        table = scenes(opened).reset_index() if name == "scenes" else instances(opened)
+    table = _make_table(name, _open(place, certificates))
     if path is None:
         return len(table), table.to_csv(index=False)
+
     buffer = io.BytesIO()
     writers: dict[str, Callable[[], object]] = {
         ".csv": lambda: table.to_csv(buffer, index=False),
@@ -302,95 +334,131 @@ def write_table(
     try:
         writers[path.suffix]()
     except ImportError as error:
-        raise UsageError(
-            f"{path}: {error}".splitlines()[0], "pip install 'scannet-prep[parquet]'"
-        ) from None
+        first_line = f"{path}: {error}".splitlines()[0]
+        raise UsageError(first_line, "pip install 'scannet-prep[parquet]'") from None
     write_atomically(path, [buffer.getvalue()])
     return len(table), ""
 
 
+def _make_table(name: str, records: Records) -> pd.DataFrame:
+    """Make a table with columns instead of an index."""
+    import pandas as pd
+
+    if name == "scenes":
+        return scenes(records).reset_index()
+    if name == "instances":
+        return instances(records)
+    parts = {label_set.name: classes(records, label_set) for label_set in (SCANNET20, SCANNET200)}
+    return pd.concat(parts, names=["label_set"]).reset_index()
+
+
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A place, and the entries of the manifest that were asked for, by scene id."""
+    """Selected scenes of a place.
+
+    Attributes:
+        place: The place.
+        entries: The entries of the selected scenes in the manifest, by scene id.
+    """
 
     place: SceneSource
     entries: Mapping[str, SceneEntry]
 
-    def read_meta(self, name: str) -> SceneMeta:
+    def read_meta(self, scene_id: str) -> SceneMeta:
         """Read the description of a scene."""
-        path = self.place.file_path(name)
-        split = self.entries[name].split
+        path = self.place.file_path(scene_id)
+        split = self.entries[scene_id].split
         if isinstance(path, Path):
-            return read_meta(path, name, split, self.place.options)
-        meta = parse_meta(NpzReader(self.place.read(name), path), path)
-        check_meta(meta, path, name, split, self.place.options)
+            return read_meta(path, scene_id, split, self.place.options)
+        meta = parse_meta(NpzReader(self.place.read(scene_id), path), path)
+        check_meta(meta, path, scene_id, split, self.place.options)
         return meta
 
-    def read_raw_ids(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
-        """Read the nyu40 ids and the ScanNet ids of a scene, each (V,)."""
-        path = self.place.file_path(name)
-        reader = NpzReader(self.place.read(name), path)
-        check_identity(reader, path, name, self.entries[name].vertex_count, self.place.options)
+    def read_raw_ids(self, scene_id: str) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
+        """Read the nyu40 ids and the ScanNet ids of a scene, (V,) each."""
+        path = self.place.file_path(scene_id)
+        reader = NpzReader(self.place.read(scene_id), path)
+        vertex_count = self.entries[scene_id].vertex_count
+        check_identity(reader, path, scene_id, vertex_count, self.place.options)
         nyu40_ids = reader.read("nyu40_ids")
         scannet_ids = reader.read("scannet_ids")
-        if nyu40_ids.shape != scannet_ids.shape or nyu40_ids.max(initial=0) > MAX_NYU40_ID:
-            problem = f"nyu40_ids: found {nyu40_ids.shape} up to {nyu40_ids.max(initial=0)}"
-            expected = f"expected {scannet_ids.shape} up to {MAX_NYU40_ID}"
-            raise ProcessedFileError(path, f"{problem}, {expected}", again_hint(path))
+        largest_id = nyu40_ids.max(initial=0)
+        if nyu40_ids.shape != scannet_ids.shape or largest_id > MAX_NYU40_ID:
+            raise ProcessedFileError(
+                path,
+                f"nyu40_ids: found {nyu40_ids.shape} up to {largest_id}, "
+                f"expected {scannet_ids.shape} up to {MAX_NYU40_ID}",
+                again_hint(path),
+            )
         return nyu40_ids, scannet_ids
 
 
 def _open(place: TablePlace, certificates: bool | Path = True) -> Records:
+    """Open a place, and select its scenes; see the module."""
     if isinstance(place, Records):
         return place
     if isinstance(place, ScanNet):
-        opened = _open(place.path, certificates)
-        if lost := set(place.scene_ids) - opened.entries.keys():
+        all_records = _open(place.path, certificates)
+        lost_ids = set(place.scene_ids) - all_records.entries.keys()
+        if lost_ids:
             raise FileError(
-                str(place.path), f"names {min(lost)} no longer", "open it again: ScanNet(...)"
+                str(place.path), f"names {min(lost_ids)} no longer", "open it again: ScanNet(...)"
             )
-        return Records(opened.place, {name: opened.entries[name] for name in place.scene_ids})
-    found = open_processed(place, certificates=certificates)
-    return Records(found, found.entries)
+        entries = {scene_id: all_records.entries[scene_id] for scene_id in place.scene_ids}
+        return Records(all_records.place, entries)
+    opened = open_processed(place, certificates=certificates)
+    return Records(opened, opened.entries)
 
 
-def _entries_of(opened: Records, split: str | None = None) -> dict[str, SceneEntry]:
-    """The entries of one split, or of the annotated ones, train and val, by scene id."""
-    chosen = {Split.TRAIN, Split.VAL} if split is None else {Split.parse(split)}
-    return {name: entry for name, entry in opened.entries.items() if entry.split in chosen}
+def _select_split(records: Records, split: str | None) -> Records:
+    """Select the scenes of a split; None for the annotated splits, train and val."""
+    splits = {Split.TRAIN, Split.VAL} if split is None else {Split.parse(split)}
+    entries = {
+        scene_id: entry for scene_id, entry in records.entries.items() if entry.split in splits
+    }
+    return Records(records.place, entries)
 
 
 def _choose_label_set(
-    place: TablePlace, opened: Records, label_set: LabelSet | str | None
+    place: TablePlace, records: Records, label_set: LabelSet | str | None
 ) -> LabelSet:
     """Return the label set that was passed, else that of the dataset, else that of the place."""
     if label_set is not None:
         return parse_label_set(label_set)
     if isinstance(place, ScanNet):
         return place.label_set
-    return opened.place.options.label_set
+    return records.place.options.label_set
 
 
-def _instances(opened: Records, names: Sequence[str]) -> pd.DataFrame:
+def _list_groups(records: Records) -> pd.DataFrame:
+    """Make the table of `instances`."""
     import pandas as pd
 
-    rows = [
-        (name, *(getattr(group, field) for field in _GROUP_COLUMNS), *(group.box or (None,) * 6))
-        for name in names
-        for group in opened.read_meta(name).groups
-    ]
+    rows = []
+    for scene_id in records.entries:
+        for group in records.read_meta(scene_id).groups:
+            values = [getattr(group, field) for field in _GROUP_COLUMNS]
+            box = group.box or (None,) * len(_BOX_COLUMNS)
+            rows.append((scene_id, *values, *box))
     return pd.DataFrame(rows, columns=["scene", *_GROUP_COLUMNS.values(), *_BOX_COLUMNS])
 
 
 def _name_classes(label_set: LabelSet) -> pd.DataFrame:
-    rows = {item.train_id: item._asdict() for item in label_set.classes}
+    """Make a table of ids, names and frequencies, with a row per class."""
+    rows = {one_class.train_id: one_class._asdict() for one_class in label_set.classes}
     return _frame(rows, "train_id", ("raw_id", "name", "frequency"))
 
 
 def _frame(
     rows: Mapping[Any, Mapping[str, object]], index: str, columns: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """A table of rows by what stands in the index; `columns` are needed where there may be no rows."""
+    """Make a table of rows.
+
+    Args:
+        rows: The rows, by their value in the index.
+        index: Name of the index.
+        columns: Names of the columns, required if there may be no rows.
+    """
     import pandas as pd
 
     return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name=index), columns)

@@ -277,7 +277,7 @@ def test_fragments_have_every_vertex_and_their_predictions_come_together() -> No
         assert merged[vertex] == pytest.approx(np.mean(rows, axis=0), abs=1e-6)
     for wrong, message in [
         (pairs[1:1], "60 of 60 vertices are in no fragment"),
-        ([(np.array([0, 0]), np.ones((2, 3)))], "comes twice"),
+        ([(np.array([0, 0]), np.ones((2, 3)))], "above 59 or repeated"),
         ([(np.array([60]), np.ones((1, 3)))], "above 59"),
         ([*pairs, (pairs[0][0], predictions[0][:, :2])], "a row for each vertex"),
     ]:

@@ -1,4 +1,4 @@
-"""`evaluate` and `submit`: every form of predictions, what is missing or damaged, and what lands in files."""
+"""The commands `evaluate` and `submit`: formats of predictions, faults in them, and output files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import csv
 import shutil
 import xml.etree.ElementTree as ET
 import zipfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import process_all_test_scenes, run_main
+from commands import Outcome, process_all_test_scenes, run_main
 
 from scannet_prep import (
     SCANNET20,
@@ -27,6 +27,7 @@ from scannet_prep.evaluation import (
     InstancePrediction,
     InstanceScores,
     InstanceTruth,
+    ScoreTable,
     SemanticScores,
 )
 from scannet_prep.processed.scene import encode_processed
@@ -48,32 +49,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def predict(place: Path, label_set: LabelSet = SCANNET20) -> dict[str, np.ndarray]:
-    """Labels of which a third is drawn anew, some of them no class."""
-    generator, found = np.random.default_rng(0), {}
+    """Predict the labels of each scene, with 30 % of them drawn anew, some of them no class."""
+    generator = np.random.default_rng(0)
+    predictions = {}
     for sample in ScanNet(place, split="val", labels=label_set):
-        noise = generator.integers(-1, len(label_set) + 3, len(sample["labels"]))
-        found[sample["scene_id"]] = np.where(
-            generator.random(len(noise)) < 0.3, noise, sample["labels"]
-        )
-    return found
+        labels = sample["labels"]
+        noise = generator.integers(-1, len(label_set) + 3, len(labels))
+        is_noise = generator.random(len(labels)) < 0.3
+        predictions[sample["scene_id"]] = np.where(is_noise, noise, labels)
+    return predictions
 
 
 def predict_instances(place: Path) -> dict[str, InstancePrediction]:
-    """The true masks, each with some vertices more and less, of which some have the wrong class."""
-    generator, found = np.random.default_rng(0), {}
+    """Predict the true masks with 1 % of their vertices flipped, and 10 % of their classes wrong."""
+    generator = np.random.default_rng(0)
+    predictions = {}
     for sample in ScanNet(place, split="val"):
         numbers = np.setdiff1d(sample["instances"], [-1])
-        masks = (sample["instances"] == numbers[:, None]) ^ (
-            generator.random((len(numbers), 2500)) < 0.01
-        )
-        labels = [sample["labels"][sample["instances"] == number][0] for number in numbers]
-        labels = np.where(
-            generator.random(len(labels)) < 0.1, generator.integers(0, 20, len(labels)), labels
-        )
-        found[sample["scene_id"]] = InstancePrediction(
-            masks, labels, generator.random(len(labels)).round(1)
-        )
-    return found
+        true_masks = sample["instances"] == numbers[:, None]
+        masks = true_masks ^ (generator.random(true_masks.shape) < 0.01)
+        labels = np.array([sample["labels"][mask][0] for mask in true_masks])
+        is_wrong = generator.random(len(labels)) < 0.1
+        labels = np.where(is_wrong, generator.integers(0, 20, len(labels)), labels)
+        scores = generator.random(len(labels)).round(1)
+        predictions[sample["scene_id"]] = InstancePrediction(masks, labels, scores)
+    return predictions
 
 
 def raw_ids(labels: Any, label_set: LabelSet) -> list[int]:
@@ -81,217 +81,342 @@ def raw_ids(labels: Any, label_set: LabelSet) -> list[int]:
 
 
 def write_semantic(
-    folder: Path, form: str, name: str, labels: np.ndarray, label_set: LabelSet
+    folder: Path, ending: str, scene_id: str, labels: np.ndarray, label_set: LabelSet
 ) -> None:
-    path = folder / f"{name}{form}"
-    if form == ".txt":
-        none = -1 if label_set is SCANNET20 else 0
-        path.write_text("\r\n".join(str(number or none) for number in raw_ids(labels, label_set)))
-    elif form == ".eval.npz":
+    """Write a prediction in one of the formats. Texts end lines in CR LF, and the last in nothing."""
+    path = folder / f"{scene_id}{ending}"
+    if ending == ".txt":
+        unlabeled_id = -1 if label_set is SCANNET20 else 0
+        numbers = [number or unlabeled_id for number in raw_ids(labels, label_set)]
+        path.write_text("\r\n".join(map(str, numbers)))
+    elif ending == ".eval.npz":
+        is_class = (labels >= 0) & (labels < len(label_set))
+        columns = np.where(is_class, labels + 1, 0)
         scores = np.full((len(labels), len(label_set) + 1), 0.25, np.float32)
-        scores[
-            np.arange(len(labels)),
-            np.where((labels >= 0) & (labels < len(label_set)), labels + 1, 0),
-        ] = 0.5
+        scores[np.arange(len(labels)), columns] = 0.5
         np.savez(path, prob=scores)
     else:
         np.save(path, labels.astype(np.int16))
 
 
+def write_list(folder: Path, scene_id: str, prediction: InstancePrediction) -> None:
+    """Write the benchmark's list of instances, and their masks."""
+    lines = []
+    for number, (mask, label, score) in enumerate(zip(*prediction, strict=True)):
+        mask_name = f"pred_mask/{scene_id}_{number}.txt"
+        mask_text = "".join(f"{value:d}\n" for value in mask)
+        (folder / mask_name).write_text(mask_text)
+        lines.append(f"{mask_name} {raw_ids([label], SCANNET20)[0]} {score}\n")
+    (folder / f"{scene_id}.txt").write_text("".join(lines))
+
+
 @pytest.fixture
 def folder(place: Path, tmp_path: Path) -> Path:
-    """Semantic predictions of all scenes as arrays."""
-    (tmp_path / "pred").mkdir()
-    for name, labels in predict(place).items():
-        np.save(tmp_path / f"pred/{name}.npy", labels)
-    return tmp_path / "pred"
+    """Write semantic predictions of all scenes as arrays."""
+    folder = tmp_path / "pred"
+    folder.mkdir()
+    for scene_id, labels in predict(place).items():
+        np.save(folder / f"{scene_id}.npy", labels)
+    return folder
 
 
 @pytest.fixture
 def lists(place: Path, tmp_path: Path) -> Path:
-    """Predicted instances of all scenes as lists and masks."""
-    (tmp_path / "lists/pred_mask").mkdir(parents=True)
-    for name, prediction in predict_instances(place).items():
-        with (tmp_path / f"lists/{name}.txt").open("w") as file:
-            for number, (mask, label, score) in enumerate(zip(*prediction, strict=True)):
-                mask_name = f"pred_mask/{name}_{number}.txt"
-                (tmp_path / "lists" / mask_name).write_text(
-                    "".join(f"{value:d}\n" for value in mask)
-                )
-                file.write(f"{mask_name} {raw_ids([label], SCANNET20)[0]} {score}\n")
-    return tmp_path / "lists"
+    """Write predicted instances of all scenes as lists and masks."""
+    folder = tmp_path / "lists"
+    (folder / "pred_mask").mkdir(parents=True)
+    for scene_id, prediction in predict_instances(place).items():
+        write_list(folder, scene_id, prediction)
+    return folder
 
 
-@pytest.mark.parametrize("labels", LABEL_SETS)
-@pytest.mark.parametrize("form", [".txt", ".npy", "_pred.npy", ".eval.npz"])
-def test_every_form_of_semantic_predictions_gives_the_scores_of_the_arrays(
-    place: Path, tmp_path: Path, form: str, labels: str
+# Formats.
+
+
+@pytest.mark.parametrize("name", LABEL_SETS)
+@pytest.mark.parametrize("ending", [".txt", ".npy", "_pred.npy", ".eval.npz"])
+def test_semantic_files_of_any_format_score_like_the_arrays(
+    place: Path, tmp_path: Path, ending: str, name: str
 ) -> None:
-    label_set = LABEL_SETS[labels]
-    predicted, scores = predict(place, label_set), SemanticScores(label_set)
+    label_set = LABEL_SETS[name]
+    predictions = predict(place, label_set)
+    scores = SemanticScores(label_set)
     for sample in ScanNet(place, split="val", labels=label_set):
-        scores.add(predicted[sample["scene_id"]], sample["labels"])
-        write_semantic(tmp_path, form, sample["scene_id"], predicted[sample["scene_id"]], label_set)
-    found = run_main(
-        "evaluate", tmp_path, "--gt", place, "--labels", labels, "--force", "--json"
-    ).json
+        labels = predictions[sample["scene_id"]]
+        scores.add(labels, sample["labels"])
+        write_semantic(tmp_path, ending, sample["scene_id"], labels, label_set)
+
+    words = ("evaluate", tmp_path, "--gt", place, "--labels", name, "--force", "--json")
+    report = run_main(*words).json
+
     table = scores.result()
-    assert found["scores"] == {
+    assert report["scores"] == {
         "totals": table.totals,
         "means": table.means,
         "classes": table.classes,
     }
-    assert 0.3 < found["scores"]["totals"]["accuracy"] < 0.9
-    unknown = sum(
-        int(((labels < 0) | (labels >= len(label_set))).sum()) for labels in predicted.values()
-    )
-    assert sum(found["unknown_ids"].values()) == unknown
-    assert found["splits"] == {"val": {"scenes": 3, "official": 312}}
+    assert 0.3 < table.totals["accuracy"] < 0.9
+    all_labels = np.concatenate(list(predictions.values()))
+    unknown_count = np.count_nonzero((all_labels < 0) | (all_labels >= len(label_set)))
+    assert sum(report["unknown_ids"].values()) == unknown_count
+    assert report["splits"] == {"val": {"scenes": 3, "official": 312}}
 
 
-def test_both_forms_of_instances_give_the_scores_of_the_arrays_from_a_folder_and_an_archive(
-    place: Path, tmp_path: Path, lists: Path
-) -> None:
+@pytest.fixture(scope="module")
+def instance_table(place: Path) -> ScoreTable:
+    """Score the predicted instances as arrays."""
     scores = InstanceScores(SCANNET20)
-    for name, prediction in predict_instances(place).items():
-        sample = ScanNet(place, split="val")[name]
-        scores.add(
-            prediction, InstanceTruth(labels=sample["labels"], instances=sample["instances"])
-        )
-        np.savez(tmp_path / f"{name}.npz", **prediction._asdict())
-    outcomes = [
-        run_main("evaluate", folder, "--task", "instance", "--gt", gt, "--force", "--json").json
-        for folder, gt in ((lists, place), (tmp_path, place.with_name("all.tar.zst")))
-    ]
-    table = scores.result()
-    assert [outcome["scores"]["classes"] for outcome in outcomes] == [table.classes] * 2
-    assert outcomes[0]["scores"]["means"] == table.means
-    assert 0.1 < outcomes[0]["scores"]["means"]["all"]["ap"] < 1
+    dataset = ScanNet(place, split="val")
+    for scene_id, prediction in predict_instances(place).items():
+        sample = dataset[scene_id]
+        truth = InstanceTruth(labels=sample["labels"], instances=sample["instances"])
+        scores.add(prediction, truth)
+    return scores.result()
 
 
-def test_class_of_an_instance_is_that_of_its_group_where_labels_are_from_the_mesh(
+@pytest.mark.parametrize("ground_truth", ["processed", "all.tar.zst"])
+def test_lists_of_instances_score_like_the_arrays(
+    place: Path, lists: Path, instance_table: ScoreTable, ground_truth: str
+) -> None:
+    words = ("--gt", place.with_name(ground_truth), "--task", "instance", "--force", "--json")
+
+    scores = run_main("evaluate", lists, *words).json["scores"]
+
+    assert scores["classes"] == instance_table.classes
+    assert scores["means"] == instance_table.means
+    assert 0.1 < scores["means"]["all"]["ap"] < 1
+
+
+def test_archives_of_instances_score_like_the_arrays(
+    place: Path, tmp_path: Path, instance_table: ScoreTable
+) -> None:
+    for scene_id, prediction in predict_instances(place).items():
+        np.savez(tmp_path / f"{scene_id}.npz", **prediction._asdict())
+    words = ("--gt", place, "--task", "instance", "--force", "--json")
+
+    scores = run_main("evaluate", tmp_path, *words).json["scores"]
+
+    assert scores["classes"] == instance_table.classes
+    assert scores["means"] == instance_table.means
+
+
+def test_class_of_an_instance_is_that_of_its_group_not_of_its_vertices(
     place: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / f"processed/val/{SCENE}.npz"
     path.parent.mkdir(parents=True)
     scene = read_processed(place / f"val/{SCENE}.npz")
-    path.write_bytes(
-        b"".join(encode_processed(replace(scene, nyu40_ids=np.full_like(scene.nyu40_ids, 1))))
-    )
+    only_wall = replace(scene, nyu40_ids=np.full_like(scene.nyu40_ids, 1))
+    path.write_bytes(b"".join(encode_processed(only_wall)))
     np.savez(tmp_path / f"{SCENE}.npz", **predict_instances(place)[SCENE]._asdict())
     words = ("evaluate", tmp_path, "--task", "instance", "--force", "--json", "--gt")
-    mesh = run_main(*words, tmp_path / "processed").json["scores"]
-    assert mesh["totals"]["instances"] > 0
-    assert mesh == run_main(*words, place, "--allow-missing").json["scores"]
+
+    of_wall = run_main(*words, tmp_path / "processed").json["scores"]
+    of_groups = run_main(*words, place, "--allow-missing").json["scores"]
+
+    assert of_wall == of_groups
+    assert of_wall["totals"]["instances"] > 0
 
 
-def test_tables_of_scenes_and_of_the_confusion_tell_the_same_as_the_report(
-    place: Path, folder: Path
-) -> None:
-    paths = [folder / name for name in ("new/scores.csv", "confusion.csv", "new/one/confusion.svg")]
-    words = ("evaluate", folder, "--gt", place, "--force", "--confusion")
-    outcome = run_main(*words, paths[1], "-o", paths[0])
+# Output files.
+
+
+@dataclass(frozen=True)
+class Written:
+    """The output of an evaluation with both tables.
+
+    Attributes:
+        folder: The predictions.
+        stdout: What was printed.
+        rows: The table of scenes.
+        confusion: The confusion matrix, as rows of a table.
+    """
+
+    folder: Path
+    stdout: str
+    rows: list[dict[str, str]]
+    confusion: list[dict[str, str]]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The confusion matrix as an array (20, 21)."""
+        return np.array(
+            [[int(value) for value in list(row.values())[1:]] for row in self.confusion]
+        )
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    return [*csv.DictReader(path.read_text().splitlines())]
+
+
+@pytest.fixture
+def written(place: Path, folder: Path) -> Written:
+    scores_path = folder / "new/scores.csv"
+    confusion_path = folder / "confusion.csv"
+    options = ("-o", scores_path, "--confusion", confusion_path)
+    outcome = run_main("evaluate", folder, "--gt", place, "--force", *options)
     assert outcome.status == 0
-    assert f"written: {paths[0]}, {paths[1]}\n" in outcome.stdout
-    assert run_main(*words, paths[2], "-q").stdout == ""
-    rows, confusion = ([*csv.DictReader(path.read_text().splitlines())] for path in paths[:2])
-    assert sorted(row["scene"] for row in rows) == [*VAL]
-    assert list(confusion[0]) == ["ground truth", *SCANNET20.names, "(none)"]
-    counts = np.array([[int(row[name]) for name in list(row)[1:]] for row in confusion])
-    assert counts.sum() == sum(int(row["vertices"]) for row in rows)
-    right = sum(float(row["accuracy"]) * int(row["vertices"]) for row in rows)
-    assert right == pytest.approx(np.trace(counts))
-    assert f"accuracy {right / counts.sum():.4f}" in outcome.stdout
-    assert "mean over  over all  over union  over ground truth" in outcome.stdout
-    assert "ids that are none of the classes: 4\n  -1: " in outcome.stdout
-    picture = ET.fromstring(paths[2].read_text())
-    titles = [element.text or "" for element in picture.iter("{http://www.w3.org/2000/svg}title")]
+    return Written(folder, outcome.stdout, read_table(scores_path), read_table(confusion_path))
+
+
+def test_table_of_scenes_and_confusion_agree(written: Written) -> None:
+    counts = written.counts
+
+    assert sorted(row["scene"] for row in written.rows) == [*VAL]
+    assert counts.sum() == sum(int(row["vertices"]) for row in written.rows)
+    correct = sum(float(row["accuracy"]) * int(row["vertices"]) for row in written.rows)
+    assert correct == pytest.approx(np.trace(counts))
+
+
+def test_confusion_has_the_names_of_the_classes(written: Written) -> None:
+    assert list(written.confusion[0]) == ["ground truth", *SCANNET20.names, "(none)"]
+    assert [row["ground truth"] for row in written.confusion] == list(SCANNET20.names)
+
+
+def test_report_agrees_with_the_tables_and_names_them(written: Written) -> None:
+    counts = written.counts
+
+    assert f"accuracy {np.trace(counts) / counts.sum():.4f}" in written.stdout
+    assert "mean over  over all  over union  over ground truth" in written.stdout
+    assert "ids that are none of the classes: 4\n  -1: " in written.stdout
+    folder = written.folder
+    assert f"written: {folder}/new/scores.csv, {folder}/confusion.csv\n" in written.stdout
+
+
+def test_picture_of_the_confusion_agrees_with_its_table(place: Path, written: Written) -> None:
+    path = written.folder / "new/one/confusion.svg"
+    words = ("--gt", place, "--force", "--confusion", path, "-q")
+
+    outcome = run_main("evaluate", written.folder, *words)
+
+    assert outcome.stdout == ""
+    picture = ET.fromstring(path.read_text())
+    titles = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}title")]
+    counts = written.counts
     assert len(titles) == np.count_nonzero(counts)
-    wall = counts[0, 0] / counts[0].sum()
-    assert f"wall as wall: {wall:.1%} ({counts[0, 0]:,} vertices)" in titles
+    walls = counts[0, 0]
+    assert f"wall as wall: {walls / counts[0].sum():.1%} ({walls:,} vertices)" in titles
     texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert texts == ["prediction", "ground truth", *SCANNET20.names, *SCANNET20.names, "(none)"]
 
 
-def read_scene_scores(path: Path) -> list[dict[str, str]]:
-    return [*csv.DictReader(path.read_text().splitlines())]
-
-
-def test_scenes_without_an_error_score_1_in_every_mean_of_the_table(
-    place: Path, tmp_path: Path
-) -> None:
+def test_perfect_scenes_score_1_in_every_mean_of_the_table(place: Path, tmp_path: Path) -> None:
     for sample in ScanNet(place, split="val"):
         np.save(tmp_path / f"{sample['scene_id']}.npy", sample["labels"])
-    assert run_main("evaluate", tmp_path, "--gt", place, "-o", tmp_path / "scores.csv").status == 0
-    for row in read_scene_scores(tmp_path / "scores.csv"):
+
+    outcome = run_main("evaluate", tmp_path, "--gt", place, "-o", tmp_path / "scores.csv")
+
+    assert outcome.status == 0
+    for row in read_table(tmp_path / "scores.csv"):
         means = {name: value for name, value in row.items() if name.startswith("over_")}
         assert means == {"over_union": "1.0", "over_ground_truth": "1.0"}
 
 
-@pytest.mark.parametrize("task", ["semantic", "instance"])
-def test_table_of_scenes_begins_with_the_worst(place: Path, tmp_path: Path, task: str) -> None:
-    shares = dict(
-        zip(VAL, (0.1, 0.6, 0.3), strict=True)
-    )  # of the vertices that are predicted wrongly
+def test_table_of_semantic_scenes_begins_with_the_worst(place: Path, tmp_path: Path) -> None:
+    wrong_shares = dict(zip(VAL, (0.1, 0.6, 0.3), strict=True))
     for sample in ScanNet(place, split="val"):
-        name = sample["scene_id"]
-        if task == "semantic":
-            labels = sample["labels"]
-            labels[: int(shares[name] * len(labels))] = 19
-            np.save(tmp_path / f"{name}.npy", labels)
-        else:
-            prediction = predict_instances(place)[name]
-            is_kept = np.arange(len(prediction.labels)) >= shares[name] * len(prediction.labels)
-            labels = [
-                sample["labels"][mask & (sample["labels"] >= 0)][0]
-                for mask in prediction.masks[is_kept]
-            ]
-            np.savez(
-                tmp_path / f"{name}.npz",
-                masks=prediction.masks[is_kept],
-                labels=labels,
-                scores=labels,
-            )
-    words = ("evaluate", tmp_path, "--gt", place, "--task", task, "-o", tmp_path / "scores.csv")
-    assert run_main(*words).status == 0
-    rows = read_scene_scores(tmp_path / "scores.csv")
+        labels = sample["labels"]
+        wrong_count = int(wrong_shares[sample["scene_id"]] * len(labels))
+        labels[:wrong_count] = 19
+        np.save(tmp_path / f"{sample['scene_id']}.npy", labels)
+
+    outcome = run_main("evaluate", tmp_path, "--gt", place, "-o", tmp_path / "scores.csv")
+
+    assert outcome.status == 0
+    rows = read_table(tmp_path / "scores.csv")
     assert [row["scene"] for row in rows] == [VAL[1], VAL[2], VAL[0]]
-    scores = [float(row["over_ground_truth" if task == "semantic" else "ap"]) for row in rows]
+    scores = [float(row["over_ground_truth"]) for row in rows]
     assert scores == sorted(scores)
 
 
-def test_missing_scenes_are_an_error_unless_allowed_and_strangers_are_told(
-    place: Path, folder: Path
-) -> None:
-    (folder / f"{SCENE}.npy").rename(folder / "scene0025_00.npy")
-    outcome = run_main("evaluate", folder, "--gt", place)
-    assert outcome.status == 1
-    assert (
-        f"{folder}: has no predictions of 1 of 3 scenes: {SCENE}\nhint: make them, or add --allow-m"
-        in outcome.stderr
-    )
-    words = ("evaluate", folder, "--gt", place, "--force", "--allow-missing")
-    outcome = run_main(*words)
+def test_table_of_instance_scenes_begins_with_the_worst(place: Path, tmp_path: Path) -> None:
+    missing_shares = dict(zip(VAL, (0.0, 0.8, 0.4), strict=True))
+    for sample in ScanNet(place, split="val"):
+        numbers = np.setdiff1d(sample["instances"], [-1])
+        masks = sample["instances"] == numbers[:, None]
+        labels = np.array([sample["labels"][mask].max() for mask in masks])
+        # Leave out every instance of the last classes, so that these score 0.
+        order = np.argsort(labels, kind="stable")
+        kept_count = round((1 - missing_shares[sample["scene_id"]]) * len(order))
+        kept = order[:kept_count]
+        scores = np.ones(kept_count)
+        path = tmp_path / f"{sample['scene_id']}.npz"
+        np.savez(path, masks=masks[kept], labels=labels[kept], scores=scores)
+    words = ("--gt", place, "--task", "instance", "-o", tmp_path / "scores.csv", "--force")
+
+    outcome = run_main("evaluate", tmp_path, *words)
+
     assert outcome.status == 0
-    assert (
-        f"warning: not evaluated, because there is no prediction: 1 scene ({SCENE})"
-        in outcome.stderr
-    )
+    rows = read_table(tmp_path / "scores.csv")
+    assert [row["scene"] for row in rows] == [VAL[1], VAL[2], VAL[0]]
+    scores = [float(row["ap"]) for row in rows]
+    assert scores == sorted(scores)
+
+
+# Missing predictions.
+
+
+@pytest.fixture
+def incomplete_folder(folder: Path) -> Path:
+    """Predictions of all scenes but one, and of a scene that is not in the ground truth."""
+    (folder / f"{SCENE}.npy").rename(folder / "scene0025_00.npy")
+    return folder
+
+
+def test_missing_prediction_is_an_error(place: Path, incomplete_folder: Path) -> None:
+    outcome = run_main("evaluate", incomplete_folder, "--gt", place)
+
+    assert outcome.status == 1
+    problem = f"{incomplete_folder}: has no predictions of 1 of 3 scenes: {SCENE}\n"
+    hint = "hint: predict these scenes, or add --allow-missing"
+    assert problem + hint in outcome.stderr
+
+
+def test_allow_missing_evaluates_the_other_scenes(place: Path, incomplete_folder: Path) -> None:
+    words = ("--gt", place, "--force", "--allow-missing")
+
+    outcome = run_main("evaluate", incomplete_folder, *words)
+
+    assert outcome.status == 0
+    assert f"warning: skipped without a prediction: 1 scene ({SCENE})" in outcome.stderr
     assert "val: 2 of 312 scenes" in outcome.stdout
     assert "scenes that are not in the ground truth: 1\n  scene0025_00" in outcome.stdout
-    found = run_main(*words, "--json").json
-    assert (found["missing"], found["left_out"]) == ([SCENE], ["scene0025_00"])
-    for name in VAL[1:]:
-        (folder / f"{name}.npy").unlink()
-    assert run_main(*words).status == 1
-    assert (
-        "holds no instance predictions\nhint: expected <scene>.txt or"
-        in run_main(*words, "--task", "instance").stderr
-    )
-    assert (
-        f"{folder}/none: no such folder"
-        in run_main("evaluate", folder / "none", "--gt", place).stderr
-    )
+
+
+def test_report_lists_missing_and_left_out_scenes(place: Path, incomplete_folder: Path) -> None:
+    words = ("--gt", place, "--force", "--allow-missing", "--json")
+
+    report = run_main("evaluate", incomplete_folder, *words).json
+
+    assert report["missing"] == [SCENE]
+    assert report["left_out"] == ["scene0025_00"]
+
+
+def test_allow_missing_needs_one_prediction(place: Path, incomplete_folder: Path) -> None:
+    for scene_id in VAL[1:]:
+        (incomplete_folder / f"{scene_id}.npy").unlink()
+
+    outcome = run_main("evaluate", incomplete_folder, "--gt", place, "--allow-missing")
+
+    assert outcome.status == 1
+    assert "has no predictions of 3 of 3 scenes" in outcome.stderr
+
+
+def test_folder_without_predictions_for_the_task_is_an_error(place: Path, folder: Path) -> None:
+    outcome = run_main("evaluate", folder, "--gt", place, "--task", "instance")
+
+    assert outcome.status == 1
+    assert "has no instance predictions\nhint: expected <scene>.txt or" in outcome.stderr
+
+
+def test_missing_folder_is_an_error(place: Path, tmp_path: Path) -> None:
+    outcome = run_main("evaluate", tmp_path / "none", "--gt", place)
+
+    assert outcome.status == 1
+    assert f"{tmp_path}/none: no such folder" in outcome.stderr
+
+
+# Faults.
 
 
 SEMANTIC_FAULTS = (
@@ -360,47 +485,78 @@ INSTANCE_FAULTS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("task", "ending", "content", "words"),
-    [("semantic", *fault) for fault in SEMANTIC_FAULTS]
-    + [("instance", *fault) for fault in INSTANCE_FAULTS],
-)
-def test_damaged_prediction_is_named_with_what_was_found(
-    place: Path, folder: Path, lists: Path, task: str, ending: str, content: Any, words: str
-) -> None:
-    root = folder if task == "semantic" else lists
-    (root / "a.txt").write_text("1\n" * 2500)
-    path = (
-        root / "pred_mask" / f"{SCENE}{ending}" if ending == "_0.txt" else root / f"{SCENE}{ending}"
-    )
-    for old in () if path.exists() else root.glob(f"{SCENE}.*"):
-        old.unlink()
+def replace_prediction(folder: Path, path: Path, content: Any) -> None:
+    """Write the content as the only prediction of the scene."""
+    if not path.exists():
+        for old_path in folder.glob(f"{SCENE}.*"):
+            old_path.unlink()
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif isinstance(content, dict):
         np.savez(path, **content)
     else:
         np.save(path, content)
-    outcome = run_main("evaluate", root, "--gt", place, "--task", task)
-    assert (outcome.status, "Traceback" in outcome.stderr) == (1, False)
-    assert f"error: {path}: {words}" in outcome.stderr
 
 
-def test_what_makes_no_sense_is_wrong_usage(place: Path, folder: Path) -> None:
-    for words, problem in (
+@pytest.mark.parametrize(("ending", "content", "problem"), SEMANTIC_FAULTS)
+def test_damaged_semantic_prediction_is_named_with_its_content(
+    place: Path, folder: Path, ending: str, content: Any, problem: str
+) -> None:
+    path = folder / f"{SCENE}{ending}"
+    replace_prediction(folder, path, content)
+
+    outcome = run_main("evaluate", folder, "--gt", place)
+
+    assert outcome.status == 1
+    assert f"error: {path}: {problem}" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(("ending", "content", "problem"), INSTANCE_FAULTS)
+def test_damaged_instance_prediction_is_named_with_its_content(
+    place: Path, lists: Path, ending: str, content: Any, problem: str
+) -> None:
+    # A mask, for the lists that name it.
+    (lists / "a.txt").write_text("1\n" * 2500)
+    is_mask = ending == "_0.txt"
+    path = (lists / "pred_mask" if is_mask else lists) / f"{SCENE}{ending}"
+    replace_prediction(lists, path, content)
+
+    outcome = run_main("evaluate", lists, "--gt", place, "--task", "instance")
+
+    assert outcome.status == 1
+    assert f"error: {path}: {problem}" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
         (["--splits", "test"], "invalid choice: 'test'"),
         (["--task", "instance", "--confusion", "c.svg"], "instances have no confusion matrix"),
         (["--confusion", "c.png"], "'c.png' does not end in .csv or .svg"),
         (["-o", "scores.txt"], "'scores.txt' does not end in .csv"),
-    ):
-        outcome = run_main("evaluate", folder, "--gt", place, *words)
-        assert (outcome.status, problem in outcome.stderr) == (2, True), outcome.stderr
+    ],
+)
+def test_invalid_option_of_evaluate_is_wrong_usage(
+    place: Path, tmp_path: Path, words: list[str], problem: str
+) -> None:
+    outcome = run_main("evaluate", tmp_path, "--gt", place, *words)
+
+    assert outcome.status == 2
+    assert problem in outcome.stderr
+
+
+def test_two_predictions_of_a_scene_are_wrong_usage(place: Path, folder: Path) -> None:
     shutil.copy(folder / f"{SCENE}.npy", folder / f"{SCENE}_pred.npy")
+
     outcome = run_main("evaluate", folder, "--gt", place)
-    assert (
-        outcome.status,
-        f"holds {SCENE}.npy and {SCENE}_pred.npy, expected one" in outcome.stderr,
-    ) == (2, True)
+
+    assert outcome.status == 2
+    assert f"has {SCENE}.npy and {SCENE}_pred.npy, expected one" in outcome.stderr
+
+
+# Submissions.
 
 
 @pytest.fixture(scope="module")
@@ -408,79 +564,157 @@ def test_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return process_all_test_scenes(tmp_path_factory.mktemp("submission"), 500)
 
 
-def test_submission_has_the_raw_ids_of_all_test_scenes_at_its_root_and_the_same_bytes_again(
-    test_place: Path, tmp_path: Path
+# Train ids of ScanNet200 and, for some vertices, -1.
+SUBMITTED_IDS = np.arange(500) % 23 - 1
+
+
+@pytest.fixture
+def submitted(tmp_path: Path) -> Path:
+    """Write a prediction of each test scene."""
+    for scene_id in official_scenes(Split.TEST):
+        np.save(tmp_path / f"{scene_id}_pred.npy", SUBMITTED_IDS)
+    return tmp_path
+
+
+def submit(folder: Path, test_place: Path, output_name: str, *words: str) -> Outcome:
+    options = ("--gt", test_place, "--labels", "scannet200", "--force")
+    return run_main("submit", folder, *options, "-o", folder / output_name, *words)
+
+
+def test_submission_has_the_raw_ids_of_all_test_scenes_at_its_root(
+    test_place: Path, submitted: Path
 ) -> None:
-    ids = np.arange(500) % 23 - 1
-    for name in official_scenes(Split.TEST):
-        np.save(tmp_path / f"{name}_pred.npy", ids)
-    words = ("submit", tmp_path, "--gt", test_place, "--labels", "scannet200", "--force", "-o")
-    found = run_main(*words, tmp_path / "a.zip", "--json").json
-    outcome = run_main(*words, tmp_path / "b.zip")
-    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
-    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        assert archive.namelist() == [f"{name}.txt" for name in sorted(official_scenes(Split.TEST))]
-        text = "".join(f"{number}\n" for number in raw_ids(ids, SCANNET200))
-        assert {archive.read(name).decode() for name in archive.namelist()} == {text}
-    assert (found["scenes"], found["unpacked_bytes"]) == (100, 100 * len(text))
+    report = submit(submitted, test_place, "a.zip", "--json").json
+
+    text = "".join(f"{number}\n" for number in raw_ids(SUBMITTED_IDS, SCANNET200))
+    with zipfile.ZipFile(submitted / "a.zip") as archive:
+        expected_names = [f"{scene_id}.txt" for scene_id in sorted(official_scenes(Split.TEST))]
+        assert archive.namelist() == expected_names
+        for name in archive.namelist():
+            assert archive.read(name).decode() == text
+    assert report["scenes"] == 100
+    assert report["unpacked_bytes"] == 100 * len(text)
+
+
+def test_submission_is_the_same_bytes_again(test_place: Path, submitted: Path) -> None:
+    submit(submitted, test_place, "a.zip")
+    submit(submitted, test_place, "b.zip")
+
+    assert (submitted / "a.zip").read_bytes() == (submitted / "b.zip").read_bytes()
+
+
+def test_submit_prints_the_unpacked_size_and_the_unknown_ids(
+    test_place: Path, submitted: Path
+) -> None:
+    outcome = submit(submitted, test_place, "a.zip")
+
+    text = "".join(f"{number}\n" for number in raw_ids(SUBMITTED_IDS, SCANNET200))
     assert f"{100 * len(text) / 1000:.1f} kB unpacked" in outcome.stdout
-    assert (
-        "warning: 2,200 of 50,000 vertices (4.4%) have ids that are none of the classes of ScanNet200: -1\n"
-        in outcome.stderr
+    warning = (
+        "warning: 2,200 of 50,000 vertices (4.4%) have ids "
+        "that are none of the classes of ScanNet200: -1\n"
     )
-    np.save(tmp_path / "scene0707_00_pred.npy", ids[1:])
-    outcome = run_main(*words, tmp_path / "c.zip")
-    assert "scene0707_00_pred.npy: prediction: found 499 vertices, expected 500" in outcome.stderr
-    (tmp_path / "scene0707_00_pred.npy").unlink()
-    outcome = run_main(*words, tmp_path / "c.zip")
+    assert warning in outcome.stderr
+
+
+def test_submit_refuses_a_prediction_of_another_length(test_place: Path, submitted: Path) -> None:
+    np.save(submitted / "scene0707_00_pred.npy", SUBMITTED_IDS[1:])
+
+    outcome = submit(submitted, test_place, "a.zip")
+
+    assert outcome.status == 1
+    problem = "scene0707_00_pred.npy: prediction: found 499 vertices, expected 500"
+    assert problem in outcome.stderr
+    assert not (submitted / "a.zip").exists()
+
+
+def test_submit_refuses_a_missing_prediction(test_place: Path, submitted: Path) -> None:
+    (submitted / "scene0707_00_pred.npy").unlink()
+
+    outcome = submit(submitted, test_place, "a.zip")
+
+    assert outcome.status == 1
     assert "has no predictions of 1 of 100 scenes: scene0707_00" in outcome.stderr
-    assert (outcome.status, (tmp_path / "c.zip").exists()) == (1, False)
-    assert run_main(*words, tmp_path / "c.tar").status == 2
+    assert not (submitted / "a.zip").exists()
 
 
-def test_submission_needs_all_processed_test_scenes(test_place: Path, tmp_path: Path) -> None:
-    one = test_place.with_name("one")
+def test_submit_to_a_file_other_than_zip_is_wrong_usage(test_place: Path, tmp_path: Path) -> None:
+    assert submit(tmp_path, test_place, "a.tar").status == 2
+
+
+def test_submit_refuses_a_missing_processed_test_scene(test_place: Path, tmp_path: Path) -> None:
+    one_scene = test_place.with_name("one")
     np.save(tmp_path / "scene0707_00.npy", np.zeros(500, int))
-    outcome = run_main("submit", tmp_path, "--gt", one, "-o", tmp_path / "a.zip")
-    missing = official_scenes(Split.TEST)[1]
-    assert (
-        outcome.status,
-        f"{one}: has no test scene '{missing}'\nhint: make it" in outcome.stderr,
-    ) == (2, True)
+
+    outcome = run_main("submit", tmp_path, "--gt", one_scene, "-o", tmp_path / "a.zip")
+
+    missing_id = official_scenes(Split.TEST)[1]
+    assert outcome.status == 2
+    assert f"{one_scene}: has no test scene '{missing_id}'\nhint: make it" in outcome.stderr
 
 
-def test_submission_of_instances_has_the_lists_at_its_root_and_leaves_out_what_does_not_count(
-    test_place: Path, tmp_path: Path
-) -> None:
+def submit_instances(folder: Path, test_place: Path, path: Path) -> Any:
+    """Submit instances with a confidence of at least 0.01, and return the report."""
+    options = ("--gt", test_place, "--task", "instance", "--min-score", "0.01")
+    return run_main("submit", folder, *options, "-o", path, "--json").json
+
+
+@pytest.fixture
+def submitted_instances(tmp_path: Path) -> Path:
+    """Write five instances of each test scene, of which the first and the last count."""
     masks = np.zeros((5, 500), int)
-    for row, size in zip(masks, (100, 99, 300, 300, 300), strict=True):
-        row[:size] = 1
-    arrays = {"masks": masks, "labels": [2, 2, 3, 1, 19], "scores": [0.5, 0.9, 0.001, 0.9, 0.25]}
-    for name in official_scenes(Split.TEST):
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-    words = (
-        "--gt",
-        test_place,
-        "--task",
-        "instance",
-        "--min-score",
-        "0.01",
-        "-o",
-        tmp_path / "a.zip",
-        "--json",
-    )
-    found = run_main("submit", tmp_path, *words).json
-    assert found["left_out"] == {"small": 100, "score": 100, "other": 100}
-    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        archive.extractall(tmp_path / "unpacked")
-        assert len(archive.namelist()) == 300 == found["scenes"] + found["masks"]
-        assert found["unpacked_bytes"] == sum(info.file_size for info in archive.infolist())
-    mask_names = [f"pred_mask/scene0707_00_{number:03d}.txt" for number in range(2)]
-    lines = (tmp_path / "unpacked/scene0707_00.txt").read_text().splitlines()
+    for mask, size in zip(masks, (100, 99, 300, 300, 300), strict=True):
+        mask[:size] = 1
+    labels = [2, 2, 3, 1, 19]
+    scores = [0.5, 0.9, 0.001, 0.9, 0.25]
+    for scene_id in official_scenes(Split.TEST):
+        np.savez(tmp_path / f"{scene_id}.npz", masks=masks, labels=labels, scores=scores)
+    return tmp_path
+
+
+def test_submission_leaves_out_instances_that_do_not_count(
+    test_place: Path, submitted_instances: Path
+) -> None:
+    path = submitted_instances / "a.zip"
+
+    report = submit_instances(submitted_instances, test_place, path)
+
+    assert report["left_out"] == {"small": 100, "score": 100, "other": 100}
+    assert report["scenes"] == 100
+    assert report["masks"] == 200
+    with zipfile.ZipFile(path) as archive:
+        assert len(archive.namelist()) == 300
+        unpacked_bytes = sum(info.file_size for info in archive.infolist())
+    assert report["unpacked_bytes"] == unpacked_bytes
+
+
+def test_submission_has_lists_at_its_root_and_masks_in_a_folder(
+    test_place: Path, submitted_instances: Path
+) -> None:
+    path = submitted_instances / "a.zip"
+    submit_instances(submitted_instances, test_place, path)
+
+    with zipfile.ZipFile(path) as archive:
+        lines = archive.read("scene0707_00.txt").decode().splitlines()
+        mask = archive.read("pred_mask/scene0707_00_000.txt").decode()
+
     assert lines == [
-        f"{mask_names[0]} {SCANNET20.ids[2]} 0.5",
-        f"{mask_names[1]} {SCANNET20.ids[19]} 0.25",
+        f"pred_mask/scene0707_00_000.txt {SCANNET20.ids[2]} 0.5",
+        f"pred_mask/scene0707_00_001.txt {SCANNET20.ids[19]} 0.25",
     ]
-    assert (tmp_path / "unpacked" / mask_names[0]).read_text() == "1\n" * 100 + "0\n" * 400
-    again = run_main("submit", tmp_path / "unpacked", *words)
-    assert again.json["left_out"] == {}
+    assert mask == "1\n" * 100 + "0\n" * 400
+
+
+def test_unpacked_submission_can_be_submitted_again(
+    test_place: Path, submitted_instances: Path
+) -> None:
+    path = submitted_instances / "a.zip"
+    submit_instances(submitted_instances, test_place, path)
+    unpacked = submitted_instances / "unpacked"
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(unpacked)
+
+    report = submit_instances(unpacked, test_place, path)
+
+    assert report["left_out"] == {}
+    assert report["masks"] == 200

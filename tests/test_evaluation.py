@@ -1,10 +1,10 @@
-"""Scores on arrays agree with loops written from the rules, scene by scene and merged."""
+"""Scores of arrays, compared with loops written from the rules of the benchmark."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,41 +21,69 @@ from scannet_prep.evaluation import (
     SemanticScores,
 )
 
-BLOCK = 25  # vertices that always go together, so that sizes and overlaps hit the limits exactly
-BLOCKS = 24
+# Vertices that belong together, so that sizes and overlaps reach the limits exactly.
+BLOCK_VERTICES = 25
+BLOCK_COUNT = 24
 THRESHOLDS = [number / 100 for number in (50, 55, 60, 65, 70, 75, 80, 85, 90, 25)]
-WITHOUT_INSTANCES = {20: (0, 1), 200: (0, 2)}  # wall and floor
+# Train ids of wall and floor, by the number of classes.
+CLASSES_WITHOUT_INSTANCES = {20: (0, 1), 200: (0, 2)}
 
-Scene = tuple[
-    list[tuple[set[int], int, float]], list[int], list[int]
-]  # predictions; labels and instances of vertices
+
+class Mask(NamedTuple):
+    """A predicted instance: its vertices, train id and confidence."""
+
+    vertices: set[int]
+    label: int
+    score: float
+
+
+class Scene(NamedTuple):
+    """Predicted instances, and the label and the instance of each vertex."""
+
+    masks: list[Mask]
+    labels: list[int]
+    instances: list[int]
+
+
+class Verdict(NamedTuple):
+    """Whether a prediction of some confidence is correct."""
+
+    score: float
+    is_correct: bool
 
 
 def mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return sum(found) / len(found) if found else None
+    values = list(values)
+    return sum(values) / len(values) if values else None
 
 
-def semantic_by_loops(
+# Loops.
+
+
+def score_semantic_by_loops(
     scenes: Sequence[tuple[list[int], list[int]]], class_count: int
 ) -> dict[str, Any]:
-    pairs = [
-        pair for scene in scenes for pair in zip(*scene, strict=True) if 0 <= pair[1] < class_count
-    ]
+    """Score scenes of predicted and true labels."""
+    pairs = []
+    for predicted_labels, true_labels in scenes:
+        for predicted, true in zip(predicted_labels, true_labels, strict=True):
+            if 0 <= true < class_count:
+                pairs.append((predicted, true))
+
     ious: dict[int, float] = {}
-    for item in range(class_count):
-        hits = sum(found == truth == item for found, truth in pairs)
-        union = sum(item in pair for pair in pairs)
+    for label in range(class_count):
+        hits = pairs.count((label, label))
+        union = sum(label in pair for pair in pairs)
         if union:
-            ious[item] = hits / union
-    in_truth = {truth for _, truth in pairs}
+            ious[label] = hits / union
+    labels_in_truth = {true for _, true in pairs}
     return {
         "ious": ious,
-        "accuracy": mean(found == truth for found, truth in pairs),
-        "missed": sum(not 0 <= found < class_count for found, _ in pairs),
+        "accuracy": mean(predicted == true for predicted, true in pairs),
+        "missed": sum(not 0 <= predicted < class_count for predicted, _ in pairs),
         "over_all": sum(ious.values()) / class_count,
         "over_union": mean(ious.values()),
-        "over_ground_truth": mean(ious[item] for item in in_truth),
+        "over_ground_truth": mean(ious[label] for label in labels_in_truth),
     }
 
 
@@ -63,339 +91,484 @@ def iou(a: set[int], b: set[int]) -> float:
     return len(a & b) / len(a | b)
 
 
-def regions_by_loops(
-    scene: Scene, item: int, classes: Sequence[int]
+def find_regions_by_loops(
+    scene: Scene, label: int, classes: Sequence[int]
 ) -> tuple[list[set[int]], set[int]]:
-    """Vertices of each annotated instance of one class, by its number; and those of no instance of any class."""
+    """Find the annotated instances of one class, by number, and the void vertices."""
     regions: dict[int, set[int]] = {}
     void = set()
-    for vertex, (label, instance) in enumerate(zip(*scene[1:], strict=True)):
-        if label not in classes or instance < 0:
+    for vertex, (true_label, instance) in enumerate(
+        zip(scene.labels, scene.instances, strict=True)
+    ):
+        if true_label not in classes or instance < 0:
             void.add(vertex)
-        elif label == item:
+        elif true_label == label:
             regions.setdefault(instance, set()).add(vertex)
     return [region for _, region in sorted(regions.items())], void
 
 
 def match_by_loops(
-    regions: Sequence[set[int]], mine: Sequence[tuple[set[int], float]], limit: float
-) -> tuple[list[tuple[float, bool]], int]:
-    """Confidence and verdict of what regions are matched with, and the number of regions without a match."""
-    verdicts, used, missed = list[tuple[float, bool]](), set[int](), 0
+    regions: Sequence[set[int]], masks: Sequence[Mask], threshold: float
+) -> tuple[list[Verdict], int]:
+    """Match annotated instances with predictions, and count those without a match."""
+    verdicts: list[Verdict] = []
+    used: set[int] = set()
+    missed_count = 0
     for region in regions:
-        kept = None
-        for number, (mask, score) in enumerate(mine):
-            if number not in used and iou(mask, region) > limit:
-                if kept is None:
-                    kept = score
-                    used.add(number)
-                else:
-                    verdicts.append((min(kept, score), False))
-                    kept = max(kept, score)
-        if kept is None:
-            missed += 1
+        matched_score = None
+        for number, mask in enumerate(masks):
+            if number in used or iou(mask.vertices, region) <= threshold:
+                continue
+            if matched_score is None:
+                matched_score = mask.score
+                used.add(number)
+            else:
+                verdicts.append(Verdict(min(matched_score, mask.score), False))
+                matched_score = max(matched_score, mask.score)
+        if matched_score is None:
+            missed_count += 1
         else:
-            verdicts.append((kept, True))
-    return verdicts, missed
+            verdicts.append(Verdict(matched_score, True))
+    return verdicts, missed_count
 
 
-def verdicts_by_loops(
-    scene: Scene, item: int, limit: float, classes: Sequence[int]
-) -> tuple[list[tuple[float, bool]], int]:
-    regions, void = regions_by_loops(scene, item, classes)
-    mine = [(mask, score) for mask, label, score in scene[0] if label == item and len(mask) >= 100]
-    verdicts, missed = match_by_loops(
-        [region for region in regions if len(region) >= 100], mine, limit
-    )
-    for mask, score in mine:
-        if not any(iou(mask, region) > limit for region in regions):
-            ignored = len(mask & void) + sum(
-                len(mask & region) for region in regions if len(region) < 100
-            )
-            if ignored / len(mask) <= limit:
-                verdicts.append((score, False))
-    return verdicts, missed
+def judge_by_loops(
+    scene: Scene, label: int, threshold: float, classes: Sequence[int]
+) -> tuple[list[Verdict], int]:
+    """Judge the predictions of one class in a scene, and count the missed instances."""
+    regions, void = find_regions_by_loops(scene, label, classes)
+    large_regions = [region for region in regions if len(region) >= 100]
+    small_regions = [region for region in regions if len(region) < 100]
+    masks = [mask for mask in scene.masks if mask.label == label and len(mask.vertices) >= 100]
+
+    verdicts, missed_count = match_by_loops(large_regions, masks, threshold)
+    for mask in masks:
+        if any(iou(mask.vertices, region) > threshold for region in regions):
+            continue
+        ignored_count = len(mask.vertices & void)
+        ignored_count += sum(len(mask.vertices & region) for region in small_regions)
+        if ignored_count / len(mask.vertices) <= threshold:
+            verdicts.append(Verdict(mask.score, False))
+    return verdicts, missed_count
 
 
-def precision_by_loops(
-    scenes: Sequence[Scene], item: int, limit: float, classes: Sequence[int]
+def average_precision_by_loops(
+    scenes: Sequence[Scene], label: int, threshold: float, classes: Sequence[int]
 ) -> float | None:
-    parts = [verdicts_by_loops(scene, item, limit, classes) for scene in scenes]
-    verdicts, missed = (
-        [verdict for part, _ in parts for verdict in part],
-        sum(number for _, number in parts),
-    )
-    total = missed + sum(is_right for _, is_right in verdicts)
+    verdicts: list[Verdict] = []
+    total = 0
+    for scene in scenes:
+        scene_verdicts, missed_count = judge_by_loops(scene, label, threshold, classes)
+        verdicts += scene_verdicts
+        total += missed_count + sum(verdict.is_correct for verdict in scene_verdicts)
     if not total:
         return None
-    curve = []
-    for confidence in sorted({score for score, _ in verdicts}):
-        above = [is_right for score, is_right in verdicts if score >= confidence]
-        curve.append((sum(above) / len(above), sum(above) / total))
-    curve.append((1.0, 0.0))
-    recalls = [curve[0][1], *(recall for _, recall in curve), 0.0]
-    return sum(curve[k][0] * (recalls[k] - recalls[k + 2]) / 2 for k in range(len(curve)))
+
+    precisions = []
+    recalls = []
+    for confidence in sorted({verdict.score for verdict in verdicts}):
+        above = [verdict.is_correct for verdict in verdicts if verdict.score >= confidence]
+        precisions.append(sum(above) / len(above))
+        recalls.append(sum(above) / total)
+    precisions.append(1.0)
+    recalls.append(0.0)
+
+    # The width of a step is half the distance between the recalls before and after it.
+    padded = [recalls[0], *recalls, 0.0]
+    widths = [(padded[k] - padded[k + 2]) / 2 for k in range(len(recalls))]
+    return sum(precision * width for precision, width in zip(precisions, widths, strict=True))
 
 
-def score(scenes: Sequence[Scene], label_set: LabelSet = SCANNET20) -> InstanceScores:
+def score_instances(scenes: Sequence[Scene], label_set: LabelSet = SCANNET20) -> InstanceScores:
     scores = InstanceScores(label_set)
-    for predictions, labels, instances in scenes:
-        masks = np.zeros((len(predictions), len(labels)), np.uint8)
-        for row, (mask, _, _) in zip(masks, predictions, strict=True):
-            row[list(mask)] = 1
-        columns = [
-            np.array([item[place] for item in predictions], kind)
-            for place, kind in ((1, int), (2, float))
-        ]
-        scores.add(
-            InstancePrediction(masks, *columns),
-            InstanceTruth(labels=np.array(labels), instances=np.array(instances, np.int16)),
+    for scene in scenes:
+        masks = np.zeros((len(scene.masks), len(scene.labels)), np.uint8)
+        for row, mask in zip(masks, scene.masks, strict=True):
+            row[list(mask.vertices)] = 1
+        prediction = InstancePrediction(
+            masks,
+            labels=np.array([mask.label for mask in scene.masks], int),
+            scores=np.array([mask.score for mask in scene.masks], float),
         )
+        truth = InstanceTruth(
+            labels=np.array(scene.labels), instances=np.array(scene.instances, np.int16)
+        )
+        scores.add(prediction, truth)
     return scores
 
 
-def check(table: ScoreTable, scenes: Sequence[Scene], label_set: LabelSet) -> None:
-    classes = [
-        item for item in range(len(label_set)) if item not in WITHOUT_INSTANCES[len(label_set)]
+def check_instance_scores(table: ScoreTable, scenes: Sequence[Scene], label_set: LabelSet) -> None:
+    """Check the scores of all classes, and their means, against the loops."""
+    skipped = CLASSES_WITHOUT_INSTANCES[len(label_set)]
+    classes = [label for label in range(len(label_set)) if label not in skipped]
+    assert list(table.classes) == [label_set.names[label] for label in classes]
+
+    labels_in_truth = {label for scene in scenes for label in scene.labels}
+    precisions_of_classes = []
+    for label in classes:
+        scores = table.classes[label_set.names[label]]
+        numbers = [scores["ap"], scores["ap50"], scores["ap25"]]
+        precisions = []
+        if label in labels_in_truth:
+            for threshold in THRESHOLDS:
+                precision = average_precision_by_loops(scenes, label, threshold, classes)
+                if precision is not None:
+                    precisions.append(precision)
+        if not precisions:
+            assert numbers == [None, None, None]
+            continue
+        precisions_of_classes.append(precisions)
+        expected = [mean(precisions[:9]), precisions[0], precisions[9]]
+        assert numbers == pytest.approx(expected, abs=1e-9)
+
+    means = list(table.means["all"].values())
+    if not precisions_of_classes:
+        assert means == [None, None, None]
+        return
+    expected_means = [
+        mean(value for precisions in precisions_of_classes for value in precisions[:9]),
+        mean(precisions[0] for precisions in precisions_of_classes),
+        mean(precisions[9] for precisions in precisions_of_classes),
     ]
-    assert list(table.classes) == [label_set.names[item] for item in classes]
-    rows, present = [], {label for scene in scenes for label in scene[1]}
-    for item in classes:
-        found = table.classes[label_set.names[item]]
-        expected = [
-            precision_by_loops(scenes, item, limit, classes)
-            for limit in THRESHOLDS
-            if item in present
-        ]
-        if expected in ([], [None] * len(THRESHOLDS)):
-            assert (found["ap"], found["ap50"], found["ap25"]) == (None, None, None)
-        else:
-            rows.append([value for value in expected if value is not None])
-            numbers = [found["ap"], found["ap50"], found["ap25"]]
-            assert numbers == pytest.approx(
-                [mean(rows[-1][:9]), rows[-1][0], rows[-1][9]], abs=1e-9
-            )
-    means = [
-        mean(value for row in rows for value in row[:9]),
-        mean(row[0] for row in rows),
-        mean(r[9] for r in rows),
-    ]
-    assert list(table.means["all"].values()) == (
-        pytest.approx(means, abs=1e-9) if rows else [None] * 3
-    )
+    assert means == pytest.approx(expected_means, abs=1e-9)
 
 
-LABELS = st.sampled_from([2, 2, 2, 5, -1, 0, 20, 255])
-TRUE_LABELS = st.sampled_from([2, 2, 2, 5, -1, 0, 255])  # beyond the train ids, one number at most
-RUNS = st.tuples(
-    TRUE_LABELS, st.integers(-1, 2), st.sampled_from([3, 4, 4, 5, 8])
-)  # label, instance, blocks
+# Random scenes.
+
+PREDICTED_LABELS = st.sampled_from([2, 2, 2, 5, -1, 0, 20, 255])
+# Only one number beyond the train ids is allowed.
+TRUE_LABELS = st.sampled_from([2, 2, 2, 5, -1, 0, 255])
+# Label, instance and number of blocks of a run of vertices.
+RUNS = st.tuples(TRUE_LABELS, st.integers(-1, 2), st.sampled_from([3, 4, 4, 5, 8]))
 
 
 def make_scene(
     runs: Sequence[tuple[int, int, int]], predictions: Iterable[tuple[set[int], int, float]]
 ) -> Scene:
-    blocks = ([run[:2] for run in runs for _ in range(run[2])] + [(-1, -1)] * BLOCKS)[:BLOCKS]
-    labels, instances = (
-        [block[place] for block in blocks for _ in range(BLOCK)] for place in (0, 1)
-    )
-    masks = (
-        {place * BLOCK + number for place in mask for number in range(BLOCK)}
-        for mask, *_ in predictions
-    )
-    return (
-        [(mask, *item[1:]) for mask, item in zip(masks, predictions, strict=True)],
-        labels,
-        instances,
+    """Make a scene of runs of blocks, and of predictions with masks of blocks."""
+    block_labels = []
+    block_instances = []
+    for label, instance, block_count in runs:
+        block_labels += [label] * block_count
+        block_instances += [instance] * block_count
+    block_labels = (block_labels + [-1] * BLOCK_COUNT)[:BLOCK_COUNT]
+    block_instances = (block_instances + [-1] * BLOCK_COUNT)[:BLOCK_COUNT]
+
+    masks = []
+    for blocks, label, score in predictions:
+        vertices = set()
+        for block in blocks:
+            vertices.update(range(block * BLOCK_VERTICES, (block + 1) * BLOCK_VERTICES))
+        masks.append(Mask(vertices, label, score))
+    return Scene(
+        masks,
+        np.repeat(block_labels, BLOCK_VERTICES).tolist(),
+        np.repeat(block_instances, BLOCK_VERTICES).tolist(),
     )
 
 
 @st.composite
 def instance_scenes(draw: st.DrawFn) -> Scene:
-    """Regions in runs of blocks; masks of one or two runs, with some blocks more and less; few confidences."""
-    runs, predictions = draw(st.lists(RUNS, min_size=1, max_size=8)), []
-    starts = [sum(run[2] for run in runs[:place]) for place in range(len(runs))]
+    """Draw runs, and masks of one or two of them with some blocks added or removed.
+
+    Few confidences occur, so that many are equal.
+    """
+    runs = draw(st.lists(RUNS, min_size=1, max_size=8))
+    blocks_of_runs = []
+    start = 0
+    for _, _, block_count in runs:
+        blocks_of_runs.append(range(start, start + block_count))
+        start += block_count
+
+    predictions = []
     for _ in range(draw(st.integers(0, 8))):
         chosen = draw(st.lists(st.integers(0, len(runs) - 1), min_size=1, max_size=2))
-        mask = {
-            block
-            for place in chosen
-            for block in range(starts[place], starts[place] + runs[place][2])
-        }
-        mask = {block for block in mask if block < BLOCKS} ^ draw(
-            st.sets(st.integers(0, BLOCKS - 1), max_size=4)
-        )
-        label = draw(st.one_of(st.just(runs[chosen[0]][0]), LABELS))
-        predictions.append((mask, label, draw(st.sampled_from([0.0, 0.25, 0.5, 1.0]))))
+        blocks = {block for run in chosen for block in blocks_of_runs[run] if block < BLOCK_COUNT}
+        blocks ^= draw(st.sets(st.integers(0, BLOCK_COUNT - 1), max_size=4))
+        true_label = runs[chosen[0]][0]
+        label = draw(st.one_of(st.just(true_label), PREDICTED_LABELS))
+        score = draw(st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+        predictions.append((blocks, label, score))
     return make_scene(runs, predictions)
 
 
-EXACTLY_HALF = make_scene(  # of a region, and on void
+# Masks that cover exactly half of a region, and lie on void by exactly half.
+EXACTLY_HALF = make_scene(
     [(2, 0, 8), (2, 1, 8), (5, 1, 2)],
     [({8, 9, 10, 11}, 2, 0.25), (set(range(8)), 2, 0.5), ({16, 17, 18, 19}, 2, 1.0)],
 )
-EXACTLY_100 = make_scene([(2, 0, 4), (2, 1, 3)], [({0, 1, 2, 3}, 2, 0.5), ({4, 5, 6}, 2, 1.0)])
-ON_SMALL_OF_ANOTHER_CLASS = make_scene(
-    [(2, 0, 8), (5, 0, 3)], [(set(range(8)), 2, 0.5), ({7, 8, 9, 10}, 2, 1.0)]
+EXACTLY_100_VERTICES = make_scene(
+    [(2, 0, 4), (2, 1, 3)],
+    [({0, 1, 2, 3}, 2, 0.5), ({4, 5, 6}, 2, 1.0)],
 )
-ON_SMALL_OF_ITS_CLASS = make_scene(
-    [(2, 0, 8), (2, 1, 3)], [(set(range(8)), 2, 0.5), ({7, 8, 9, 10}, 2, 1.0)]
+ON_SMALL_REGION_OF_ANOTHER_CLASS = make_scene(
+    [(2, 0, 8), (5, 0, 3)],
+    [(set(range(8)), 2, 0.5), ({7, 8, 9, 10}, 2, 1.0)],
+)
+ON_SMALL_REGION_OF_ITS_CLASS = make_scene(
+    [(2, 0, 8), (2, 1, 3)],
+    [(set(range(8)), 2, 0.5), ({7, 8, 9, 10}, 2, 1.0)],
 )
 
 
 @example([EXACTLY_HALF])
-@example([EXACTLY_100])
-@example([ON_SMALL_OF_ANOTHER_CLASS])
-@example([ON_SMALL_OF_ITS_CLASS])
+@example([EXACTLY_100_VERTICES])
+@example([ON_SMALL_REGION_OF_ANOTHER_CLASS])
+@example([ON_SMALL_REGION_OF_ITS_CLASS])
 @settings(max_examples=50)
 @given(st.lists(instance_scenes(), max_size=3))
-def test_average_precision_agrees_with_loops_for_any_overlaps_orders_ties_and_small_regions(
-    scenes: list[Scene],
-) -> None:
-    scores = score(scenes)
-    check(scores.result(), scenes, SCANNET20)
-    merged = score(scenes[:1])
-    merged.merge(pickle.loads(pickle.dumps(score(scenes[1:]))))
-    assert merged.result() == scores.result()
-    totals, predictions = scores.result().totals, [item for scene in scenes for item in scene[0]]
-    other = [label for _, label, _ in predictions if label not in range(2, 20)]
-    assert totals["other"] == len(other)
-    assert totals["small"] + totals["predictions"] == len(predictions) - len(other)
+def test_average_precision_agrees_with_loops(scenes: list[Scene]) -> None:
+    check_instance_scores(score_instances(scenes).result(), scenes, SCANNET20)
 
 
 @settings(max_examples=50)
-@given(
-    st.sampled_from([SCANNET20, SCANNET200]),
-    st.lists(
-        st.lists(st.tuples(st.integers(-2, 22), st.integers(-2, 20)), max_size=60), max_size=4
-    ),
+@given(st.lists(instance_scenes(), max_size=3))
+def test_merged_instance_scores_equal_those_of_all_scenes(scenes: list[Scene]) -> None:
+    merged = score_instances(scenes[:1])
+    merged.merge(pickle.loads(pickle.dumps(score_instances(scenes[1:]))))
+
+    assert merged.result() == score_instances(scenes).result()
+
+
+@settings(max_examples=50)
+@given(st.lists(instance_scenes(), max_size=3))
+def test_totals_count_each_prediction_once(scenes: list[Scene]) -> None:
+    totals = score_instances(scenes).result().totals
+
+    labels = [mask.label for scene in scenes for mask in scene.masks]
+    other_count = sum(label not in range(2, 20) for label in labels)
+    assert totals["other"] == other_count
+    assert totals["small"] + totals["predictions"] == len(labels) - other_count
+
+
+# Pairs of predicted and true labels of the vertices of up to four scenes.
+LABEL_PAIRS = st.lists(
+    st.lists(st.tuples(st.integers(-2, 22), st.integers(-2, 20)), max_size=60), max_size=4
 )
-def test_ious_and_three_means_agree_with_loops(
+LABEL_SETS = st.sampled_from([SCANNET20, SCANNET200])
+
+
+def split_pairs(scenes: list[list[tuple[int, int]]]) -> list[tuple[list[int], list[int]]]:
+    """Split the pairs of each scene into its predicted and its true labels."""
+    return [
+        ([predicted for predicted, _ in pairs], [true for _, true in pairs]) for pairs in scenes
+    ]
+
+
+def score_semantic(label_set: LabelSet, pairs: list[list[tuple[int, int]]]) -> SemanticScores:
+    scores = SemanticScores(label_set)
+    for predicted_labels, true_labels in split_pairs(pairs):
+        scores.add(np.array(predicted_labels, np.int16), np.array(true_labels, np.int64))
+    return scores
+
+
+@settings(max_examples=50)
+@given(LABEL_SETS, LABEL_PAIRS)
+def test_ious_and_means_agree_with_loops(
     label_set: LabelSet, pairs: list[list[tuple[int, int]]]
 ) -> None:
-    scenes = [([found for found, _ in scene], [truth for _, truth in scene]) for scene in pairs]
-    scores, merged = SemanticScores(label_set), SemanticScores(label_set)
-    for found, truth in scenes:
-        scores.add(np.array(found, np.int16), np.array(truth, np.int64))
-        part = SemanticScores(label_set)
-        part.add(np.array(found, np.int8), np.array(truth, np.int32))
-        merged.merge(pickle.loads(pickle.dumps(part)))
-    table, expected = scores.result(), semantic_by_loops(scenes, len(label_set))
-    assert merged.result() == table
-    assert {
-        name: row["iou"] for name, row in table.classes.items() if row["iou"] is not None
-    } == pytest.approx(
-        {label_set.names[item]: value for item, value in expected["ious"].items()}, abs=1e-9
-    )
+    table = score_semantic(label_set, pairs).result()
+
+    expected = score_semantic_by_loops(split_pairs(pairs), len(label_set))
+    ious = {}
+    for train_id, row in enumerate(table.classes.values()):
+        if row["iou"] is not None:
+            ious[train_id] = row["iou"]
+    assert ious == pytest.approx(expected["ious"], abs=1e-9)
     for name in ("over_all", "over_union", "over_ground_truth"):
         assert table.means["all"][name] == pytest.approx(expected[name], abs=1e-9)
-    assert (table.totals["accuracy"], table.totals["missed"]) == (
-        pytest.approx(expected["accuracy"], abs=1e-9), expected["missed"],
-    )  # fmt: skip
-    if label_set is SCANNET200:
-        head = [table.classes[label_set.names[item]]["iou"] for item in label_set.head]
-        assert table.means["head"]["over_union"] == pytest.approx(
-            mean(x for x in head if x is not None), abs=1e-9
-        )
+    assert table.totals["accuracy"] == pytest.approx(expected["accuracy"], abs=1e-9)
+    assert table.totals["missed"] == expected["missed"]
 
 
-def test_perfect_prediction_of_the_classes_of_val_is_one_in_all_means_but_that_over_all_classes() -> (
-    None
-):
-    present = np.array([item.train_id for item in SCANNET200.classes if item.in_val])
+@settings(max_examples=50)
+@given(LABEL_PAIRS)
+def test_means_over_head_are_those_of_its_classes(pairs: list[list[tuple[int, int]]]) -> None:
+    table = score_semantic(SCANNET200, pairs).result()
+
+    ious = [table.classes[SCANNET200.names[label]]["iou"] for label in SCANNET200.head]
+    expected = mean(iou for iou in ious if iou is not None)
+    assert table.means["head"]["over_union"] == pytest.approx(expected, abs=1e-9)
+
+
+@settings(max_examples=50)
+@given(LABEL_SETS, LABEL_PAIRS)
+def test_merged_semantic_scores_equal_those_of_all_scenes(
+    label_set: LabelSet, pairs: list[list[tuple[int, int]]]
+) -> None:
+    merged = SemanticScores(label_set)
+    for predicted_labels, true_labels in split_pairs(pairs):
+        part = SemanticScores(label_set)
+        # Other types than those of `score_semantic`.
+        part.add(np.array(predicted_labels, np.int8), np.array(true_labels, np.int32))
+        merged.merge(pickle.loads(pickle.dumps(part)))
+
+    assert merged.result() == score_semantic(label_set, pairs).result()
+
+
+# Examples.
+
+
+def test_perfect_prediction_of_the_classes_of_val_is_below_1_only_over_all() -> None:
+    classes_of_val = np.array([one.train_id for one in SCANNET200.classes if one.in_val])
     scores = SemanticScores(SCANNET200)
-    scores.add(present, present)
-    assert scores.result().means["all"] == pytest.approx(
-        {"over_all": 189 / 200, "over_union": 1.0, "over_ground_truth": 1.0}, abs=1e-9
-    )
-    assert scores.result().totals["accuracy"] == 1
+    scores.add(classes_of_val, classes_of_val)
+
+    table = scores.result()
+
+    expected = {"over_all": 189 / 200, "over_union": 1.0, "over_ground_truth": 1.0}
+    assert table.means["all"] == pytest.approx(expected, abs=1e-9)
+    assert table.totals["accuracy"] == 1
 
 
-def test_class_that_is_only_predicted_counts_zero_only_in_the_mean_over_unions() -> None:
+def test_only_predicted_class_counts_0_in_the_mean_over_the_union() -> None:
     scores = SemanticScores(SCANNET20)
     scores.add(np.array([3, 4, 7]), np.array([3, 3, -1]))
+
     means = scores.result().means["all"]
-    assert (means["over_all"], means["over_union"], means["over_ground_truth"]) == pytest.approx(
-        (0.025, 0.25, 0.5)
+
+    expected = {"over_all": 0.025, "over_union": 0.25, "over_ground_truth": 0.5}
+    assert means == pytest.approx(expected)
+
+
+def test_class_predicted_only_at_unlabeled_vertices_has_no_iou() -> None:
+    scores = SemanticScores(SCANNET20)
+    scores.add(np.array([3, 4, 7]), np.array([3, 3, -1]))
+
+    assert scores.result().classes[SCANNET20.names[7]]["iou"] is None
+
+
+def score_perfect_instances(label_set: LabelSet) -> ScoreTable:
+    """Score one correctly predicted instance of each class, also of wall and floor."""
+    classes = np.arange(len(label_set))
+    labels = np.repeat(classes, 100)
+    masks = labels == classes[:, None]
+    scores = InstanceScores(label_set)
+    scores.add(
+        InstancePrediction(masks, classes, np.ones(len(classes))),
+        InstanceTruth(labels=labels, instances=np.zeros(len(labels), int)),
     )
-    assert (
-        scores.result().classes[SCANNET20.names[7]]["iou"] is None
-    )  # only where nothing is annotated
+    return scores.result()
 
 
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
-def test_perfect_instances_are_one_for_every_class_but_wall_and_floor(label_set: LabelSet) -> None:
-    labels = np.repeat(np.arange(len(label_set)), 100)
-    scores = InstanceScores(label_set)
-    classes = np.arange(len(label_set))
-    scores.add(
-        InstancePrediction(labels == classes[:, None], classes, np.ones(len(classes))),
-        InstanceTruth(labels=labels, instances=np.zeros(len(labels), int)),
-    )
-    table = scores.result()
+def test_perfect_instances_score_1_in_all_classes_but_wall_and_floor(label_set: LabelSet) -> None:
+    table = score_perfect_instances(label_set)
+
     assert table.means["all"] == {"ap": 1.0, "ap50": 1.0, "ap25": 1.0}
-    assert (table.totals["instances"], table.totals["other"]) == (len(label_set) - 2, 2)
     assert len(table.classes) == len(label_set) - 2
-    assert set(table.means) == (
-        {"all"} if label_set is SCANNET20 else {"all", "head", "common", "tail"}
-    )
+    assert table.totals["instances"] == len(label_set) - 2
+    assert table.totals["other"] == 2
 
 
-def test_ap25_depends_on_the_order_of_predictions() -> None:
-    labels, instances = [5] * 300, [1] * 150 + [2] * 150
-    between, first = (set(range(75, 225)), 5, 0.8), (set(range(150)), 5, 0.9)
-    assert score([([first, between], labels, instances)]).result().means["all"][
-        "ap25"
-    ] == pytest.approx(11 / 12)
-    assert score([([between, first], labels, instances)]).result().means["all"][
-        "ap25"
-    ] == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("label_set", "names"),
+    [(SCANNET20, {"all"}), (SCANNET200, {"all", "head", "common", "tail"})],
+)
+def test_instance_scores_have_a_mean_over_each_part_of_the_label_set(
+    label_set: LabelSet, names: set[str]
+) -> None:
+    assert set(score_perfect_instances(label_set).means) == names
+
+
+FIRST_INSTANCE = Mask(set(range(150)), 5, 0.9)
+BETWEEN_BOTH_INSTANCES = Mask(set(range(75, 225)), 5, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("masks", "expected"),
+    [
+        ([FIRST_INSTANCE, BETWEEN_BOTH_INSTANCES], 11 / 12),
+        ([BETWEEN_BOTH_INSTANCES, FIRST_INSTANCE], 0.5),
+    ],
+)
+def test_ap25_depends_on_the_order_of_predictions(masks: list[Mask], expected: float) -> None:
+    scene = Scene(masks, labels=[5] * 300, instances=[1] * 150 + [2] * 150)
+
+    means = score_instances([scene]).result().means["all"]
+
+    assert means["ap25"] == pytest.approx(expected)
+
+
+ZERO = {"ap": 0.0, "ap50": 0.0, "ap25": 0.0}
 
 
 def test_class_whose_predictions_are_all_ignored_has_precision_zero() -> None:
-    scene: Scene = [(set(range(150, 300)), 5, 0.9)], [5] * 150 + [-1] * 150, [0] * 150 + [-1] * 150
-    assert score([scene]).result().means["all"] == {"ap": 0.0, "ap50": 0.0, "ap25": 0.0}
+    on_void = Mask(set(range(150, 300)), 5, 0.9)
+    scene = Scene([on_void], labels=[5] * 150 + [-1] * 150, instances=[0] * 150 + [-1] * 150)
+
+    assert score_instances([scene]).result().means["all"] == ZERO
 
 
 @pytest.mark.parametrize("masks", [[], np.zeros((0, 300)), np.zeros((300, 0), bool)])
-def test_scene_without_predictions_has_missed_its_instances_in_whatever_shape_the_empty_arrays_are(
-    masks: Any,
-) -> None:
+def test_empty_prediction_of_any_shape_misses_all_instances(masks: Any) -> None:
     scores = InstanceScores(SCANNET20)
-    scores.add(
-        InstancePrediction(masks, [], []), InstanceTruth(labels=[5] * 300, instances=[0] * 300)
-    )
-    assert scores.result().means["all"] == {"ap": 0.0, "ap50": 0.0, "ap25": 0.0}
-    assert (scores.result().totals["instances"], scores.result().totals["predictions"]) == (1, 0)
+    truth = InstanceTruth(labels=[5] * 300, instances=[0] * 300)
+    scores.add(InstancePrediction(masks, [], []), truth)
+
+    table = scores.result()
+
+    assert table.means["all"] == ZERO
+    assert table.totals["instances"] == 1
+    assert table.totals["predictions"] == 0
 
 
-def test_what_does_not_fit_is_refused_with_both_numbers() -> None:
-    semantic, instance = SemanticScores(SCANNET20), InstanceScores(SCANNET20)
-    truth = InstanceTruth(labels=[1, 1], instances=[0, 0])
-    with pytest.raises(ContentError, match="prediction: found 3 vertices, expected 2"):
-        semantic.add([1, 2, 3], [1, 2])
-    with pytest.raises(ContentError, match=r"prediction: found float64 \(2,\), expected integers"):
-        semantic.add([1.0, 2.0], [1, 2])
-    with pytest.raises(ContentError, match=r"masks: found bool \(1, 3\), expected \(1, 2\)"):
-        instance.add(InstancePrediction(np.ones((1, 3), bool), [1], [1]), truth)
-    with pytest.raises(ContentError, match=r"scores: found float64 .* expected 1 finite numbers"):
-        instance.add(InstancePrediction(np.ones((1, 2), bool), [1], [np.nan]), truth)
-    with pytest.raises(
-        ContentError, match="instances of the ground truth: found 1 vertices, expected 2"
-    ):
-        instance.add(
-            InstancePrediction(np.ones((1, 2), bool), [1], [1]),
-            InstanceTruth(labels=[1, 1], instances=[0]),
-        )
-    with pytest.raises(
-        UsageError,
-        match="SemanticScores of ScanNet200 cannot be merged into SemanticScores of ScanN",
-    ):
-        semantic.merge(SemanticScores(SCANNET200))
-    with pytest.raises(
-        UsageError, match="InstanceScores of ScanNet20 cannot be merged into SemanticScores"
-    ):
-        semantic.merge(instance)
+# Refused arguments.
+
+
+@pytest.mark.parametrize(
+    ("predicted", "problem"),
+    [
+        ([1, 2, 3], "prediction: found 3 vertices, expected 2"),
+        ([1.0, 2.0], r"prediction: found float64 \(2,\), expected integers"),
+    ],
+)
+def test_invalid_semantic_prediction_is_refused_with_its_shape(
+    predicted: list[float], problem: str
+) -> None:
+    with pytest.raises(ContentError, match=problem):
+        SemanticScores(SCANNET20).add(predicted, [1, 2])
+
+
+TRUTH_OF_TWO = InstanceTruth(labels=[2, 2], instances=[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("vertex_count", "score", "problem"),
+    [
+        (3, 1, r"masks: found bool \(1, 3\), expected \(1, 2\)"),
+        (2, np.nan, r"scores: found float64 .* expected 1 finite numbers"),
+    ],
+)
+def test_invalid_instance_prediction_is_refused_with_its_shape(
+    vertex_count: int, score: float, problem: str
+) -> None:
+    masks = np.ones((1, vertex_count), bool)
+
+    with pytest.raises(ContentError, match=problem):
+        InstanceScores(SCANNET20).add(InstancePrediction(masks, [1], [score]), TRUTH_OF_TWO)
+
+
+def test_ground_truth_of_different_lengths_is_refused_with_both() -> None:
+    prediction = InstancePrediction(np.ones((1, 2), bool), [1], [1])
+    truth = InstanceTruth(labels=[1, 1], instances=[0])
+
+    problem = "instances of the ground truth: found 1 vertices, expected 2"
+    with pytest.raises(ContentError, match=problem):
+        InstanceScores(SCANNET20).add(prediction, truth)
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        (SemanticScores(SCANNET200), "SemanticScores of ScanNet200"),
+        (InstanceScores(SCANNET20), "InstanceScores of ScanNet20"),
+    ],
+)
+def test_scores_of_another_kind_cannot_be_merged(other: Any, name: str) -> None:
+    problem = f"{name} cannot be merged into SemanticScores of ScanNet20"
+    with pytest.raises(UsageError, match=problem):
+        SemanticScores(SCANNET20).merge(other)
 
 
 REFUSED_MASKS = (
@@ -411,43 +584,39 @@ REFUSED_MASKS = (
 
 
 @pytest.mark.parametrize(("masks", "problem"), REFUSED_MASKS)
-def test_masks_with_other_values_than_0_and_1_are_refused_with_their_range(
+def test_masks_of_other_values_than_0_and_1_are_refused_with_their_range(
     masks: np.ndarray, problem: str
 ) -> None:
-    scores = InstanceScores(SCANNET20)
     with pytest.raises(ContentError, match=problem):
-        scores.add(
-            InstancePrediction(masks, [2], [0.5]), InstanceTruth(labels=[2, 2], instances=[0, 0])
-        )
+        InstanceScores(SCANNET20).add(InstancePrediction(masks, [2], [0.5]), TRUTH_OF_TWO)
 
 
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float16, np.float64])
 def test_masks_of_0_and_1_score_the_same_in_any_type(kind: type) -> None:
-    scores = InstanceScores(SCANNET20)
     masks = np.repeat([[1, 0]], 100, axis=1).astype(kind)
-    scores.add(
-        InstancePrediction(masks, [2], [0.5]),
-        InstanceTruth(labels=[2] * 200, instances=[0] * 100 + [1] * 100),
-    )
+    truth = InstanceTruth(labels=[2] * 200, instances=[0] * 100 + [1] * 100)
+    scores = InstanceScores(SCANNET20)
+
+    scores.add(InstancePrediction(masks, [2], [0.5]), truth)
+
     assert scores.result().classes["cabinet"]["ap50"] == pytest.approx(0.5)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["masks", "labels", "scores"])
 @pytest.mark.parametrize("has_gradient", [True, False])
-def test_tensors_that_numpy_cannot_hold_are_refused_by_name_with_the_conversion(
+def test_tensors_without_a_numpy_form_are_refused_with_the_conversion(
     name: str, has_gradient: bool
 ) -> None:
     torch = pytest.importorskip("torch")
     values: dict[str, Any] = {"masks": [[0.0, 1.0]], "labels": [2], "scores": [0.5]}
     dtype = torch.float32 if has_gradient else torch.bfloat16
     values[name] = torch.tensor(values[name], dtype=dtype, requires_grad=has_gradient)
-    with pytest.raises(
-        ContentError, match=f"^{name}: not an array, and cannot become one: "
-    ) as caught:
-        InstanceScores(SCANNET20).add(
-            InstancePrediction(**values), InstanceTruth(labels=[2, 2], instances=[0, 0])
-        )
+
+    problem = f"^{name}: not an array, and cannot become one: "
+    with pytest.raises(ContentError, match=problem) as caught:
+        InstanceScores(SCANNET20).add(InstancePrediction(**values), TRUTH_OF_TWO)
+
     assert "tensor.detach().cpu().numpy()" in caught.value.hint
 
 
@@ -456,15 +625,23 @@ def test_instance_truth_takes_named_arguments_only() -> None:
         InstanceTruth([1, 1], [0, 0])  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("make", [SemanticScores, InstanceScores])
-def test_scores_accept_the_name_of_a_label_set_and_refuse_others(make: Any) -> None:
-    assert make("scannet200").label_set == SCANNET200
-    for other in ("200", 200, None):
-        with pytest.raises(UsageError, match="is not a label set"):
-            make(other)
+SCORES = [SemanticScores, InstanceScores]
+
+
+@pytest.mark.parametrize("scores_class", SCORES)
+def test_scores_accept_the_name_of_a_label_set(scores_class: Any) -> None:
+    assert scores_class("scannet200").label_set == SCANNET200
+
+
+@pytest.mark.parametrize("scores_class", SCORES)
+@pytest.mark.parametrize("label_set", ["200", 200, None])
+def test_scores_refuse_anything_but_a_label_set(scores_class: Any, label_set: Any) -> None:
+    with pytest.raises(UsageError, match="is not a label set"):
+        scores_class(label_set)
 
 
 def add_truth(scores: SemanticScores | InstanceScores, labels: list[int]) -> None:
+    """Add a scene with some prediction."""
     if isinstance(scores, SemanticScores):
         scores.add([0] * len(labels), labels)
     else:
@@ -472,19 +649,23 @@ def add_truth(scores: SemanticScores | InstanceScores, labels: list[int]) -> Non
         scores.add(nothing, InstanceTruth(labels=labels, instances=[1] * len(labels)))
 
 
-@pytest.mark.parametrize("make", [SemanticScores, InstanceScores])
-def test_ground_truth_of_the_other_label_set_is_refused(make: Any) -> None:
-    with pytest.raises(
-        ContentError, match=r"found 35, 111, which are not train ids of ScanNet20 \(0 to 19\)"
-    ):
-        add_truth(make(SCANNET20), [0, 35, 111, 35, -1])
+@pytest.mark.parametrize("scores_class", SCORES)
+def test_ground_truth_of_the_other_label_set_is_refused(scores_class: Any) -> None:
+    problem = r"found 35, 111, which are not train ids of ScanNet20 \(0 to 19\)"
+    with pytest.raises(ContentError, match=problem):
+        add_truth(scores_class(SCANNET20), [0, 35, 111, 35, -1])
 
 
-@pytest.mark.parametrize("make", [SemanticScores, InstanceScores])
+@pytest.mark.parametrize(
+    ("scores_class", "key", "expected"),
+    [(SemanticScores, "vertices", 1), (InstanceScores, "instances", 0)],
+)
 @pytest.mark.parametrize("unlabeled", [-1, -100, 20, 255])
-def test_ground_truth_may_have_any_one_number_for_unlabeled(make: Any, unlabeled: int) -> None:
-    scores = make(SCANNET20)
+def test_ground_truth_may_have_any_one_number_for_unlabeled(
+    scores_class: Any, key: str, expected: int, unlabeled: int
+) -> None:
+    scores = scores_class(SCANNET20)
+
     add_truth(scores, [4, unlabeled, -1, unlabeled])
-    assert (
-        scores.result().classes["chair"]["vertices" if make is SemanticScores else "instances"] <= 1
-    )
+
+    assert scores.result().classes["chair"][key] == expected

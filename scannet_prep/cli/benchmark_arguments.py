@@ -1,4 +1,4 @@
-"""Arguments of commands that have to do with the classes of a benchmark, or with predictions."""
+"""Arguments of commands about label sets and predictions."""
 
 from __future__ import annotations
 
@@ -13,22 +13,45 @@ if TYPE_CHECKING:
     from scannet_prep.release.labels import LabelSet
 
 
+_DEFAULT_PLACE = Path("data/processed")
+
+
 def add_prediction_arguments(parser: CommandParser, place: str) -> None:
-    """Add the arguments that all commands about predictions take; `place` describes the processed scenes."""
-    what = "folder with one prediction a scene; docs/evaluation.md shows all forms"
-    parser.add_argument("predictions", type=path_argument, metavar="PRED", help=what)
-    default = Path("data/processed")
-    what = f"{place}: a processed folder, or an archive of it (default: {default})"
-    parser.add_argument("--gt", type=place_argument, default=default, metavar="PLACE", help=what)
-    tasks = ("semantic", "instance")
-    parser.add_argument("--task", choices=tasks, default=tasks[0], help=f"default: {tasks[0]}")
+    """Add the arguments of all commands about predictions.
+
+    Args:
+        parser: Parser of the command.
+        place: What the processed scenes are used as, for the help.
+    """
+    parser.add_argument(
+        "predictions",
+        type=path_argument,
+        metavar="PRED",
+        help="folder with one prediction per scene; docs/evaluation.md describes the formats",
+    )
+    parser.add_argument(
+        "--gt",
+        type=place_argument,
+        default=_DEFAULT_PLACE,
+        metavar="PLACE",
+        help=f"{place}: a processed folder, or an archive of it (default: {_DEFAULT_PLACE})",
+    )
+    parser.add_argument(
+        "--task",
+        choices=("semantic", "instance"),
+        default="semantic",
+        help="kind of the predictions (default: semantic)",
+    )
     add_labels_argument(parser, "label set of the predictions (default: that of PLACE)")
-    what = "take predicted ids as they are, even if they look like those of another label set or counted from 1"
-    parser.add_argument("--force", action="store_true", help=what)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="accept predicted ids that look like those of another label set, or counted from 1",
+    )
 
 
 def add_labels_argument(parser: Container, text: str) -> None:
-    """Add `--labels`, which has no default; `text` is its help."""
+    """Add `--labels`, without a default, and with a help text."""
     parser.add_argument(
         "--labels", type=_label_set_argument, metavar="{scannet20,scannet200}", help=text
     )

@@ -1,11 +1,13 @@
 """Score predictions as the benchmark does.
 
-Of semantic predictions it gives the IoU of each class and three means, of instances average precision.
+Semantic predictions get the IoU of each class and three means, instances the average precision.
 
-Semantic predictions: <scene>.txt (raw ids, one a line), <scene>.npy or <scene>_pred.npy (train ids), or OctFormer's
-<scene>.eval.npz. Instances: <scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels, scores). The
-scores are of the label set of PLACE. Predicted ids that look wrong are an error: more than 1 % are none of the classes,
-or another label set or numbering agrees better with the ground truth.
+Semantic predictions are <scene>.txt (raw ids, one per line), <scene>.npy or <scene>_pred.npy (train
+ids), or OctFormer's <scene>.eval.npz. Instances are <scene>.txt (the benchmark's list of masks), or
+<scene>.npz (masks, labels, scores). Without --labels, scores are for the label set of PLACE.
+
+Predicted ids that look wrong are an error: more than 1 % are none of the classes, or another label
+set or numbering agrees better with the ground truth.
 
 examples:
   scannet-prep evaluate predictions --gt data/processed
@@ -35,19 +37,31 @@ if TYPE_CHECKING:
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     add_prediction_arguments(parser, "the ground truth")
-    what = "train or val (default: val); predictions of test scenes go to the benchmark: scannet-prep submit"
     parser.add_argument(
-        "--splits", nargs="+", choices=("train", "val"), default=["val"], metavar="SPLIT", help=what
+        "--splits",
+        nargs="+",
+        choices=("train", "val"),
+        default=["val"],
+        metavar="SPLIT",
+        help="train or val (default: val); for test scenes, see scannet-prep submit",
     )
-    what = "evaluate the scenes that have a prediction; without it, a missing one is an error"
-    parser.add_argument("--allow-missing", action="store_true", help=what)
-    what = "write the scores of each scene to a .csv file, the worst scene first"
     parser.add_argument(
-        "-o", "--output", type=shared.file_argument(".csv"), metavar="FILE", help=what
+        "--allow-missing",
+        action="store_true",
+        help="skip scenes without a prediction, which are an error otherwise",
     )
-    what = "write the confusion matrix to a .csv file, or as a picture to an .svg file"
     parser.add_argument(
-        "--confusion", type=shared.file_argument(".csv", ".svg"), metavar="FILE", help=what
+        "-o",
+        "--output",
+        type=shared.file_argument(".csv"),
+        metavar="FILE",
+        help="write the scores of each scene to a .csv file, the worst scene first",
+    )
+    parser.add_argument(
+        "--confusion",
+        type=shared.file_argument(".csv", ".svg"),
+        metavar="FILE",
+        help="write the confusion matrix to a .csv file, or as a picture to an .svg file",
     )
 
 
@@ -60,19 +74,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError(
             "instances have no confusion matrix", "leave out --confusion, or pass --task semantic"
         )
+    hint = "predict these scenes, or add --allow-missing to skip them"
     plan = find_predictions(
         arguments.predictions,
         arguments.gt,
         task=arguments.task,
         label_set=arguments.labels,
         splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
-        hint=""
-        if arguments.allow_missing
-        else "make them, or add --allow-missing to evaluate the others only",
+        hint="" if arguments.allow_missing else hint,
     )
     if plan.missing:
-        missing = f"{format_count(len(plan.missing), 'scene')} ({list_some(plan.missing)})"
-        console.warn(f"warning: not evaluated, because there is no prediction: {missing}")
+        count = format_count(len(plan.missing), "scene")
+        console.warn(f"warning: skipped without a prediction: {count} ({list_some(plan.missing)})")
+
     report = evaluate.run(
         plan,
         scores_path=arguments.output,
@@ -82,26 +96,35 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     )
     if report.warning:
         console.warn(f"warning: {report.warning}")
-    noun, count = next(iter(report.scores.totals.items()))
-    if not count:
-        why = "without an aggregation, there are no instances and no ScanNet ids; instances need 100 vertices"
+    noun, total = next(iter(report.scores.totals.items()))
+    if not total:
         console.warn(
-            f"warning: nothing is scored: the ground truth has no {noun} of {report.label_set}", why
+            f"warning: nothing is scored: the ground truth has no {noun} of {report.label_set}",
+            "without an aggregation, scenes have no instances and no ScanNet ids; "
+            "instances need 100 vertices",
         )
-    return console.result("\n".join(_describe(report, has_all=console.is_verbose)), report, 0)
+    text = "\n".join(_describe(report, has_all=console.is_verbose))
+    return console.result(text, report, status=0)
 
 
 def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
+    """Yield the lines of the report, with long lists complete or shortened."""
     scores = report.scores
     for split, counts in report.splits.items():
-        yield f"{report.label_set}, {split}: {counts['scenes']:,} of {counts['official']:,} scenes, {report.task}"
+        scenes = f"{counts['scenes']:,} of {counts['official']:,} scenes"
+        yield f"{report.label_set}, {split}: {scenes}, {report.task}"
     yield ", ".join(f"{_name(key)} {_format(value)}" for key, value in scores.totals.items())
     yield "\n" + _format_numbers("mean over", scores.means)
-    main = next(iter(next(iter(scores.classes.values()))))
-    shown = {name: row for name, row in scores.classes.items() if has_all or row[main] is not None}
+
+    # Classes without a score have None in the first column.
+    shown = dict(scores.classes)
+    if not has_all:
+        shown = {name: row for name, row in shown.items() if next(iter(row.values())) is not None}
     yield "\n" + _format_numbers("class", shown)
-    if len(shown) < len(scores.classes):
-        yield f"classes without a score: {len(scores.classes) - len(shown):,}; -v shows them"
+    hidden_count = len(scores.classes) - len(shown)
+    if hidden_count:
+        yield f"classes without a score: {hidden_count:,}; -v shows them"
+
     noun = "vertices" if report.task == "semantic" else "predictions"
     unknown = [f"{number}: {count:,} {noun}" for number, count in report.unknown_ids.items()]
     yield from describe_list("predicted ids that are none of the classes", unknown, has_all=has_all)
@@ -113,16 +136,19 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
 
 
 def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
-    names = list(next(iter(rows.values()), {}))
-    cells = [[name, *(_format(row[key]) for key in names)] for name, row in rows.items()]
-    return format_table(
-        [title, *map(_name, names)], cells, right=frozenset(range(1, len(names) + 1))
-    )
+    """Format a table with named rows; `title` is the heading of their names."""
+    keys = list(next(iter(rows.values()), {}))
+    header = [title, *(_name(key) for key in keys)]
+    cells = [[name, *(_format(row[key]) for key in keys)] for name, row in rows.items()]
+    return format_table(header, cells, right=frozenset(range(1, len(header))))
 
 
 def _format(value: float | None) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def _name(key: str) -> str:
+    """Turn a key of the scores into words."""
     return key.replace("_", " ")

@@ -1,9 +1,10 @@
-"""Tell what is in a raw or a processed tree, or in an archive.
+"""Show the content of raw scenes, processed scenes or an archive.
 
-Shows scenes, vertices, bytes, options, warnings and failures.
+Prints the number of scenes and vertices, sizes, options, warnings and failures.
 
-Of a processed tree it reads only the manifest; without one, every file. Of an archive, only the index. Several archives
-count as the shards of one. How often the classes of both label sets occur: --table classes, or scannet-prep report.
+For a processed folder it reads only the manifest, or every file if there is none; for an archive,
+only the index. Several archives are read as shards of one. For the frequencies of classes, see
+--table classes and scannet-prep report.
 
 examples:
   scannet-prep info data/processed
@@ -34,14 +35,21 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     shared.add_places_argument(parser)
     parser.add_argument(
-        "--scenes", action="store_true", help="list only the ids of the scenes, one a line"
+        "--scenes", action="store_true", help="print only the ids of the scenes, one per line"
     )
     table = parser.add_argument_group("instead of the overview, a table of processed scenes")
     table.add_argument(
-        "--table", choices=("scenes", "classes", "instances"), help="one row for each of them"
+        "--table",
+        choices=("scenes", "classes", "instances"),
+        help="one row per scene, class or instance",
     )
-    where = ".csv, .json or .parquet (default: CSV on standard output)"
-    table.add_argument("-o", "--output", type=shared.path_argument, metavar="FILE", help=where)
+    table.add_argument(
+        "-o",
+        "--output",
+        type=shared.path_argument,
+        metavar="FILE",
+        help="file to write: .csv, .json or .parquet (default: CSV on standard output)",
+    )
     add_trust_arguments(parser)
 
 
@@ -49,51 +57,63 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import info
 
-    certificates = certificates_from(arguments, console)
     if arguments.table:
-        from scannet_prep.tables import write_table
-
-        rows, text = write_table(
-            arguments.table, arguments.places, arguments.output, certificates=certificates
-        )
-        value = {
-            "table": arguments.table,
-            "rows": rows,
-            "output": arguments.output,
-            "csv": text or None,
-        }
-        return console.result(
-            text.rstrip("\n") or f"{arguments.output}: {format_count(rows, 'row')}", value, 0
-        )
+        return _write_table(arguments, console)
     if arguments.output:
-        raise UsageError("-o is for tables", "say which one: --table scenes, classes or instances")
-    found = info.run(arguments.places, certificates=certificates, progress=console)
-    console.tell_errors(found.unreadable)
-    lines = found.scene_ids if arguments.scenes else _describe(found, has_all=console.is_verbose)
-    return console.result("\n".join(lines), found, 3 if found.unreadable else 0)
+        raise UsageError("-o is for tables", "add --table scenes, classes or instances")
+    report = info.run(
+        arguments.places, certificates=certificates_from(arguments, console), progress=console
+    )
+    console.tell_errors(report.unreadable)
+    lines = report.scene_ids if arguments.scenes else _describe(report, has_all=console.is_verbose)
+    return console.result("\n".join(lines), report, status=3 if report.unreadable else 0)
 
 
-def _describe(found: Info, *, has_all: bool) -> Iterator[str]:
-    source = f", by {found.program}" if found.program else ""
-    yield f"{list_some(found.paths, 1)}: {f'archive of {found.head.kind}' if found.head else found.kind} scenes{source}"
-    if found.kind == "processed" and not found.program:
-        yield "no usable manifest.json: the files say so"
-    if found.options is not None:
-        frame = "axis-aligned" if found.options.align_axis else "frame of the scan"
-        yield f"options: {found.options.flags} ({found.options.label_set.name}, {frame})"
-    if found.head:
-        yield f"{format_bytes(found.size_bytes)}, zstd level {found.head.level}"
-    yield from ("", format_splits(found.splits))
-    for title, items in (
-        (
-            "files of no scene",
-            [f"{name}: {format_bytes(size)}" for name, size in found.shared_files.items()],
-        ),
-        ("folders left out, whose names are not scene ids", found.left_out),
-        ("missing shards of the set", found.missing_shards),
-        ("scenes failed", [f"{scene_id}: {text}" for scene_id, text in found.failures.items()]),
-        ("warnings", [f"{item.text} (scenes: {len(item.scenes):,})" for item in found.warnings]),
+def _write_table(arguments: argparse.Namespace, console: Console) -> int:
+    """Print a table, or write it to a file."""
+    from scannet_prep.tables import write_table
+
+    row_count, csv_text = write_table(
+        arguments.table,
+        arguments.places,
+        arguments.output,
+        certificates=certificates_from(arguments, console),
+    )
+    value = {
+        "table": arguments.table,
+        "rows": row_count,
+        "output": arguments.output,
+        "csv": csv_text or None,
+    }
+    text = csv_text.rstrip("\n") or f"{arguments.output}: {format_count(row_count, 'row')}"
+    return console.result(text, value, status=0)
+
+
+def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
+    """Yield the lines of the overview, with long lists complete or shortened."""
+    kind = f"archive of {report.head.kind}" if report.head else report.kind
+    program = f", by {report.program}" if report.program else ""
+    yield f"{list_some(report.paths, 1)}: {kind} scenes{program}"
+    if report.kind == "processed" and not report.program:
+        yield "no usable manifest.json: read from the files of the scenes"
+    if report.options is not None:
+        frame = "axis-aligned" if report.options.align_axis else "frame of the scan"
+        yield f"options: {report.options.flags} ({report.options.label_set.name}, {frame})"
+    if report.head:
+        yield f"{format_bytes(report.size_bytes)}, zstd level {report.head.level}"
+    yield ""
+    yield format_splits(report.splits)
+
+    shared_files = [f"{name}: {format_bytes(size)}" for name, size in report.shared_files.items()]
+    failures = [f"{scene_id}: {reason}" for scene_id, reason in report.failures.items()]
+    warnings = [f"{one.text} (scenes: {len(one.scenes):,})" for one in report.warnings]
+    for title, entries in (
+        ("files of no scene", shared_files),
+        ("folders left out, whose names are not scene ids", report.left_out),
+        ("missing shards of the set", report.missing_shards),
+        ("scenes failed", failures),
+        ("warnings", warnings),
     ):
-        yield from describe_list(title, items, has_all=has_all)
-    if found.unreadable:
-        yield f"\nerrors: {len(found.unreadable):,}; see above"
+        yield from describe_list(title, entries, has_all=has_all)
+    if report.unreadable:
+        yield f"\nerrors: {len(report.unreadable):,}; see above"

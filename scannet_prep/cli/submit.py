@@ -1,11 +1,13 @@
 """Pack predictions of the test scenes for the benchmark's server.
 
-Checks those of all 100 scenes, and writes the .zip that the server takes.
+Checks the predictions of all 100 scenes, and writes them into a .zip file that the server accepts.
 
-PRED holds what scannet-prep evaluate reads; arrays are converted to raw ids. Every scene must be there, and fit the
-processed test scene. Of instances, those of wall and floor and those under 100 vertices are left out. Nothing is
-written if the predicted ids look wrong: more than 1 % are none of the classes, or they belong to another label set, or
-count from 1.
+PRED contains files like those for scannet-prep evaluate; arrays are converted to raw ids. Every
+test scene needs a prediction that fits its processed scene. Instances of wall and floor, and those
+under 100 vertices, are left out.
+
+Nothing is written if the predicted ids look wrong: more than 1 % are none of the classes, or they
+belong to another label set, or count from 1.
 
 examples:
   scannet-prep submit predictions -o submission.zip --gt data/processed
@@ -29,18 +31,22 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    add_prediction_arguments(parser, "the processed test scenes, whose vertices are counted")
-    zip_file = shared.file_argument(".zip")
+    add_prediction_arguments(parser, "the processed test scenes, for their numbers of vertices")
     parser.add_argument(
         "-o",
         "--output",
-        type=zip_file,
+        type=shared.file_argument(".zip"),
         required=True,
         metavar="FILE",
         help="the .zip file to write",
     )
-    what = "omit instances below this confidence; the server rejects files that take long to unpack (default: keep all)"
-    parser.add_argument("--min-score", type=float, metavar="X", help=what)
+    parser.add_argument(
+        "--min-score",
+        type=float,
+        metavar="X",
+        help="omit instances below this confidence; the server rejects files that take long to "
+        "unpack (default: keep all)",
+    )
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -62,14 +68,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     elif report.unknown_ids:
         ids = ", ".join(map(str, list(report.unknown_ids)[:5]))
         console.warn(f"warning: ids that are none of the classes of {report.label_set}: {ids}")
-    return console.result("\n".join(_describe(report)), report, 0)
+    return console.result("\n".join(_describe(report)), report, status=0)
 
 
 def _describe(report: SubmissionReport) -> Iterator[str]:
+    """Yield the lines of the report."""
     yield f"{report.label_set}, test: {format_count(report.scenes, 'scene')}, {report.task}"
-    masks = f"{format_count(report.masks, 'mask')}, " if report.task == "instance" else ""
-    sizes = f"{format_bytes(report.size_bytes)}, {format_bytes(report.unpacked_bytes)} unpacked"
-    yield f"{report.path}: {masks}{sizes}"
+    sizes = [
+        format_bytes(report.size_bytes),
+        f"{format_bytes(report.unpacked_bytes)} unpacked",
+    ]
+    if report.task == "instance":
+        sizes.insert(0, format_count(report.masks, "mask"))
+    yield f"{report.path}: {', '.join(sizes)}"
     if report.left_out:
         from scannet_prep.stages.submit import LEFT_OUT_REASONS
 

@@ -1,1 +1,1 @@
-"""Predictions as files: the forms that they come in, and checks of their ids."""
+"""Prediction files: reading the formats of the field, and checking the predicted ids."""

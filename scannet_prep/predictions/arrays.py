@@ -1,4 +1,4 @@
-"""Arrays in `.npy` and `.npz` files and in texts of a number a line, as other programs write them."""
+"""Arrays in the files of other programs: `.npy`, `.npz`, and texts of one number per line."""
 
 from __future__ import annotations
 
@@ -20,22 +20,48 @@ from scannet_prep.base.number_lists import parse_plain_list
 
 _MAX_BYTES = 1 << 36
 _NUMBER = re.compile(rb"[ \t]*(-?[0-9]{1,18})[ \t]*")
-# By the number of scores of a vertex: one for each class, and one for unlabeled.
-_LABELS_HINTS = {
+# By the number of columns: one for each class, and one for unlabeled.
+_LABEL_SET_HINTS = {
     21: "for ScanNet20: --labels scannet20",
     201: "for ScanNet200: --labels scannet200",
 }
 
 
+# Damaged files make `np.load` and the modules that it calls raise any of these.
+_LOAD_ERRORS = (
+    EOFError,
+    IndexError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
 def load_arrays(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
-    """Read arrays of an `.npz` by their keys, or the one of an `.npy` under an empty key.
+    """Read arrays of an `.npz` file by their keys, or the array of an `.npy` file.
+
+    Args:
+        path: The file.
+        keys: Names of the arrays to read from an `.npz` file; none for an `.npy` file.
+
+    Returns:
+        The arrays by name. The array of an `.npy` file has an empty name.
 
     Raises:
-        FileError: It cannot be read, or has none of that name.
+        FileError: The file cannot be read, or does not contain one of the arrays.
     """
-    with _translate_errors(path), open_file(path, _MAX_BYTES) as file:
-        found: Any = np.load(file, allow_pickle=False)
-        return {key: found[key] for key in keys} if keys else {"": found[:]}
+    with _translated_errors(path), open_file(path, _MAX_BYTES) as file:
+        loaded: Any = np.load(file, allow_pickle=False)
+        if not keys:
+            # The slice fails for an `.npz` file.
+            return {"": loaded[:]}
+        return {key: loaded[key] for key in keys}
 
 
 def load_scores(path: Path, class_count: int) -> NDArray[np.floating[Any]]:
@@ -45,13 +71,17 @@ def load_scores(path: Path, class_count: int) -> NDArray[np.floating[Any]]:
         Floats (V, K + 1); the first column stands for unlabeled.
 
     Raises:
-        FileError: The file cannot be read, does not hold scores, or holds NaN.
+        FileError: The file cannot be read, does not contain scores of this shape, or contains NaN.
     """
     scores = load_arrays(path, "prob")["prob"]
-    if scores.ndim != 2 or scores.shape[1] != class_count + 1 or scores.dtype.kind != "f":
-        problem = f"prob: found {scores.dtype} {scores.shape}, expected floats (vertices, {class_count + 1})"
+    has_shape = scores.ndim == 2 and scores.shape[1] == class_count + 1
+    if not has_shape or scores.dtype.kind != "f":
+        problem = (
+            f"prob: found {scores.dtype} {scores.shape}, "
+            f"expected floats (vertices, {class_count + 1})"
+        )
         column_count = scores.shape[-1] if scores.ndim else 0
-        raise FileError(path, problem, _LABELS_HINTS.get(column_count, ""))
+        raise FileError(path, problem, _LABEL_SET_HINTS.get(column_count, ""))
     # The maximum is NaN if one of the scores is.
     if np.isnan(scores.max(initial=0)):
         raise FileError(path, "prob: found NaN, expected numbers")
@@ -59,39 +89,43 @@ def load_scores(path: Path, class_count: int) -> NDArray[np.floating[Any]]:
 
 
 @contextmanager
-def _translate_errors(path: Path) -> Iterator[None]:
+def _translated_errors(path: Path) -> Iterator[None]:
+    """Translate the errors of `np.load` into FileError."""
     try:
         yield
     except ScanNetPrepError:
         raise
     except KeyError as error:
         raise FileError(path, f"has no array {error}") from None
-    except (
-        ValueError, EOFError, IndexError, TypeError, MemoryError, OSError, RuntimeError, NotImplementedError,
-        struct.error, zipfile.BadZipFile, zlib.error,
-    ) as error:  # fmt: skip
+    except _LOAD_ERRORS as error:
         raise FileError(path, f"cannot be read as {path.suffix}: {error}") from None
 
 
 def parse_lines(text: bytes) -> NDArray[np.int64]:
-    """Read whole numbers, one a line. Lines may end in CR LF, and the last one in nothing.
+    """Parse a text of one whole number per line.
+
+    Lines may end in CR LF. The last line needs no end of line.
 
     Returns:
         int64 (lines,).
 
     Raises:
-        ContentError: A line is something else; the message says which.
+        ContentError: A line is not a whole number. The message contains its line number.
     """
     text = text.replace(b"\r\n", b"\n").rstrip(b"\n")
     if not text:
         return np.zeros(0, np.int64)
-    if (values := parse_plain_list(text, b"\n")) is not None:
-        return values
-    lines = text.split(b"\n")
-    matches = [_NUMBER.fullmatch(line) for line in lines]
-    if None in matches:
-        number = matches.index(None)
-        raise ContentError(
-            f"line {number + 1:,}: found {str(lines[number])[1:42]}, expected a whole number"
-        )
-    return np.array([int(match[1]) for match in matches if match], np.int64)
+    plain_numbers = parse_plain_list(text, b"\n")
+    if plain_numbers is not None:
+        return plain_numbers
+
+    # Slower, for lines that contain blanks or something other than a number.
+    numbers = []
+    for line_number, line in enumerate(text.split(b"\n"), start=1):
+        match = _NUMBER.fullmatch(line)
+        if match is None:
+            # Without the b of bytes.
+            shown = str(line)[1:42]
+            raise ContentError(f"line {line_number:,}: found {shown}, expected a whole number")
+        numbers.append(int(match[1]))
+    return np.array(numbers, np.int64)

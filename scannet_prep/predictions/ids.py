@@ -1,7 +1,15 @@
-"""Check that predicted ids are read as they were written: in the right label set and numbering.
+"""Check that predicted ids belong to the expected label set and numbering.
 
-Files hold train ids or raw ids, of ScanNet20 or ScanNet200, and by mistake train ids that count from 1. Read in another
-way than they were written, most of these ids are classes all the same, and the result is silently wrong.
+Files contain train ids or raw ids of ScanNet20 or ScanNet200, and by mistake also train ids that
+count from 1. If ids of one kind are read as another kind, most of them are still valid classes, and
+the result is silently wrong.
+
+    check_predicted_ids --> unknown ids?            _describe_unknown_ids
+                        --> ids of another kind?    _find_actual_kind
+                              by the unknown ids       _explain_unknown_ids
+                              by the ground truth      _measure_agreement
+                              by the ids that occur    _is_other_label_set, _is_shifted
+                        --> accepted, but unusual?  _describe_doubts
 """
 
 from __future__ import annotations
@@ -19,19 +27,21 @@ from scannet_prep.predictions.reader import Predictions
 from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
 
 MAX_UNKNOWN_SHARE = 0.01
-"""Share of the predictions that may be none of the classes."""
+"""Share of the predictions whose ids may be unknown."""
 
-# Another kind of ids is taken for the right one if this much more of the predictions agree with the ground truth.
-_MORE_AGREEMENT = 0.2
-# With fewer classes in the ground truth, a prediction of one class for everything could agree by chance.
+# Another kind of ids is the actual one if the share of predictions that agree with the ground truth
+# is larger by this.
+_MIN_AGREEMENT_GAIN = 0.2
+# With fewer classes in the ground truth, predicting a single class everywhere may agree by chance.
 _MIN_TRUE_CLASSES = 3
-# If more than this agrees with the ground truth, the ids that occur are no reason for doubt.
+# Above this agreement with the ground truth, the ids that occur are no reason for doubt.
 _GOOD_AGREEMENT = 0.5
-# If this share of another label set's classes is predicted in the test scenes, and nothing else, the ids are its ids.
-_MIN_SHARE_OF_SET = 0.5
-# Ids that stand for unlabeled. Among train ids, 0 is a class, and never unknown.
+# The ids are those of another label set if this share of its classes is predicted in the test
+# scenes, and nothing else.
+_MIN_SHARE_OF_CLASSES = 0.5
+# Ids for unlabeled. Among train ids, 0 is a class and therefore never unknown.
 _UNLABELED_IDS = frozenset({-1, 0, 255})
-_SHOWN_IDS = 5
+_MAX_LISTED_IDS = 5
 
 Numbering: TypeAlias = Literal["train", "train + 1", "train - 1", "raw"]
 _FIRST_IDS = {"train": 0, "train + 1": 1, "train - 1": -1}
@@ -39,12 +49,12 @@ _FIRST_IDS = {"train": 0, "train + 1": 1, "train - 1": -1}
 
 @dataclass(frozen=True, slots=True)
 class IdKind:
-    """A kind of ids that a file may hold.
+    """A kind of ids that a file may contain.
 
     Attributes:
         label_set: The label set that the ids belong to.
-        numbering: `train` for train ids, `train + 1` and `train - 1` for train ids that count from 1 and from -1, `raw`
-            for raw ids.
+        numbering: `train` for train ids, `train + 1` and `train - 1` for train ids that count from
+            1 and from -1, `raw` for raw ids.
     """
 
     label_set: LabelSet
@@ -52,20 +62,21 @@ class IdKind:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The id that a file holds for each class, in the order of the train ids."""
+        """The id of each class in a file, in the order of the train ids."""
         if self.numbering == "raw":
             return self.label_set.ids
         first = _FIRST_IDS[self.numbering]
         return tuple(range(first, first + len(self.label_set)))
 
     def __str__(self) -> str:
-        """Name the kind of ids, for messages."""
+        """Return the name of the kind, for messages."""
         if self.numbering != "raw":
-            return f"{self.label_set.name} {self.numbering.replace('train', 'train ids')}"
+            numbering = self.numbering.replace("train", "train ids")
+            return f"{self.label_set.name} {numbering}"
         return "nyu40 ids" if self.label_set == SCANNET20 else "ScanNet ids"
 
     def describe_remedy(self, declared: IdKind) -> str:
-        """Describe what to do if ids are meant in this way and are read as `declared`."""
+        """Describe how to correct files with ids of this kind that are read as `declared`."""
         steps = []
         if self.numbering == "train + 1":
             steps.append("subtract 1 from the ids, so that wall is 0")
@@ -83,46 +94,57 @@ class IdKind:
 
 
 def check_predicted_ids(
-    predictions: Predictions, confusion: NDArray[np.int64] | None = None, *, is_forced: bool = False
+    predictions: Predictions,
+    confusion: NDArray[np.int64] | None = None,
+    *,
+    is_forced: bool = False,
 ) -> str:
-    """Check the ids of all predictions, after they were read.
+    """Check the ids of all predictions after the files have been read.
 
     Args:
-        predictions: The predictions, all of them read.
-        confusion: int64 (K, K + 1), vertices or predicted instances by class of the ground truth and by predicted
-            class; the last column is for predictions that are none of the classes. None without ground truth.
-        is_forced: Accept ids that look wrong.
+        predictions: The predictions, with the ids counted by `read`.
+        confusion: Vertices or predicted instances by class of the ground truth and by predicted
+            class, int64 (K, K + 1). The last column counts predictions of unknown ids. None without
+            ground truth.
+        is_forced: Return a warning instead of raising an error.
 
     Returns:
         A warning about ids that are accepted but look wrong; empty if there is none.
 
     Raises:
-        FileError: More than 1 % of the predictions are none of the classes, or the ids belong to another label
-            set or numbering.
+        FileError: More than 1 % of the predictions are none of the classes, or the ids belong to
+            another label set or numbering.
     """
-    declared = _find_declared(predictions)
-    unknown = _describe_unknown(predictions, confusion)
-    meant, evidence = None, ""
+    declared = _find_declared_kind(predictions)
+    unknown_text = _describe_unknown_ids(predictions, confusion)
+    actual = None
+    evidence = ""
     if declared is not None:
-        meant, evidence = _find_meant(predictions, declared, confusion, has_unknown=bool(unknown))
-    if meant is None and not unknown:
+        has_unknown = unknown_text != ""
+        actual, evidence = _find_actual_kind(
+            predictions, declared, confusion, has_unknown=has_unknown
+        )
+    if actual is None and not unknown_text:
         return _describe_doubts(predictions, confusion)
-    problem = "; ".join(filter(None, (unknown, evidence)))
+
+    problem = "; ".join(text for text in (unknown_text, evidence) if text)
     if is_forced:
         return problem
-    if meant is not None and declared is not None:
-        remedy = meant.describe_remedy(declared)
+    if actual is not None and declared is not None:
+        remedy = actual.describe_remedy(declared)
     elif set(predictions.unknown_ids) <= _UNLABELED_IDS:
-        remedy = "predict a class for every vertex (train ids begin with 0), because the others count as misses"
+        remedy = (
+            "predict a class for every vertex (train ids begin with 0), "
+            "because the others count as misses"
+        )
     else:
-        remedy = "check which ids the predictions hold"
-    raise FileError(
-        predictions.folder, problem, f"{remedy}; or pass --force to take the ids as they are"
-    )
+        remedy = "check which ids the predictions contain"
+    hint = f"{remedy}; or pass --force to accept the ids as they are"
+    raise FileError(predictions.folder, problem, hint)
 
 
-def _find_declared(predictions: Predictions) -> IdKind | None:
-    """Find how the files are read; None if some hold raw ids and others train ids."""
+def _find_declared_kind(predictions: Predictions) -> IdKind | None:
+    """Return the kind as which ids are read, or None if the files contain raw ids and train ids."""
     names = [name for dataset in predictions.datasets for name in dataset.scene_ids]
     raw_count = sum(predictions.has_raw_ids(name) for name in names)
     if raw_count == 0:
@@ -132,77 +154,105 @@ def _find_declared(predictions: Predictions) -> IdKind | None:
     return None
 
 
-def _describe_unknown(predictions: Predictions, confusion: NDArray[np.int64] | None) -> str:
-    """Describe predictions that are none of the classes; empty if they are no more than 1 %."""
+def _describe_unknown_ids(predictions: Predictions, confusion: NDArray[np.int64] | None) -> str:
+    """Describe predictions that are none of the classes; empty if they are at most 1 %."""
     unknown_ids = dict(predictions.unknown_ids.most_common())
-    is_submission = confusion is None and predictions.task == "semantic"
-    # With ground truth, unlabeled predictions are honest misses; and masks of no class are not submitted.
-    if not is_submission:
-        unknown_ids = {
-            number: count for number, count in unknown_ids.items() if number not in _UNLABELED_IDS
-        }
+    is_semantic_submission = confusion is None and predictions.task == "semantic"
+    if not is_semantic_submission:
+        # With ground truth, unlabeled predictions are ordinary misses. Of instances, masks without
+        # a class are not submitted.
+        for unlabeled_id in _UNLABELED_IDS:
+            unknown_ids.pop(unlabeled_id, None)
+
     unknown_count = sum(unknown_ids.values())
     total = predictions.unknown_ids.total() + predictions.class_counts.total()
-    noun = _noun(predictions)
+    noun = _counted_noun(predictions)
     if confusion is not None and predictions.task == "semantic":
-        # Only vertices that have a class count: elsewhere, programs copy ids of the ground truth, such as K.
+        # Only labeled vertices count. For the others, programs copy ids of the ground truth, such
+        # as K.
         unknown_count = min(unknown_count, int(confusion[:, -1].sum()))
         total = int(confusion.sum())
         noun = "labeled vertices"
     if unknown_count <= MAX_UNKNOWN_SHARE * total:
         return ""
-    counted = f"{unknown_count:,} of {total:,} {noun} ({unknown_count / total:.1%})"
     ids = _list_ids(list(unknown_ids))
-    return f"{counted} have ids that are none of the classes of {predictions.label_set.name}: {ids}"
+    return (
+        f"{unknown_count:,} of {total:,} {noun} ({unknown_count / total:.1%}) have ids "
+        f"that are none of the classes of {predictions.label_set.name}: {ids}"
+    )
 
 
 def _describe_doubts(predictions: Predictions, confusion: NDArray[np.int64] | None) -> str:
-    """Describe what is unusual in ids that are accepted; empty if nothing is."""
+    """Describe what is unusual about accepted ids; empty if nothing is."""
     if predictions.task == "instance":
         return ""
     if confusion is None:
         if predictions.class_counts[0]:
             return ""
-        return "no vertex of any scene is predicted as wall (train id 0); if the ids count from 1, subtract 1"
+        return (
+            "no vertex of any scene is predicted as wall (train id 0); "
+            "if the ids count from 1, subtract 1"
+        )
     missed = int(confusion[:, -1].sum())
     total = int(confusion.sum())
     if missed <= MAX_UNKNOWN_SHARE * total:
         return ""
-    return f"{missed:,} of {total:,} labeled vertices ({missed / total:.1%}) are predicted as unlabeled: they are misses"
+    return (
+        f"{missed:,} of {total:,} labeled vertices ({missed / total:.1%}) "
+        "are predicted as unlabeled: they are misses"
+    )
 
 
-def _find_meant(
+def _find_actual_kind(
     predictions: Predictions,
     declared: IdKind,
     confusion: NDArray[np.int64] | None,
     *,
     has_unknown: bool,
 ) -> tuple[IdKind | None, str]:
-    """Find another way in which the ids are probably meant, and the evidence for it; None if there is none."""
+    """Find the kind that the ids probably are, if it is not the declared one.
+
+    Args:
+        predictions: The predictions.
+        declared: The kind as which the ids are read.
+        confusion: As in `check_predicted_ids`.
+        has_unknown: Whether more than 1 % of the predictions are none of the classes.
+
+    Returns:
+        The kind and the evidence for it; None and an empty text if the declared kind is plausible.
+    """
     id_counts = _count_ids(predictions, declared)
-    noun = _noun(predictions)
-    ids_as_words = f"the ids of {sum(id_counts.values()):,} {noun} ({_list_ids(sorted(id_counts))})"
+    noun = _counted_noun(predictions)
+    ids_text = f"the ids of {sum(id_counts.values()):,} {noun} ({_list_ids(sorted(id_counts))})"
+
     if has_unknown:
-        meant = _explain_unknown(id_counts, declared, has_wall=predictions.task == "semantic")
-        if meant is not None:
-            return meant, f"{ids_as_words} are probably {meant}, not {declared}"
+        actual = _explain_unknown_ids(
+            id_counts, declared, predicts_wall=predictions.task == "semantic"
+        )
+        if actual is not None:
+            return actual, f"{ids_text} are probably {actual}, not {declared}"
+
     if confusion is not None and np.count_nonzero(confusion.sum(axis=1)) >= _MIN_TRUE_CLASSES:
-        plain, plain_recall = _measure_agreement(confusion, declared, declared)
+        declared_share, declared_recall = _measure_agreement(confusion, declared, declared)
         agreements = {
             other: _measure_agreement(confusion, declared, other)
-            for other in _list_others(declared)
+            for other in _list_other_kinds(declared)
         }
         best = max(agreements, key=lambda other: agreements[other])
-        agreement, recall = agreements[best]
-        if agreement > plain + _MORE_AGREEMENT and recall > 2 * plain_recall:
-            as_read = f"read as {declared}, {plain:.1%} agree with the ground truth"
-            return best, f"{as_read}, but {agreement:.1%} if they are {best}"
-        # Ground truth that agrees with the ids is better evidence than the ids that occur.
-        if plain > _GOOD_AGREEMENT:
+        best_share, best_recall = agreements[best]
+        agrees_more_often = best_share > declared_share + _MIN_AGREEMENT_GAIN
+        if agrees_more_often and best_recall > 2 * declared_recall:
+            return best, (
+                f"read as {declared}, {declared_share:.1%} agree with the ground truth, "
+                f"but {best_share:.1%} if they are {best}"
+            )
+        # Agreement with the ground truth is better evidence than the ids that occur.
+        if declared_share > _GOOD_AGREEMENT:
             return None, ""
-    for other in _list_others(declared):
-        problem = f"{ids_as_words} are probably {other}, not {declared}"
-        if confusion is None and _is_other_set(predictions, id_counts, declared, other):
+
+    for other in _list_other_kinds(declared):
+        problem = f"{ids_text} are probably {other}, not {declared}"
+        if confusion is None and _is_other_label_set(predictions, id_counts, declared, other):
             return other, problem
         if _is_shifted(id_counts, declared, other):
             largest_id = max(id_counts)
@@ -210,12 +260,10 @@ def _find_meant(
     return None, ""
 
 
-def _list_others(declared: IdKind) -> list[IdKind]:
-    """List the other kinds of ids, those of the same label set first."""
-    label_sets = [
-        declared.label_set,
-        *(item for item in (SCANNET20, SCANNET200) if item != declared.label_set),
-    ]
+def _list_other_kinds(declared: IdKind) -> list[IdKind]:
+    """List the other kinds of ids, beginning with those of the same label set."""
+    label_sets = [declared.label_set]
+    label_sets += [one for one in (SCANNET20, SCANNET200) if one != declared.label_set]
     numberings: tuple[Numbering, ...] = ("train", "train + 1", "train - 1", "raw")
     kinds = [IdKind(label_set, numbering) for label_set in label_sets for numbering in numberings]
     return [kind for kind in kinds if kind != declared]
@@ -224,30 +272,40 @@ def _list_others(declared: IdKind) -> list[IdKind]:
 def _measure_agreement(
     confusion: NDArray[np.int64], declared: IdKind, other: IdKind
 ) -> tuple[float, float]:
-    """Measure how well predictions agree with the ground truth if their ids are read in another way.
+    """Measure how well predictions agree with the ground truth if their ids are of another kind.
 
-    Label sets are compared by the nyu40 ids of their classes, so that ScanNet20's chair is also an armchair.
+    Label sets are compared by the nyu40 ids of their classes: ScanNet20's chair agrees with
+    ScanNet200's armchair.
+
+    Args:
+        confusion: As in `check_predicted_ids`.
+        declared: The kind as which the ids were read.
+        other: The kind as which to read them instead.
 
     Returns:
-        The share of the predictions that agree; and the mean of this share over the classes of the ground truth.
+        The share of the predictions that agree, and the mean of this share over the classes that
+        occur in the ground truth.
     """
-    classes_by_id = {number: train_id for train_id, number in enumerate(other.ids)}
-    predicted = np.array(
-        [classes_by_id.get(number, -1) for number in declared.ids]
-    )  # (K,), by train id as read
+    # The class of `other` for each predicted class of `declared`, (K,), and the true class, (K,).
+    train_ids = {number: train_id for train_id, number in enumerate(other.ids)}
+    predicted = np.array([train_ids.get(number, -1) for number in declared.ids])
     truth = np.arange(len(declared.ids))
     if other.label_set != declared.label_set:
         truth = _to_scannet20(declared.label_set)
         predicted = np.append(_to_scannet20(other.label_set), -1)[predicted]
-    agrees = (truth[:, None] == predicted) & (predicted >= 0)  # (K, K)
+
+    # Agreeing predictions by class of the ground truth, (K,).
+    agrees = (truth[:, None] == predicted) & (predicted >= 0)
     hits = (confusion[:, :-1] * agrees).sum(axis=1)
     totals = confusion.sum(axis=1)
     is_present = totals > 0
-    return float(hits.sum() / totals.sum()), float(np.mean(hits[is_present] / totals[is_present]))
+    share = hits.sum() / totals.sum()
+    mean_recall = np.mean(hits[is_present] / totals[is_present])
+    return float(share), float(mean_recall)
 
 
 def _to_scannet20(label_set: LabelSet) -> NDArray[np.int64]:
-    """Map the classes of a label set to train ids of ScanNet20, int64 (K,); -1 for those that it does not have."""
+    """Map the classes of a label set to train ids of ScanNet20, int64 (K,); -1 if not in it."""
     if label_set == SCANNET20:
         return np.arange(len(SCANNET20))
     rows = builtin_label_map().rows
@@ -256,71 +314,88 @@ def _to_scannet20(label_set: LabelSet) -> NDArray[np.int64]:
 
 
 def _count_ids(predictions: Predictions, declared: IdKind) -> dict[int, int]:
-    """Count the ids that the files hold, without -1 and 255, which stand for unlabeled in every numbering."""
+    """Count the ids in the files, except -1 and 255, which mean unlabeled in every numbering."""
     counts = {declared.ids[train_id]: count for train_id, count in predictions.class_counts.items()}
-    counts |= {
-        number: count
-        for number, count in predictions.unknown_ids.items()
-        if number not in {-1, 255}
-    }
+    counts |= predictions.unknown_ids
+    for unlabeled_id in (-1, 255):
+        counts.pop(unlabeled_id, None)
     return counts
 
 
-def _explain_unknown(
-    id_counts: Mapping[int, int], declared: IdKind, *, has_wall: bool
+def _explain_unknown_ids(
+    id_counts: Mapping[int, int], declared: IdKind, *, predicts_wall: bool
 ) -> IdKind | None:
-    """Find the kind of ids of which nearly all predictions are classes, also those that are none as they are read.
+    """Find a kind of ids for which at least 99 % of the predictions are classes.
 
-    Of several, it is the one with the fewest other ids, then with the fewest classes; then, if walls are predicted in
-    this task, one whose id for wall occurs.
+    Of several such kinds, prefer the one with the fewest predictions of other ids, then the one
+    with the fewest classes, then one whose id for wall occurs.
+
+    Args:
+        id_counts: Number of predictions of each id in the files.
+        declared: The kind as which the ids are read.
+        predicts_wall: Whether the task includes walls; otherwise, their id means nothing.
     """
     unknown_ids = id_counts.keys() - set(declared.ids)
     if not unknown_ids:
         return None
     total = sum(id_counts.values())
     stray_counts = {}
-    for other in _list_others(declared):
-        # Among the raw ids of this label set, 0 stands for unlabeled.
+    for other in _list_other_kinds(declared):
+        # If only 0 is unknown, it means unlabeled among raw ids of the declared label set.
         if unknown_ids == {0} and other.label_set != declared.label_set:
             continue
-        other_ids = {*other.ids} if other.numbering == "train" else {0, *other.ids}
+        # Except among train ids, 0 means unlabeled.
+        other_ids = set(other.ids)
+        if other.numbering != "train":
+            other_ids.add(0)
         stray_count = sum(count for number, count in id_counts.items() if number not in other_ids)
         if stray_count <= MAX_UNKNOWN_SHARE * total:
             stray_counts[other] = stray_count
 
     def rank(other: IdKind) -> tuple[int, int, bool]:
-        return stray_counts[other], len(other.ids), has_wall and other.ids[0] not in id_counts
+        lacks_wall = predicts_wall and other.ids[0] not in id_counts
+        return stray_counts[other], len(other.ids), lacks_wall
 
     return min(stray_counts, key=rank, default=None)
 
 
 def _is_shifted(id_counts: Mapping[int, int], declared: IdKind, other: IdKind) -> bool:
-    """Whether 0, the most frequent train id, never occurs, but an id occurs that only the other kind has."""
-    if declared.numbering != "train" or not id_counts.keys() <= set(other.ids):
+    """Whether all ids are of a kind without 0, and some of them are not of the declared kind.
+
+    The train id 0 (wall) is the most frequent one, so that its absence is suspicious.
+    """
+    if declared.numbering != "train" or 0 in other.ids:
         return False
-    return 0 not in other.ids and not id_counts.keys() <= set(declared.ids)
+    fits_other = id_counts.keys() <= set(other.ids)
+    fits_declared = id_counts.keys() <= set(declared.ids)
+    return fits_other and not fits_declared
 
 
-def _is_other_set(
+def _is_other_label_set(
     predictions: Predictions, id_counts: Mapping[int, int], declared: IdKind, other: IdKind
 ) -> bool:
-    """Whether half of the classes of another label set occur, and no other ids, over all test scenes together.
+    """Whether the test scenes contain half of the classes of another label set, and no other ids.
 
-    A network for that label set may never predict some of its rare classes.
+    Half is enough, because a network may never predict some of the rare classes.
     """
     if other.label_set == declared.label_set or not id_counts.keys() <= set(other.ids):
         return False
-    skipped = NO_INSTANCES if predictions.task == "instance" else frozenset[str]()
+    skipped_names = NO_INSTANCES if predictions.task == "instance" else frozenset[str]()
     pairs = zip(other.ids, other.label_set.names, strict=True)
-    expected_ids = {number for number, name in pairs if name not in skipped}
-    return len(expected_ids & id_counts.keys()) >= _MIN_SHARE_OF_SET * len(expected_ids)
+    expected_ids = {number for number, name in pairs if name not in skipped_names}
+    predicted_count = len(expected_ids & id_counts.keys())
+    return predicted_count >= _MIN_SHARE_OF_CLASSES * len(expected_ids)
 
 
-def _noun(predictions: Predictions) -> str:
-    """Name what has a predicted id."""
+def _counted_noun(predictions: Predictions) -> str:
+    """Return the noun for the things that have a predicted id."""
     return "vertices" if predictions.task == "semantic" else "predicted instances"
 
 
 def _list_ids(ids: Collection[int]) -> str:
-    shown = ", ".join(map(str, list(ids)[:_SHOWN_IDS]))
-    return f"{shown} and {len(ids) - _SHOWN_IDS:,} others" if len(ids) > _SHOWN_IDS else shown
+    """List the first few ids, for messages."""
+    text = ", ".join(map(str, list(ids)[:_MAX_LISTED_IDS]))
+    other_count = len(ids) - _MAX_LISTED_IDS
+    if other_count <= 0:
+        return text
+    return f"{text} and {other_count:,} others"

@@ -1,11 +1,11 @@
-"""Predictions on disk, in the forms that programs of the field write, and the processed scenes that they are of."""
+"""Prediction files of the programs of this field, and the processed scenes that they belong to."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -27,25 +27,34 @@ from scannet_prep.training.dataset import ScanNet
 
 Task: TypeAlias = Literal["semantic", "instance"]
 
-_OCTFORMER_END = ".eval.npz"
-_ENDS = {"semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_END), "instance": (".txt", ".npz")}
+_OCTFORMER_ENDING = ".eval.npz"
+_SCENE_ID_LENGTH = len("scene0000_00")
+# What follows the scene id in the name of a prediction.
+_ENDINGS: Mapping[Task, tuple[str, ...]] = {
+    "semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_ENDING),
+    "instance": (".txt", ".npz"),
+}
+# A line of the benchmark's list: path of the mask, raw id (as an integer or 3.0), and confidence.
 _LIST_LINE = re.compile(r"([^ \0]+) (\d{1,9})(?:\.0*)? ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """A folder of predictions, unread, and the processed scenes that they are of.
+    """A folder of predictions, and the processed scenes that they belong to.
+
+    Predictions are read one by one, by `read`, which also counts their ids.
 
     Attributes:
-        task: `semantic`: a class for each vertex; or `instance`: masks with a class and a confidence.
-        label_set: The classes.
-        datasets: The processed scenes that there are predictions of, a dataset for each split.
-        paths: The prediction of each scene, by scene id.
+        task: `semantic` (a class for each vertex) or `instance` (masks with class and confidence).
+        label_set: The label set of the predicted classes.
+        datasets: The processed scenes that have a prediction, one dataset per split.
+        paths: The file with the prediction of each scene, by scene id.
         missing: Processed scenes without a prediction.
         left_out: Scenes with a prediction that are not among the processed ones.
-        class_counts: Vertices, or predicted instances, by train id, in all predictions that `read` has read.
-        unknown_ids: Ids in these predictions that are none of the classes, with the number of vertices, or of
-            predicted instances, that have them.
+        class_counts: Number of vertices or predicted instances by train id, in the predictions read
+            so far.
+        unknown_ids: Number of vertices or predicted instances by id, in the predictions read so
+            far, for ids that are none of the classes.
     """
 
     task: Task
@@ -63,36 +72,44 @@ class Predictions:
         return next(iter(self.paths.values())).parent
 
     def has_raw_ids(self, scene_id: str) -> bool:
-        """Whether the prediction of a scene holds raw ids (`.txt`); all other files hold train ids."""
+        """Whether the prediction of a scene has raw ids (`.txt`) instead of train ids."""
         return self.paths[scene_id].suffix == ".txt"
 
-    def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by the task
-        """Read the prediction of a scene, in the form that scores take.
+    def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401
+        """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
 
-        Semantic: raw ids, one a line, from `.txt`; train ids from `.npy`; from `.eval.npz` the best column of `prob`,
-        (V, K + 1), whose first is for unlabeled. Instances: from `.txt` the benchmark's list, lines of a mask's path,
-        raw id and confidence; from `.npz` the arrays `masks`, (M, V), `labels`, (M,), train ids, and `scores`, (M,).
+        | task | file | content |
+        | --- | --- | --- |
+        | semantic | `.txt` | raw ids, one per line |
+        | semantic | `.npy` | train ids (V,) |
+        | semantic | `.eval.npz` | scores `prob` (V, K + 1); the first column is for unlabeled |
+        | instance | `.txt` | lines of a mask's path, raw id and confidence |
+        | instance | `.npz` | `masks` (M, V), train ids `labels` (M,), confidences `scores` (M,) |
+
+        Args:
+            scene_id: A scene with a prediction.
+            vertex_count: Number of vertices of the scene.
 
         Returns:
-            int64 (V,), train ids; or an `InstancePrediction` of arrays, bool, int64 and float64. -1 stands for ids that
-            are none of the label set's.
+            Semantic: train ids, int64 (V,). Instances: an `InstancePrediction` of arrays, bool,
+            int64 and float64. Ids that are none of the classes become -1.
 
         Raises:
-            FileError: A file cannot be read, or does not hold what it should.
+            FileError: A file cannot be read, or its content is not as described above.
         """
         path = self.paths[scene_id]
         try:
             if self.task == "instance":
                 masks, ids, scores = self._read_instances(path, vertex_count)
                 return InstancePrediction(masks, self._to_train_ids(ids, scene_id), scores)
-            ids = check_integers(self._read_vertices(path), "prediction", vertex_count)
+            ids = check_integers(self._read_vertex_ids(path), "prediction", vertex_count)
             return self._to_train_ids(ids, scene_id)
         except ContentError as error:
             raise FileError(path, error.message, error.hint) from None
 
-    def _read_vertices(self, path: Path) -> NDArray[Any]:
-        """Read the id of each vertex, (V,), as the file holds it."""
-        if path.name.endswith(_OCTFORMER_END):
+    def _read_vertex_ids(self, path: Path) -> NDArray[Any]:
+        """Read the id of each vertex, (V,), without mapping it to a train id."""
+        if path.name.endswith(_OCTFORMER_ENDING):
             scores = load_scores(path, len(self.label_set))
             return np.asarray(scores.argmax(axis=1) - 1)
         if path.suffix == ".txt":
@@ -103,7 +120,7 @@ class Predictions:
     def _read_instances(
         path: Path, vertex_count: int
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
-        """Read masks, ids and confidences, with the ids as the file holds them."""
+        """Read masks, ids and confidences, without mapping the ids to train ids."""
         if path.suffix == ".txt":
             arrays = _read_list(path, vertex_count)
         else:
@@ -111,46 +128,52 @@ class Predictions:
         return check_prediction(InstancePrediction(**arrays), vertex_count)
 
     def _to_train_ids(self, ids: NDArray[np.int64], scene_id: str) -> NDArray[np.int64]:
-        """Map the ids of a file to train ids, -1 for all others, and count them."""
+        """Map the ids of a file to train ids, or -1 for unknown ids, and count both."""
         class_count = len(self.label_set)
         if self.has_raw_ids(scene_id):
             train_ids = self.label_set.train_ids_from_raw_ids(ids, -1)
         else:
             train_ids = np.where((ids >= 0) & (ids < class_count), ids, -1)
+
         is_class = train_ids >= 0
-        counts = np.bincount(train_ids[is_class], minlength=class_count).tolist()
-        self.class_counts.update(
-            {train_id: count for train_id, count in enumerate(counts) if count}
-        )
-        unknown, unknown_counts = np.unique(ids[~is_class], return_counts=True)
-        self.unknown_ids.update(dict(zip(unknown.tolist(), unknown_counts.tolist(), strict=True)))
+        # Train ids are counted without sorting, because there are many.
+        class_counts = np.bincount(train_ids[is_class], minlength=class_count)
+        for train_id in np.flatnonzero(class_counts).tolist():
+            self.class_counts[train_id] += int(class_counts[train_id])
+        unknown_ids, unknown_counts = np.unique(ids[~is_class], return_counts=True)
+        for number, count in zip(unknown_ids.tolist(), unknown_counts.tolist(), strict=True):
+            self.unknown_ids[number] += count
         return train_ids
 
 
 def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
-    """Find the predictions in a folder, by scene id; none is read.
+    """List the prediction files in a folder by scene id, without reading them.
 
     Raises:
-        MissingFileError: There is no such folder, or there are none in it.
-        UsageError: A scene has several.
+        MissingFileError: The folder does not exist, or has no predictions for this task.
+        UsageError: A scene has several predictions.
     """
     if not folder.is_dir():
         raise MissingFileError(
-            folder, "no such folder", "pass the folder that holds the predictions, one file a scene"
+            folder, "no such folder", "pass the folder of the predictions, one file per scene"
         )
     paths: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        scene_id = path.name[:12]
-        if not SceneId.is_valid(scene_id) or path.name[12:] not in _ENDS[task]:
+        scene_id = path.name[:_SCENE_ID_LENGTH]
+        ending = path.name[_SCENE_ID_LENGTH:]
+        if not SceneId.is_valid(scene_id) or ending not in _ENDINGS[task]:
             continue
         if scene_id in paths:
-            problem = f"{folder}: holds {paths[scene_id].name} and {path.name}, expected one prediction of a scene"
-            raise UsageError(problem, f"remove one of them: rm {quote(str(path))}")
+            raise UsageError(
+                f"{folder}: has {paths[scene_id].name} and {path.name}, "
+                "expected one prediction per scene",
+                f"remove one of them: rm {quote(str(path))}",
+            )
         paths[scene_id] = path
     if not paths:
-        names = " or ".join(f"<scene>{end}" for end in _ENDS[task])
+        names = " or ".join(f"<scene>{ending}" for ending in _ENDINGS[task])
         raise MissingFileError(
-            folder, f"holds no {task} predictions", f"expected {names} in this folder"
+            folder, f"has no {task} predictions", f"expected {names} in this folder"
         )
     return paths
 
@@ -164,74 +187,99 @@ def find_predictions(
     splits: Sequence[Split],
     hint: str,
 ) -> Predictions:
-    """Find the prediction of each scene by its file's name, and open the processed scenes; no prediction is read.
+    """Match prediction files with processed scenes, without reading any prediction.
 
     Args:
-        folder: Where the predictions are.
+        folder: Folder of the predictions.
         place: A processed folder, or an archive of it.
         task: `semantic` or `instance`.
-        label_set: The classes, or the name of the label set; None for the one that the scenes were processed with.
-        splits: Which splits of the processed scenes.
-        hint: What to do where processed scenes have no prediction; empty where they need none.
+        label_set: Label set of the predictions, or its name; None for the label set that the scenes
+            were processed with.
+        splits: Splits of the processed scenes.
+        hint: Hint of the error if scenes have no prediction; empty to allow missing predictions, as
+            long as there is at least one.
 
     Raises:
-        MissingFileError: There is no such folder, or predictions are missing.
-        UsageError: A scene has several, or there is no such label set.
+        MissingFileError: The folder does not exist, or predictions are missing.
+        UsageError: A scene has several predictions, or the label set does not exist.
         ScanNetPrepError: The processed scenes cannot be read.
     """
     paths = find_prediction_files(folder, task)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # of scenes that failed in processing: it is told how many there are
+        # Ignore warnings about scenes that failed in processing: the output shows their number.
+        warnings.simplefilter("ignore")
         if label_set is None:
             label_set = open_processed(place).options.label_set
         label_set = parse_label_set(label_set)
         keys = ("labels", "instances")
         datasets = [ScanNet(place, split=split, labels=label_set, keys=keys) for split in splits]
-    wanted = {name for dataset in datasets for name in dataset.scene_ids}
-    missing = sorted(wanted - paths.keys())
-    if missing and (hint or len(missing) == len(wanted)):
-        problem = f"has no predictions of {len(missing):,} of {len(wanted):,} scenes: {list_some(missing)}"
-        raise MissingFileError(folder, problem, hint)
+
+    processed_ids = {scene_id for dataset in datasets for scene_id in dataset.scene_ids}
+    missing = sorted(processed_ids - paths.keys())
+    allows_missing = not hint and len(missing) < len(processed_ids)
+    if missing and not allows_missing:
+        raise MissingFileError(
+            folder,
+            f"has no predictions of {len(missing):,} of {len(processed_ids):,} scenes: "
+            f"{list_some(missing)}",
+            hint,
+        )
+
     predicted = []
     for dataset in datasets:
-        names = [name for name in dataset.scene_ids if name in paths]
-        if names:
-            predicted.append(dataset.subset(names))
+        predicted_ids = [scene_id for scene_id in dataset.scene_ids if scene_id in paths]
+        if predicted_ids:
+            predicted.append(dataset.subset(predicted_ids))
     return Predictions(
         task=task,
         label_set=label_set,
         datasets=tuple(predicted),
         paths=paths,
         missing=tuple(missing),
-        left_out=tuple(sorted(paths.keys() - wanted)),
+        left_out=tuple(sorted(paths.keys() - processed_ids)),
     )
 
 
 def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
-    """Read what the benchmark takes: a line for each mask."""
-    masks, labels, scores = dict[Path, NDArray[np.bool_]](), list[int](), list[float]()
-    for number, line in enumerate(read_file(path).decode("utf-8", "replace").splitlines(), start=1):
-        place, match = f"line {number:,}: found {line!r:.80}", _LIST_LINE.fullmatch(line)
+    """Read the benchmark's list of instances, with a line per mask, and the masks.
+
+    Returns:
+        `masks`, bool (M, V), `labels`, raw ids, int64 (M,), and `scores`, float64 (M,).
+
+    Raises:
+        ContentError: A line is not as expected.
+        FileError: A mask cannot be read, or is not as expected.
+    """
+    masks: dict[Path, NDArray[np.bool_]] = {}
+    labels: list[int] = []
+    scores: list[float] = []
+    text = read_file(path).decode("utf-8", "replace")
+    for line_number, line in enumerate(text.splitlines(), start=1):
+        problem = f"line {line_number:,}: found {line!r:.80}"
+        match = _LIST_LINE.fullmatch(line)
         if match is None:
-            raise ContentError(
-                f"{place}, expected path, id and confidence, separated by single blanks"
-            )
+            expected = "expected path, id and confidence, separated by single blanks"
+            raise ContentError(f"{problem}, {expected}")
         name = Path(match[1])
-        if name.is_absolute() or ".." in name.parts or name in masks:
-            raise ContentError(f"{place}, expected the path of another mask, inside this folder")
-        mask_path = path.parent / name
-        try:
-            mask = check_integers(parse_lines(read_file(mask_path)), "mask", vertex_count)
-        except ContentError as error:
-            raise FileError(mask_path, error.message) from None
-        masks[name] = mask != 0
+        is_inside = not name.is_absolute() and ".." not in name.parts
+        if not is_inside or name in masks:
+            expected = "expected the path of another mask, inside this folder"
+            raise ContentError(f"{problem}, {expected}")
+        masks[name] = _read_mask(path.parent / name, vertex_count)
         labels.append(int(match[2]))
         scores.append(float(match[3]))
-    stack = np.array(list(masks.values())).reshape(len(masks), vertex_count)
     return {
-        "masks": stack,
+        # The shape is given for a list without masks.
+        "masks": np.array(list(masks.values())).reshape(len(masks), vertex_count),
         "labels": np.array(labels, np.int64),
         "scores": np.array(scores, np.float64),
     }
+
+
+def _read_mask(path: Path, vertex_count: int) -> NDArray[np.bool_]:
+    """Read a mask, bool (V,), from a file of one number per vertex."""
+    try:
+        numbers = check_integers(parse_lines(read_file(path)), "mask", vertex_count)
+    except ContentError as error:
+        raise FileError(path, error.message) from None
+    return np.asarray(numbers != 0)

@@ -1,4 +1,9 @@
-"""Predictions and processed scenes in, scores out."""
+"""Evaluate predictions against processed scenes.
+
+find_predictions --> run --> _read_scene, scores.add   for each scene
+                         --> check_predicted_ids
+                         --> write scores and confusion --> EvaluationReport
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.progress import Progress
-from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
+from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
@@ -24,30 +29,31 @@ from scannet_prep.training.dataset import ScanNet
 from scannet_prep.view.charts import draw_confusion
 
 _SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
-# The number that scores a class, and the mean over classes by which scenes are sorted.
+# The score of a class in the table of scenes, and the mean by which scenes are sorted.
 _CLASS_SCORES: Mapping[Task, str] = {"semantic": "iou", "instance": "ap"}
 _SCENE_SCORES: Mapping[Task, str] = {"semantic": "over_ground_truth", "instance": "ap"}
-# Every scene lacks most classes, and they would count 0 in this mean.
-_NOT_BY_SCENE = "over_all"
-# To find the annotated class of a mask, some of its vertices are enough.
-_STEP = 8
+# In this mean, absent classes count 0, and every scene lacks most classes.
+_MEAN_WITHOUT_SCENES = "over_all"
+# Every eighth vertex is enough to find the annotated class of a mask.
+_VERTEX_STEP = 8
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationReport:
-    """What a run found.
+    """Result of an evaluation.
 
     Attributes:
         task: `semantic` or `instance`.
         label_set: Name of the label set.
-        splits: Of each split, how many scenes were evaluated, and how many there are officially (`official`).
+        splits: By split, the number of evaluated scenes (`scenes`) and of the scenes in the release
+            (`official`).
         missing: Scenes without a prediction.
         left_out: Scenes with a prediction that are not in the ground truth.
-        unknown_ids: Ids in the predictions that are none of the classes, with the number of vertices, or of predicted
-            instances, that have them.
+        unknown_ids: Number of vertices or predicted instances by id, for ids that are none of the
+            classes.
         scores: The scores of all scenes together; see `SemanticScores` and `InstanceScores`.
-        written: Files that were asked for.
-        warning: What looks wrong with the predicted ids; empty if nothing does.
+        written: The files that were written.
+        warning: A warning about the predicted ids; empty if there is none.
     """
 
     task: Task
@@ -72,27 +78,30 @@ def run(
     """Compare predictions with the ground truth.
 
     Args:
-        plan: From `find_predictions`.
-        scores_path: Where a table of the scenes goes, as CSV, the worst first: totals, means over all classes, and IoU
-            or AP by class.
-        confusion_path: Where the confusion matrix of semantic predictions goes: as a picture if it is named `.svg`,
-            else as CSV.
+        plan: The predictions, from `find_predictions`.
+        scores_path: CSV file for a table of the scenes, the worst scene first, with totals, means
+            over all classes, and IoU or AP by class. None to write none.
+        confusion_path: File for the confusion matrix of semantic predictions: a picture if its name
+            ends in `.svg`, otherwise CSV. None to write none.
         is_forced: Accept ids that look wrong; see `check_predicted_ids`.
-        progress: Told of every scene.
+        progress: Progress display, advanced by each scene.
 
     Raises:
-        FileError: A prediction, or a scene of the ground truth, cannot be read, or is not what it should be; or the
+        FileError: A prediction or a scene of the ground truth cannot be read or is invalid, or the
             predicted ids look wrong. Nothing is written.
         OutputError: A file cannot be written.
     """
     progress = progress or Progress()
-    total = _SCORES[plan.task](plan.label_set)
-    confusion = np.zeros((len(plan.label_set), len(plan.label_set) + 1), np.int64)
-    rows = list[dict[str, Any]]()
     written = tuple(path for path in (scores_path, confusion_path) if path is not None)
     for path in written:
         make_directory(path.parent)
-    with progress.work("evaluate", sum(map(len, plan.datasets)), "scenes"):
+
+    total = _SCORES[plan.task](plan.label_set)
+    class_count = len(plan.label_set)
+    confusion = np.zeros((class_count, class_count + 1), np.int64)
+    rows: list[dict[str, Any]] = []
+    scene_count = sum(len(dataset) for dataset in plan.datasets)
+    with progress.work("evaluate", scene_count, "scenes"):
         for dataset in plan.datasets:
             for scene_id in dataset.scene_ids:
                 prediction, truth = _read_scene(plan, dataset, scene_id)
@@ -105,21 +114,21 @@ def run(
                 progress.advance()
     if plan.task == "semantic":
         confusion = total.confusion
+
     warning = check_predicted_ids(plan, confusion, is_forced=is_forced)
     if scores_path is not None:
         _write_scene_scores(scores_path, rows, _SCENE_SCORES[plan.task])
     if confusion_path is not None:
         _write_confusion(confusion_path, confusion, plan.label_set)
+
+    splits = {}
+    for dataset in plan.datasets:
+        official_count = len(official_scenes(dataset.split))
+        splits[str(dataset.split)] = {"scenes": len(dataset), "official": official_count}
     return EvaluationReport(
         task=plan.task,
         label_set=plan.label_set.name,
-        splits={
-            str(dataset.split): {
-                "scenes": len(dataset),
-                "official": len(official_scenes(dataset.split)),
-            }
-            for dataset in plan.datasets
-        },
+        splits=splits,
         missing=plan.missing,
         left_out=plan.left_out,
         unknown_ids=dict(plan.unknown_ids.most_common()),
@@ -132,56 +141,67 @@ def run(
 def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any, Any]:
     """Read the prediction and the ground truth of a scene.
 
-    The class of an instance is that of its group: where labels come from `labels.ply`, its vertices may have several.
+    The class of an instance is that of its group, because with labels from `labels.ply`, its
+    vertices may have several classes.
     """
     sample = dataset[scene_id]
     prediction = plan.read(scene_id, len(sample["labels"]))
     if plan.task == "semantic":
         return prediction, sample["labels"]
+    # The raw id of each group and then the train id of each vertex, -1 for none, (V,).
     raw_ids = table_by_group(raw_ids_of_groups(dataset.groups(scene_id), plan.label_set), none=0)
     labels = plan.label_set.train_ids_from_raw_ids(raw_ids, -1)[sample["instances"]]
     return prediction, InstanceTruth(labels=labels, instances=sample["instances"])
 
 
 def _count_mask_classes(
-    prediction: Any,
-    truth: InstanceTruth,
-    label_set: LabelSet,
+    prediction: InstancePrediction, truth: InstanceTruth, label_set: LabelSet
 ) -> NDArray[np.int64]:
-    """Count masks by the class that most of their labeled vertices have and by the predicted class, (K, K + 1)."""
+    """Count masks by true and by predicted class, int64 (K, K + 1).
+
+    The true class is the most frequent one among the labeled vertices of the mask. Masks without
+    labeled vertices are not counted. The last column is for predictions of unknown ids.
+    """
     class_count = len(label_set)
     counts = np.zeros((class_count, class_count + 1), np.int64)
-    true_labels = np.asarray(truth.labels)[::_STEP]  # (V / 8,)
-    for mask, label in zip(prediction.masks[:, ::_STEP], prediction.labels.tolist(), strict=True):
-        inside = true_labels[mask]
-        inside = inside[inside >= 0]
-        if len(inside):
-            counts[np.bincount(inside).argmax(), label if label >= 0 else class_count] += 1
+    # (V / 8,) and (M, V / 8)
+    true_labels = np.asarray(truth.labels)[::_VERTEX_STEP]
+    masks = np.asarray(prediction.masks)[:, ::_VERTEX_STEP]
+    predicted_labels = np.asarray(prediction.labels).tolist()
+    for mask, predicted_label in zip(masks, predicted_labels, strict=True):
+        labels_in_mask = true_labels[mask]
+        labels_in_mask = labels_in_mask[labels_in_mask >= 0]
+        if not len(labels_in_mask):
+            continue
+        true_label = np.bincount(labels_in_mask).argmax()
+        column = predicted_label if predicted_label >= 0 else class_count
+        counts[true_label, column] += 1
     return counts
 
 
 def _make_row(task: Task, scene_id: str, split: str, table: ScoreTable) -> dict[str, Any]:
     """Make the row of a scene: totals, means over all classes, and the score of each class."""
-    row: dict[str, Any] = {"scene": scene_id, "split": split, **table.totals}
-    row |= {name: value for name, value in table.means["all"].items() if name != _NOT_BY_SCENE}
-    return row | {name: numbers[_CLASS_SCORES[task]] for name, numbers in table.classes.items()}
+    row: dict[str, Any] = {"scene": scene_id, "split": split, **table.totals, **table.means["all"]}
+    row.pop(_MEAN_WITHOUT_SCENES, None)
+    for class_name, numbers in table.classes.items():
+        row[class_name] = numbers[_CLASS_SCORES[task]]
+    return row
 
 
 def _write_scene_scores(path: Path, rows: list[dict[str, Any]], score: str) -> None:
-    """Write a CSV table with a row for each scene, the lowest score first, without the columns that are all empty."""
+    """Write a CSV table with a row per scene, the lowest score first, without empty columns."""
     import pandas as pd
 
     table = pd.DataFrame(rows)
     if not table.empty:
         table[score] = table[score].astype(float)
-        table = table.sort_values(score, kind="stable", na_position="last").dropna(
-            axis="columns", how="all"
-        )
+        table = table.sort_values(score, kind="stable", na_position="last")
+        table = table.dropna(axis="columns", how="all")
     write_atomically(path, [table.to_csv(index=False).encode()])
 
 
 def _write_confusion(path: Path, confusion: NDArray[np.int64], label_set: LabelSet) -> None:
-    """Write a confusion matrix: as a picture if the file is named `.svg`, else as CSV."""
+    """Write a confusion matrix, as a picture to an `.svg` file, otherwise as CSV."""
     import pandas as pd
 
     names = list(label_set.names)

@@ -1,4 +1,4 @@
-"""Predictions of the test scenes in, a zip file for the benchmark's server out."""
+"""Write the predictions of the test scenes into a zip file for the benchmark's server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.progress import Progress
-from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES
+from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES, InstancePrediction
 from scannet_prep.export.format import encode_lines
 from scannet_prep.predictions.ids import check_predicted_ids
 from scannet_prep.predictions.reader import Predictions, Task, find_predictions
@@ -28,26 +29,27 @@ LEFT_OUT_REASONS = {
     "small": f"under {MIN_VERTICES} vertices",
     "score": "below --min-score",
 }
-_FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the same predictions give the same bytes
+# A constant time, so that the same predictions give the same bytes.
+_FILE_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionReport:
-    """What a run wrote.
+    """Result of a run.
 
     Attributes:
         path: The zip file.
         task: `semantic` or `instance`.
         label_set: Name of the label set.
-        scenes: How many scenes it has.
-        masks: How many predicted instances it has.
-        size_bytes: Its size.
-        unpacked_bytes: Size of all files in it.
-        unknown_ids: Ids in the predictions that are none of the classes, with the number of vertices, or of predicted
-            instances, that have them. They are 0 in the file, or left out of it.
-        left_out: Predicted instances left out, by reason: `other` (wall, floor, or none of the classes), `small`
-            (under 100 vertices), `score` (below `min_score`).
-        warning: What looks wrong with the predicted ids; empty if nothing does.
+        scenes: Number of scenes in the zip file.
+        masks: Number of predicted instances in the zip file.
+        size_bytes: Size of the zip file.
+        unpacked_bytes: Size of all files in the zip file.
+        unknown_ids: Number of vertices or predicted instances by id, for ids that are none of the
+            classes. In the zip file, these vertices are 0 and these instances are omitted.
+        left_out: Number of omitted instances by reason: `other` (wall, floor, or none of the
+            classes), `small` (under 100 vertices), `score` (below `min_score`).
+        warning: A warning about the predicted ids; empty if there is none.
     """
 
     path: Path
@@ -65,24 +67,30 @@ class SubmissionReport:
 def plan(
     folder: Path, place: Place, *, task: Task = "semantic", label_set: LabelSet | str | None = None
 ) -> Predictions:
-    """Check that all test scenes are there, predicted and processed; no prediction is read.
+    """Check that all test scenes are predicted and processed, without reading any prediction.
 
     Args:
-        folder: Where the predictions are.
+        folder: Folder of the predictions.
         place: A processed folder, or an archive of it, with the test scenes.
         task: `semantic` or `instance`.
-        label_set: The classes, or the name of the label set; None for the one that the scenes were processed with.
+        label_set: Label set of the predictions, or its name; None for the label set that the scenes
+            were processed with.
 
     Raises:
         MissingFileError: Predictions are missing.
         UnknownSceneError: A processed test scene is missing.
-        ScanNetPrepError: They cannot be read.
+        ScanNetPrepError: The processed scenes cannot be read.
     """
-    hint = "make them too, because the server takes complete submissions only"
-    found = find_predictions(
-        folder, place, task=task, label_set=label_set, splits=[Split.TEST], hint=hint
+    predictions = find_predictions(
+        folder,
+        place,
+        task=task,
+        label_set=label_set,
+        splits=[Split.TEST],
+        hint="predict these scenes, too: the server accepts only complete submissions",
     )
-    return replace(found, datasets=(found.datasets[0].subset(official_scenes(Split.TEST)),))
+    (dataset,) = predictions.datasets
+    return replace(predictions, datasets=(dataset.subset(official_scenes(Split.TEST)),))
 
 
 def run(
@@ -93,37 +101,43 @@ def run(
     is_forced: bool = False,
     progress: Progress | None = None,
 ) -> SubmissionReport:
-    """Write a zip file that has the files of all scenes at its root, and masks in a folder, as the server wants them.
+    """Write the zip file, with the files of the scenes at its root and masks in `pred_mask/`.
 
     Args:
-        plan: From `plan`.
+        plan: The predictions, from `plan`.
         path: The zip file.
-        min_score: Predicted instances of a lower confidence are left out; None to keep all.
+        min_score: Smallest confidence of an instance; None to keep all instances.
         is_forced: Accept ids that look wrong; see `check_predicted_ids`.
-        progress: Told of every scene.
+        progress: Progress display, advanced by each scene.
 
     Raises:
-        FileError: A prediction cannot be read, or does not fit its scene; the predicted ids look wrong; or the file
-            would hold no mask. Nothing is written.
+        FileError: A prediction cannot be read or does not fit its scene, the predicted ids look
+            wrong, or the zip file would have no mask. Nothing is written.
         OutputError: The zip file cannot be written.
     """
     progress = progress or Progress()
-    buffer = io.BytesIO()
-    left_out = Counter[str]()
-    (dataset,) = plan.datasets
     make_directory(path.parent)
+
+    buffer = io.BytesIO()
+    left_out: Counter[str] = Counter()
+    (dataset,) = plan.datasets
     with progress.work("submit", len(dataset), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
         for scene_id, vertex_count in zip(dataset.scene_ids, dataset.lengths.tolist(), strict=True):
-            for name, data in _encode(plan, scene_id, vertex_count, min_score, left_out):
-                info = zipfile.ZipInfo(name, _FIRST_DAY)
-                info.compress_type = zipfile.ZIP_DEFLATED
-                info.external_attr = 0o644 << 16
-                archive.writestr(info, data)
+            prediction = plan.read(scene_id, vertex_count)
+            if plan.task == "semantic":
+                _add_file(archive, f"{scene_id}.txt", _encode_labels(prediction, plan.label_set))
+            else:
+                files = _encode_instances(
+                    prediction, scene_id, plan.label_set, min_score=min_score, left_out=left_out
+                )
+                for name, data in files:
+                    _add_file(archive, name, data)
             progress.advance()
     mask_count = len(archive.filelist) - len(dataset)
+
     warning = check_predicted_ids(plan, is_forced=is_forced)
     if plan.task == "instance" and not mask_count:
-        raise _no_masks(plan, left_out)
+        raise _no_masks_error(plan, left_out)
     write_atomically(path, [buffer.getbuffer()])
     return SubmissionReport(
         path=path,
@@ -139,8 +153,8 @@ def run(
     )
 
 
-def _no_masks(plan: Predictions, left_out: Counter[str]) -> FileError:
-    """Make the error of a zip file that would hold no mask."""
+def _no_masks_error(plan: Predictions, left_out: Counter[str]) -> FileError:
+    """Make the error for a zip file without masks."""
     if not left_out:
         return FileError(
             plan.folder,
@@ -150,32 +164,52 @@ def _no_masks(plan: Predictions, left_out: Counter[str]) -> FileError:
     reasons = ", ".join(
         f"{LEFT_OUT_REASONS[reason]}: {count:,}" for reason, count in left_out.items()
     )
-    hint = "masks need 100 vertices of the mesh; labels are train ids from 0 in .npz, and raw ids in .txt"
+    problem = f"no predicted instance counts, so the zip file would have no mask ({reasons})"
     if left_out["score"]:
-        hint = "lower --min-score, or leave it out"
+        return FileError(plan.folder, problem, "lower --min-score, or leave it out")
     return FileError(
         plan.folder,
-        f"no predicted instance counts, so the file would hold no mask ({reasons})",
-        hint,
+        problem,
+        "masks need 100 vertices of the mesh; labels are train ids from 0 in .npz, "
+        "and raw ids in .txt",
     )
 
 
-def _encode(
-    plan: Predictions,
+def _add_file(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    info = zipfile.ZipInfo(name, _FILE_TIME)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    archive.writestr(info, data)
+
+
+def _encode_labels(labels: NDArray[np.int64], label_set: LabelSet) -> bytes:
+    """Encode train ids (V,) as a text of raw ids, 0 for unlabeled."""
+    # The last entry is for -1.
+    raw_ids = np.array([*label_set.ids, 0])
+    return encode_lines(raw_ids[labels])
+
+
+def _encode_instances(
+    prediction: InstancePrediction,
     scene_id: str,
-    vertex_count: int,
+    label_set: LabelSet,
+    *,
     min_score: float | None,
     left_out: Counter[str],
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield names and texts: of raw ids; or of the masks that count, in the order of the prediction, and their list."""
-    prediction = plan.read(scene_id, vertex_count)
-    if plan.task == "semantic":
-        yield f"{scene_id}.txt", encode_lines(np.array([*plan.label_set.ids, 0])[prediction])
-        return
-    masks, labels, scores = prediction
-    lines = list[str]()
+    """Yield the names and texts of the masks that count, in their order, and then of their list.
+
+    Args:
+        prediction: Arrays, as from `Predictions.read`.
+        scene_id: The scene.
+        label_set: Label set of the prediction.
+        min_score: Smallest confidence; None to keep all instances.
+        left_out: Incremented for each omitted instance, by reason.
+    """
+    masks, labels, scores = (np.asarray(array) for array in prediction)
+    lines: list[str] = []
     for mask, label, score in zip(masks, labels.tolist(), scores.tolist(), strict=True):
-        if label < 0 or plan.label_set.names[label] in NO_INSTANCES:
+        if label < 0 or label_set.names[label] in NO_INSTANCES:
             left_out["other"] += 1
         elif np.count_nonzero(mask) < MIN_VERTICES:
             left_out["small"] += 1
@@ -183,6 +217,6 @@ def _encode(
             left_out["score"] += 1
         else:
             name = f"pred_mask/{scene_id}_{len(lines):03d}.txt"
-            lines.append(f"{name} {plan.label_set.ids[label]} {score}\n")
+            lines.append(f"{name} {label_set.ids[label]} {score}\n")
             yield name, encode_lines(mask.astype(np.uint8))
     yield f"{scene_id}.txt", "".join(lines).encode()

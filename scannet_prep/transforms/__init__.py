@@ -1,25 +1,30 @@
 """Transforms for training: each takes a sample and a random generator, and returns a new sample.
 
-    transform = Compose(RotateZ(), Scale(), Flip(), ColorJitter(), Normalize(), GridSample(0.02), CropPoints(200_000))
+    transform = Compose(
+        RotateZ(), Scale(), Flip(), ColorJitter(), Normalize(),
+        GridSample(0.02), CropPoints(200_000),
+    )
     dataset = ScanNet("data/processed", split="train", transform=transform)
 
-They are values: picklable, comparable, without a state. They do not change the sample that they are
-given. An array counts as one of the vertices if its first dimension is the number of points,
-whatever its name, so arrays of yours are cropped and dropped with the others; `inverse` (see
-`GridSample`) is the exception. Ids of instances and segments keep their values.
+Transforms are values: picklable, comparable and without state. They do not change their input.
 
-Move points first, then sample: transforms that move points leave out `grid`, whose cells no longer
-hold, boxes and centres of instances, and `axis_alignment`, because points that were moved are in
+An array belongs to the vertices if its first dimension is the number of points, whatever its name,
+so that your own arrays are cropped and dropped with the others. `inverse` (see `GridSample`) is the
+exception. Ids of instances and segments keep their values.
+
+Move points first, then sample. Transforms that move points remove the keys that no longer hold:
+`grid`, the boxes and centres of instances, and `axis_alignment`, because moved points are in
 neither of its two frames.
 
-`annotated`, bool (V,), marks the vertices of limited annotations (`ScanNet(points=...)`): `GridSample`
-and `Drop` keep all of them. A crop keeps those inside.
+Two keys of the sample change what transforms do:
 
-`label_set` is the name of the label set of `labels`: transforms that depend on classes
-(`InstanceTargets`, `CropPoints(classes=...)`) refuse labels of the other one. A dict without this key
-is accepted.
+- `annotated`, bool (V,), marks the vertices of limited annotations (`ScanNet(points=...)`).
+  `GridSample` and `Drop` keep all of them. A crop keeps those inside.
+- `label_set` is the name of the label set of `labels`. Transforms that depend on classes
+  (`InstanceTargets`, `CropPoints(classes=...)`) refuse labels of the other label set. A dict
+  without this key is accepted.
 
-The docstrings give the names and parameters of the same transforms in other programs.
+The docstrings name the same transforms in other programs, with their parameters.
 """
 
 from scannet_prep.transforms.colors import (
@@ -64,10 +69,11 @@ from scannet_prep.transforms.targets import (
 )
 
 __all__ = [
-    "CenterShift", "ChromaticAutoContrast", "ClipGaussianJitter", "ColorJitter", "Compose", "CropBox", "CropPoints",
-    "Drop", "ElasticDistortion", "Flip", "GridSample", "HueSaturationTranslation", "InstanceTargets", "Jitter",
-    "Mix3D", "Normalize", "NormalizeColor", "RandomBrightnessContrast", "RandomColorGrayScale", "RandomDropColor",
-    "RandomDropNormal", "RandomRotate", "RandomShift", "RotateZ", "Scale", "ShufflePoint", "Sometimes", "fragments",
+    "CenterShift", "ChromaticAutoContrast", "ClipGaussianJitter", "ColorJitter", "Compose",
+    "CropBox", "CropPoints", "Drop", "ElasticDistortion", "Flip", "GridSample",
+    "HueSaturationTranslation", "InstanceTargets", "Jitter", "Mix3D", "Normalize", "NormalizeColor",
+    "RandomBrightnessContrast", "RandomColorGrayScale", "RandomDropColor", "RandomDropNormal",
+    "RandomRotate", "RandomShift", "RotateZ", "Scale", "ShufflePoint", "Sometimes", "fragments",
     "instance_masks", "mask3d", "merge_fragments", "mix", "octformer", "pointcept", "pool_segments",
     "unique_segments", "views_for_testing",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kinds of arguments of transforms: each converts a value, and states in words which values it accepts."""
+"""Kinds of arguments of transforms, which convert values and describe the accepted ones."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.signatures import describe_call, describe_call_fault
-from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet, parse_label_set
+from scannet_prep.release.labels import SCANNET20, SCANNET200, parse_label_set
 
 Triple: TypeAlias = tuple[float, float, float]
 
-# Lengths, magnitudes and factors beyond these make float32 coordinates infinite, or cells without an extent.
+# Lengths, magnitudes and factors beyond these limits make float32 coordinates infinite, or cells
+# without an extent.
 SMALLEST = 1e-6
 LARGEST = 1e6
 
@@ -23,9 +24,9 @@ class Argument(NamedTuple):
     """One kind of argument.
 
     Attributes:
-        expected: The accepted values in words, for messages.
-        convert: Returns the value in the form that a transform keeps, which is hashable. It raises TypeError,
-            ValueError or OverflowError if the value is not accepted.
+        expected: Description of the accepted values, for messages.
+        convert: Function that returns the value in the form that a transform stores, which is
+            hashable. It raises TypeError, ValueError or OverflowError if the value is not accepted.
     """
 
     expected: str
@@ -33,50 +34,58 @@ class Argument(NamedTuple):
 
 
 def check(
-    owner: str, name: str, value: object, argument: Argument, hint: str | Callable[..., Any] = ""
+    owner: str,
+    name: str,
+    value: object,
+    argument: Argument,
+    hint: str | Callable[..., Any] = "",
 ) -> Any:  # noqa: ANN401
-    """Convert the value of an argument.
+    """Check the value of an argument, and convert it.
 
     Args:
         owner: Name of the class or function, for the message.
         name: Name of the argument.
-        value: What was passed.
-        argument: Its kind.
-        hint: Hint of the error, or the class or function whose call is described in it.
+        value: The value that was passed.
+        argument: The kind of the argument.
+        hint: Hint of the error, or a class or function whose signature becomes the hint.
 
     Raises:
-        UsageError: The value is not accepted. The message names owner, argument, value and expectation.
+        UsageError: The value is not accepted.
     """
     try:
         return argument.convert(value)
     except (TypeError, ValueError, OverflowError):
         message = f"{owner}: {name} is {value!r:.80}, expected {argument.expected}"
-        text = hint if isinstance(hint, str) else describe_call(hint)
-        raise UsageError(message, text) from None
+        if not isinstance(hint, str):
+            hint = describe_call(hint)
+        raise UsageError(message, hint) from None
 
 
 def number(lowest: float, highest: float = LARGEST) -> Argument:
-    """Accept a number in a closed range; it stays an int or a float."""
+    """Accept a number from `lowest` to `highest`, and keep it an int or a float."""
 
     def convert(value: Any) -> float:  # noqa: ANN401
         if isinstance(value, np.generic | np.ndarray):
             value = value.item()
-        # True and False are numbers to Python, but a slip where a number is expected.
+        # In Python, True is an int. Where a number is expected, it is a mistake.
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError
         if not lowest <= value <= highest:
             raise ValueError
-        return value + 0  # -0.0 becomes 0.0: NumPy refuses the range from 0.0 to -0.0
+        # Adding 0 turns -0.0 into 0.0, because NumPy refuses the range from 0.0 to -0.0.
+        return value + 0
 
     return Argument(f"a number from {lowest:g} to {highest:g}", convert)
 
 
 def whole_number(lowest: int) -> Argument:
-    """Accept a whole number of at least `lowest`; it becomes an int."""
+    """Accept a whole number of at least `lowest`, and convert it to an int."""
 
     def convert(value: Any) -> int:  # noqa: ANN401
         whole = operator.index(value)
-        if isinstance(value, bool | np.bool_) or whole < lowest:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        if whole < lowest:
             raise ValueError
         return whole
 
@@ -84,7 +93,7 @@ def whole_number(lowest: int) -> Argument:
 
 
 def flag() -> Argument:
-    """Accept True or False only: the text "no" would count as true."""
+    """Accept True and False, but not texts, because bool("no") is True."""
 
     def convert(value: Any) -> bool:  # noqa: ANN401
         if not isinstance(value, bool | np.bool_):
@@ -95,7 +104,7 @@ def flag() -> Argument:
 
 
 def choice(*values: str) -> Argument:
-    """Accept one of several words."""
+    """Accept one of several strings."""
 
     def convert(value: Any) -> str:  # noqa: ANN401
         if not isinstance(value, str) or value not in values:
@@ -107,7 +116,7 @@ def choice(*values: str) -> Argument:
 
 
 def optional(argument: Argument) -> Argument:
-    """Accept None as well."""
+    """Accept None in addition to the values of another kind."""
 
     def convert(value: Any) -> Any:  # noqa: ANN401
         return None if value is None else argument.convert(value)
@@ -116,11 +125,11 @@ def optional(argument: Argument) -> Argument:
 
 
 def number_range(lowest: float, highest: float) -> Argument:
-    """Accept a pair of numbers, the smaller one first; it becomes a tuple."""
-    pair = _several(number(lowest, highest), count=2)
+    """Accept a pair of numbers in ascending order, and convert it to a tuple."""
+    convert_pair = _sequence_converter(number(lowest, highest).convert, count=2)
 
     def convert(value: Any) -> tuple[float, float]:  # noqa: ANN401
-        smallest, largest = pair(value)
+        smallest, largest = convert_pair(value)
         if smallest > largest:
             raise ValueError
         return smallest, largest
@@ -130,19 +139,19 @@ def number_range(lowest: float, highest: float) -> Argument:
 
 
 def triple(argument: Argument, plural: str) -> Argument:
-    """Accept a value for each of three axes or channels; it becomes a tuple."""
-    return Argument(f"three {plural}", _several(argument, count=3))
+    """Accept a value for each of three axes or channels, and convert them to a tuple."""
+    return Argument(f"three {plural}", _sequence_converter(argument.convert, count=3))
 
 
 def pairs(argument: Argument, names: str) -> Argument:
-    """Accept any number of pairs; they become a tuple of tuples."""
-    pair = Argument("", _several(argument, count=2))
+    """Accept any number of pairs, and convert them to a tuple of tuples."""
+    convert_pair = _sequence_converter(argument.convert, count=2)
     expected = f"pairs {names}, each {argument.expected}"
-    return Argument(expected, _several(pair, count=None))
+    return Argument(expected, _sequence_converter(convert_pair, count=None))
 
 
 def train_ids() -> Argument:
-    """Accept train ids in a sequence or an array; they become a tuple."""
+    """Accept a sequence or an array of train ids, and convert it to a tuple."""
     highest = len(SCANNET200) - 1
     expected = f"train ids from 0 to {highest}, such as (3, 7) or SCANNET200.tail"
 
@@ -152,36 +161,43 @@ def train_ids() -> Argument:
             raise ValueError
         return int(train_id)
 
-    return Argument(expected, _several(Argument("", convert_one), count=None))
+    return Argument(expected, _sequence_converter(convert_one, count=None))
 
 
 def label_set() -> Argument:
-    """Accept a label set or its name; it becomes the label set."""
-
-    def convert(value: Any) -> LabelSet:  # noqa: ANN401
-        return parse_label_set(value)
-
-    return Argument(f"a label set: {SCANNET20.name.upper()} or {SCANNET200.name.upper()}", convert)
+    """Accept a label set or its name, and convert it to the label set."""
+    expected = f"a label set: {SCANNET20.name.upper()} or {SCANNET200.name.upper()}"
+    return Argument(expected, parse_label_set)
 
 
 def step() -> Argument:
-    """Accept what can be called as `transform(sample, rng)`."""
-    return Argument(
-        "a transform: an object that is called as transform(sample, rng)",
-        lambda value: _accept_callable(value, "sample", "rng"),
-    )
+    """Accept a callable with the signature `transform(sample, rng)`."""
+
+    def convert(value: Any) -> Any:  # noqa: ANN401
+        return _check_callable(value, "sample", "rng")
+
+    expected = "a transform: an object that is called as transform(sample, rng)"
+    return Argument(expected, convert)
 
 
 def collate_function() -> Argument:
-    """Accept what can be called with the samples of a batch."""
-    return Argument(
-        "a function of a list of samples, such as collate_torch",
-        lambda value: _accept_callable(value, "samples"),
-    )
+    """Accept a callable that takes the list of the samples of a batch."""
+
+    def convert(value: Any) -> Any:  # noqa: ANN401
+        return _check_callable(value, "samples")
+
+    return Argument("a function of a list of samples, such as collate_torch", convert)
 
 
-def _several(argument: Argument, count: int | None) -> Callable[[Any], tuple[Any, ...]]:
-    """Make a function that converts each value of a sequence; None for any number of values."""
+def _sequence_converter(
+    convert_one: Callable[[Any], Any], count: int | None
+) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that converts each value of a sequence.
+
+    Args:
+        convert_one: Converts one value.
+        count: Number of values that the sequence must have; None for any number.
+    """
 
     def convert(values: Any) -> tuple[Any, ...]:  # noqa: ANN401
         is_sequence = isinstance(values, Sequence | np.ndarray)
@@ -189,15 +205,16 @@ def _several(argument: Argument, count: int | None) -> Callable[[Any], tuple[Any
             raise TypeError
         if count is not None and len(values) != count:
             raise ValueError
-        return tuple(argument.convert(value) for value in values)
+        return tuple(convert_one(value) for value in values)
 
     return convert
 
 
-def _accept_callable(value: Any, *names: str) -> Any:  # noqa: ANN401
-    """Return a callable that takes these positional arguments.
+def _check_callable(value: Any, *names: str) -> Any:  # noqa: ANN401
+    """Return a callable after checking that it takes positional arguments of these names.
 
-    A class is not accepted, because `Flip` in place of `Flip()` would make an object of a sample.
+    Classes are refused: with `Flip` in place of `Flip()`, the sample would become an argument of
+    the constructor.
     """
     if not callable(value) or isinstance(value, type):
         raise TypeError

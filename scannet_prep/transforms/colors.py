@@ -1,7 +1,7 @@
-"""Transforms of colours, uint8 (V, 3), red, green, blue, 0..255, and of other features.
+"""Transforms of colours and normals.
 
-Colours stay uint8 up to `Normalize` or `NormalizeColor`, which make them floats. So those two come
-last.
+Colours are uint8 (V, 3): red, green and blue, 0..255. `Normalize` and `NormalizeColor` convert them
+to floats, which no other transform of this module accepts. Put these two last.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ _GRAY_WEIGHTS = (0.2989, 0.587, 0.114)
 
 
 class ColorJitter(Transform, shift=number(0, 255), noise=number(0, 255)):
-    """Shifts the colours of the scene, each channel by itself, and adds noise to each vertex.
+    """Shifts each colour channel of the scene, and adds noise to the colour of each vertex.
 
-    The shift of a channel is uniform in [-shift, shift]. The noise is normal, cut at 4.3 times its
-    deviation. Colours stay uint8: rounded, and cut to 0..255. Put it before `Normalize`.
+    The shift of a channel is uniform in [-shift, shift]. The noise is normal, and clipped at 4.3
+    standard deviations. Colours stay uint8: they are rounded and clipped to 0..255. Put this
+    transform before `Normalize`.
 
     The shift alone is Pointcept's `ChromaticTranslation(ratio=shift / 255)`, and albumentations'
-    `RGBShift` but for rounding: that one rounds down. The noise alone is Pointcept's
+    `RGBShift`, except that `RGBShift` rounds down. The noise alone is Pointcept's
     `ChromaticJitter(std=noise / 255)`.
 
     Attributes:
-        shift: Largest shift, 0..255.
+        shift: Largest shift in either direction, 0..255.
         noise: Standard deviation of the noise, 0..255.
     """
 
@@ -45,12 +46,14 @@ class ColorJitter(Transform, shift=number(0, 255), noise=number(0, 255)):
     def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `colors`."""
         shift = generator.uniform(-self.shift, self.shift, 3).astype(np.float32)
-        # A generator of its own, so that the steps after this one need not wait for the noise.
+        # The noise is drawn later, for the vertices that remain. Its own generator keeps the
+        # numbers that later steps draw independent of that.
         noise_generator = np.random.default_rng(generator.integers(1 << 63))
 
         def jitter(levels: Columns) -> Columns:
             if not self.noise:
                 return _map_levels(levels, _LEVELS + shift[:, None])
+            # One channel, (N,), after the other.
             for offset, column in zip(shift, levels, strict=True):
                 noise = normal_quantiles() * np.float32(self.noise) + offset
                 steps = np.rint(noise).astype(np.int16)
@@ -64,35 +67,43 @@ class ColorJitter(Transform, shift=number(0, 255), noise=number(0, 255)):
 
 
 class ChromaticAutoContrast(Transform, blend_factor=optional(number(0, 1))):
-    """Stretches each channel to 0..255, and blends the result with the colours from before.
+    """Stretches each channel to 0..255, and blends the result with the original colours.
 
-    Pointcept's `ChromaticAutoContrast` (pointcept/datasets/transform.py), which its configurations
-    apply with probability 0.2, and `_color_autocontrast` of OctFormer (datasets/scannet.py). Rounded
-    to uint8; a channel with one value stays as it is.
+    The result is rounded to uint8. A channel in which all vertices have the same value is
+    unchanged.
+
+    It is Pointcept's `ChromaticAutoContrast` (pointcept/datasets/transform.py), which its
+    configurations apply with probability 0.2, and OctFormer's `_color_autocontrast`
+    (datasets/scannet.py).
 
     Attributes:
-        blend_factor: Share of the stretched colours, 0..1; None for one that is uniform in [0, 1].
+        blend_factor: Weight of the stretched colours, 0..1; None to draw it uniformly from [0, 1].
     """
 
     blend_factor: float | None = None
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `colors`."""
-        drawn = generator.random() if self.blend_factor is None else self.blend_factor
-        share = np.float32(drawn)
+        blend_factor = self.blend_factor
+        if blend_factor is None:
+            blend_factor = generator.random()
+        weight = np.float32(blend_factor)
 
         def stretch(levels: Columns) -> Columns:
-            # (3, 1) each
+            # The extremes of each channel, (3, 1).
             lowest = levels.min(axis=1, keepdims=True, initial=255).astype(np.float32)
             highest = levels.max(axis=1, keepdims=True, initial=0).astype(np.float32)
             factors = np.float32(255) / np.maximum(highest - lowest, 1)
+
+            # The new value of each level of each channel, (3, 256).
             stretched = (_LEVELS - lowest) * factors
-            blended = _LEVELS + share * (stretched - _LEVELS)
+            blended = _LEVELS + weight * (stretched - _LEVELS)
             return _map_levels(levels, np.where(highest > lowest, blended, _LEVELS))
 
         _change_colors(draft, self, stretch)
-        draft.columns("colors")  # now, because a crop would leave other extremes
-        return {"blend_factor": share}
+        # Apply it now, because a later crop would leave other extremes.
+        draft.columns("colors")
+        return {"blend_factor": weight}
 
 
 class RandomBrightnessContrast(
@@ -100,15 +111,17 @@ class RandomBrightnessContrast(
     brightness_limit=number(0, 1),
     contrast_limit=number(0, 1),
 ):
-    """Multiplies colours by 1 + a and adds 255 b, with a and b uniform within their limits.
+    """Multiplies colours by 1 + contrast and adds 255 * brightness, both drawn for the scene.
 
-    albumentations' `RandomBrightnessContrast(brightness_by_max=True)`, as Mask3D applies it
-    (conf/augmentation/albumentations_aug.yaml), but for rounding: the result is rounded and cut to
-    0..255, where albumentations rounds down.
+    Contrast and brightness are uniform within their limits on either side of 0. The result is
+    rounded and clipped to 0..255.
+
+    It is albumentations' `RandomBrightnessContrast(brightness_by_max=True)`, as Mask3D applies it
+    (conf/augmentation/albumentations_aug.yaml), except that albumentations rounds down.
 
     Attributes:
-        brightness_limit: Largest b on either side of 0.
-        contrast_limit: Largest a on either side of 0.
+        brightness_limit: Largest brightness, 0..1.
+        contrast_limit: Largest contrast, 0..1.
     """
 
     brightness_limit: float = 0.2
@@ -126,19 +139,21 @@ class RandomBrightnessContrast(
 
 
 class HueSaturationTranslation(Transform, hue_max=number(0, 1), saturation_max=number(0, 1)):
-    """Turns the hue of all colours, and multiplies their saturation. Grey stays as it is.
+    """Shifts the hue of all colours, and multiplies their saturation. Grey does not change.
 
-    In the hexcone model (HSV, as in Python's `colorsys`) a shift uniform in [-hue_max, hue_max] is
-    added to the hue, which is 1 for a whole turn; and the saturation is multiplied by a factor
-    uniform in [1 - saturation_max, 1 + saturation_max] and cut at 1. The value, the largest of the
-    three channels, stays.
+    Colours are converted to HSV, as by Python's `colorsys`:
 
-    Pointcept's `HueSaturationTranslation` (pointcept/datasets/transform.py) but for rounding: that
-    one rounds down. Put it before `Normalize`.
+    - A shift uniform in [-hue_max, hue_max] is added to the hue, in turns.
+    - The saturation is multiplied by a factor uniform in [1 - saturation_max, 1 + saturation_max],
+      and clipped at 1.
+    - The value, which is the largest of the three channels, does not change.
+
+    It is Pointcept's `HueSaturationTranslation` (pointcept/datasets/transform.py), except that
+    Pointcept's rounds down. Put this transform before `Normalize`.
 
     Attributes:
-        hue_max: Largest shift of the hue, in turns, 0..1.
-        saturation_max: Largest change of the factor of the saturation, 0..1.
+        hue_max: Largest shift of the hue in either direction, in turns, 0..1.
+        saturation_max: Largest difference of the saturation factor from 1, 0..1.
     """
 
     hue_max: float = 0.5
@@ -148,16 +163,20 @@ class HueSaturationTranslation(Transform, hue_max=number(0, 1), saturation_max=n
         """Change `colors`."""
         hue_shift = generator.uniform(-self.hue_max, self.hue_max)
         saturation_factor = 1 + generator.uniform(-self.saturation_max, self.saturation_max)
-        _change_colors(draft, self, lambda levels: _turn_hues(levels, hue_shift, saturation_factor))
+
+        def shift_hues(levels: Columns) -> Columns:
+            return _shift_hues(levels, hue_shift, saturation_factor)
+
+        _change_colors(draft, self, shift_hues)
         return {"hue_shift": hue_shift, "saturation_factor": saturation_factor}
 
 
 class RandomColorGrayScale(Transform):
-    """Replaces colours by their grey level, 0.2989 red + 0.587 green + 0.114 blue, in each channel.
+    """Replaces each channel by the grey level, 0.2989 red + 0.587 green + 0.114 blue.
 
-    Pointcept's `RandomColorGrayScale` (pointcept/datasets/transform.py); its `p` is
-    `Sometimes(RandomColorGrayScale(), p)`. Rounded to uint8, which that one leaves floats. Put it
-    before `Normalize`.
+    It is Pointcept's `RandomColorGrayScale` (pointcept/datasets/transform.py), whose `p` becomes
+    `Sometimes(RandomColorGrayScale(), p)`. Grey levels are rounded to uint8; Pointcept's stay
+    floats. Put this transform before `Normalize`.
     """
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
@@ -169,13 +188,13 @@ class RandomColorGrayScale(Transform):
 class RandomDropColor(Transform, drop_ratio=number(0, 1)):
     """Makes a random share of the vertices black.
 
-    Pointcept's `RandomDropColor` (pointcept/datasets/transform.py); its
-    `drop_application_ratio` is `Sometimes(RandomDropColor(drop_ratio), drop_application_ratio)`. Put
-    it before `Normalize`.
+    It is Pointcept's `RandomDropColor` (pointcept/datasets/transform.py), whose
+    `drop_application_ratio` becomes `Sometimes(RandomDropColor(drop_ratio),
+    drop_application_ratio)`. Put this transform before `Normalize`.
 
     Attributes:
-        drop_ratio: Share of the vertices, 0..1; their number is rounded down. Of the vertices that
-            the steps after it in a `Compose` leave, if these crop or sample.
+        drop_ratio: Share of the vertices, 0..1. Their number is rounded down. If later steps of a
+            `Compose` crop or sample, it is a share of the vertices that they leave.
     """
 
     drop_ratio: float = 0.2
@@ -187,13 +206,14 @@ class RandomDropColor(Transform, drop_ratio=number(0, 1)):
 
 
 class RandomDropNormal(Transform, drop_ratio=number(0, 1)):
-    """Makes the normals of a random share of the vertices (0, 0, 0), as undefined ones are.
+    """Sets the normals of a random share of the vertices to (0, 0, 0), like undefined normals.
 
-    Pointcept's `RandomDropNormal` (pointcept/datasets/transform.py); its
-    `drop_application_ratio` is `Sometimes(RandomDropNormal(drop_ratio), drop_application_ratio)`.
+    It is Pointcept's `RandomDropNormal` (pointcept/datasets/transform.py), whose
+    `drop_application_ratio` becomes `Sometimes(RandomDropNormal(drop_ratio),
+    drop_application_ratio)`.
 
     Attributes:
-        drop_ratio: As for `RandomDropColor`.
+        drop_ratio: Share of the vertices, 0..1, as in `RandomDropColor`.
     """
 
     drop_ratio: float = 0.2
@@ -209,15 +229,15 @@ class NormalizeColor(
     mean=triple(number(0, 1), "numbers from 0 to 1"),
     std=triple(number(1e-6, 1), "numbers from 1e-06 to 1"),
 ):
-    """Makes colours float32, (c / 255 - mean) / std for each channel. Nothing is random.
+    """Converts colours to float32: (color / 255 - mean) / std in each channel. Not random.
 
-    The defaults are Mask3D's for ScanNet (datasets/semseg.py); mean 0 and std 1 are Pointcept's
-    `NormalizeColor`. `scannet_prep.convert` takes colours as they are or from `Normalize`, and
-    refuses these.
+    The defaults are Mask3D's for ScanNet (datasets/semseg.py). With mean 0 and std 1 it is
+    Pointcept's `NormalizeColor`. `scannet_prep.convert` refuses these colours: it accepts uint8,
+    and the result of `Normalize`.
 
     Attributes:
-        mean: Of red, green and blue, 0..1.
-        std: Their standard deviations, 0..1.
+        mean: Means of red, green and blue, 0..1.
+        std: Standard deviations of red, green and blue, 0..1.
     """
 
     mean: Triple = (0.47793125906962, 0.4303257521323044, 0.3749598901421883)
@@ -225,6 +245,7 @@ class NormalizeColor(
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
         """Change `colors`."""
+        # (3, 1) each, to be combined with (3, N).
         factors = (1 / (255 * np.array(self.std)[:, None])).astype(np.float32)
         offsets = (np.array(self.mean) / self.std).astype(np.float32)[:, None]
         _change_colors(draft, self, lambda levels: levels * factors - offsets)
@@ -232,10 +253,10 @@ class NormalizeColor(
 
 
 class Normalize(Moving):
-    """Puts the scene's middle at x = y = 0, its lowest point at z = 0, and colours into [-1, 1].
+    """Centres the scene at x = y = 0, puts its lowest point at z = 0, and scales its colours.
 
-    Nothing is random. The middle is that of the bounding box. Colours become float32,
-    c / 127.5 - 1.
+    The centre is that of the bounding box. Colours become float32 in [-1, 1]: color / 127.5 - 1.
+    Not random.
     """
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:
@@ -248,7 +269,7 @@ class Normalize(Moving):
 
 
 def _change_colors(draft: Draft, transform: object, change: Callable[[Columns], Columns]) -> None:
-    """Change colours later, by a function of uint8 (3, N); floats are refused."""
+    """Register a function to be applied to the colours, uint8 (3, N), after the last selection."""
 
     def change_levels(colors: Columns) -> Columns:
         if colors.dtype != np.uint8:
@@ -263,13 +284,13 @@ def _change_colors(draft: Draft, transform: object, change: Callable[[Columns], 
 
 
 def _map_levels(levels: Columns, table: NDArray[np.float32]) -> Columns:
-    """Replace each level of each channel, by a table (3, 256); rounded, cut to 0..255."""
+    """Replace each level of each channel by its entry in a table (3, 256), rounded and clipped."""
     rounded = np.clip(np.rint(table), 0, 255).astype(np.uint8)
     return np.stack([new.take(old) for new, old in zip(rounded, levels, strict=True)])
 
 
 def _make_eraser(share: float, generator: Generator) -> Callable[[Columns], Columns]:
-    """Make a function that sets a random share of the columns to 0, with a generator of its own."""
+    """Return a function that sets a random share of the vertices to 0, with its own generator."""
     own_generator = np.random.default_rng(generator.integers(1 << 63))
 
     def erase(columns: Columns) -> Columns:
@@ -287,12 +308,13 @@ def _make_gray(levels: Columns) -> Columns:
     return np.tile(np.rint(gray).astype(np.uint8), (3, 1))
 
 
-def _turn_hues(levels: Columns, hue_shift: float, saturation_factor: float) -> Columns:
-    """Turn the hues of colours, uint8 (3, N), and multiply their saturations."""
+def _shift_hues(levels: Columns, hue_shift: float, saturation_factor: float) -> Columns:
+    """Shift the hues of colours, uint8 (3, N), by a number of turns, and multiply saturations."""
     red, green, blue = levels.astype(np.float32)
     value = np.maximum(np.maximum(red, green), blue)
     chroma = value - np.minimum(np.minimum(red, green), blue)
-    divisor = np.maximum(chroma, 1)  # of grey, whose hue does not matter
+    # The chroma of grey is 0. Its hue has no effect.
+    divisor = np.maximum(chroma, 1)
 
     # Hue in sixths of a turn: 0 red, 2 green, 4 blue.
     hue = np.where(
@@ -305,8 +327,8 @@ def _turn_hues(levels: Columns, hue_shift: float, saturation_factor: float) -> C
     # The saturation is chroma / value, at most 1.
     chroma = np.minimum(chroma * np.float32(saturation_factor), value)
 
-    # A channel has the full value within a sixth of a turn of its own hue, loses the chroma from a
-    # third of a turn on, and in between the level is linear in the hue.
+    # A channel has the full value within a sixth of a turn of its own hue, and value - chroma
+    # beyond a third of a turn. In between, it is linear in the hue.
     result = np.empty_like(levels)
     for channel, offset in enumerate((5, 3, 1)):
         position = np.mod(hue + np.float32(offset), np.float32(6))

@@ -12,10 +12,11 @@ from scannet_prep.base.errors import UsageError
 from scannet_prep.release.labels import LabelSet
 
 Ints: TypeAlias = NDArray[np.int64]
-Columns: TypeAlias = NDArray[Any]  # an array of the vertices by axis, (3, N)
+# An array of the vertices by axis, (3, N).
+Columns: TypeAlias = NDArray[Any]
 AnySample: TypeAlias = dict[str, Any]
 
-# These have no row for each vertex, even where the numbers are equal.
+# These arrays have no row for each vertex, even if they happen to have as many rows.
 _OTHER_KEYS = {
     "inverse",
     "axis_alignment",
@@ -29,15 +30,16 @@ _OTHER_KEYS = {
 class Draft:
     """A sample while transforms change it.
 
-    Coordinates are held by axis: NumPy works several times as fast along long rows as on three
-    numbers at a time. Selections of vertices add up, and arrays that no step has asked for are
-    copied once, by `finish`. Functions that are passed to `later` run at the same time, on the
-    vertices that are left.
+    Arrays are stored by axis, (3, N), because NumPy is several times faster along long rows than on
+    three numbers at a time. Work is postponed as long as possible: arrays that no step has asked
+    for are copied once, by `finish`, which also applies the functions passed to `later`. Both then
+    concern only the vertices that all selections have kept.
 
     Attributes:
-        sample: The sample it was made of, with added keys, and without those that were left out.
-        count: Number of vertices now, N.
-        step_name: Name of the transform that works on it, for messages.
+        sample: The original sample, with the added keys and without the removed ones. Its arrays
+            have the original vertices, V.
+        count: Current number of vertices, N.
+        step_name: Name of the current transform, for messages.
     """
 
     def __init__(self, sample: AnySample, step_name: str) -> None:
@@ -48,16 +50,18 @@ class Draft:
             )
         self.sample = dict(sample)
         self.step_name = step_name
-        self._kept: Ints | None = None  # of the vertices of the sample
-        self._columns: dict[str, Columns] = {}  # of the vertices that are left
+        # The selected vertices, as indices into the original ones, (N,); None for all.
+        self._kept: Ints | None = None
+        # The arrays that a step has asked for, restricted to the selected vertices.
+        self._columns: dict[str, Columns] = {}
         self._later: dict[str, list[Callable[[Columns], Columns]]] = {}
-        # A transform of the user's may have renamed the points.
+        # A transform of the user may have renamed the points.
         self.count = len(sample.get("points", ()))
 
     def columns(self, key: str) -> Columns:
-        """Return an array of the vertices by axis, (3, N) or (N,), contiguous.
+        """Return an array of the selected vertices by axis, contiguous, (3, N) or (N,).
 
-        It may be changed in place.
+        The array may be changed in place.
 
         Raises:
             UsageError: The sample has no such key.
@@ -74,19 +78,19 @@ class Draft:
         return self._columns[key]
 
     def move(self) -> Columns:
-        """The points as floats, (3, N), metres, to be changed in place."""
+        """Return the points as floats, (3, N), metres, to be changed in place."""
         points = self.columns("points")
         self._columns["points"] = points.astype(np.result_type(points, np.float32), copy=False)
         return self._columns["points"]
 
     def turn(self, function: Callable[[Columns], Columns]) -> None:
-        """Change points, and later normals, by a function that changes columns in place."""
+        """Apply a function to the points, in place, and to the normals after the last selection."""
         function(self.move())
         if "normals" in self.sample:
             self.later("normals", function)
 
     def later(self, key: str, function: Callable[[Columns], Columns]) -> None:
-        """Replace the columns of an array by a function of them, after the last selection.
+        """Register a function to be applied to an array's columns after the last selection.
 
         Raises:
             UsageError: The sample has no such key.
@@ -95,72 +99,84 @@ class Draft:
         self._later.setdefault(key, []).append(function)
 
     def add(self, key: str, columns: Columns) -> None:
-        """Add an array of the vertices that are left, by axis."""
-        self.sample.setdefault(key, None)  # so that keys are in the order in which they were added
+        """Add an array of the selected vertices, by axis."""
+        # Keys of the result are in the order in which they were added.
+        self.sample.setdefault(key, None)
         self._columns[key] = columns
 
     def leave_out(self, keys: Collection[str]) -> None:
-        """Leave out keys, where they are there."""
+        """Remove keys, if the sample has them."""
         for key in keys:
             for arrays in (self.sample, self._columns, self._later):
                 arrays.pop(key, None)
 
     def select(self, kept: Ints) -> None:
-        """Keep some vertices, by index.
+        """Keep the vertices at some indices, in the order of these indices.
 
-        Where `GridSample` has left an `inverse`, it points to the new places, and is -1 where the representative is
-        gone.
+        The `inverse` of an earlier `GridSample` is renumbered; it becomes -1 for vertices whose
+        representative is removed.
+
+        Raises:
+            UsageError: The sample has edges.
         """
         if "edge_index" in self.sample:
             raise UsageError(
-                f"{self.step_name}: the sample has an edge_index, whose numbers would no longer hold",
+                f"{self.step_name}: the sample has an edge_index, "
+                "whose numbers would no longer hold",
                 "Compose(GridSample(0.02), add_edges): edges are added after the last selection",
             )
         if "inverse" in self.sample:
-            places = np.full(self.count + 1, -1, np.int64)  # the last for -1
-            places[kept] = np.arange(len(kept))
-            self.sample["inverse"] = places[self.sample["inverse"]]
-        self._columns = {
-            key: array.take(kept, axis=-1, mode="clip") for key, array in self._columns.items()
-        }
+            # The new index of each vertex, -1 if removed. The index -1 refers to the last entry.
+            new_indices = np.full(self.count + 1, -1, np.int64)
+            new_indices[kept] = np.arange(len(kept))
+            self.sample["inverse"] = new_indices[self.sample["inverse"]]
+
+        for key, array in self._columns.items():
+            self._columns[key] = array.take(kept, axis=-1, mode="clip")
         self._kept = kept if self._kept is None else self._kept.take(kept, mode="clip")
         self.count = len(kept)
 
     def find_annotated(self) -> NDArray[np.bool_] | None:
-        """Return which vertices are annotated, bool (N,); None if the annotation is not limited.
+        """Return whether each vertex is annotated, bool (N,); None without limited annotations.
 
         Raises:
-            UsageError: `annotated` is not such an array.
+            UsageError: `annotated` has another type or shape.
         """
         if "annotated" not in self.sample:
             return None
         annotated = self.columns("annotated")
         if annotated.dtype != np.bool_ or annotated.shape != (self.count,):
             raise UsageError(
-                f"{self.step_name}: 'annotated' is {annotated.dtype} {annotated.shape}, expected bool ({self.count},)",
+                f"{self.step_name}: 'annotated' is {annotated.dtype} {annotated.shape}, "
+                f"expected bool ({self.count},)",
                 'sample["annotated"] = sample["annotated"][kept]',
             )
         return annotated
 
     def check_label_set(self, expected: LabelSet) -> None:
-        """Check that `labels` are of a label set. A sample without `label_set` passes.
+        """Check that `labels` belong to a label set. A sample without `label_set` passes.
 
         Raises:
-            UsageError: They are of the other label set.
+            UsageError: The labels belong to the other label set.
         """
         name = self.sample.get("label_set", expected.name)
         if name == expected.name:
             return
         raise UsageError(
-            f"{self.step_name}: the classes are of {expected.name}, but the labels of the sample are of {name}",
-            f"ScanNet(..., labels={expected.name.upper()}), or {self.step_name}(...) with classes of {name}",
+            f"{self.step_name}: the classes are of {expected.name}, "
+            f"but the labels of the sample are of {name}",
+            f"ScanNet(..., labels={expected.name.upper()}), "
+            f"or {self.step_name}(...) with classes of {name}",
         )
 
     def finish(self) -> dict[str, Any]:
-        """Make the sample. Arrays that no step has changed are those from before."""
+        """Return the new sample, which shares unchanged arrays with the original."""
         for key in list(self._later):
             self.columns(key)
-        result = self.sample | {key: as_rows(array) for key, array in self._columns.items()}
+
+        result = dict(self.sample)
+        for key, array in self._columns.items():
+            result[key] = as_rows(array)
         if self._kept is not None:
             for key in set(vertex_keys(self.sample)) - self._columns.keys():
                 result[key] = self.sample[key].take(self._kept, axis=0, mode="clip")
@@ -168,14 +184,15 @@ class Draft:
 
     def _check_key(self, key: str) -> None:
         if key not in self.sample and key not in self._columns:
+            keys = ", ".join(map(str, self.sample))
             raise UsageError(
-                f"{self.step_name}: the sample has no {key!r}, only {', '.join(map(str, self.sample))}",
+                f"{self.step_name}: the sample has no {key!r}, only {keys}",
                 f"ScanNet(..., keys=[..., {key!r}])",
             )
 
 
 def as_rows(columns: Columns) -> NDArray[Any]:
-    """(N, 3) of (3, N), contiguous; NumPy would copy three numbers at a time."""
+    """Transpose (3, N) to a contiguous (N, 3), faster than NumPy, which copies row by row."""
     if columns.ndim == 1:
         return columns
     rows = np.empty(columns.shape[::-1], columns.dtype)
@@ -185,13 +202,12 @@ def as_rows(columns: Columns) -> NDArray[Any]:
 
 
 def vertex_keys(sample: AnySample) -> list[str]:
-    """Names of the arrays that have a row for each vertex."""
+    """List the keys of the arrays that have a row for each vertex."""
     count = len(sample["points"])
-    return [
-        key
-        for key, value in sample.items()
-        if isinstance(value, np.ndarray)
-        and value.ndim
-        and len(value) == count
-        and key not in _OTHER_KEYS
-    ]
+
+    def is_of_vertices(key: str, value: object) -> bool:
+        if key in _OTHER_KEYS or not isinstance(value, np.ndarray):
+            return False
+        return value.ndim > 0 and len(value) == count
+
+    return [key for key, value in sample.items() if is_of_vertices(key, value)]

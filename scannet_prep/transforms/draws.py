@@ -1,4 +1,4 @@
-"""Random numbers for each vertex: drawn from tables, which is faster than drawing them one by one."""
+"""Random numbers for each vertex, drawn from tables because that is faster than computing them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from numpy.typing import NDArray
 
 @cache
 def normal_quantiles() -> NDArray[np.float32]:
-    """65,536 numbers that are distributed normally, float32, ascending; the mean is 0, the standard deviation 1.
+    """Return 65,536 quantiles of the standard normal distribution, float32, ascending.
 
-    To draw from them takes a fifth of the time of drawing normal numbers; none is beyond 4.33.
+    Drawing from them takes a fifth of the time that normal random numbers take. The largest is
+    4.33.
     """
+    # Integrate the density from -6 to 6, and invert the integral by interpolation.
     numbers = np.linspace(-6, 6, 1 << 17)
     density = np.exp(-numbers * numbers / 2)
     shares = np.cumsum(density) - density / 2
-    quantiles = np.interp((np.arange(1 << 16) + 0.5) / (1 << 16), shares / density.sum(), numbers)
+    probabilities = (np.arange(1 << 16) + 0.5) / (1 << 16)
+    quantiles = np.interp(probabilities, shares / density.sum(), numbers)
+
+    # Scaled, so that the standard deviation is exactly 1.
     return np.asarray(quantiles / quantiles.std(), np.float32)
 
 
 def draw(values: NDArray[Any], generator: Generator, count: int) -> NDArray[Any]:
-    """Draw `count` of 65,536 values, each as likely every time."""
+    """Draw `count` numbers from 65,536 values, uniformly and with replacement."""
     indices = draw_bits(generator, count)
-    # Much faster with `out` than without.
+    # `take` is much faster with `out` than without.
     return values.take(indices, mode="clip", out=np.empty(count, values.dtype))
 
 
 def draw_bits(generator: Generator, count: int) -> NDArray[np.uint16]:
-    """Draw `count` numbers of 16 bits."""
+    """Draw `count` uniform numbers of 16 bits, four from each number of 64 bits."""
     word_count = -(-count // 4)
     return generator.integers(0, 1 << 64, word_count, np.uint64).view(np.uint16)[:count]
 
 
 def choose(generator: Generator, count: int, share: float) -> NDArray[np.int64]:
-    """Choose a share of `count` indices at random, rounded down, in any order."""
+    """Choose int(count * share) of the indices below `count`, in random order."""
     return generator.permutation(count)[: int(count * share)]

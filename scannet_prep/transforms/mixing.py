@@ -1,4 +1,4 @@
-"""Mix3D: two scenes in one, as a step of the collation."""
+"""Mix3D: joins scenes in pairs while a batch is collated."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ class Mix3D(
     step=arguments.optional(arguments.step()),
     seed=arguments.whole_number(0),
 ):
-    """Mixes the scenes of a batch in pairs with a probability, and collates.
+    """Mixes the scenes of a batch in pairs, with a probability, and collates the batch.
 
-    `collate_fn=Mix3D(collate_torch)`. Of an odd number, the last stays alone. The `mix_prob` of
-    Pointcept (`point_collate_fn`, pointcept/datasets/utils.py), 0.8 in most of its configurations
-    for ScanNet; Nekrasov et al., Mix3D, 3DV 2021. All scenes should have their middle at the origin
-    (`CenterShift`, `Normalize`).
+    Pass it to a loader: `collate_fn=Mix3D(collate_torch)`. If the number of scenes is odd, the last
+    one stays alone. All scenes should have their middle at the origin (`CenterShift`, `Normalize`).
 
-    A collate function gets no generator. Random numbers come from (seed, first points of the batch)
-    alone, which do not depend on workers, and differ from epoch to epoch.
+    Mix3D is from Nekrasov et al., 3DV 2021. Pointcept mixes in `point_collate_fn`
+    (pointcept/datasets/utils.py), with `mix_prob` 0.8 in most of its configurations for ScanNet.
+
+    A collate function receives no generator, so the random numbers depend on the seed and the first
+    points of the batch only. They are the same for any number of workers, and differ between
+    epochs.
 
     Attributes:
-        collate: `collate`, `collate_torch`, or another.
+        collate: `collate`, `collate_torch`, or another function of a list of samples.
         mix_prob: Probability that a batch is mixed, 0..1.
-        step: A transform for each scene before it is collated, mixed or not. Put `GridSample` here:
-            points of two scenes may share a voxel, which Pointcept leaves so.
-        seed: Of the random numbers.
+        step: A transform that is applied to each scene before collation, mixed or not. Put
+            `GridSample` here, because points of two mixed scenes may share a voxel. Pointcept
+            leaves such points in the batch.
+        seed: Seed of the random numbers.
     """
 
     collate: Callable[[Sequence[AnySample]], Any]
@@ -48,12 +51,13 @@ class Mix3D(
     seed: int = 0
 
     def __call__(self, samples: Sequence[AnySample]) -> Any:  # noqa: ANN401 - what collate returns
-        """Mix, and collate."""
+        """Mix the samples, apply the step, and collate."""
         checksum = 0
         for sample in samples:
             first_points = np.ascontiguousarray(sample["points"][:64])
             checksum = zlib.crc32(first_points.tobytes(), checksum)
         generator = np.random.default_rng([self.seed, checksum])
+
         if generator.random() < self.mix_prob:
             samples = [mix(samples[start : start + 2]) for start in range(0, len(samples), 2)]
         if self.step is not None:
@@ -65,35 +69,44 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
     """Join scenes into one.
 
     Args:
-        samples: At least one, with the same keys.
+        samples: One or more samples with the same keys.
 
     Returns:
-        The arrays of the vertices, one scene after the other. Ids of instances and segments stay
-        apart: those of a scene follow those of the scene before, and -1 stays -1. `scene_id` is that
-        of all, joined by `+`; `label_set` stays. `transform_log` has one entry, with the scene ids
-        and the logs of all. Everything else (`grid`, `inverse`, `faces`, `axis_alignment`, boxes of
-        instances) does not hold for both, and is left out.
+        A sample with
+
+        - the arrays of the vertices, scene after scene. Ids of instances and segments are
+          renumbered, so that no two scenes share an id; -1 stays -1;
+        - `scene_id`: all scene ids, joined by `+`;
+        - `label_set`, as in the samples;
+        - `transform_log`: a single entry with all scene ids and logs.
+
+        Other keys (`grid`, `inverse`, `faces`, `axis_alignment`, boxes of instances) are removed,
+        because they would not hold for all scenes.
 
     Raises:
-        UsageError: There are no scenes; their labels are of two label sets; or their arrays are not
-            the same, by name, type and shape of a row.
+        UsageError: There are no scenes, their labels belong to different label sets, or their
+            arrays differ in name, type or shape of a row.
     """
     if not samples:
         raise UsageError("mix: there are no scenes, expected at least one", "mix([first, second])")
     _check_label_sets(samples)
+
     result: dict[str, Any] = {}
     for key in vertex_keys(samples[0]):
         if key == "grid":
             continue
         arrays = [np.asarray(sample.get(key)) for sample in samples]
-        if len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
+        row_types = {(array.dtype, array.shape[1:]) for array in arrays}
+        if len(row_types) > 1:
             raise UsageError(
                 f"scenes cannot be mixed: {key!r} differs in type or shape, or is missing in one",
-                'ScanNet(..., keys=["points", "colors", "labels"]) for both, with the same transform',
+                'ScanNet(..., keys=["points", "colors", "labels"]) for all scenes, '
+                "with the same transform",
             )
         if key in _IDS:
-            arrays = _number_apart(arrays)
+            arrays = _make_ids_distinct(arrays)
         result[key] = np.concatenate(arrays)
+
     if "label_set" in samples[0]:
         result["label_set"] = samples[0]["label_set"]
     if "scene_id" in samples[0]:
@@ -106,8 +119,8 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
     return result
 
 
-def _number_apart(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Let the ids of each array follow those of the array before; -1 stays -1."""
+def _make_ids_distinct(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Shift the ids of each array above those of the array before; -1 stays -1."""
     result = []
     start = 0
     for array in arrays:
@@ -118,7 +131,7 @@ def _number_apart(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def _check_label_sets(samples: Sequence[AnySample]) -> None:
-    """Check that the labels of all samples are of the same label set, as far as it is recorded."""
+    """Check that the samples that name a label set all name the same one."""
     names = {sample["label_set"] for sample in samples if "label_set" in sample}
     if len(names) > 1:
         raise UsageError(

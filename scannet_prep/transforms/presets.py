@@ -1,4 +1,4 @@
-"""The training pipelines of other programs, with their parameters, and Pointcept's test-time augmentation."""
+"""Training pipelines of other programs, and the test-time augmentation of Pointcept."""
 
 from __future__ import annotations
 
@@ -6,42 +6,47 @@ from scannet_prep.transforms import arguments, colors, motion, selection
 from scannet_prep.transforms.steps import Compose, Sometimes, Step
 
 _ORIGIN = (0.0, 0.0, 0.0)
-# In metres; (0.05, 0.1) to (0.4, 0.8) in units of 10.24 m (OctFormer, datasets/scannet.py).
+# Metres. In OctFormer's unit of 10.24 m, these are (0.05, 0.1) to (0.4, 0.8) (datasets/scannet.py).
 _OCTFORMER_PAIRS = ((0.512, 1.024), (1.024, 2.048), (2.048, 4.096), (4.096, 8.192))
 
 
 def pointcept(
     *, grid_size: float = 0.02, point_max: int = 102_400, shuffle: bool = False
 ) -> Compose:
-    """Make the training pipeline of Pointcept for semantic segmentation of ScanNet and ScanNet200.
+    """Return Pointcept's training pipeline for semantic segmentation of ScanNet and ScanNet200.
 
-    As configs/scannet/semseg-pt-v3m1-0-base.py (PTv3) has it. For SpUNet
-    (semseg-spunet-v1m1-0-base.py), pass `point_max=100_000, shuffle=True`. Both mix with probability
-    0.8 (`Mix3D(collate_torch)`). Next is `convert.to_pointcept`, which makes the features.
+    The parameters are those of PTv3 (configs/scannet/semseg-pt-v3m1-0-base.py). For SpUNet
+    (semseg-spunet-v1m1-0-base.py), pass `point_max=100_000, shuffle=True`. Both mix scenes with
+    probability 0.8 (`Mix3D(collate_torch)`). Apply `convert.to_pointcept` to the batch; it makes
+    the features.
 
     Differences from Pointcept at commit d74c646:
 
-    - Colours are rounded to uint8 after each step; there they are float32.
-    - The last `CenterShift` is left out, because it would move the points off the cells in `grid`.
-      What these two networks compute depends on the cells only.
-    - The vertex of a cell is drawn with equal chances. There, a random number below the size of the
-      fullest cell is taken modulo the size of the cell, which prefers some vertices.
-    - Vertices stay in the order of the mesh, unless shuffled. There, they come in random order from
-      `RandomDropout`, by hash from `GridSample`, and by distance from `SphereCrop`.
-    - The number of dropped vertices is rounded; there, the number of kept ones is rounded down.
-    - Normal noise is cut at 4.3 times its standard deviation.
+    - Colours are rounded to uint8 after each step. Pointcept keeps float32.
+    - The last `CenterShift` is omitted, because it would move the points off the cells in `grid`.
+      The results of these two networks depend on the cells only.
+    - The vertex of a cell is drawn uniformly. Pointcept takes a random number below the size of the
+      fullest cell, modulo the size of the cell, which prefers some vertices.
+    - Vertices keep the order of the mesh, unless shuffled. In Pointcept, `RandomDropout` leaves
+      them in random order, `GridSample` ordered by hash, and `SphereCrop` ordered by distance.
+    - The number of dropped vertices is rounded. Pointcept rounds the number of kept ones down.
+    - Normal noise is clipped at 4.3 standard deviations.
 
-    With limited annotations (`points=`), as with `la_file` there, annotated vertices are kept by
-    `Drop` and `GridSample`, and only lost outside of the crop. Differences:
+    With limited annotations (`points=` here, `la_file` in Pointcept), `Drop` and `GridSample` keep
+    the annotated vertices; only those outside of the crop are removed. Differences:
 
-    - In a cell with annotated vertices, only these stay. There, the vertex that was drawn for the
-      cell stays beside them.
-    - `instances` of all other vertices are -1, as `labels` are; there, instances stay.
+    - A cell with annotated vertices keeps only these. Pointcept also keeps the vertex that was
+      drawn for the cell.
+    - `instances` of the other vertices are -1, like their `labels`. Pointcept keeps their
+      instances.
 
     Args:
         grid_size: Edge of a voxel, metres.
-        point_max: Points that a scene may have.
-        shuffle: Whether the points get another order.
+        point_max: Largest number of points of a scene.
+        shuffle: Whether to shuffle the points.
+
+    Raises:
+        UsageError: An argument is not accepted.
     """
     is_shuffled = arguments.check("pointcept", "shuffle", shuffle, arguments.flag(), hint=pointcept)
     return Compose(
@@ -64,22 +69,26 @@ def pointcept(
 
 
 def octformer(*, max_npt: int = 120_000, crop_ratio: float = 0.8) -> Compose:
-    """Make the training pipeline of OctFormer for ScanNet and ScanNet200.
+    """Return OctFormer's training pipeline for ScanNet and ScanNet200.
 
-    As configs/seg_scannet.yaml and seg_scannet200.yaml, datasets/scannet.py and `Transform` of ocnn
-    have it, in metres: lengths that are given there in units of 10.24 m are multiplied. Next is
-    `convert.to_ocnn` with its scale of 10.24, and an octree of depth 11.
+    The steps and parameters are those of configs/seg_scannet.yaml, configs/seg_scannet200.yaml,
+    datasets/scannet.py and ocnn's `Transform`. Lengths are in metres here; OctFormer's unit is
+    10.24 m. Apply `convert.to_ocnn`, with its scale of 10.24, to the batch, and build an octree of
+    depth 11.
 
-    Differences:
+    Differences from OctFormer:
 
-    - Angles are not whole degrees.
+    - Angles are not rounded to whole degrees.
     - Colours are rounded to uint8 after each step.
-    - The lowest point, and not the middle of the height, is at z = 0 before the scene is turned,
-      which is no difference after the last step.
+    - While the scene is rotated, its lowest point is at z = 0. In OctFormer, the middle of its
+      height is. The last step removes this difference.
 
     Args:
-        max_npt: Points that a scene may have.
-        crop_ratio: Share of the points that stays at most.
+        max_npt: Largest number of points of a scene.
+        crop_ratio: Largest share of the points that a crop keeps.
+
+    Raises:
+        UsageError: An argument is not accepted.
     """
     return Compose(
         motion.CenterShift(),
@@ -100,26 +109,29 @@ def octformer(*, max_npt: int = 120_000, crop_ratio: float = 0.8) -> Compose:
 
 
 def mask3d(*, voxel_size: float = 0.02) -> Compose:
-    """Make the training pipeline of Mask3D for ScanNet and ScanNet200, as far as it is of one scene.
+    """Return Mask3D's training pipeline for ScanNet and ScanNet200, without its mixing of scenes.
 
-    As datasets/semseg.py, conf/augmentation/volumentations_aug.yaml and albumentations_aug.yaml, and
-    conf/data have it. Colours come normalized (`NormalizeColor`), for `InstanceTargets(label_set)`
-    next.
+    The steps and parameters are those of datasets/semseg.py, conf/data, and
+    conf/augmentation/volumentations_aug.yaml and albumentations_aug.yaml. Colours are normalized by
+    `NormalizeColor`. Add `InstanceTargets(label_set)` as the next step.
 
-    Differences:
+    Differences from Mask3D:
 
     - Normals are reflected and scaled with the points.
-    - A reflection is about the origin, and not about the middle.
+    - Reflections are about the origin, not about the middle.
     - Rotations are about the origin.
     - Colours are rounded after `RandomBrightnessContrast` and after `ColorJitter`. albumentations
-      1.2.1, which Mask3D requires, rounds them down in both steps
-      (albumentations/augmentations/functional.py): there, colours are darker by half a level of 255
-      after each step, on average.
-    - Colours are normalized with the mean and deviation in its code. Its configuration reads them
-      from a file that its preprocessing makes.
+      1.2.1, which Mask3D requires, rounds down in both steps
+      (albumentations/augmentations/functional.py). On average, that makes colours darker by half a
+      level of 255 in each step.
+    - Colours are normalized with the mean and deviation in Mask3D's code. Its configuration reads
+      them from a file that its preprocessing writes.
 
     Args:
         voxel_size: Edge of a voxel, metres.
+
+    Raises:
+        UsageError: The argument is not accepted.
     """
     return Compose(
         motion.RandomShift(),
@@ -137,15 +149,15 @@ def mask3d(*, voxel_size: float = 0.02) -> Compose:
 
 
 def views_for_testing() -> tuple[Step, ...]:
-    """Make the 13 views of Pointcept's test-time augmentation, none of them random.
+    """Return the 13 views of Pointcept's test-time augmentation, none of them random.
 
-    Four right angles about z at scales 1, 0.95 and 1.05, then both reflections (`aug_transform` of
-    configs/scannet/semseg-pt-v3m1-0-base.py). Center the scene before (`CenterShift`), and divide each view into
-    `fragments`.
+    The views are the four right angles about z at scales 1, 0.95 and 1.05, and both reflections
+    together (`aug_transform` of configs/scannet/semseg-pt-v3m1-0-base.py). Centre the scene before
+    (`CenterShift`), and divide each view into `fragments`.
     """
-    turned = (
-        Compose(motion.RandomRotate((angle, angle), "z", _ORIGIN), motion.Scale(scale, scale))
-        for scale in (1.0, 0.95, 1.05)
-        for angle in (0.0, 0.5, 1.0, 1.5)
-    )
-    return (*turned, motion.Flip(1.0))
+    views: list[Step] = []
+    for scale in (1.0, 0.95, 1.05):
+        for angle in (0.0, 0.5, 1.0, 1.5):
+            rotation = motion.RandomRotate((angle, angle), "z", _ORIGIN)
+            views.append(Compose(rotation, motion.Scale(scale, scale)))
+    return (*views, motion.Flip(1.0))

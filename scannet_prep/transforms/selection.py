@@ -1,4 +1,4 @@
-"""Transforms that choose among the points: crops, drops, another order, one for each voxel."""
+"""Transforms that select or reorder vertices: crops, random drops, shuffling and voxels."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ class CropPoints(
 ):
     """Keeps the vertices nearest to a random vertex, if the scene has more than `max_points`.
 
-    Vertices stay in their order; among equally far ones the first count as nearer. Pointcept's
-    `SphereCrop` (pointcept/datasets/transform.py) and `rand_crop` of OctFormer
+    Vertices keep their order. Of vertices at the same distance, the first ones are kept. A crop
+    removes everything outside, even the annotated vertices of limited annotations.
+
+    It is Pointcept's `SphereCrop` (pointcept/datasets/transform.py) and OctFormer's `rand_crop`
     (datasets/scannet.py).
 
-    A crop removes everything outside, also annotated vertices of limited annotations. Inside, all
-    of them stay.
-
     Attributes:
-        max_points: Vertices to keep.
-        sample_rate: Share of the vertices to keep at most, above 0..1.
-        classes: Train ids from which the random vertex is chosen, for example `SCANNET200.tail`: one
-            of those that occur in the scene, each as likely, then one of its vertices. Any vertex if
-            none occurs, and by default.
-        label_set: The label set of `classes`, or its name. A sample with labels of the other one is
-            refused. It may be left out if one of the ids is none of ScanNet20: then it is
-            ScanNet200. A dict without `label_set` is accepted.
+        max_points: Largest number of vertices to keep.
+        sample_rate: Largest share of the vertices to keep, above 0 and at most 1.
+        classes: Train ids of classes in which to crop, for example `SCANNET200.tail`. First one of
+            the classes that occur in the scene is drawn uniformly, then one of its vertices. By
+            default, and if none of the classes occurs, any vertex is drawn.
+        label_set: Label set of `classes`, or its name. It is optional if one of the train ids is
+            too large for ScanNet20, which leaves ScanNet200. A sample with labels of the other
+            label set is refused. A dict without `label_set` is accepted.
     """
 
     max_points: int
@@ -53,7 +52,7 @@ class CropPoints(
     label_set: LabelSet | None = None
 
     def __post_init__(self) -> None:
-        """Check the arguments, also against each other."""
+        """Check each argument, and that the classes belong to the label set."""
         super().__post_init__()
         if not self.classes:
             return
@@ -69,11 +68,12 @@ class CropPoints(
             raise UsageError(
                 f"{name}: classes is {self.classes}, which are train ids of both label sets, "
                 "for different classes: expected label_set",
-                f"{name}({self.max_points}, classes={self.classes}, label_set=SCANNET20), or SCANNET200",
+                f"{name}({self.max_points}, classes={self.classes}, label_set=SCANNET20), "
+                "or SCANNET200",
             )
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:
-        """Crop."""
+        """Crop the sample."""
         label_set = self._find_label_set()
         if label_set is not None:
             draft.check_label_set(label_set)
@@ -82,27 +82,32 @@ class CropPoints(
             return {"kept": draft.count}
         center = self._choose_center(draft, generator)
 
-        # Squared distance of each vertex to the centre (N,). Small integers would overflow.
+        # Squared distance of each vertex to the centre, (N,), in floats because small integers
+        # would overflow. Not a product of matrices, whose rounding may depend on the number of
+        # threads.
         points = draft.columns("points")
         columns = points.astype(np.result_type(points, np.float32), copy=False)
         x, y, z = columns - columns[:, [center]]
-        # Spelt out: what libraries add up depends on the number of threads.
         distances = x * x + y * y + z * z
 
-        farthest = np.partition(distances, count - 1)[count - 1]
-        if not np.isfinite(farthest):  # no vertex would be nearer, and the scene empty
+        # The `count`-th smallest distance. If it were not finite, no vertex would be nearer.
+        edge = np.partition(distances, count - 1)[count - 1]
+        if not np.isfinite(edge):
             raise UsageError(
                 "CropPoints: there are points that are not finite",
                 'sample["points"][~numpy.isfinite(sample["points"]).all(axis=1)] shows them',
             )
-        is_kept = distances < farthest
-        at_the_edge = np.flatnonzero(distances == farthest)
-        is_kept[at_the_edge[: count - np.count_nonzero(is_kept)]] = True
+
+        # Keep the nearer vertices, and as many of those at the edge as are missing.
+        is_kept = distances < edge
+        missing_count = count - np.count_nonzero(is_kept)
+        at_edge = np.flatnonzero(distances == edge)
+        is_kept[at_edge[:missing_count]] = True
         draft.select(np.flatnonzero(is_kept))
         return {"kept": count, "center": columns[:, center]}
 
     def _choose_center(self, draft: Draft, generator: Generator) -> int:
-        """Choose the index of a vertex, of one of the classes if these are given and occur."""
+        """Choose the index of a vertex, in one of the classes if any of them occurs."""
         index = int(generator.integers(draft.count))
         if not self.classes:
             return index
@@ -110,29 +115,32 @@ class CropPoints(
         present = np.unique(labels[np.isin(labels, self.classes)])
         if not len(present):
             return index
-        return int(generator.choice(np.flatnonzero(labels == generator.choice(present))))
+        chosen_class = generator.choice(present)
+        return int(generator.choice(np.flatnonzero(labels == chosen_class)))
 
     def _find_label_set(self) -> LabelSet | None:
-        """Find the label set of the classes; None if there are no classes."""
+        """Return the label set of the classes, or None if there are no classes."""
         if self.label_set is not None:
             return self.label_set
         return SCANNET200 if self.classes else None
 
 
 class CropBox(Selecting, limit=number(SMALLEST)):
-    """Keeps the vertices of which all coordinates lie between -limit and limit.
+    """Keeps the vertices whose coordinates all lie between -limit and limit.
 
-    `Points.clip` of ocnn (ocnn/octree/points.py), which OctFormer needs because its octree ends
-    there. A crop removes everything outside, also annotated vertices of limited annotations.
+    A crop removes everything outside, even the annotated vertices of limited annotations.
+
+    It is ocnn's `Points.clip` (ocnn/octree/points.py), which OctFormer needs because its octree
+    ends at the limit.
 
     Attributes:
-        limit: Metres.
+        limit: Half the edge of the box, metres.
     """
 
     limit: float
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
-        """Crop."""
+        """Crop the sample."""
         farthest = np.abs(draft.columns("points")).max(axis=0)
         draft.select(np.flatnonzero(farthest < self.limit))
         return {"kept": draft.count}
@@ -141,30 +149,31 @@ class CropBox(Selecting, limit=number(SMALLEST)):
 class ShufflePoint(Selecting):
     """Puts the vertices into a random order.
 
-    Pointcept's `ShufflePoint` (pointcept/datasets/transform.py).
+    It is Pointcept's `ShufflePoint` (pointcept/datasets/transform.py).
     """
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:
-        """Shuffle."""
+        """Shuffle the vertices."""
         draft.select(generator.permutation(draft.count))
         return {}
 
 
 class Drop(Selecting, share=number(0, 1)):
-    """Drops a share of the vertices, chosen at random; at least one stays.
+    """Drops a random share of the vertices, but never all of them.
 
-    Vertices stay in their order. Of limited annotations, the annotated vertices stay beside the
-    share that is kept, as in Pointcept's `RandomDropout` (pointcept/datasets/transform.py).
+    Vertices keep their order. With limited annotations, all annotated vertices are kept in addition
+    to the remaining share, as in Pointcept's `RandomDropout` (pointcept/datasets/transform.py).
 
     Attributes:
-        share: 0..1; the number of dropped vertices is rounded.
+        share: Share of the vertices to drop, 0..1. Their number is rounded.
     """
 
     share: float = 0.2
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:
-        """Drop."""
-        kept_count = max(min(draft.count, 1), draft.count - round(self.share * draft.count))
+        """Drop vertices."""
+        lowest_count = min(draft.count, 1)
+        kept_count = max(lowest_count, draft.count - round(self.share * draft.count))
         kept = generator.permutation(draft.count)[:kept_count]
         annotated = draft.find_annotated()
         if annotated is None:
@@ -176,31 +185,30 @@ class Drop(Selecting, share=number(0, 1)):
 
 
 class GridSample(Selecting, size=_CELL_SIZE, has_inverse=flag()):
-    """Keeps one vertex, chosen at random, of all that lie in the same cell of a grid (voxel).
+    """Keeps one random vertex of each voxel (cell of a grid).
 
-    Nothing is averaged, so labels and ids stay exact. A vertex lies in the cell
+    Nothing is averaged, so labels and ids are exact. A vertex lies in the cell
     floor(point / size), computed in double precision; the grid begins at the origin of the frame.
-    Vertices stay in their order. It adds
+    Vertices keep their order. The transform adds
 
     - `grid`: int32 (N, 3), the cell of each kept vertex, counted from the smallest in each
       direction;
-    - `inverse`: int64 (V,), for each vertex from before, where its representative now is:
-      `prediction[inverse]` has a prediction for every vertex of the scene.
+    - `inverse`: int64 (V,), the new index of the representative of each original vertex, so that
+      `prediction[inverse]` is a prediction for all vertices of the scene.
 
-    Of limited annotations, all annotated vertices stay: they are kept in place of the vertex that
-    would have been chosen for their cell. A cell occurs several times in `grid` only if several
-    annotated vertices lie in it.
+    With limited annotations, all annotated vertices are kept, in place of the random vertex of
+    their cell. A cell occurs several times in `grid` only if it has several annotated vertices.
 
     Attributes:
         size: Edge of a cell, metres.
-        has_inverse: False to leave `inverse` out, which training does not need.
+        has_inverse: Whether to add `inverse`, which training does not need.
     """
 
     size: float
     has_inverse: bool = True
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:
-        """Sample."""
+        """Sample the vertices."""
         if "inverse" in draft.sample:
             raise UsageError(
                 "GridSample: the sample has an inverse map already",
@@ -211,13 +219,14 @@ class GridSample(Selecting, size=_CELL_SIZE, has_inverse=flag()):
 
         annotated = draft.find_annotated()
         is_chosen = np.zeros(draft.count, np.bool_)
-        # Not kept in a variable: `select` copies rows into the memory that it leaves, and takes a
-        # fifth longer in new memory.
+        # The representatives are computed again below, not stored: `select` reuses their memory,
+        # and takes a fifth longer if it has to allocate.
         is_chosen[_represent_cells(order, starts, annotated)] = True
         if annotated is not None:
             is_chosen |= annotated
         draft.add("grid", cells)
         draft.select(np.flatnonzero(is_chosen))
+
         if self.has_inverse:
             new_indices = np.cumsum(is_chosen) - 1
             counts = np.diff(starts, append=len(order))
@@ -231,20 +240,20 @@ class GridSample(Selecting, size=_CELL_SIZE, has_inverse=flag()):
 
 
 def fragments(sample: AnySample, size: float) -> list[AnySample]:
-    """Divide a scene into fragments for inference.
+    """Divide a scene into fragments for inference, each with one vertex of every cell.
 
-    Together they have every vertex, and each has at most one vertex of a cell. Pointcept's
-    `GridSample(mode="test")` (pointcept/datasets/transform.py). Nothing is random. There are as many
-    fragments as vertices in the fullest cell; each has a vertex of every cell, so those of less full
-    cells come several times.
+    There are as many fragments as vertices in the fullest cell, so that together they contain every
+    vertex. Vertices of less full cells are repeated. Not random.
+
+    It is Pointcept's `GridSample(mode="test")` (pointcept/datasets/transform.py).
 
     Args:
-        sample: As from the dataset, or after transforms that move points.
+        sample: A sample of the dataset, also after transforms that move points.
         size: Edge of a cell, metres.
 
     Returns:
-        Samples with `grid`, as from `GridSample`, and `index`: int64 (N,), where their vertices are
-        in the scene. `merge_fragments` brings their predictions together.
+        Samples with `grid`, as from `GridSample`, and with `index`, int64 (N,), the indices of
+        their vertices in the scene, for `merge_fragments`.
 
     Raises:
         UsageError: There are no points, or `size` is not a length.
@@ -253,7 +262,9 @@ def fragments(sample: AnySample, size: float) -> list[AnySample]:
     columns = Draft(sample, "fragments").columns("points")
     cells, numbers, bits = _number_cells("fragments", columns, size)
     order, starts = _sort_cells(numbers, bits, None)
+    # Number of vertices of each cell, (cells,).
     counts = np.diff(starts, append=len(order))
+
     parts = []
     for part in range(counts.max()):
         index = np.sort(order[starts + part % counts])
@@ -267,27 +278,29 @@ def fragments(sample: AnySample, size: float) -> list[AnySample]:
 
 
 def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.float32]:
-    """Merge predictions for fragments of a scene: the mean for each vertex.
+    """Compute the mean prediction of each vertex over all fragments of a scene.
 
-    Fragments of several augmentations of the scene may come together. Pointcept adds the softmax of
-    all predictions up (pointcept/engines/test.py), which gives the same classes.
+    Fragments of several augmentations of the scene may be merged at once. Pointcept adds up the
+    softmax of all predictions (pointcept/engines/test.py), which gives the same classes.
 
     Args:
-        parts: For each fragment its `index`, integers (N,), without repetition, and its predictions,
-            for example probabilities, floats (N, C). Arrays, or tensors in the memory of the CPU.
-        count: Vertices of the scene.
+        parts: For each fragment its `index`, integers (N,), without repetition, and its
+            predictions, for example probabilities, floats (N, C). Arrays, or tensors on the CPU.
+        count: Number of vertices of the scene.
 
     Returns:
         float32 (count, C).
 
     Raises:
-        UsageError: Shapes do not fit, an index comes twice in a fragment, or a vertex is in none.
+        UsageError: Shapes do not fit, an index is repeated in a fragment or too large, or a vertex
+            is in no fragment.
     """
     total = np.zeros((count, 0), np.float32)
     times = np.zeros(count, np.int64)
     for index, predictions in parts:
         index = np.asarray(index)
         predictions = np.asarray(predictions)
+        # The first fragment determines the number of columns.
         if not total.shape[1]:
             total = np.zeros((count, *predictions.shape[1:]), np.float32)
         expected = (len(index), *total.shape[1:])
@@ -296,14 +309,15 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
                 f"predictions are {predictions.shape}, expected {expected}: a row for each vertex",
                 'merge_fragments([(fragment["index"], scores), ...], count)',
             )
-        once = np.bincount(index, minlength=count)
-        if len(once) > count or once.max(initial=0) > 1:
+        occurrences = np.bincount(index, minlength=count)
+        if len(occurrences) > count or occurrences.max(initial=0) > 1:
             raise UsageError(
-                f"an index of a fragment is above {count - 1} or comes twice",
+                f"an index of a fragment is above {count - 1} or repeated",
                 'merge_fragments([(fragment["index"], scores), ...], count)',
             )
         total[index] += predictions
-        times += once
+        times += occurrences
+
     missing = np.count_nonzero(times == 0)
     if missing:
         raise UsageError(
@@ -315,7 +329,13 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
 
 
 def _represent_cells(order: Ints, starts: Ints, annotated: NDArray[np.bool_] | None) -> Ints:
-    """Choose a vertex of each cell, int64 (cells,): the first one, or the last annotated one."""
+    """Choose the last annotated vertex of each cell, or its first vertex, int64 (cells,).
+
+    Args:
+        order: From `_sort_cells`.
+        starts: From `_sort_cells`.
+        annotated: Whether each vertex is annotated, bool (N,); None without limited annotations.
+    """
     representatives = order.take(starts, mode="clip")
     if annotated is not None:
         positions = np.flatnonzero(annotated[order])
@@ -325,11 +345,19 @@ def _represent_cells(order: Ints, starts: Ints, annotated: NDArray[np.bool_] | N
 
 
 def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.int32], Ints, int]:
-    """Number the cells of points.
+    """Number the cells of a grid that contain points.
+
+    Args:
+        name: Name of the caller, for messages.
+        points: (3, N), metres.
+        size: Edge of a cell, metres.
 
     Returns:
-        The cell of each point, int32 (3, N), counted from the smallest; a number for each cell,
-        int64 (N,); and how many bits a number has.
+        The cell of each point, int32 (3, N), counted from the smallest. The number of this cell,
+        int64 (N,). The number of bits that a number needs.
+
+    Raises:
+        UsageError: There are no points, or too many cells.
     """
     if not points.size:
         raise UsageError(f"{name}: there are no points, expected at least one")
@@ -339,15 +367,20 @@ def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.i
     lowest, highest = np.floor(ends / size)
     cells -= lowest[:, None]
 
-    # A number and a position must fit into 64 bits, with room for chance.
+    # `_sort_cells` needs 64 bits for a number, the index of a vertex and some random bits. Extents
+    # that are not finite fail these comparisons.
     extent = highest - lowest + 1
     count = extent.prod()
-    if not extent.max() < 2**31 or not count < min(2.0**53, 2.0**59 / points.shape[1]):
+    has_int32_cells = extent.max() < 2**31
+    has_small_numbers = count < min(2.0**53, 2.0**59 / points.shape[1])
+    if not (has_int32_cells and has_small_numbers):
         cells_text = " x ".join(f"{length:g}" for length in extent)
+        first_argument = "sample, " if name == "fragments" else ""
         raise UsageError(
             f"{name}: the scene has {cells_text} cells, too many to count",
-            f"{name}({'sample, ' if name == 'fragments' else ''}0.02)",
+            f"{name}({first_argument}0.02)",
         )
+
     numbers = cells[0] * extent[1]
     numbers += cells[1]
     numbers *= extent[2]
@@ -356,22 +389,31 @@ def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.i
 
 
 def _sort_cells(numbers: Ints, number_bits: int, generator: Generator | None) -> tuple[Ints, Ints]:
-    """Positions sorted by number, which is overwritten; and where in them each number begins.
+    """Sort vertices by the number of their cell, and those of one cell at random.
 
-    Positions of one number are in any order, each as likely, or without a generator ascending.
+    Args:
+        numbers: From `_number_cells`, int64 (N,). Overwritten.
+        number_bits: From `_number_cells`.
+        generator: Random numbers; None to keep the vertices of a cell in ascending order.
+
+    Returns:
+        The indices of the vertices in the new order, int64 (N,), and the position in it at which
+        each cell begins, int64 (cells,).
     """
-    # Number, chance and position in one: much faster than a stable argsort, with the same result on
-    # every processor.
-    bits = len(numbers).bit_length()
-    chance_bits = 0 if generator is None else min(16, 63 - number_bits - bits)
+    # Sort a single integer of number, random bits and index. This is much faster than a stable
+    # argsort, and the result is the same on every processor.
+    index_bits = len(numbers).bit_length()
+    random_bits = 0
     if generator is not None:
-        numbers <<= chance_bits
-        numbers |= draw_bits(generator, len(numbers)) >> (16 - chance_bits)
-    numbers <<= bits
+        random_bits = min(16, 63 - number_bits - index_bits)
+        numbers <<= random_bits
+        numbers |= draw_bits(generator, len(numbers)) >> (16 - random_bits)
+    numbers <<= index_bits
     numbers |= np.arange(len(numbers))
     numbers.sort()
-    order = numbers & ((1 << bits) - 1)
-    numbers >>= bits + chance_bits
+
+    order = numbers & ((1 << index_bits) - 1)
+    numbers >>= index_bits + random_bits
     is_first = np.ones(len(numbers), np.bool_)
     np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
     return order, np.flatnonzero(is_first)

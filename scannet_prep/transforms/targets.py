@@ -1,4 +1,4 @@
-"""What instance segmentation learns from: instances and superpoints."""
+"""Training targets of instance segmentation, and superpoints."""
 
 from __future__ import annotations
 
@@ -15,50 +15,54 @@ from scannet_prep.transforms.steps import Parameters, Transform
 
 
 class InstanceTargets(Transform, label_set=arguments.label_set()):
-    """Numbers the instances that count from 0, and adds their classes, boxes and centres.
+    """Numbers the instances of the benchmark from 0, and adds their classes, boxes and centres.
 
-    Put it last. As the benchmark does: an instance is what has the same number and the same label;
-    walls, floors and unlabeled vertices have none. Compare `InstanceParser` of Pointcept
-    (pointcept/datasets/transform.py), and `filter_out_classes: [0, 1]` of Mask3D
-    (conf/data/datasets/scannet.yaml; `[0, 2]` for ScanNet200). It changes
+    Put this transform last. By the rules of the benchmark, an instance is the set of vertices with
+    the same number and the same label. Walls, floors and unlabeled vertices belong to no instance.
 
-    - `instances`: int64 (V,), 0..K-1, by class and then by number, and -1;
+    The transform changes
+
+    - `instances`: int64 (V,), 0..K-1, ordered by class and then by number; -1 for no instance;
 
     and adds
 
     - `instance_labels`: int64 (K,), train ids;
-    - `instance_boxes`: float32 (K, 6), centre and size of the axis-aligned box of the vertices,
-      metres;
+    - `instance_boxes`: float32 (K, 6), centre and size of the axis-aligned bounding box, metres;
     - `instance_centers`: float32 (K, 3), mean of the vertices, metres.
 
-    `collate` joins these three, with `instance_labels_offset`. Masks differ in width from scene to
-    scene: make them of a scene's part of the batch, with `instance_masks`.
+    `collate` joins these three, and adds `instance_labels_offset`. Masks are not added, because
+    their width differs between scenes: pass one scene's part of the batch to `instance_masks`.
+
+    Compare Pointcept's `InstanceParser` (pointcept/datasets/transform.py), and Mask3D's
+    `filter_out_classes: [0, 1]` (conf/data/datasets/scannet.yaml; `[0, 2]` for ScanNet200).
 
     Attributes:
-        label_set: That of the labels. A sample with labels of the other one is refused; a dict
-            without `label_set` is accepted.
+        label_set: Label set of the labels. A sample with labels of the other label set is refused.
+            A dict without `label_set` is accepted.
 
     Raises:
-        UsageError: The labels of the sample are of the other label set.
+        UsageError: The labels of the sample belong to the other label set.
     """
 
     label_set: LabelSet
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
-        """Change `instances`, and add the others."""
+        """Change `instances`, and add the other arrays."""
         draft.check_label_set(self.label_set)
         labels = draft.columns("labels")
         numbers = draft.columns("instances")
 
-        # The vertices of instances that count, and for each the number of its instance, from 0.
+        # Vertices that belong to an instance, (M,).
         classes = [one.train_id for one in self.label_set.classes if one.name not in NO_INSTANCES]
         inside = np.flatnonzero(np.isin(labels, classes) & (numbers >= 0))
+
+        # The pair of label and number as one key, and the new id of each vertex, (M,).
         base = int(numbers.max(initial=0)) + 1
-        keys, ids = _number(labels[inside] * base + numbers[inside])
+        keys, ids = _rank_keys(labels[inside] * base + numbers[inside])
         instances = np.full(len(labels), -1, np.int64)
         instances[inside] = ids
 
-        # The points of the instances, one instance after the other, float32 (M, 3).
+        # Points, ordered by instance, float32 (M, 3). Sorting small integers is faster.
         counts = np.bincount(ids, minlength=len(keys))
         starts = np.cumsum(counts) - counts
         small_ids = ids.astype(np.uint16 if len(keys) < 2**16 else np.int64)
@@ -66,9 +70,11 @@ class InstanceTargets(Transform, label_set=arguments.label_set()):
         rows = draft.columns("points").take(inside[order], axis=1).T
         rows = np.ascontiguousarray(rows, np.float32)
 
+        # Bounding boxes and means, (K, 3) each.
         lowest = np.minimum.reduceat(rows, starts)
         highest = np.maximum.reduceat(rows, starts)
         centers = np.add.reduceat(rows, starts, dtype=np.float64) / counts[:, None]
+
         draft.add("instances", instances)
         draft.sample["instance_labels"] = keys // base
         draft.sample["instance_boxes"] = np.hstack([(lowest + highest) / 2, highest - lowest])
@@ -77,14 +83,14 @@ class InstanceTargets(Transform, label_set=arguments.label_set()):
 
 
 def instance_masks(instances: Any, count: int | None = None) -> Any:  # noqa: ANN401 - array or tensor
-    """Make masks of instances.
+    """Return the mask of each instance of a scene.
 
     Args:
-        instances: int64 (V,) of one scene, from `InstanceTargets`; array or tensor.
-        count: Number of instances, K; None for the largest number and one.
+        instances: `instances` of one scene after `InstanceTargets`, int64 (V,), array or tensor.
+        count: Number of instances, K; None for one more than the largest id.
 
     Returns:
-        bool (K, V), of the same kind.
+        bool (K, V), an array or a tensor like the argument.
 
     Raises:
         UsageError: `count` is not a whole number from 0.
@@ -94,47 +100,55 @@ def instance_masks(instances: Any, count: int | None = None) -> Any:  # noqa: AN
         count = arguments.check("instance_masks", "count", count, arguments.whole_number(0), hint)
     else:
         count = int(instances.max()) + 1 if len(instances) else 0
-    ids = np.arange(count)[:, None]
-    return instances == (ids if isinstance(instances, np.ndarray) else instances.new_tensor(ids))
+    ids: Any = np.arange(count)[:, None]
+    if not isinstance(instances, np.ndarray):
+        ids = instances.new_tensor(ids)
+    return instances == ids
 
 
 def unique_segments(segments: Any, batch: Any) -> tuple[Any, Any]:  # noqa: ANN401 - arrays or tensors
-    """Number the superpoints of a batch, each by a number of its own and without gaps.
+    """Number the superpoints of a batch consecutively.
 
-    `segments` of a batch repeat from scene to scene, and have gaps after crops and voxels. Mask3D closes them in
-    `voxelize` (datasets/utils.py).
+    The `segments` of a batch repeat between scenes, and have gaps after crops and voxels. Mask3D
+    closes the gaps in `voxelize` (datasets/utils.py).
 
     Args:
-        segments: Integers (N,) of any type, as in a batch (int32); -1 stays -1.
-        batch: int64 (N,), the number of the scene, as in a batch.
+        segments: `segments` of the batch, integers (N,) of any type; -1 stays -1.
+        batch: `batch` of the batch, int64 (N,), the index of the scene of each point.
 
     Returns:
-        `superpoints`: int64 (N,), 0..S-1, scene by scene; and for each of them the number of its scene, int64 (S,).
-        Tensors where tensors were given, on the same device.
+        The superpoint of each point, int64 (N,), 0..S-1, ordered by scene, and the index of the
+        scene of each superpoint, int64 (S,). Tensors on the same device if tensors are passed.
     """
     is_inside = segments >= 0
+    # The pair of scene and segment as one key, (M,).
     base = int(segments.max()) + 1 if len(segments) else 0
     keys = (batch * base + segments)[is_inside]
-    superpoints = batch * 0 - 1  # int64, whatever the type of the segments
-    found, superpoints[is_inside] = _number(keys)
-    return superpoints, found // max(base, 1)
+
+    # Made from `batch` to be int64 on its device, whatever the type of the segments.
+    superpoints = batch * 0 - 1
+    distinct_keys, ranks = _rank_keys(keys)
+    superpoints[is_inside] = ranks
+    return superpoints, distinct_keys // max(base, 1)
 
 
 def pool_segments(values: Any, superpoints: Any, count: int) -> Any:  # noqa: ANN401 - arrays or tensors
-    """Mean over each superpoint; gradients pass through that of tensors.
+    """Compute the mean of the values in each superpoint. Gradients pass through tensors.
 
-    Mask3D and SPFormer take `scatter_mean` of torch_scatter; this needs PyTorch alone.
+    Mask3D and SPFormer use `scatter_mean` of torch_scatter. This function needs only PyTorch.
 
     Args:
         values: Floats (N, C).
-        superpoints: int64 (N,), from `unique_segments`; rows with -1 do not count.
+        superpoints: int64 (N,), from `unique_segments`; rows with -1 are ignored.
         count: Number of superpoints, S.
 
     Returns:
-        Floats (S, C); zeros where there is no row. A tensor where tensors were given, of the same type and device.
+        Floats (S, C), zeros for superpoints without rows. A tensor of the same type and device if
+        tensors are passed.
     """
     is_inside = superpoints >= 0
-    ids, rows = superpoints[is_inside], values[is_inside]
+    ids = superpoints[is_inside]
+    rows = values[is_inside]
     if isinstance(values, np.ndarray):
         times = np.maximum(np.bincount(ids, minlength=count), 1)
         sums = [np.bincount(ids, weights=column, minlength=count) for column in rows.T.copy()]
@@ -144,9 +158,17 @@ def pool_segments(values: Any, superpoints: Any, count: int) -> Any:  # noqa: AN
     return sums / times.unsqueeze(1).to(values.dtype)
 
 
-def _number(keys: Any) -> tuple[Any, Any]:  # noqa: ANN401 - array or tensor
-    """The keys that occur, ascending, and for each key its place among them; much faster than by sorting."""
-    counts: Any = np.bincount(keys) if isinstance(keys, np.ndarray) else keys.bincount()
-    is_there = counts > 0
-    found = is_there.nonzero() if isinstance(keys, np.ndarray) else is_there.nonzero(as_tuple=True)
-    return found[0], (is_there.cumsum(0) - 1)[keys]
+def _rank_keys(keys: Any) -> tuple[Any, Any]:  # noqa: ANN401 - array or tensor
+    """Return the distinct keys, ascending, and the rank of each key among them.
+
+    This is `np.unique(keys, return_inverse=True)` for keys from 0, and much faster because it
+    counts instead of sorting.
+    """
+    if isinstance(keys, np.ndarray):
+        is_present = np.bincount(keys) > 0
+        distinct_keys: Any = np.flatnonzero(is_present)
+    else:
+        is_present = keys.bincount() > 0
+        (distinct_keys,) = is_present.nonzero(as_tuple=True)
+    ranks: Any = is_present.cumsum(0) - 1
+    return distinct_keys, ranks[keys]
