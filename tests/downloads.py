@@ -29,7 +29,7 @@ from release_server import (
 
 from scannet_prep.base.progress import Progress
 from scannet_prep.release.scene import SceneId
-from scannet_prep.remote.gate import TransferPolicy
+from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.stages import download
 from scannet_prep.stages.download import DownloadReport
 from scannet_prep.stages.selection import Selection

@@ -34,7 +34,7 @@ from scannet_prep.base.errors import TransferError
 from scannet_prep.raw.lock import read_lock
 from scannet_prep.release.labels import LABEL_MAP_NAME
 from scannet_prep.release.splits import read_scene_list
-from scannet_prep.remote.trouble import FEW_TRIES, MANY_TRIES
+from scannet_prep.remote.request_errors import FEW_TRIES, MANY_TRIES
 
 MESH_PATH = scene_url_path(SCENES[0], MESH)
 SEGMENTS = "_vh_clean_2.0.010000.segs.json"
@@ -284,7 +284,7 @@ def test_whatever_goes_wrong_the_folder_equals_the_release(
         try:
             report = fetch(server, tmp_path)
         except TransferError as error:  # nothing but refusals at first
-            assert "gives none of the first files" in str(error)  # noqa: PT017 - may also succeed
+            assert "refuses all of the first files" in str(error)  # noqa: PT017 - may also succeed
             continue
         assert finished(tmp_path).items() <= expected.items()
         if not report.failures:

@@ -34,7 +34,7 @@ from release_server import (
 
 from scannet_prep.base.errors import TransferError
 from scannet_prep.remote.client import Client
-from scannet_prep.remote.gate import PROOF_BYTES, TransferPolicy
+from scannet_prep.remote.policy import PROOF_BYTES, TransferPolicy
 from scannet_prep.stages.download import FileOutcome, running
 from scannet_prep.synthetic import write_release
 
@@ -179,7 +179,7 @@ def test_refused_from_the_start_it_soon_stops(
 ) -> None:
     scene_ids = [f"scene{number:04d}_00" for number in range(30)]
     server.faults = [at(None, then=fault)]
-    with pytest.raises(TransferError, match="the server gives none of the first files") as error:
+    with pytest.raises(TransferError, match="the server refuses all of the first files") as error:
         fetch(server, tmp_path, scene_ids)
     assert len(server.requests()) < 12
     assert hint in error.value.hint

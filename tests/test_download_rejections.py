@@ -11,8 +11,9 @@ from commands import digests
 from downloads import MESH, SCENES, Bar, fetch, fetched
 from release_server import Cut, ReleaseServer, Reset, Stall, Status, at, scene_url_path
 
-from scannet_prep.remote.gate import Gate, Pace, TransferPolicy
-from scannet_prep.remote.trouble import AttemptError
+from scannet_prep.remote.gate import Gate, Pace
+from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.request_errors import AttemptError
 
 MESH_PATH = scene_url_path(SCENES[0], MESH)
 DOWN = AttemptError("status 503 Service Unavailable", tries=20, is_busy=True)
@@ -87,7 +88,7 @@ def test_retry_after_pauses_all_requests() -> None:
     gate.failed(error, time.monotonic(), is_probe=False)
     assert not gate.may_request()
     assert gate.pace.next_s > time.monotonic() + 590
-    assert gate.state == "server wants a pause, 10 min"
+    assert gate.state == "server requests a pause, 10 min"
 
 
 def test_failures_are_the_files_own_if_the_first_probe_is_served() -> None:

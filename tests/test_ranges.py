@@ -113,7 +113,9 @@ def test_what_is_more_than_was_asked_for_is_neither_waited_for_nor_taken_into_me
     source = open_source(server)
     server.forget()
     server.faults = [at(PATH, then=NoLength()), at(PATH, then=Set(body=bytes(64 << 20)))]
-    with pytest.raises(errors.TransferError, match="more came than was asked for"):
+    with pytest.raises(
+        errors.TransferError, match="the server sent more bytes than were requested"
+    ):
         source.read(*HERE)
     assert sum(request.sent[1] for request in server.requests(PATH) if request.sent) < 40 << 20
 

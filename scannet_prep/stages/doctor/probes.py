@@ -194,7 +194,7 @@ def _check_raw_scenes(check: Check, raw_dir: Path) -> None:
 def _check_processed_scenes(check: Check, place: str) -> None:
     from scannet_prep.place import open_place
     from scannet_prep.processed.folder import processed_path
-    from scannet_prep.remote.trouble import public_url
+    from scannet_prep.remote.addresses import public_url
 
     opened = open_place([place])
     shown = public_url(place) if "://" in place else place
@@ -233,9 +233,10 @@ def _check_processed_scenes(check: Check, place: str) -> None:
 
 def check_server(check: Check, base_url: str) -> None:
     """Whether the server of the release answers, whatever it says."""
+    from scannet_prep.remote.addresses import is_server_address, public_url
     from scannet_prep.remote.client import Client
-    from scannet_prep.remote.gate import TransferPolicy
-    from scannet_prep.remote.trouble import AttemptError, is_server_address, public_url
+    from scannet_prep.remote.policy import TransferPolicy
+    from scannet_prep.remote.request_errors import AttemptError
 
     check.message = public_url(base_url)
     if not is_server_address(base_url):

@@ -1,20 +1,24 @@
-"""Runs a download: one scheduler decides, and connection threads each do one job.
+"""Run a download: a scheduler decides, and threads do one job each.
 
     plan -> scenes -> adopt -> queue of files -> fetch -> settled -> scene compared
                                  ^                |
                                  |                v  failed
                                  |--------------- held
 
-The scheduler (`_Scheduler`, in the main thread) starts a thread for each job, and receives the results:
+The scheduler (`_Scheduler`, in the main thread) starts a thread for each job, and receives the
+results. The jobs are:
 
-- adopt: check those files of a scene that are there already; the missing ones join the queue;
-- fetch: make one request for a file of the queue;
-- probe: ask for a byte of a file that was served before, to find out whether the server is up.
+- adopt: check the existing files of a scene. The missing ones join the queue.
+- fetch: make one request for a file of the queue.
+- probe: request a byte of a file that was served before, to find out whether the server is up.
 
-A failed file is held until it is known whether the failure was its own or the server's. If something that was requested
-later is served, it was the file's own: it is counted, and a file that has tries left returns to the queue. If too many
-are held, or nothing else is left, one request probes the server. If it fails as well, that is an outage: the held files
-return to the queue, nothing is counted, and there are only probes until one is served (`remote.gate`).
+A failed file is held until it is known whether the failure was its own or the server's. If
+something that was requested later is served, the failure was the file's own. It is counted, and a
+file that has tries left returns to the queue.
+
+If too many files are held, or nothing else is left, one request probes the server. If the probe
+fails as well, there is an outage: the held files return to the queue, nothing is counted, and there
+are only probes until one is served (`remote.gate`).
 """
 
 from __future__ import annotations
@@ -28,7 +32,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scannet_prep.base.disk import check_space, format_bytes
 from scannet_prep.base.errors import OutputError, ServerDownError, UsageError
@@ -40,71 +43,28 @@ from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks
 from scannet_prep.release import files as release
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import read_scene_list
+from scannet_prep.remote.addresses import public_url
 from scannet_prep.remote.client import Client
-from scannet_prep.remote.gate import PROOF_BYTES, Gate, TransferPolicy
-from scannet_prep.remote.transfer import Partial, ask_for_end
-from scannet_prep.remote.trouble import FEW_TRIES, AttemptError, public_url
+from scannet_prep.remote.gate import Gate
+from scannet_prep.remote.policy import PROOF_BYTES, TransferPolicy
+from scannet_prep.remote.request_errors import FEW_TRIES, AttemptError
+from scannet_prep.remote.transfer import PartialFile, check_still_served
 from scannet_prep.stages.download.planning import DownloadPlan
-from scannet_prep.stages.download.tasks import FileOutcome, FileTask, Worker
+from scannet_prep.stages.download.report import DownloadReport
+from scannet_prep.stages.download.tasks import FileOutcome, FileTask
 from scannet_prep.stages.download.terms import HOW_TO_SIGN, has_accepted_terms, record_acceptance
+from scannet_prep.stages.download.worker import Worker
 
-_MAX_JOBS = 8  # the server belongs to a university chair
-_POLL_INTERVAL_S = 0.02  # the longest time between two looks at the clock
-_MAX_HELD = 5  # so many files that have failed with no success between them are an outage, or refusals of everything
-_STOP_S = 1.5  # how long to wait for threads at the end
-_STALL_AFTER_S = 20.0  # after so long without a byte, the status names a file that is waited for
-
-
-@dataclass(frozen=True, slots=True)
-class DownloadReport:
-    """What `run` did."""
-
-    plan: DownloadPlan  # what was to be done
-    results: tuple[FileTask, ...]  # one for each file that was asked for
-    received_bytes: int  # bytes that came over the network
-
-    @property
-    def failures(self) -> tuple[FileTask, ...]:
-        """Files that are not there in the end."""
-        return tuple(item for item in self.results if item.outcome is FileOutcome.FAILED)
-
-    def describe_failures(self) -> list[tuple[str, str]]:
-        """A line and a hint for all files that failed for the same reason."""
-        groups: dict[str, list[FileTask]] = {}
-        for item in self.failures:
-            groups.setdefault(item.reason, []).append(item)
-        lines = []
-        for first, *others in groups.values():
-            text = (
-                f"{len(others) + 1:,} files: {first.reason}; for example {first.place}"
-                if others
-                else first.message
-            )
-            lines.append((f"failed: {text}", first.hint))
-        return lines
-
-    def counts(self) -> dict[FileOutcome, int]:
-        """Number of files by outcome."""
-        outcomes = [item.outcome for item in self.results]
-        return {outcome: outcomes.count(outcome) for outcome in FileOutcome}
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain values."""
-        return {
-            "data_dir": str(self.plan.data_dir),
-            "files": self.counts(),
-            "failures": [
-                {
-                    "path": item.file.local_path,
-                    "scene_id": item.file.scene_id,
-                    "message": item.message,
-                }
-                | ({"hint": item.hint} if item.hint else {})
-                for item in self.failures
-            ],
-            "received_bytes": self.received_bytes,
-            "size_bytes": sum(item.size_bytes for item in self.results),
-        }
+# The server belongs to a university chair.
+_MAX_JOBS = 8
+# Failures with no success between them after which an outage, or a refusal of everything, is
+# suspected.
+_MAX_HELD = 5
+_POLL_INTERVAL_S = 0.02
+# How long to wait for threads at the end.
+_STOP_S = 1.5
+# Time without a byte after which the status names a file that is waited for.
+_STALL_AFTER_S = 20.0
 
 
 def run(
@@ -118,40 +78,45 @@ def run(
     accepts_terms: bool = False,
     is_strict: bool = False,
 ) -> DownloadReport:
-    """Fetch the files of a plan. What is there and whole is kept; a file that fails never stops the others.
+    """Fetch the files of a plan.
+
+    Existing files are checked, and complete ones are kept. A file that fails never stops the
+    others.
 
     Args:
         plan: From `scannet_prep.stages.download.plan`.
-        jobs: Connections at a time, at most 8.
+        jobs: Number of connections, at most 8.
         policy: How patient to be.
-        certificates: A file or folder of authorities, True for those that the environment names or
+        certificates: A file or folder of authorities, True for those named in the environment or
             else those of certifi, False to accept any certificate.
-        progress: Told of bytes, counted as planned, and of files.
+        progress: Receives bytes, counted by the typical sizes of files, and messages.
         needs_terms: False for files that are not ScanNet's, such as synthetic scenes.
-        accepts_terms: Whether the terms of use are accepted, unless the folder records it already.
-        is_strict: Look into files too whose digest is the recorded one, and fetch those again that are damaged.
+        accepts_terms: Whether the terms of use are accepted, if the folder has no record of it.
+        is_strict: Also check the content of files whose digest is the recorded one, and fetch
+            damaged ones again.
 
     Raises:
         UsageError: The terms of use have not been accepted, there are too many jobs, or the
             certificate authorities cannot be used.
         LockedError: Another run is working in the folder.
         RawFileError: `scannet.lock` is damaged.
-        OutputError: The folder cannot be written to, or the disk is full, or will be.
+        OutputError: The folder cannot be written to, or the disk is full or too small.
         CertificateError, ProxyError: The server's certificate or the proxy cannot be used.
-        TransferError: The server gives none of the first files.
+        TransferError: The server refuses all of the first files.
     """
     if not 1 <= jobs <= _MAX_JOBS:
         problem = f"{jobs} connections at a time, expected 1 to {_MAX_JOBS}"
         raise UsageError(problem, f"the server is shared: --jobs {_MAX_JOBS}, or leave it out")
-    read_locks(plan.data_dir)  # before anything is touched
-    folder = (
-        plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]
-    )  # that of nearly all files, which may be a link
-    check_space(folder.resolve(), plan.needed_bytes, len(plan.missing))
+    # Check the lock file before anything is changed.
+    read_locks(plan.data_dir)
+    # scans/ holds nearly all files, and may be a link to another disk.
+    scans_dir = plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]
+    check_space(scans_dir.resolve(), plan.needed_bytes, len(plan.missing))
     client = Client(plan.base_url, policy or TransferPolicy(), certificates)
     if needs_terms and not (accepts_terms or has_accepted_terms(plan.data_dir)):
         problem = f"the ScanNet Terms of Use have not been accepted. {HOW_TO_SIGN}"
         raise UsageError(problem, "once you have signed them, pass --accept-terms")
+
     make_directory(plan.data_dir)
     if needs_terms:
         record_acceptance(plan.data_dir)
@@ -163,16 +128,16 @@ def run(
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Work for a connection thread: one of the first three.
+    """Work for a thread, which ends with it: `scene`, `task` or `known` is set.
 
     Attributes:
-        scene: Files to adopt, as far as they are there.
+        scene: Files of a scene to adopt, as far as they exist.
         task: A file to fetch.
-        known: A file that was served before, to ask for a byte of it.
-        is_probe: Whether the outcome decides if the server is down.
-        requested_s: When it began, on the monotonic clock.
-        error: What went wrong.
-        thread: The thread, which ends with the job.
+        known: A file that was served before, of which to request a byte.
+        is_probe: Whether the result decides if the server is down.
+        requested_s: When the job began, on the monotonic clock.
+        error: The error that ended the job.
+        thread: The thread.
     """
 
     scene: Sequence[FileTask] = ()
@@ -186,7 +151,13 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A failed request for a file, which may be the server's fault or the file's own."""
+    """A failed request for a file. The cause may be the server or the file.
+
+    Attributes:
+        task: The file.
+        error: The error.
+        failed_s: When it failed, on the monotonic clock.
+    """
 
     task: FileTask
     error: AttemptError
@@ -194,10 +165,10 @@ class _Failure:
 
 
 class _Scheduler:
-    """One run. All of it but `_work` runs in the main thread.
+    """One run. All methods except `_work` run in the main thread.
 
-    A file that is not settled is in one place at a time: its scene has not been adopted, it is in the queue, requested
-    by a thread, or held.
+    A file that is not settled is in exactly one state: its scene is not adopted yet, or it is in
+    the queue, requested by a thread, or held.
     """
 
     def __init__(
@@ -209,110 +180,104 @@ class _Scheduler:
         self._max_active = jobs
         self._progress = progress
         self._gate = Gate(client.policy, plan.shown_base_url, progress.note)
+
         self._tasks = [FileTask(file, plan.data_dir / file.local_path) for file in plan.files]
         self._scenes: dict[SceneId | None, list[FileTask]] = {}
         for task in self._tasks:
             self._scenes.setdefault(task.file.scene_id, []).append(task)
         self._not_adopted = deque(self._scenes.values())
         self._queue: list[FileTask] = []
-        self._held: list[_Failure] = []  # with no success since
         self._active: set[_Job] = set()
         self._ended: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        # Failures since something was last served.
+        self._held: list[_Failure] = []
         self._noted_reasons: set[str] = set()
-        self._settled = 0
+
+        self._settled_count = 0
         self._received_bytes = 0
         self._received_s = time.monotonic()
 
     def run(self) -> DownloadReport:
-        """Bring all files, or say why not."""
+        """Settle all files, and record them."""
         total_bytes = sum(file.kind.typical_bytes or 0 for file in self._plan.files)
         try:
             with self._progress.work("download", total_bytes, "B"):
-                self._bring_all()
+                self._run_jobs()
         except ServerDownError as error:
             for task in self._tasks:
                 if task.outcome is None:
-                    task.fail(error.message, error.hint, self._plan.shown_base_url)
+                    task.fail(error.message, error.hint, subject=self._plan.shown_base_url)
         except BaseException:
-            with suppress(OutputError):  # what ended the run is what has to be told
+            # The error that ended the run is the one to report.
+            with suppress(OutputError):
                 self._save()
             raise
         self._save()
         return DownloadReport(self._plan, tuple(self._tasks), self._client.received_bytes)
 
-    def _bring_all(self) -> None:
-        """Start jobs and receive their results until all files are settled and nothing is under way."""
+    def _run_jobs(self) -> None:
+        """Start jobs and handle their results until all files are settled and no job is left."""
         try:
-            while self._active or self._settled < len(self._tasks):
-                while len(self._active) < self._max_active:
-                    job = self._choose_job()
-                    if job is None:
-                        break
-                    self._start(job)
-                self._receive()
-                self._show()
+            while self._active or self._settled_count < len(self._tasks):
+                self._start_jobs()
+                job = self._wait_for_job()
+                if job is not None:
+                    self._handle_result(job)
+                self._show_progress()
         finally:
             self._client.close()
             deadline_s = time.monotonic() + _STOP_S
             for job in self._active:
                 job.thread.join(max(0.0, deadline_s - time.monotonic()))
-            self._client.close()  # what a thread has opened meanwhile
+            # Close the connections that threads have opened meanwhile.
+            self._client.close()
 
-    def _start(self, job: _Job) -> None:
-        """Give a job a thread: a daemon, for which an interrupted run does not wait."""
-        job.requested_s = time.monotonic()
-        if not job.scene:
-            self._gate.pace.requested(job.requested_s)
-        if job.task is not None:
-            job.task.partial = Partial(job.task.path)
-        job.thread = threading.Thread(target=self._work, args=[job], name="download", daemon=True)
-        job.thread.start()
-        self._active.add(job)
+    # Start jobs.
 
-    def _work(self, job: _Job) -> None:
-        """Do a job: this is a connection thread."""
-        try:
-            if job.task is not None:
-                self._worker.fetch(job.task)
-            elif job.known is not None:
-                ask_for_end(self._client, job.known.file.url, job.known.size_bytes)
-            else:
-                self._worker.adopt(job.scene)
-        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
-            job.error = error
-        self._ended.put(job)
+    def _start_jobs(self) -> None:
+        """Start as many jobs as there are connections and things to do."""
+        while len(self._active) < self._max_active:
+            job = self._choose_job()
+            if job is None:
+                return
+            self._start(job)
 
     def _choose_job(self) -> _Job | None:
-        """Choose what is done next; None if there is nothing to do at the moment."""
-        is_suspect = self._gate.failed_probes > 0 or len(self._held) >= _MAX_HELD
-        job = self._choose_probe() if is_suspect else self._choose_fetch()
+        """Choose the next job; None if there is nothing to do at the moment."""
+        is_outage_suspected = self._gate.failed_probes > 0 or len(self._held) >= _MAX_HELD
+        job = self._choose_probe() if is_outage_suspected else self._choose_fetch()
         if job is not None:
             return job
         if self._not_adopted:
-            return _Job(self._not_adopted.popleft())
-        # At the end, no other file shows whether those that have failed did so by themselves.
-        return None if self._active else self._choose_probe()
+            return _Job(scene=self._not_adopted.popleft())
+        if self._active:
+            return None
+        # At the end, no other file shows whose fault the held failures are.
+        return self._choose_probe()
 
     def _choose_fetch(self) -> _Job | None:
-        """Choose a file to request, and take it from the queue; None if none may be requested now."""
-        if not (self._queue and self._gate.may_request()):
+        """Take a file to request from the queue; None if none may be requested now."""
+        if not self._queue or not self._gate.may_request():
             return None
         now_s = time.monotonic()
         ready = [task for task in self._queue if task.next_s <= now_s]
         task = min(ready, key=lambda task: task.is_late, default=None)
-        if task is None or (task.is_late and self._not_adopted):
+        if task is None:
+            return None
+        if task.is_late and self._not_adopted:
             return None
         self._queue.remove(task)
         return _Job(task=task)
 
     def _choose_probe(self) -> _Job | None:
-        """Choose a file that was served before, to ask for a byte of it; or another file.
+        """Choose a file to probe the server with; None if no probe is needed or possible now.
 
-        Only a file that was served before shows for certain whether the server is up. A mirror may lack files of
-        earlier runs: until something was served in this run, they take turns with files that are missing.
+        Only a file that was served before shows for certain whether the server is up. A mirror may
+        lack files of earlier runs. Until something was served in this run, those files and missing
+        ones take turns.
         """
         is_probing = any(job.is_probe for job in self._active)
-        is_needed = self._held or (self._queue and self._gate.failed_probes)
+        is_needed = self._held or (self._queue and self._gate.failed_probes > 0)
         if is_probing or not is_needed or not self._gate.may_request():
             return None
         known = [task for task in self._tasks if task.outcome is FileOutcome.FETCHED]
@@ -323,90 +288,130 @@ class _Scheduler:
         task = self._queue.pop(0) if self._queue else self._held.pop(0).task
         return _Job(task=task, is_probe=True)
 
-    def _receive(self) -> None:
-        """Wait for a result, or until another request may be made; and act on it."""
+    def _start(self, job: _Job) -> None:
+        """Start the thread of a job."""
+        job.requested_s = time.monotonic()
+        if not job.scene:
+            self._gate.pace.requested(job.requested_s)
+        if job.task is not None:
+            job.task.partial = PartialFile(job.task.path)
+        # A daemon, so that an interrupted run does not wait for it.
+        job.thread = threading.Thread(target=self._work, args=[job], name="download", daemon=True)
+        job.thread.start()
+        self._active.add(job)
+
+    def _work(self, job: _Job) -> None:
+        """Do a job, in its own thread."""
+        try:
+            if job.task is not None:
+                self._worker.fetch(job.task)
+            elif job.known is not None:
+                check_still_served(self._client, job.known.file.url, job.known.size_bytes)
+            else:
+                self._worker.adopt(job.scene)
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            job.error = error
+        self._ended.put(job)
+
+    # Handle results.
+
+    def _wait_for_job(self) -> _Job | None:
+        """Wait for a job to end; None if another request may be made earlier."""
+        wait_s = _POLL_INTERVAL_S
         pause_s = self._gate.pace.next_s - time.monotonic()
-        wait_s = pause_s if 0 < pause_s < _POLL_INTERVAL_S else _POLL_INTERVAL_S
+        if 0 < pause_s < wait_s:
+            wait_s = pause_s
         try:
             job = self._ended.get(timeout=wait_s)
         except queue.Empty:
-            return
+            return None
         job.thread.join()
         self._active.remove(job)
-        if isinstance(job.error, AttemptError):
-            self._hold(job, job.error)
-        elif job.error is not None:
-            raise job.error
-        elif job.scene:
-            self._sort(job.scene)
-        else:
-            self._gate.pace.served()
-            self._note_content(job)
-            if job.task is not None:
-                self._sort([job.task])
+        return job
 
-    def _hold(self, job: _Job, error: AttemptError) -> None:
-        """Hold a failure until it is judged. In an outage, none counts: the files return to the queue."""
+    def _handle_result(self, job: _Job) -> None:
+        """Hold a failure, or settle the files of a job."""
+        if isinstance(job.error, AttemptError):
+            self._hold_failure(job, job.error)
+            return
+        if job.error is not None:
+            raise job.error
+        if job.scene:
+            self._settle_or_queue(job.scene)
+            return
+        self._gate.pace.served()
+        self._count_earlier_failures(job)
         if job.task is not None:
-            self._held.append(_Failure(job.task, error, time.monotonic()))
-        if self._gate.failed(error, job.requested_s, is_probe=job.is_probe):
-            self._sort([failure.task for failure in self._held])
+            self._settle_or_queue([job.task])
+
+    def _hold_failure(self, job: _Job, error: AttemptError) -> None:
+        """Hold a failure. During an outage, all held files return to the queue, uncounted."""
+        if job.task is not None:
+            self._held.append(_Failure(job.task, error, failed_s=time.monotonic()))
+        is_outage = self._gate.failed(error, job.requested_s, is_probe=job.is_probe)
+        if is_outage:
+            self._settle_or_queue([failure.task for failure in self._held])
             self._held.clear()
 
-    def _note_content(self, job: _Job) -> None:
-        """Judge failures by a request that is served: those from before it was made were the files' own."""
-        if not self._gate.served(is_probe=job.is_probe):
+    def _count_earlier_failures(self, job: _Job) -> None:
+        """Count failures from before a request that is served: they were the files' own."""
+        is_up = self._gate.served(is_probe=job.is_probe)
+        if not is_up:
             return
         job.is_probe = False
         for failure in list(self._held):
             if failure.failed_s <= job.requested_s:
                 self._held.remove(failure)
-                self._charge(failure)
+                self._count_failure(failure)
 
-    def _charge(self, failure: _Failure) -> None:
-        """Count a failure against its file."""
+    def _count_failure(self, failure: _Failure) -> None:
+        """Count a failure against its file, which is tried again later if it has tries left."""
         task = failure.task
         error = failure.error
         policy = self._client.policy
-        task.charge(error, policy.tries)
+        task.charge(error, default_tries=policy.tries)
         task.next_s = failure.failed_s + policy.pause_s(task.failures.total())
-        is_costly = error.tries == FEW_TRIES and task.outcome is None
-        if (
-            is_costly and error.reason not in self._noted_reasons
-        ):  # once only of all that fail alike
+
+        is_expensive = error.tries == FEW_TRIES and task.outcome is None
+        # One line for all files that fail alike.
+        if is_expensive and error.reason not in self._noted_reasons:
             self._noted_reasons.add(error.reason)
             url = public_url(task.file.url)
             self._progress.note(f"{url}: {error.reason}; it is tried again after the others")
-        self._sort([task])
+        self._settle_or_queue([task])
 
-    def _sort(self, tasks: Iterable[FileTask]) -> None:
-        """Put files into the queue; those that are settled count, and complete their scenes."""
+    def _settle_or_queue(self, tasks: Iterable[FileTask]) -> None:
+        """Put files without an outcome into the queue, and count the others as settled.
+
+        The last settled file of a scene completes it: its files are then compared.
+        """
         for task in tasks:
             if task.outcome is None:
                 self._queue.append(task)
                 continue
-            self._settled += 1
-            self._show_bytes(task)
+            self._settled_count += 1
+            self._advance_bar(task)
             scene = self._scenes[task.file.scene_id]
-            if all(other.outcome for other in scene):
+            if all(other.outcome is not None for other in scene):
                 self._worker.compare(scene)
 
-    def _show(self) -> None:
-        """Show how far the run is, and what it waits for."""
+    # Show progress.
+
+    def _show_progress(self) -> None:
+        """Show how much has arrived, and what the run waits for."""
         for job in self._active:
             if job.task is not None:
-                self._show_bytes(job.task)
+                self._advance_bar(job.task)
                 if job.task.partial.received_bytes >= PROOF_BYTES:
-                    self._note_content(job)
+                    self._count_earlier_failures(job)
         if self._received_bytes != self._client.received_bytes:
             self._received_bytes = self._client.received_bytes
             self._received_s = time.monotonic()
-        self._progress.status(
-            self._describe_state() or f"{self._settled:,}/{len(self._tasks):,} files"
-        )
+        count = f"{self._settled_count:,}/{len(self._tasks):,} files"
+        self._progress.status(self._describe_state() or count)
 
     def _describe_state(self) -> str:
-        """Describe what the run waits for; an empty text while bytes arrive."""
+        """Describe what the run waits for; empty while bytes arrive."""
         if self._gate.state:
             return self._gate.state
         for job in self._active:
@@ -414,13 +419,13 @@ class _Scheduler:
                 if task is not None and task.checked_bytes:
                     return f"{format_bytes(task.checked_bytes)} of {task.path.name} checked"
         silent_s = time.monotonic() - self._received_s
-        fetched = [job.task for job in self._active if job.task is not None]
-        if fetched and silent_s >= _STALL_AFTER_S:
-            return f"no data for {format_duration(silent_s)}: {fetched[0].path.name}"
+        requested = [job.task for job in self._active if job.task is not None]
+        if requested and silent_s >= _STALL_AFTER_S:
+            return f"no data for {format_duration(silent_s)}: {requested[0].path.name}"
         return ""
 
-    def _show_bytes(self, task: FileTask) -> None:
-        """Advance the bar by what has arrived of a file, as a share of its typical size."""
+    def _advance_bar(self, task: FileTask) -> None:
+        """Advance the bar by the new bytes of a file, up to its typical size."""
         typical_bytes = task.file.kind.typical_bytes or 0
         arrived_bytes = typical_bytes
         if task.outcome is None:
@@ -429,11 +434,15 @@ class _Scheduler:
             self._progress.advance(arrived_bytes - task.shown_bytes)
             task.shown_bytes = arrived_bytes
 
+    # Record the results.
+
     def _save(self) -> None:
         """Record the complete files, and list the scenes that failed."""
+        # If the run has ended early, some scenes have not been compared yet.
         for scene in self._scenes.values():
-            self._worker.compare(scene)  # again, which does nothing, unless the run has ended early
+            self._worker.compare(scene)
         lock_path = self._plan.data_dir / LOCK_NAME
+        # A copy: threads that still run may change the records.
         locked = dict(self._worker.locked)
         try:
             if locked or lock_path.exists():
@@ -445,12 +454,19 @@ class _Scheduler:
             self._progress.note(f"not recorded: {error.message}")
 
     def _list_failures(self, path: Path) -> None:
-        """List the scenes that failed. Those of an earlier list stay on it until they are whole."""
-        failed = set[str](read_scene_list(path) if path.exists() else ())
+        """List the scenes that failed.
+
+        Scenes of an earlier list stay on it until a run completes them.
+        """
+        failed: set[str] = set()
+        if path.exists():
+            failed.update(read_scene_list(path))
         for scene_id, scene in self._scenes.items():
+            if scene_id is None:
+                continue
             outcomes = {task.outcome for task in scene}
-            if scene_id is not None and None not in outcomes:
+            if None not in outcomes:
                 failed.discard(scene_id)
-            if scene_id is not None and FileOutcome.FAILED in outcomes:
+            if FileOutcome.FAILED in outcomes:
                 failed.add(scene_id)
         write_failed_list(path, failed)
