@@ -38,7 +38,7 @@ from release_server import (
 from scannet_prep.base.errors import TransferError
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.policy import PROOF_BYTES, TransferPolicy
-from scannet_prep.stages.download import DownloadReport, FileOutcome, running
+from scannet_prep.stages.download import DownloadReport, FileOutcome, scheduling
 from scannet_prep.synthetic import write_release
 
 # Faults of all requests during an outage. No file is to blame for them.
@@ -290,7 +290,7 @@ def test_hanging_file_is_tried_again_after_the_others(
 def test_hanging_file_is_named_in_the_status(
     server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_STALL_AFTER_S", 0.1)
+    monkeypatch.setattr(scheduling, "_STALL_AFTER_S", 0.1)
     bar = Bar()
 
     fetch(server, tmp_path, jobs=1, bar=bar)

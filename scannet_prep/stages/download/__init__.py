@@ -2,24 +2,27 @@
 
 The journey of one file, from top to bottom:
 
-    main thread   planning   list the files, and find those that exist          plan()
-                  running    queue of files; choose the next job                run()
-                               remote.gate  may a request be made now?
+    main thread   planning    list the files, and find those that exist
+                  running     check terms, disk space and folder
+                  scheduling  choose the next job
+                                remote.gate      may a request be made now?
     ------------------------------------------------------------ one thread per job
-                  worker     receive the missing bytes                          Worker.fetch()
-                               remote.transfer  into .<name>.part
-                               remote.client    over the network
-                             check the content
-                               content          with the parsers of raw
-                             rename the file, and record it for scannet.lock
+                  worker      receive the missing bytes
+                                remote.transfer  into .<name>.part
+                                remote.client    over the network
+                              check the content
+                                content          with the parsers of raw
+                              rename the file, and note its record
     ------------------------------------------------------------ queue of ended jobs
-    main thread   running    settle the file, or hold its failure               _Scheduler
-                               remote.gate  is the server down?
-                             compare the files of a complete scene
-                               content
+    main thread   scheduling  settle the file, or hold its failure
+                                remote.gate      is the server down?
+                              compare the files of a complete scene
+                                worker, content
+                  running     write scannet.lock and failed.txt
+                  report      describe the results
 
-The main thread alone decides: threads neither use the gate nor start jobs. `tasks` holds the state
-of each file, which is handed from one to the other.
+The main thread alone decides: the other threads neither use the gate nor start jobs. `tasks`
+contains the state of a file, which the modules hand on to each other.
 """
 
 from scannet_prep.stages.download.planning import DownloadPlan, plan
