@@ -5,9 +5,10 @@ import struct
 import zipfile
 import zlib
 
-WIDTH, HEIGHT = 8, 6
+WIDTH = 8
+HEIGHT = 6
 DEPTH = zlib.compress(bytes(range(WIDTH * HEIGHT)) * 2)
-# Start, a comment, the start of a scan, its data (with an escaped 0xFF and a restart marker), and the end.
+# Start, a comment, the start of a scan, its data (with an escaped 0xFF and a restart marker), end.
 JPEG = b"\xff\xd8\xff\xfe\x00\x05abc\xff\xda\x00\x03\x01da\xff\x00ta\xff\xd0!\xff\xd9"
 
 
@@ -19,6 +20,7 @@ def make_stream(
     depth: bytes = DEPTH,
     compressions: tuple[int, int] = (2, 1),
 ) -> bytes:
+    """Make a sensor stream of equal frames, with `imu_frames` empty inertial records."""
     head = struct.pack("<IQ9s", 4, 9, b"StructSen") + bytes(256)
     head += struct.pack("<2i4IfQ", *compressions, WIDTH, HEIGHT, WIDTH, HEIGHT, 1e3, frames)
     frame = bytes(64) + struct.pack("<4Q", 1, 2, len(color), len(depth)) + color + depth
@@ -26,6 +28,7 @@ def make_stream(
 
 
 def make_zip(compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Make a zip file of two members, of 2,560 and 6 bytes."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as archive:
         archive.writestr("label-filt/0.png", bytes(range(256)) * 10)

@@ -1,12 +1,16 @@
 """ScanNet's server on this machine: real sockets, a synthetic release, and faults on demand.
 
-A rule is a function from a request to the faults that hit it; all faults of all rules apply, in order:
+A rule is a function from a request to the faults that the request meets. All faults of all rules
+apply, in order:
 
-    at(path, Cut(1000), Status(503))               first request of that path, second request; the third one is answered
-    at(ending(".ply"), None, Reset(10), then=...)  each path of that ending by itself: first request fine, second reset
-    at(None, then=Stall(100))                      every request of every path
+    at(path, Cut(1000), Status(503))
+        the first and the second request of a path; the third one is answered
+    at(ending(".ply"), None, Reset(10), then=...)
+        each path with this ending: its first request is answered, its second one is reset
+    at(None, then=Stall(100))
+        every request of every path
 
-A fault is a function that changes the answer before it is sent; the table of them is below.
+A fault is a function that changes the answer before it is sent. The faults are listed below.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from scannet_prep.release.labels import LABEL_MAP_NAME
@@ -35,46 +39,76 @@ from scannet_prep.release.labels import LABEL_MAP_NAME
 ROOT = "/scannet/"
 LABEL_MAP_URL_PATH = f"{ROOT}v2/tasks/{LABEL_MAP_NAME}"
 BEFORE_STATUS = -1
-PAGE = b"<!DOCTYPE html>\n<html><head><title>Maintenance</title></head><body>Back soon.</body></html>\n"
+"""Position before the status line, for cuts and stalls; 0 is the first byte of the body."""
+PAGE = (
+    b"<!DOCTYPE html>\n<html><head><title>Maintenance</title></head>"
+    b"<body>Back soon.</body></html>\n"
+)
 _PIECE_BYTES = 1 << 18
 
 
 def scene_url_path(scene_id: str, suffix: str) -> str:
+    """Return the path of a scene's file on the server."""
     return f"{ROOT}v2/scans/{scene_id}/{scene_id}{suffix}"
 
 
 def release_urls(root: Path) -> dict[str, Path | bytes]:
+    """Find the files of a raw tree, by their paths on the server."""
     urls: dict[str, Path | bytes] = {LABEL_MAP_URL_PATH: root / LABEL_MAP_NAME}
     for path in itertools.chain(root.glob("scans/*/*"), root.glob("scans_test/*/*")):
-        version = "v1" if path.suffix == ".sens" and path.parents[1].name == "scans" else "v2"
+        is_old = path.suffix == ".sens" and path.parents[1].name == "scans"
+        version = "v1" if is_old else "v2"
         urls[f"{ROOT}{version}/scans/{path.parent.name}/{path.name}"] = path
     return urls
 
 
 @dataclass
 class Answer:
-    """What the server is going to say, and how; header names in lower case. Places count bytes of the body."""
+    """An answer that is to be sent. Positions count bytes of the body.
+
+    Attributes:
+        status: The status code.
+        headers: The headers, with names in lower case; those with None are not sent.
+        body: The body.
+        offset: Position of the body in the release's file; None if the body is not a part of it.
+        cut_at: Position at which the connection ends; None for no such end.
+        is_reset: Whether it ends by RST, not by FIN.
+        stall_at: Position from which nothing is sent until the client leaves.
+        trickle: Position from which single bytes are sent, and the seconds between them. No
+            timeout of a socket notices this.
+        is_chunked: Whether the body is sent in chunks.
+        before: Bytes to send before the status line.
+        is_down: Whether the server stops.
+    """
 
     status: int
     headers: dict[str, str | None]
     body: bytes
-    offset: (
-        int | None
-    )  # where in the release's file the body starts; None where it is no part of it
-    cut_at: int | None = None  # here the connection ends by FIN; -1: before the status line
-    is_reset: bool = False  # by RST instead
-    stall_at: int | None = None  # from here on nothing comes, until the client leaves
-    trickle: tuple[int, float] | None = (
-        None  # from here on a byte each so many seconds: no timeout of a socket strikes
-    )
+    offset: int | None
+    cut_at: int | None = None
+    is_reset: bool = False
+    stall_at: int | None = None
+    trickle: tuple[int, float] | None = None
     is_chunked: bool = False
-    before: bytes = b""  # comes before the status line
-    is_down: bool = False  # the server stops
+    before: bytes = b""
+    is_down: bool = False
 
 
 @dataclass
 class Request:
-    """A request, and what has been sent for it; `number` counts from 1 for each path."""
+    """A request, and the part of the release's file that was sent for it.
+
+    Attributes:
+        method: For example, GET.
+        path: The path of the URL.
+        number: Number of the request among those with this method and path, from 1.
+        headers: The headers, with names in lower case.
+        range: The header Range.
+        connection: The client's address and port.
+        content: The server's content of the path; None if there is none.
+        faults: The faults that the request meets.
+        sent: Position in the release's file, and number of bytes sent.
+    """
 
     method: str
     path: str
@@ -82,139 +116,234 @@ class Request:
     headers: dict[str, str]
     range: str | None
     connection: tuple[str, int]
-    content: bytes | None  # what the server has under the path
+    content: bytes | None
     faults: tuple[Fault, ...] = ()
-    sent: tuple[int, int] | None = None  # (offset, length) of the release's bytes
+    sent: tuple[int, int] | None = None
 
 
-Fault = Callable[[Answer, Request], Any]
-Rule = Callable[[Request], Iterable[Fault]]
-Where = str | Callable[[str], bool] | None
+Fault: TypeAlias = Callable[[Answer, Request], Any]
+Rule: TypeAlias = Callable[[Request], Iterable[Fault]]
+Where: TypeAlias = str | Callable[[str], bool] | None
 
 
-def fault(change: Callable[..., None]) -> Callable[..., Fault]:
-    """Make a fault of a function; what it takes besides answer and request is given where the fault is named."""
-    return lambda *values, **options: (
-        lambda answer, request: change(answer, request, *values, **options)
-    )
+# Answers.
 
 
 def answer_status(
     answer: Answer, code: int, retry_after: str | None = None, body: bytes = b"Wrong.\n"
 ) -> None:
-    answer.status, answer.body, answer.offset = code, body, None
+    """Replace an answer by one with a status and a body that is not the file."""
+    answer.status = code
+    answer.body = body
+    answer.offset = None
     answer.headers = {"content-length": str(len(body)), "retry-after": retry_after}
 
 
 def answer_whole(answer: Answer, content: bytes) -> None:
-    answer.status, answer.body, answer.offset = 200, content, 0
+    """Answer with the whole file."""
+    answer.status = 200
+    answer.body = content
+    answer.offset = 0
     answer.headers |= {"content-length": str(len(content)), "accept-ranges": "bytes"}
     answer.headers.pop("content-range", None)
 
 
 def answer_part(answer: Answer, content: bytes, first: int, end: int) -> None:
-    answer.status, answer.body, answer.offset = (
-        (206, content[first:end], first) if first < end else (416, b"", None)
-    )
-    shown = f"{first}-{end - 1}" if first < end else "*"
-    answer.headers |= {
-        "content-length": str(len(answer.body)),
-        "content-range": f"bytes {shown}/{len(content)}",
-    }
+    """Answer with a range of the file, or with status 416 if the range is empty."""
+    if first < end:
+        answer.status = 206
+        answer.body = content[first:end]
+        answer.offset = first
+        span = f"{first}-{end - 1}"
+    else:
+        answer.status = 416
+        answer.body = b""
+        answer.offset = None
+        span = "*"
+    answer.headers["content-length"] = str(len(answer.body))
+    answer.headers["content-range"] = f"bytes {span}/{len(content)}"
 
 
-def answer_other_part(answer: Answer, request: Request, by: int) -> None:
-    content = request.content or b""
-    if span := find_span(request.range, len(content)):
-        answer_part(answer, content, max(0, span[0] + by), span[1])
+# Faults.
 
 
-def redirect(
-    answer: Answer, request: Request, path: str = "", origin: str = "", status: int = 302
-) -> None:
-    answer_status(answer, status)
+def fault(change: Callable[..., None]) -> Callable[..., Fault]:
+    """Make a fault of a function.
+
+    The arguments of the function after the answer and the request become arguments of the fault.
+    """
+
+    def make(*values: Any, **options: Any) -> Fault:
+        return lambda answer, request: change(answer, request, *values, **options)
+
+    return make
+
+
+@fault
+def Set(answer: Answer, _request: Request, **values: Any) -> None:
+    """Set attributes of the answer."""
+    vars(answer).update(values)
+
+
+@fault
+def Cut(answer: Answer, _request: Request, after_bytes: int = BEFORE_STATUS) -> None:
+    """End the connection by FIN."""
+    answer.cut_at = after_bytes
+
+
+@fault
+def Reset(answer: Answer, _request: Request, after_bytes: int = BEFORE_STATUS) -> None:
+    """End the connection by RST."""
+    answer.cut_at = after_bytes
+    answer.is_reset = True
+
+
+@fault
+def Stall(answer: Answer, _request: Request, after_bytes: int = BEFORE_STATUS) -> None:
+    """Send nothing more until the client leaves."""
+    answer.stall_at = after_bytes
+
+
+@fault
+def Header(answer: Answer, _request: Request, name: str, value: str | None = None) -> None:
+    """Give a header another value, or remove it."""
+    answer.headers[name.lower()] = value
+
+
+@fault
+def WrongLength(answer: Answer, _request: Request, by: int) -> None:
+    """Announce a wrong length, send the whole body, and end the connection."""
+    answer.headers["content-length"] = str(len(answer.body) + by)
+    answer.headers["connection"] = "close"
+
+
+@fault
+def NoLength(answer: Answer, _request: Request) -> None:
+    """Send the body in chunks, without a length."""
+    answer.is_chunked = True
+    answer.headers["content-length"] = None
+    answer.headers["transfer-encoding"] = "chunked"
+
+
+@fault
+def UntilClosed(answer: Answer, _request: Request) -> None:
+    """Send no length: the body ends with the connection."""
+    answer.headers["content-length"] = None
+    answer.headers["connection"] = "close"
+
+
+@fault
+def Status(answer: Answer, _request: Request, code: int, retry_after: str | None = None) -> None:
+    """Answer with another status."""
+    answer_status(answer, code, retry_after)
+
+
+@fault
+def Page(answer: Answer, _request: Request, content: bytes = PAGE) -> None:
+    """Answer with status 200 and a page in place of the file."""
+    answer_status(answer, 200, body=content)
+
+
+@fault
+def Redirect(answer: Answer, request: Request, path: str = "", origin: str = "") -> None:
+    """Redirect to another path or server; by default to the same path, in a circle."""
+    answer_status(answer, 302)
     answer.headers["location"] = f"{origin}{path or request.path}"
 
 
-# The faults. Fields of `Answer`, as they are to be; what follows is made of it.
-Set = fault(lambda answer, _, **values: vars(answer).update(values))
-Cut = fault(lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(cut_at=after_bytes))
-Reset = fault(
-    lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(
-        cut_at=after_bytes, is_reset=True
-    )
-)
-Stall = fault(
-    lambda answer, _, after_bytes=BEFORE_STATUS: vars(answer).update(stall_at=after_bytes)
-)
-# A header with another value, or without it; a length that is too large or too small, with all of the body, then FIN.
-Header = fault(lambda answer, _, name, value=None: answer.headers.update({name.lower(): value}))
-WrongLength = fault(
-    lambda answer, _, by: answer.headers.update(
-        {"content-length": str(len(answer.body) + by), "connection": "close"}
-    )
-)
-# No length: the body comes in chunks, or ends with the connection.
-NoLength = fault(
-    lambda answer, _: [
-        vars(answer).update(is_chunked=True),
-        answer.headers.update({"content-length": None, "transfer-encoding": "chunked"}),
-    ]
-)
-UntilClosed = fault(
-    lambda answer, _: answer.headers.update({"content-length": None, "connection": "close"})
-)
-# Another status; a page with status 200 in place of the file; a redirection, by default to the same path, in a circle.
-Status = fault(lambda answer, _, *values, **options: answer_status(answer, *values, **options))
-Page = fault(lambda answer, _, content=PAGE: answer_status(answer, 200, body=content))
-Redirect = fault(redirect)
-# The whole file, whatever was asked for; 206 whatever If-Range says, with another start than asked for, which
-# Content-Range admits, or by 0 the same; the whole file compressed, although identity was asked for.
-RangesIgnored = fault(lambda answer, request: answer_whole(answer, request.content or b""))
-ShiftedRange = fault(answer_other_part)
-Gzip = fault(
-    lambda answer, request: [
-        answer_whole(answer, gzip.compress(request.content or b"")),
-        vars(answer).update(offset=None),
-        answer.headers.update({"content-encoding": "gzip"}),
-    ]
-)
+@fault
+def RangesIgnored(answer: Answer, request: Request) -> None:
+    """Answer with the whole file although a range was requested."""
+    answer_whole(answer, request.content or b"")
+
+
+@fault
+def ShiftedRange(answer: Answer, request: Request, by: int) -> None:
+    """Answer with status 206 whatever If-Range contains, and with another start of the range.
+
+    Content-Range contains this start. A shift by 0 leaves it as requested.
+    """
+    content = request.content or b""
+    span = find_span(request.range, len(content))
+    if span is not None:
+        first, end = span
+        answer_part(answer, content, max(0, first + by), end)
+
+
+@fault
+def Gzip(answer: Answer, request: Request) -> None:
+    """Answer with the whole file compressed, although identity was requested."""
+    answer_whole(answer, gzip.compress(request.content or b""))
+    answer.offset = None
+    answer.headers["content-encoding"] = "gzip"
 
 
 def other_version(content: bytes) -> bytes:
-    """Content of the same size in which every byte is another one, so that no mixture of both goes unseen."""
+    """Return content of the same size of which every byte differs, to reveal any mixture."""
     return content.translate(bytes(byte ^ 1 for byte in range(256)))
 
 
+# Rules.
+
+
 def at(where: Where, *faults: Fault | None, then: Fault | None = None) -> Rule:
-    """The n-th request of a path meets the n-th fault, later ones `then`; None is none."""
+    """Let the n-th request of a path meet the n-th fault, and later ones `then`.
+
+    Args:
+        where: A path, a condition on paths, or None for all paths.
+        faults: Faults of the first requests; None for no fault.
+        then: The fault of all later requests.
+    """
+
+    def matches(path: str) -> bool:
+        if callable(where):
+            return where(path)
+        return where is None or path == where
 
     def rule(request: Request) -> list[Fault]:
-        fault = faults[request.number - 1] if request.number <= len(faults) else then
-        is_at = where is None or (
-            request.path == where if isinstance(where, str) else where(request.path)
-        )
-        return [fault] if fault is not None and is_at else []
+        is_early = request.number <= len(faults)
+        fault = faults[request.number - 1] if is_early else then
+        if fault is None or not matches(request.path):
+            return []
+        return [fault]
 
     return rule
 
 
 def between(first: int, end: int, fault: Fault) -> Rule:
-    """An outage: the requests from the n-th on, until before another, of whatever path; counted from 0."""
+    """Let the requests from number `first` to before `end` meet a fault.
+
+    Requests of all paths are counted, from 0.
+    """
     numbers = itertools.count()
     return lambda _request: [fault] if first <= next(numbers) < end else []
 
 
 def ending(suffix: str) -> Callable[[str], bool]:
+    """Return the condition that a path ends with a suffix."""
     return lambda path: path.endswith(suffix)
+
+
+# The server.
 
 
 @dataclass(eq=False)
 class ReleaseServer:
-    """Serves a raw tree, as `write_release` makes it, with ScanNet's URLs. All settings may change while it runs.
+    """Serves a raw tree with ScanNet's URLs. All settings may change while the server runs.
 
-    `files` says what lies where, `faults` are rules, `change` makes other versions of files; ETags are each content's
-    own ("strong"), "weak", or None; latencies are added to each request and to each new connection.
+    Attributes:
+        root: The raw tree, as `write_release` makes it.
+        faults: The rules.
+        certificate: A file with a certificate and its key, for https.
+        etag: "strong" or "weak" ETags of the content, or None for no ETags.
+        has_last_modified: Whether answers have the header Last-Modified.
+        request_latency_s: Delay of each request.
+        connection_latency_s: Delay of each new connection.
+        files: The files or contents by path of the URL.
+        change: Makes another version of a file's content for a request.
+        origin: Scheme, host and port.
+        base_url: The base URL for `scannet-prep download`.
+        connection_count: Number of connections so far.
     """
 
     root: Path
@@ -228,14 +357,17 @@ class ReleaseServer:
     def __post_init__(self) -> None:
         self.files = release_urls(self.root)
         self.change: Callable[[Request, bytes], bytes] = lambda _request, content: content
-        self.lock, self.closing, self.port = threading.Lock(), threading.Event(), 0
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+        self.port = 0
         self.sockets: set[socket.socket] = set()
         self.server: http.server.ThreadingHTTPServer | None = None
         self.forget()
 
     def __enter__(self) -> ReleaseServer:
         self.start()
-        self.origin = f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}"
+        scheme = "https" if self.certificate else "http"
+        self.origin = f"{scheme}://127.0.0.1:{self.port}"
         self.base_url = f"{self.origin}{ROOT}"
         return self
 
@@ -244,18 +376,21 @@ class ReleaseServer:
         self.stop()
 
     def start(self) -> None:
-        """Listen, after `stop` again on the same port."""
+        """Listen; after `stop`, on the same port."""
         if self.server is not None or self.closing.is_set():
             return
-        self.server = _Listener(
-            ("127.0.0.1", self.port), type("Handler", (_Handler,), {"owner": self})
-        )
+        handler = type("Handler", (_Handler,), {"owner": self})
+        self.server = _Listener(("127.0.0.1", self.port), handler)
         self.port = self.server.server_port
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        poll_interval_s = 0.02
+        threading.Thread(
+            target=self.server.serve_forever, args=(poll_interval_s,), daemon=True
+        ).start()
 
     def stop(self) -> None:
-        """Refuse new connections and end all there are."""
-        server, self.server = self.server, None
+        """Refuse new connections, and end all existing ones."""
+        server = self.server
+        self.server = None
         if server is not None:
             server.shutdown()
             server.server_close()
@@ -265,37 +400,41 @@ class ReleaseServer:
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def forget(self) -> None:
-        """Forget all requests so far; numbers begin at 1 again."""
+        """Forget all requests so far. Their numbers begin at 1 again."""
         with self.lock:
             self.seen: list[Request] = []
-            self.counts: Counter[str] = Counter()
+            self.counts: Counter[tuple[str, str]] = Counter()
             self.connection_count = 0
 
     def requests(self, path: str | None = None, method: str = "GET") -> list[Request]:
+        """Return the requests so far, of one path or of all."""
         with self.lock:
-            return [
-                request
-                for request in self.seen
-                if request.method == method and path in (None, request.path)
-            ]
+            requests = [request for request in self.seen if request.method == method]
+        if path is None:
+            return requests
+        return [request for request in requests if request.path == path]
 
     def bytes_sent_again(self, path: str) -> int:
-        """How many of the bytes sent had been sent before; not those that show that the server is up."""
-        end = again = 0
-        spans = [
-            request.sent for request in self.requests(path) if request.sent
-        ]  # (offset, length)
-        for offset, length in sorted(span for span in spans if span[1] > 1):
-            again += max(0, min(end, offset + length) - offset)
+        """Count the bytes of a path that were sent more than once.
+
+        Single bytes do not count: they are requested to find out whether the server is up.
+        """
+        spans = [request.sent for request in self.requests(path) if request.sent is not None]
+        end = 0
+        repeated_bytes = 0
+        for offset, length in sorted(spans):
+            if length <= 1:
+                continue
+            repeated_bytes += max(0, min(end, offset + length) - offset)
             end = max(end, offset + length)
-        return again
+        return repeated_bytes
 
 
 class _Listener(http.server.ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, *_arguments: Any) -> None:
-        """Clients that leave are the purpose."""
+        """Ignore clients that leave, which many tests do on purpose."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -323,108 +462,179 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.request.close()
 
     def log_message(self, *_arguments: object) -> None:
-        """Keep quiet."""
+        """Print nothing."""
 
     def do_GET(self) -> None:
-        owner, path = self.owner, unquote(urlsplit(self.path).path)
-        file = owner.files.get(path)
-        is_there = isinstance(file, Path) and file.is_file()
-        content = file.read_bytes() if is_there else None if isinstance(file, Path) else file
-        with owner.lock:
-            owner.counts[f"{self.command} {path}"] += 1
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            number = owner.counts[f"{self.command} {path}"]
-            where = self.command, path, number, headers, headers.get("range")
-            request = Request(*where, self.client_address, content)
-            owner.seen.append(request)
-            request.faults = tuple(fault for rule in owner.faults for fault in rule(request))
-        changed = None if content is None else owner.change(request, content)
-        answer = self.answer(request, changed, file.stat().st_mtime if is_there else 0)
+        owner = self.owner
+        path = unquote(urlsplit(self.path).path)
+        content, time_s = self._read_file(path)
+        request = self._record(path, content)
+
+        changed = content
+        if content is not None:
+            changed = owner.change(request, content)
+        answer = self._make_answer(request, changed, time_s)
         for fault in request.faults:
             fault(answer, request)
+
         if answer.is_down:
             threading.Thread(target=owner.stop, daemon=True).start()
             answer.cut_at = BEFORE_STATUS
         owner.closing.wait(owner.request_latency_s)
-        self.send(answer, request)
+        self._send(answer, request)
 
-    do_HEAD = do_CONNECT = do_GET  # noqa: N815 - as the library calls it
+    # The names that the library calls.
+    do_HEAD = do_GET  # noqa: N815
+    do_CONNECT = do_GET  # noqa: N815
 
-    def answer(self, request: Request, content: bytes | None, time_s: float) -> Answer:
-        answer, owner = Answer(200, {}, b"", None), self.owner
+    def _read_file(self, path: str) -> tuple[bytes | None, float]:
+        """Return the content of a path, None if there is none, and its time of modification."""
+        file = self.owner.files.get(path)
+        if not isinstance(file, Path):
+            return file, 0
+        if not file.is_file():
+            return None, 0
+        return file.read_bytes(), file.stat().st_mtime
+
+    def _record(self, path: str, content: bytes | None) -> Request:
+        """Number and record the request, and find the faults that it meets."""
+        owner = self.owner
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        with owner.lock:
+            owner.counts[self.command, path] += 1
+            request = Request(
+                method=self.command,
+                path=path,
+                number=owner.counts[self.command, path],
+                headers=headers,
+                range=headers.get("range"),
+                connection=self.client_address,
+                content=content,
+            )
+            owner.seen.append(request)
+            faults: list[Fault] = []
+            for rule in owner.faults:
+                faults += rule(request)
+            request.faults = tuple(faults)
+        return request
+
+    def _make_answer(self, request: Request, content: bytes | None, time_s: float) -> Answer:
+        """Answer a request as a server without faults does."""
+        answer = Answer(status=200, headers={}, body=b"", offset=None)
         if content is None:
             answer_status(answer, 404)
             return answer
-        etag = {"strong": f'"{hash(content):x}"', "weak": f'W/"{hash(content):x}"', None: None}[
-            owner.etag
-        ]
-        time = formatdate(time_s, usegmt=True) if owner.has_last_modified else None
-        answer.headers = {"etag": etag, "last-modified": time}
+
+        etag = self._make_etag(content)
+        date = formatdate(time_s, usegmt=True) if self.owner.has_last_modified else None
+        answer.headers = {"etag": etag, "last-modified": date}
         answer_whole(answer, content)
-        if_range, span = request.headers.get("if-range"), find_span(request.range, len(content))
-        if span is not None and (
-            if_range is None or (if_range in (etag, time) and if_range[:2] != "W/")
-        ):
+        span = find_span(request.range, len(content))
+        if span is not None and _is_range_valid(request.headers.get("if-range"), etag, date):
             answer_part(answer, content, *span)
+        # Bytes of another version are not bytes of the release's file.
         if content != request.content:
             answer.offset = None
         return answer
 
-    def send(self, answer: Answer, request: Request) -> None:
-        fields = "".join(
-            f"{name}: {text}\r\n" for name, text in answer.headers.items() if text is not None
-        )
-        status = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
-        head = answer.before + f"{status}{fields}\r\n".encode("latin-1")
+    def _make_etag(self, content: bytes) -> str | None:
+        digest = f'"{hash(content):x}"'
+        return {"strong": digest, "weak": f"W/{digest}", None: None}[self.owner.etag]
+
+    def _send(self, answer: Answer, request: Request) -> None:
+        """Send an answer, with its cut, stall or trickle."""
+        head = answer.before + _format_head(answer)
         body = memoryview(b"" if request.method == "HEAD" else answer.body)
-        self.close_connection |= answer.headers.get("connection") == "close"
+        if answer.headers.get("connection") == "close":
+            self.close_connection = True
+
         stops = {answer.cut_at, answer.stall_at} - {None}
         if BEFORE_STATUS in stops:
-            self.interrupt(answer, BEFORE_STATUS)
+            self._interrupt(answer, BEFORE_STATUS)
         slow_from, byte_pause_s = answer.trickle or (len(body), 0)
-        for piece in [head] if slow_from > BEFORE_STATUS else [bytes([byte]) for byte in head]:
-            self.wfile.write(piece)
-            self.pause(byte_pause_s if slow_from == BEFORE_STATUS else 0)
+        if slow_from == BEFORE_STATUS:
+            for byte in head:
+                self.wfile.write(bytes([byte]))
+                self._pause(byte_pause_s)
+        else:
+            self.wfile.write(head)
+
         position = 0
         while position < len(body) or position in stops:
             if position in stops:
                 stops.discard(position)
-                self.interrupt(answer, position)
+                self._interrupt(answer, position)
                 continue
-            size = 1 if position >= slow_from else min(_PIECE_BYTES, slow_from - position)
-            piece = body[
-                position : min([position + size, *(stop for stop in stops if stop > position)])
-            ]
+            is_slow = position >= slow_from
+            end = position + (1 if is_slow else min(_PIECE_BYTES, slow_from - position))
+            next_stops = [stop for stop in stops if stop > position]
+            piece = body[position : min([end, *next_stops])]
             position += len(piece)
-            if (
-                answer.offset is not None
-            ):  # before it goes, so that a client that has a byte never sees it uncounted
-                request.sent = answer.offset, position
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.is_chunked else piece)
-            self.pause(byte_pause_s if position >= slow_from else 0)
+            # Before the piece is sent: a client that has a byte must never see it uncounted.
+            if answer.offset is not None:
+                request.sent = (answer.offset, position)
+            self.wfile.write(_make_chunk(piece) if answer.is_chunked else piece)
+            if position >= slow_from:
+                self._pause(byte_pause_s)
         if answer.is_chunked and request.method != "HEAD":
-            self.wfile.write(b"0\r\n\r\n")
+            self.wfile.write(_make_chunk(b""))
 
-    def interrupt(self, answer: Answer, position: int) -> None:
-        self.pause(3600 if answer.stall_at == position else 0)
+    def _interrupt(self, answer: Answer, position: int) -> None:
+        """Stall, or end the connection."""
+        if answer.stall_at == position:
+            self._pause(3600)
         if answer.is_reset:
-            self.pause(0.05)  # what has been sent arrives; Linux would drop the rest
+            # Let the bytes arrive that were sent before: Linux would drop them.
+            self._pause(0.05)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         else:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
         raise ConnectionError
 
-    def pause(self, seconds: float) -> None:
-        """Wait, unless the client leaves."""
-        if seconds and select.select([self.connection], [], [], seconds)[0]:
+    def _pause(self, seconds: float) -> None:
+        """Wait. Raises ConnectionError if the client leaves."""
+        if not seconds:
+            return
+        readable, _, _ = select.select([self.connection], [], [], seconds)
+        if readable:
             raise ConnectionError
 
 
+def _is_range_valid(if_range: str | None, etag: str | None, date: str | None) -> bool:
+    """Whether If-Range, if there is one, names the version of the file by a strong validator."""
+    if if_range is None:
+        return True
+    return if_range in (etag, date) and not if_range.startswith("W/")
+
+
+def _format_head(answer: Answer) -> bytes:
+    phrase = HTTPStatus(answer.status).phrase
+    lines = [f"HTTP/1.1 {answer.status} {phrase}"]
+    for name, text in answer.headers.items():
+        if text is not None:
+            lines.append(f"{name}: {text}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def _make_chunk(piece: bytes | memoryview) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
 def find_span(text: str | None, size: int) -> tuple[int, int] | None:
-    """First byte and the one after the last; None for no range or nonsense; empty where it cannot be satisfied."""
+    """Parse the header Range, for a file of a size.
+
+    Returns:
+        The first byte and the one after the last, or None for no valid range. The range is empty
+        if it lies outside the file.
+    """
     match = re.fullmatch(r"bytes=(\d+)-(\d*)", text or "")
     if match is None:
         return None
-    first, last = int(match[1]), int(match[2] or size)
-    return (first, min(last + 1, size)) if first <= last or not match[2] else None
+    first = int(match[1])
+    if not match[2]:
+        return first, size
+    last = int(match[2])
+    if first > last:
+        return None
+    return first, min(last + 1, size)

@@ -1,4 +1,4 @@
-"""What a download accepts as whole, and what it fetches again: before anything is recorded in `scannet.lock`."""
+"""Checks of existing and downloaded files, before anything is recorded in `scannet.lock`."""
 
 import json
 import os
@@ -6,308 +6,452 @@ import re
 import shlex
 import shutil
 import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from commands import digests, run_main
 from downloads import MESH, SCENES, Bar, fetch, fetched, words
 from large_files import DEPTH, make_stream, make_zip
-from release_server import ReleaseServer, Status
+from release_server import Fault, ReleaseServer, Request, Status
 
 from scannet_prep.base.errors import FileError
 from scannet_prep.cli.main import make_parser
 from scannet_prep.raw.lock import digest_file, encode_lock, read_lock
 from scannet_prep.release.files import KINDS, LABEL_MAP
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.stages.download import FileOutcome, tasks
+from scannet_prep.stages.download import FileOutcome, worker
+from scannet_prep.stages.download.content import check_file
 from scannet_prep.stages.download.planning import list_files
-from scannet_prep.stages.download.tasks import check_file
 
 SCENE = SCENES[0]
-SEGMENTS, AGGREGATION, INFO = "_vh_clean_2.0.010000.segs.json", ".aggregation.json", ".txt"
+OTHER_SCENE = "scene0011_00"
+SEGMENTS = "_vh_clean_2.0.010000.segs.json"
+AGGREGATION = ".aggregation.json"
+INFO = ".txt"
 LABELS_MESH = "_vh_clean_2.labels.ply"
-OTHER = "scene0011_00"
+COMPARED = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION)
 
 
-def place(folder: Path, suffix: str, scene_id: str = SCENE) -> Path:
+def scene_file(folder: Path, suffix: str, scene_id: str = SCENE) -> Path:
     return folder / f"scans/{scene_id}/{scene_id}{suffix}"
 
 
-def with_zeros(path: Path, _release_dir: Path) -> None:
-    """As aria2 leaves a file that it has not finished: of the full size, the end not written yet."""
+def recorded_digests(data_dir: Path) -> dict[str, str]:
+    entries = read_lock(data_dir / "scannet.lock")
+    return {name: entry.sha256 for name, entry in entries.items()}
+
+
+# Damages: functions of the file to damage and the folder of the release.
+
+
+def zero_the_tail(path: Path, _release_dir: Path) -> None:
+    """Leave the file like an unfinished one of aria2: of the full size, its end not yet written."""
     size_bytes = path.stat().st_size
     os.truncate(path, size_bytes - 300)
     os.truncate(path, size_bytes)
 
 
-def of_another_scene(path: Path, release_dir: Path) -> None:
-    shutil.copyfile(place(release_dir, path.name.removeprefix(SCENE), OTHER), path)
+def cut_100_bytes(path: Path, _release_dir: Path) -> None:
+    os.truncate(path, path.stat().st_size - 100)
 
 
-def of_other_segments(path: Path, _release_dir: Path) -> None:
+def cut_last_byte(path: Path, _release_dir: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def replace_by_other_scene(path: Path, release_dir: Path) -> None:
+    suffix = path.name.removeprefix(SCENE)
+    shutil.copyfile(scene_file(release_dir, suffix, OTHER_SCENE), path)
+
+
+def replace_by_mesh(path: Path, _release_dir: Path) -> None:
+    shutil.copyfile(path.with_name(f"{SCENE}{MESH}"), path)
+
+
+def replace_by_labels_mesh(path: Path, _release_dir: Path) -> None:
+    shutil.copyfile(path.with_name(f"{SCENE}{LABELS_MESH}"), path)
+
+
+def replace_by_page(path: Path, _release_dir: Path) -> None:
+    path.write_text("<html>404</html>")
+
+
+def name_unknown_segments(path: Path, _release_dir: Path) -> None:
     groups = json.loads(path.read_text())["segGroups"]
-    path.write_text(
-        json.dumps({"segGroups": [group | {"segments": [10_000_000]} for group in groups]})
-    )
+    changed = [group | {"segments": [10_000_000]} for group in groups]
+    path.write_text(json.dumps({"segGroups": changed}))
 
 
-DAMAGES = {
-    "a mesh with a tail of zeros": (MESH, with_zeros),
-    "a truncated mesh": (MESH, lambda path, _: os.truncate(path, path.stat().st_size - 100)),
-    "segments with a tail of zeros": (SEGMENTS, with_zeros),
-    "an aggregation with a tail of zeros": (AGGREGATION, with_zeros),
-    "the mesh of another scene": (MESH, of_another_scene),
-    "the labels mesh of another scene": (LABELS_MESH, of_another_scene),
-    "a mesh without labels in place of the labels mesh": (
-        LABELS_MESH,
-        lambda path, _: shutil.copyfile(path.with_name(f"{SCENE}{MESH}"), path),
-    ),
-    "the labels mesh in place of the mesh": (
-        MESH,
-        lambda path, _: shutil.copyfile(path.with_name(f"{SCENE}{LABELS_MESH}"), path),
-    ),
-    "the segments of another scene": (SEGMENTS, of_another_scene),
-    "the aggregation of another scene": (AGGREGATION, of_another_scene),
-    "an aggregation of segments that are not there": (AGGREGATION, of_other_segments),
-    "a mesh that aria2 has not finished": (
-        MESH,
-        lambda path, _: path.with_name(f"{path.name}.aria2").touch(),
-    ),
-    "a page in place of a mesh": (LABELS_MESH, lambda path, _: path.write_text("<html>404</html>")),
-    "metadata without its last byte": (
-        INFO,
-        lambda path, _: os.truncate(path, path.stat().st_size - 1),
-    ),
+def leave_to_aria2(path: Path, _release_dir: Path) -> None:
+    path.with_name(f"{path.name}.aria2").touch()
+
+
+@dataclass(frozen=True)
+class Damage:
+    suffix: str
+    apply: Callable[[Path, Path], None]
+
+
+# Damages that are also found in files that a server sends.
+SERVED_DAMAGES = {
+    "mesh with a tail of zeros": Damage(MESH, zero_the_tail),
+    "truncated mesh": Damage(MESH, cut_100_bytes),
+    "segments with a tail of zeros": Damage(SEGMENTS, zero_the_tail),
+    "aggregation with a tail of zeros": Damage(AGGREGATION, zero_the_tail),
+    "mesh of another scene": Damage(MESH, replace_by_other_scene),
+    "labels mesh of another scene": Damage(LABELS_MESH, replace_by_other_scene),
+    "mesh without labels in place of the labels mesh": Damage(LABELS_MESH, replace_by_mesh),
+    "labels mesh in place of the mesh": Damage(MESH, replace_by_labels_mesh),
+    "segments of another scene": Damage(SEGMENTS, replace_by_other_scene),
+    "aggregation of another scene": Damage(AGGREGATION, replace_by_other_scene),
+    "aggregation of unknown segments": Damage(AGGREGATION, name_unknown_segments),
 }
+# Damages that are found by comparing with the server, or that a server cannot send.
+LOCAL_DAMAGES = {
+    "mesh that aria2 has not finished": Damage(MESH, leave_to_aria2),
+    "page in place of a labels mesh": Damage(LABELS_MESH, replace_by_page),
+    "metadata without its last byte": Damage(INFO, cut_last_byte),
+}
+DAMAGES = SERVED_DAMAGES | LOCAL_DAMAGES
+
+
+@pytest.fixture
+def data_dir(release_dir: Path, tmp_path: Path) -> Path:
+    """A complete tree without `scannet.lock`, as the official script leaves it."""
+    return Path(shutil.copytree(release_dir, tmp_path / "data"))
+
+
+@pytest.fixture
+def upstream(release_dir: Path, tmp_path: Path) -> Path:
+    """A copy of the release to be damaged and served."""
+    return Path(shutil.copytree(release_dir, tmp_path / "upstream"))
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_files_are_neither_adopted_nor_accepted(
-    release_dir: Path, tmp_path: Path, name: str
+def test_damaged_existing_file_is_fetched_again(
+    server: ReleaseServer, data_dir: Path, name: str
 ) -> None:
-    suffix, damage = DAMAGES[name]
-    # Such a file is not taken from a server either; the others are told by what the server has, or never come from it.
-    is_seen_alone = not name.startswith(("a page", "metadata")) and "aria2" not in name
-    upstream, data_dir = (
-        Path(shutil.copytree(release_dir, tmp_path / place)) for place in ("upstream", "data")
-    )
-    for folder in (upstream, data_dir) if is_seen_alone else (data_dir,):
-        damage(place(folder, suffix), release_dir)
+    damage = DAMAGES[name]
+    damage.apply(scene_file(data_dir, damage.suffix), server.root)
     bar = Bar()
+
+    report = fetch(server, data_dir, bar=bar)
+
+    assert not report.failures
+    assert fetched(data_dir) == digests(server.root)
+    assert recorded_digests(data_dir) == digests(server.root)
+    notes = [note for note in bar.notes if f"{damage.suffix}: " in note]
+    assert notes
+    assert notes[0].endswith("; fetching it again")
+
+
+@pytest.mark.parametrize("name", LOCAL_DAMAGES)
+def test_intact_files_beside_a_damaged_one_are_not_fetched(
+    server: ReleaseServer, data_dir: Path, name: str
+) -> None:
+    damage = LOCAL_DAMAGES[name]
+    damage.apply(scene_file(data_dir, damage.suffix), server.root)
+
+    fetch(server, data_dir)
+
+    requested = [request.path.rpartition("/")[2] for request in server.requests()]
+    assert requested == [f"{SCENE}{damage.suffix}"]
+
+
+@pytest.mark.parametrize("name", SERVED_DAMAGES)
+def test_damaged_file_of_the_server_fails_until_it_is_replaced(
+    release_dir: Path, upstream: Path, data_dir: Path, name: str
+) -> None:
+    damage = SERVED_DAMAGES[name]
+    for folder in (upstream, data_dir):
+        damage.apply(scene_file(folder, damage.suffix), release_dir)
     with ReleaseServer(upstream) as server:
-        report = fetch(server, data_dir, bar=bar)
-        asked = [request.path.rpartition("/")[2] for request in server.requests()]
-        assert f"{SCENE}{suffix}" in asked
-        assert (
-            is_seen_alone or len(asked) == 1
-        )  # what is whole is adopted: a tree of the official script
-        assert [
-            note
-            for note in bar.notes
-            if f"{suffix}: " in note and note.endswith("; fetching it again")
-        ]
-        assert {item.file.scene_id for item in report.failures} == (
-            {SCENE} if is_seen_alone else set()
-        )
+        failures = fetch(server, data_dir).failures
+
+        requested = [request.path.rpartition("/")[2] for request in server.requests()]
+        assert f"{SCENE}{damage.suffix}" in requested
+        assert {failure.file.scene_id for failure in failures} == {SCENE}
         reasons = "is not what it should be|contradict each other"
-        assert all(re.search(reasons, failure.message) for failure in report.failures)
-        shutil.copyfile(place(release_dir, suffix), place(upstream, suffix))
+        assert all(re.search(reasons, failure.message) for failure in failures)
+
+        shutil.copyfile(scene_file(release_dir, damage.suffix), scene_file(upstream, damage.suffix))
         assert not fetch(server, data_dir).failures
-    expected = digests(release_dir)
-    assert {
-        name: entry.sha256 for name, entry in read_lock(data_dir / "scannet.lock").items()
-    } == expected
-    assert fetched(data_dir) == expected
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_label_map_that_is_not_the_release_s_is_warned_of(
-    server: ReleaseServer, tmp_path: Path, is_there: bool
-) -> None:
-    def change(_request: object, content: bytes) -> bytes:
-        return content.replace(b"3\tfloor\t2", b"3\tfloor\t0")
-
-    if is_there:  # as fetched by another program
-        path = tmp_path / LABEL_MAP.suffix
-        path.write_bytes(change(None, (server.root / path.name).read_bytes()))
-    else:
-        server.change = change
-    bar = Bar()
-    assert not fetch(server, tmp_path, bar=bar).failures
-    (note,) = bar.notes
-    assert "1 raw categories: floor (for example, 'floor' is ScanNet id 3, nyu40 id 0" in note
-
-
-@pytest.mark.parametrize("suffix", [MESH, LABELS_MESH])
-def test_files_of_a_scene_that_contradict_each_other_are_all_named_and_none_is_recorded(
-    release_dir: Path, tmp_path: Path, suffix: str
-) -> None:
-    upstream = Path(shutil.copytree(release_dir, tmp_path / "upstream"))
-    of_another_scene(place(upstream, suffix), release_dir)
-    data_dir = tmp_path / "data"
-    suffixes = {MESH, LABELS_MESH, SEGMENTS, AGGREGATION}
-    with ReleaseServer(upstream) as server:
-        failures = fetch(server, data_dir, jobs=1).failures
-        assert {failure.file.kind.suffix for failure in failures} == suffixes
-        lock = read_lock(data_dir / "scannet.lock")
-        assert not [
-            name
-            for name in lock
-            if name.startswith(f"scans/{SCENE}/") and name.endswith(tuple(suffixes))
-        ]
-        shutil.copyfile(place(release_dir, suffix), place(upstream, suffix))
-        assert not fetch(server, data_dir).failures
+    assert recorded_digests(data_dir) == digests(release_dir)
     assert fetched(data_dir) == digests(release_dir)
 
 
-def test_contradiction_names_its_files_and_a_command(release_dir: Path, tmp_path: Path) -> None:
-    upstream = Path(shutil.copytree(release_dir, tmp_path / "upstream"))
-    of_another_scene(place(upstream, MESH), release_dir)
+def change_floor(_request: Request | None, content: bytes) -> bytes:
+    """Change the nyu40 id of floor in a label map."""
+    return content.replace(b"3\tfloor\t2", b"3\tfloor\t0")
+
+
+CHANGED_FLOOR = "1 raw categories: floor (for example, 'floor' is ScanNet id 3, nyu40 id 0"
+
+
+def test_existing_label_map_with_other_ids_causes_a_warning(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    content = (server.root / LABEL_MAP.suffix).read_bytes()
+    (tmp_path / LABEL_MAP.suffix).write_bytes(change_floor(None, content))
+    bar = Bar()
+
+    assert not fetch(server, tmp_path, bar=bar).failures
+
+    (note,) = bar.notes
+    assert CHANGED_FLOOR in note
+
+
+def test_fetched_label_map_with_other_ids_causes_a_warning(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    server.change = change_floor
+    bar = Bar()
+
+    assert not fetch(server, tmp_path, bar=bar).failures
+
+    (note,) = bar.notes
+    assert CHANGED_FLOOR in note
+
+
+@pytest.mark.parametrize("suffix", [MESH, LABELS_MESH])
+def test_contradicting_files_of_a_scene_all_fail_unrecorded(
+    release_dir: Path, upstream: Path, tmp_path: Path, suffix: str
+) -> None:
+    replace_by_other_scene(scene_file(upstream, suffix), release_dir)
+    data_dir = tmp_path / "downloaded"
     with ReleaseServer(upstream) as server:
-        failure = fetch(server, tmp_path / "data", jobs=1).failures[0]
-    names = f"{MESH}, {LABELS_MESH}, {SEGMENTS}, {AGGREGATION}"
-    assert (
-        f"the files of {SCENE} contradict each other ({names}): the numbers of vertices differ"
-        in failure.message
-    )
+        failures = fetch(server, data_dir, jobs=1).failures
+
+    assert {failure.file.kind.suffix for failure in failures} == set(COMPARED)
+    recorded = recorded_digests(data_dir)
+    compared_names = {f"scans/{SCENE}/{SCENE}{other}" for other in COMPARED}
+    assert compared_names.isdisjoint(recorded)
+
+
+@pytest.mark.parametrize("suffix", [MESH, LABELS_MESH])
+def test_contradicting_files_are_fetched_again_by_the_next_run(
+    release_dir: Path, upstream: Path, tmp_path: Path, suffix: str
+) -> None:
+    replace_by_other_scene(scene_file(upstream, suffix), release_dir)
+    data_dir = tmp_path / "downloaded"
+    with ReleaseServer(upstream) as server:
+        fetch(server, data_dir, jobs=1)
+        shutil.copyfile(scene_file(release_dir, suffix), scene_file(upstream, suffix))
+        assert not fetch(server, data_dir).failures
+
+    assert fetched(data_dir) == digests(release_dir)
+
+
+def test_contradiction_names_its_files_and_a_command(
+    release_dir: Path, upstream: Path, tmp_path: Path
+) -> None:
+    replace_by_other_scene(scene_file(upstream, MESH), release_dir)
+    with ReleaseServer(upstream) as server:
+        failure = fetch(server, tmp_path / "downloaded", jobs=1).failures[0]
+
+    files = f"the files of {SCENE} contradict each other ({', '.join(COMPARED)})"
+    assert f"{files}: the numbers of vertices differ" in failure.message
     command = shlex.split(failure.hint.partition(": ")[2])
     assert command[:2] == ["scannet-prep", "download"]
     assert make_parser().parse_args(command[1:]).scenes == [SCENE]
 
 
-def test_recorded_file_with_other_content_of_equal_size_shows_both_hashes(
+def test_file_that_differs_from_its_record_shows_both_digests(
     server: ReleaseServer, tmp_path: Path
 ) -> None:
     fetch(server, tmp_path)
-    path = place(tmp_path, INFO)
-    before = digest_file(path)
+    path = scene_file(tmp_path, INFO)
+    recorded = digest_file(path)
+    # Other content of the same size.
     path.write_bytes(path.read_bytes().swapcase())
+    changed = digest_file(path)
     bar = Bar()
+
     assert not fetch(server, tmp_path, bar=bar).failures
+
     (note,) = bar.notes
-    assert f"sha256 {digest_file(path).sha256[:12]}" not in note  # it is whole again
-    assert f", expected {before.size_bytes:,}, {before.sha256[:12]}; fetching it again" in note
-    assert re.search(r"sha256 [0-9a-f]{12}, expected", note)
+    assert f"sha256 {changed.sha256[:12]}, expected" in note
+    expected = f"expected {recorded.size_bytes:,}, {recorded.sha256[:12]}; fetching it again"
+    assert note.endswith(expected)
+    assert digest_file(path) == recorded
 
 
-@pytest.mark.parametrize("tells_sizes", [True, False])
-def test_adopted_files_are_compared_with_sizes_once(
-    server: ReleaseServer, tmp_path: Path, tells_sizes: bool
+def refuse_head(request: Request) -> list[Fault]:
+    return [Status(405)] if request.method == "HEAD" else []
+
+
+def test_sizes_of_all_existing_files_are_compared_with_the_server(
+    server: ReleaseServer, data_dir: Path
 ) -> None:
-    data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
-    server.faults = [
-        lambda request: [Status(405)] if request.method == "HEAD" and not tells_sizes else []
-    ]
-    assert {item.outcome for item in fetch(server, data_dir).results} == {FileOutcome.PRESENT}
-    asked = len(server.requests(method="HEAD"))
-    assert (
-        asked == len(digests(server.root)) if tells_sizes else asked <= 4
-    )  # one for each connection
+    report = fetch(server, data_dir)
+
+    assert {task.outcome for task in report.results} == {FileOutcome.PRESENT}
+    assert len(server.requests(method="HEAD")) == len(digests(server.root))
+
+
+def test_recorded_files_are_not_compared_with_the_server_again(
+    server: ReleaseServer, data_dir: Path
+) -> None:
+    fetch(server, data_dir)
     server.forget()
-    fetch(server, data_dir)
-    assert server.requests(method="HEAD") == server.requests() == []
 
-
-def test_verify_fetches_again_what_was_recorded_too_early(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
-    data_dir = Path(shutil.copytree(server.root, tmp_path / "data"))
-    with_zeros(place(data_dir, MESH), server.root)
-    of_another_scene(place(data_dir, SEGMENTS), server.root)
-    found = {name: digest_file(data_dir / name) for name in digests(data_dir)}
-    (data_dir / "scannet.lock").write_bytes(encode_lock(found))  # as versions before this one did
     fetch(server, data_dir)
+
+    assert server.requests(method="HEAD") == []
     assert server.requests() == []
-    outcome = run_main(*words(server.base_url, data_dir, "--verify"))
-    assert outcome.status == 0, outcome.stderr
-    asked = {request.path.rpartition("/")[2] for request in server.requests()}
-    assert asked == {f"{SCENE}{SEGMENTS}", f"{SCENE}{MESH}"}
-    lock = read_lock(data_dir / "scannet.lock")
-    assert (
-        lock[f"scans/{SCENE}/{SCENE}{MESH}"].sha256
-        == digests(server.root)[f"scans/{SCENE}/{SCENE}{MESH}"]
-    )
 
 
-def test_what_differs_from_its_record_is_refused_and_the_record_stays(
-    server: ReleaseServer, tmp_path: Path
+def test_server_that_refuses_sizes_is_asked_once_per_connection(
+    server: ReleaseServer, data_dir: Path
 ) -> None:
+    server.faults = [refuse_head]
+
+    report = fetch(server, data_dir)
+
+    assert {task.outcome for task in report.results} == {FileOutcome.PRESENT}
+    assert len(server.requests(method="HEAD")) <= 4
+
+
+@pytest.fixture
+def recorded_damage(server: ReleaseServer, data_dir: Path) -> Path:
+    """A tree with a damaged mesh and wrong segments, and records of both."""
+    zero_the_tail(scene_file(data_dir, MESH), server.root)
+    replace_by_other_scene(scene_file(data_dir, SEGMENTS), server.root)
+    entries = {name: digest_file(data_dir / name) for name in digests(data_dir)}
+    (data_dir / "scannet.lock").write_bytes(encode_lock(entries))
+    return data_dir
+
+
+def test_recorded_damaged_files_are_kept_without_verify(
+    server: ReleaseServer, recorded_damage: Path
+) -> None:
+    fetch(server, recorded_damage)
+    assert server.requests() == []
+
+
+def test_verify_fetches_only_recorded_damaged_files_again(
+    server: ReleaseServer, recorded_damage: Path
+) -> None:
+    outcome = run_main(*words(server.base_url, recorded_damage, "--verify"))
+
+    assert outcome.status == 0, outcome.stderr
+    requested = {request.path.rpartition("/")[2] for request in server.requests()}
+    assert requested == {f"{SCENE}{SEGMENTS}", f"{SCENE}{MESH}"}
+    name = f"scans/{SCENE}/{SCENE}{MESH}"
+    assert recorded_digests(recorded_damage)[name] == digests(server.root)[name]
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_server_file_that_differs_from_the_record_is_refused(
+    server: ReleaseServer, tmp_path: Path, is_strict: bool
+) -> None:
+    def change(request: Request, content: bytes) -> bytes:
+        return content + b"more = 1\n" if request.path.endswith(INFO) else content
+
     fetch(server, tmp_path)
-    server.change = lambda request, content: (
-        content + b"more = 1\n" if request.path.endswith(INFO) else content
-    )
-    for is_strict in (True, False):
-        with_zeros(place(tmp_path, INFO), server.root)
-        (failure,) = fetch(server, tmp_path, is_strict=is_strict).failures
-        assert "is not what scannet.lock records" in failure.message
-        assert "remove its line" in failure.hint
-        assert read_lock(tmp_path / "scannet.lock")[failure.file.local_path] == digest_file(
-            place(server.root, INFO)
-        )
+    server.change = change
+    zero_the_tail(scene_file(tmp_path, INFO), server.root)
+
+    (failure,) = fetch(server, tmp_path, is_strict=is_strict).failures
+
+    assert "is not what scannet.lock records" in failure.message
+    assert "remove its line" in failure.hint
+    entry = read_lock(tmp_path / "scannet.lock")[failure.file.local_path]
+    assert entry == digest_file(scene_file(server.root, INFO))
 
 
-def test_interrupted_it_keeps_records(
+def test_interrupted_check_leaves_scannet_lock_unchanged(
     server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch(server, tmp_path)
-    before = read_lock(tmp_path / "scannet.lock")
-
     def interrupt(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tasks, "check_file", interrupt)
+    fetch(server, tmp_path)
+    before = read_lock(tmp_path / "scannet.lock")
+    monkeypatch.setattr(worker, "check_file", interrupt)
+
     with pytest.raises(KeyboardInterrupt):
         fetch(server, tmp_path, is_strict=True)
+
     assert read_lock(tmp_path / "scannet.lock") == before
 
 
-CHANGES = {
-    ".sens": (make_stream(), DEPTH),
-    "_2d-label.zip": (make_zip(zipfile.ZIP_STORED), b"second"),
+@dataclass(frozen=True)
+class LargeFile:
+    """A complete large file, and a part of it that a checksum covers."""
+
+    content: bytes
+    checked_part: bytes
+
+    def replace_part(self, part: bytes) -> bytes:
+        return self.content.replace(self.checked_part, part, 1)
+
+
+LARGE_FILES = {
+    ".sens": LargeFile(make_stream(), checked_part=DEPTH),
+    "_2d-label.zip": LargeFile(make_zip(zipfile.ZIP_STORED), checked_part=b"second"),
 }
 
 
-@pytest.mark.parametrize("suffix", CHANGES)
-def test_damaged_content_of_large_files_is_neither_adopted_nor_accepted(
+def write_scene_file(folder: Path, suffix: str, content: bytes) -> Path:
+    path = scene_file(folder, suffix)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("suffix", LARGE_FILES)
+def test_damaged_large_file_fails_until_the_server_replaces_it(
     release_dir: Path, tmp_path: Path, suffix: str
 ) -> None:
-    whole, part = CHANGES[suffix]
-    damaged = whole.replace(part, part[:-1] + bytes([part[-1] ^ 1]), 1)
-    upstream, data_dir = tmp_path / "upstream", tmp_path / "data"
+    upstream = tmp_path / "upstream"
+    data_dir = tmp_path / "data"
+    large_file = LARGE_FILES[suffix]
+    part = large_file.checked_part
+    damaged = large_file.replace_part(part[:-1] + bytes([part[-1] ^ 1]))
+    info = scene_file(release_dir, INFO).read_bytes()
     for folder in (upstream, data_dir):
-        place(folder, suffix).parent.mkdir(parents=True)
-        place(folder, suffix).write_bytes(damaged)
-        shutil.copyfile(place(release_dir, INFO), place(folder, INFO))
+        write_scene_file(folder, suffix, damaged)
+        write_scene_file(folder, INFO, info)
+
     with ReleaseServer(upstream) as server:
         (failure,) = fetch(server, data_dir, [SCENE], types=[suffix, INFO]).failures
         assert "is not what it should be" in failure.message
-        assert place(data_dir, suffix).name not in (data_dir / "scannet.lock").read_text()
-        place(upstream, suffix).write_bytes(whole)
+        assert f"{SCENE}{suffix}" not in (data_dir / "scannet.lock").read_text()
+
+        write_scene_file(upstream, suffix, large_file.content)
         assert not fetch(server, data_dir, [SCENE], types=[suffix]).failures
-    assert place(data_dir, suffix).read_bytes() == whole
+    assert scene_file(data_dir, suffix).read_bytes() == large_file.content
 
 
-@pytest.mark.parametrize("suffix", CHANGES)
-def test_verify_replaces_large_files_that_were_recorded_damaged(
-    tmp_path: Path, suffix: str
-) -> None:
-    whole, part = CHANGES[suffix]
-    upstream, data_dir = tmp_path / "upstream", tmp_path / "data"
-    for folder, data in ((upstream, whole), (data_dir, whole.replace(part, part[:-1] + b"?", 1))):
-        place(folder, suffix).parent.mkdir(parents=True)
-        place(folder, suffix).write_bytes(data)
-    path = place(data_dir, suffix)
-    (data_dir / "scannet.lock").write_bytes(
-        encode_lock({str(path.relative_to(data_dir)): digest_file(path)})
-    )
+@pytest.mark.parametrize("suffix", LARGE_FILES)
+def test_verify_replaces_recorded_damaged_large_files(tmp_path: Path, suffix: str) -> None:
+    upstream = tmp_path / "upstream"
+    data_dir = tmp_path / "data"
+    large_file = LARGE_FILES[suffix]
+    write_scene_file(upstream, suffix, large_file.content)
+    damaged = large_file.replace_part(large_file.checked_part[:-1] + b"?")
+    path = write_scene_file(data_dir, suffix, damaged)
+    name = str(path.relative_to(data_dir))
+    (data_dir / "scannet.lock").write_bytes(encode_lock({name: digest_file(path)}))
+
     with ReleaseServer(upstream) as server:
-        assert not fetch(server, data_dir, [SCENE], types=[suffix], is_strict=True).failures
-    assert path.read_bytes() == whole
+        report = fetch(server, data_dir, [SCENE], types=[suffix], is_strict=True)
+
+    assert not report.failures
+    assert path.read_bytes() == large_file.content
 
 
-def test_metadata_has_an_alignment_in_train(release_dir: Path) -> None:
-    (test_file,) = list_files([(SceneId("scene0707_00"), Split.TEST)], [KINDS[".txt"]])
-    (train_file,) = list_files([(SceneId(SCENE), Split.TRAIN)], [KINDS[".txt"]])
-    check_file(test_file, release_dir / test_file.local_path)
+def test_metadata_of_a_test_scene_needs_no_axis_alignment(release_dir: Path) -> None:
+    (file,) = list_files([(SceneId("scene0707_00"), Split.TEST)], [KINDS[INFO]])
+    check_file(file, release_dir / file.local_path)
+
+
+def test_metadata_of_a_train_scene_needs_axis_alignment(release_dir: Path) -> None:
+    (file,) = list_files([(SceneId(SCENE), Split.TRAIN)], [KINDS[INFO]])
+    path = release_dir / "scans_test/scene0707_00/scene0707_00.txt"
+
     with pytest.raises(FileError, match="has no axisAlignment"):
-        check_file(train_file, release_dir / test_file.local_path)
+        check_file(file, path)

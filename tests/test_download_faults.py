@@ -1,4 +1,7 @@
-"""Downloads from a server that misbehaves: the folder ends up equal to the release, or the run says what failed."""
+"""Downloads from a server that misbehaves.
+
+Either the folder ends up equal to the release, or the run reports what failed.
+"""
 
 import gc
 import os
@@ -12,14 +15,27 @@ from typing import Any
 
 import pytest
 from commands import digests
-from downloads import MESH, PASSING, PATIENCE, SCENES, fetch, fetched, finished, random_faults
+from downloads import (
+    MESH,
+    PASSING,
+    PATIENCE,
+    SCENES,
+    failed_suffixes,
+    fetch,
+    fetched,
+    finished,
+    random_faults,
+)
 from release_server import (
+    Answer,
     Cut,
+    Fault,
     Header,
     NoLength,
     Page,
     Redirect,
     ReleaseServer,
+    Request,
     ShiftedRange,
     Stall,
     Status,
@@ -34,12 +50,13 @@ from scannet_prep.base.errors import TransferError
 from scannet_prep.raw.lock import read_lock
 from scannet_prep.release.labels import LABEL_MAP_NAME
 from scannet_prep.release.splits import read_scene_list
-from scannet_prep.remote.trouble import FEW_TRIES, MANY_TRIES
+from scannet_prep.remote.request_errors import FEW_TRIES, MANY_TRIES
+from scannet_prep.stages.download import DownloadReport
 
-MESH_PATH = scene_url_path(SCENES[0], MESH)
+SCENE = SCENES[0]
+MESH_PATH = scene_url_path(SCENE, MESH)
 SEGMENTS = "_vh_clean_2.0.010000.segs.json"
-NAMES = list(PASSING)
-DATED = [name for name in PASSING if "range" in name or "cut" in name]
+LABELS_MESH = "_vh_clean_2.labels.ply"
 
 
 @pytest.fixture(autouse=True)
@@ -48,22 +65,41 @@ def _no_threads_stay() -> Iterator[None]:
     assert not [thread.name for thread in threading.enumerate() if thread.name == "download"]
 
 
+# Each scene meets one fault, so there are as many in a group.
+NAMES = list(PASSING)
+GROUPS = [NAMES[start : start + len(SCENES)] for start in range(0, len(NAMES), len(SCENES))]
+RESUMING_GROUPS = [
+    ["cut before the status", "cut in the middle", "ranges ignored"],
+    ["cut at the first byte", "range refused", "shifted range"],
+]
+
+
 @pytest.mark.parametrize(
     ("names", "etag"),
-    [(NAMES[n : n + 3], "strong") for n in range(0, len(NAMES), 3)]
-    + [(DATED[n::2], None) for n in (0, 1)],
+    [(names, "strong") for names in GROUPS] + [(names, None) for names in RESUMING_GROUPS],
 )
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_faults_that_pass_leave_no_trace(
-    release_dir: Path, tmp_path: Path, names: Sequence[str], etag: Any
+def test_passing_faults_leave_no_trace(
+    release_dir: Path, tmp_path: Path, names: Sequence[str], etag: str | None
 ) -> None:
-    places = [scene_url_path(scene_id, MESH) for scene_id in SCENES]
-    rules = [at(place, *PASSING[name]) for place, name in zip(places, names, strict=False)]
+    rules = [
+        at(scene_url_path(scene_id, MESH), *PASSING[name])
+        for scene_id, name in zip(SCENES, names, strict=False)
+    ]
     with ReleaseServer(release_dir, faults=rules, etag=etag) as server:
         assert not fetch(server, tmp_path).failures
+
     assert fetched(tmp_path) == digests(release_dir)
-    # urllib3 does not close an answer with two lengths, `Content-Length: 1, 2`. No later test should meet its socket.
+    # urllib3 does not close an answer with two lengths, `Content-Length: 1, 2`. No later test
+    # should meet its socket.
     gc.collect()
+
+
+def change_middle_at_first(request: Request, content: bytes) -> bytes:
+    """Send another version first: of the same size, beginning and end, so a mixture looks whole."""
+    if request.number > 1:
+        return content
+    return content[:30_000] + other_version(content[30_000:60_000]) + content[60_000:]
 
 
 @pytest.mark.parametrize(
@@ -76,50 +112,62 @@ def test_faults_that_pass_leave_no_trace(
     ],
 )
 def test_versions_are_never_mixed(
-    server: ReleaseServer, tmp_path: Path, etag: Any, second: Any, ranges: Any
+    server: ReleaseServer,
+    tmp_path: Path,
+    etag: str | None,
+    second: Fault | None,
+    ranges: list[str | None],
 ) -> None:
-    server.etag, server.has_last_modified = etag, False
+    server.etag = etag
+    server.has_last_modified = False
     server.faults = [at(MESH_PATH, Cut(40_000), second)]
-    # At first, a version that begins and ends alike and has the same size, so that a mixture looks whole.
-    server.change = lambda request, content: (
-        content[:30_000] + other_version(content[30_000:60_000]) + content[60_000:]
-        if request.number == 1
-        else content
-    )
+    server.change = change_middle_at_first
+
     assert not fetch(server, tmp_path).failures
+
     assert [request.range for request in server.requests(MESH_PATH)] == ranges
     assert fetched(tmp_path) == digests(server.root)
 
 
-def test_a_part_not_asked_for_is_not_added_to_what_a_killed_run_left(
+def answer_with_range(answer: Answer, request: Request) -> None:
+    """Answer a request without a range as if it had one, of the whole file."""
+    answer_part(answer, request.content or b"", 0, len(answer.body))
+
+
+def test_unrequested_range_is_not_appended_to_bytes_of_a_killed_run(
     server: ReleaseServer, tmp_path: Path
 ) -> None:
-    server.etag, server.has_last_modified = None, False
-    server.faults = [
-        at(
-            ending(".txt"),
-            lambda answer, request: answer_part(
-                answer, request.content or b"", 0, len(answer.body)
-            ),
-        )
-    ]
-    left = tmp_path / f"scans/{SCENES[0]}/.{SCENES[0]}.txt.part"
-    left.parent.mkdir(parents=True)
-    left.write_text("old = 1\n")
+    server.etag = None
+    server.has_last_modified = False
+    server.faults = [at(ending(".txt"), answer_with_range)]
+    partial_path = tmp_path / f"scans/{SCENE}/.{SCENE}.txt.part"
+    partial_path.parent.mkdir(parents=True)
+    partial_path.write_text("old = 1\n")
+
     assert not fetch(server, tmp_path).failures
+
     assert fetched(tmp_path) == digests(server.root)
 
 
 @pytest.mark.parametrize(
-    "fault", [Status(404), Page(), Page(b""), Page(b" \n<?xml version='1.0'?><Error/>")]
+    ("fault", "reason"),
+    [
+        (Status(404), "no such file"),
+        (Page(), "a web page in place of the file"),
+        (Page(b""), "nothing in place of the file"),
+        (Page(b" \n<?xml version='1.0'?><Error/>"), "a web page in place of the file"),
+    ],
 )
-def test_what_has_arrived_is_kept_for_the_next_run(
-    server: ReleaseServer, tmp_path: Path, fault: Any
+def test_received_bytes_are_kept_for_the_next_run(
+    server: ReleaseServer, tmp_path: Path, fault: Fault, reason: str
 ) -> None:
     server.faults = [at(MESH_PATH, Cut(20_000), Cut(10_000), then=fault)]
+
     (failure,) = fetch(server, tmp_path).failures
-    assert "no such file" in failure.message or "in place of the file" in failure.message
-    assert not any(path.name == MESH_PATH.rpartition("/")[2] for path in tmp_path.rglob("scene*"))
+
+    assert reason in failure.message
+    assert not list(tmp_path.rglob(f"{SCENE}{MESH}"))
+
     server.faults = []
     assert not fetch(server, tmp_path).failures
     assert server.bytes_sent_again(MESH_PATH) == 0
@@ -131,7 +179,8 @@ def test_what_has_arrived_is_kept_for_the_next_run(
     [
         (Status(404), 1, ".txt", 1),
         (Status(403), 4, ".aggregation.json", 1),
-        (Status(503), 1, LABEL_MAP_NAME, MANY_TRIES),  # the first file: that is no outage
+        # The first file of a run: this is not an outage.
+        (Status(503), 1, LABEL_MAP_NAME, MANY_TRIES),
         (Status(503), 4, MESH, MANY_TRIES),
         (Cut(), 4, MESH, MANY_TRIES),
         (Cut(0), 1, MESH, PATIENCE.tries),
@@ -140,156 +189,234 @@ def test_what_has_arrived_is_kept_for_the_next_run(
     ],
 )
 def test_files_that_always_fail_cost_their_tries_and_stop_no_other(
-    server: ReleaseServer, tmp_path: Path, fault: Any, jobs: int, suffix: str, tries: int
+    server: ReleaseServer, tmp_path: Path, fault: Fault, jobs: int, suffix: str, tries: int
 ) -> None:
     server.faults = [at(ending(suffix), then=fault)]
+
     report = fetch(server, tmp_path, jobs=jobs)
-    assert {item.file.kind.suffix for item in report.failures} == {suffix}
-    for item in report.failures:
-        assert len(server.requests(item.file.url.removeprefix(server.origin))) <= tries
-    assert fetched(tmp_path).keys() == {
-        name for name in digests(server.root) if not name.endswith(suffix)
-    }
-    failed = {item.file.scene_id for item in report.failures} - {None}
-    assert not failed or set((tmp_path / "failed.txt").read_text().split()) >= failed
+
+    assert set(failed_suffixes(report)) == {suffix}
+    for task in report.failures:
+        url_path = task.file.url.removeprefix(server.origin)
+        assert len(server.requests(url_path)) <= tries
+    others = {name for name in digests(server.root) if not name.endswith(suffix)}
+    assert fetched(tmp_path).keys() == others
 
 
-def test_a_scene_stays_in_the_list_of_failures_until_a_run_completes_it(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
+def test_scenes_of_failed_files_are_listed(server: ReleaseServer, tmp_path: Path) -> None:
+    server.faults = [at(ending(MESH), then=Status(404))]
+
+    fetch(server, tmp_path)
+
+    assert set(read_scene_list(tmp_path / "failed.txt")) == set(SCENES)
+
+
+def test_scene_stays_listed_until_a_run_completes_it(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults = [at(ending(".txt"), then=Status(404))]
-    ((text, _),) = fetch(server, tmp_path).describe_failures()
-    assert text.startswith(
-        "failed: 3 files: the server has no such file (404); for example http://"
-    )
+    fetch(server, tmp_path)
     server.faults = []
+
     for scene_id in SCENES:
         assert scene_id in read_scene_list(tmp_path / "failed.txt")
         fetch(server, tmp_path, [scene_id])
     assert not (tmp_path / "failed.txt").exists()
 
 
-def test_failures_stop_no_other_scene(server: ReleaseServer, tmp_path: Path) -> None:
+def test_files_that_fail_alike_share_a_line(server: ReleaseServer, tmp_path: Path) -> None:
+    server.faults = [at(ending(".txt"), then=Status(404))]
+
+    ((text, _),) = fetch(server, tmp_path).describe_failures()
+
+    beginning = "failed: 3 files: the server has no such file (404); for example http://"
+    assert text.startswith(beginning)
+
+
+def test_a_failing_file_of_each_scene_stops_no_scene(server: ReleaseServer, tmp_path: Path) -> None:
     server.faults = [at(ending(".txt"), then=Status(503))]
-    assert [item.file.kind.suffix for item in fetch(server, tmp_path, jobs=1).failures] == [
-        ".txt"
-    ] * len(SCENES)
+    assert failed_suffixes(fetch(server, tmp_path, jobs=1)) == [".txt"] * len(SCENES)
 
 
-EVER_EARLIER = (80_000, 50_000, 79_000, 60_000, 70_000, 78_500, 55_000, 65_000)
-
-
-@pytest.mark.parametrize("sizes", [(1,), (15_000,), (20_000,), EVER_EARLIER])
-def test_a_connection_that_brings_too_little_has_failed(
-    server: ReleaseServer, tmp_path: Path, sizes: Any
-) -> None:
-    server.faults = [at(MESH_PATH, *map(Cut, sizes * 24))]
-    if sizes is EVER_EARLIER:
-        server.etag, server.has_last_modified = None, False
-    report, is_enough = fetch(server, tmp_path), sizes == (20_000,)
-    assert [item.file.kind.suffix for item in report.failures] == ([] if is_enough else [MESH])
-    assert (
-        is_enough
-        or f"{PATIENCE.tries} attempts failed, the last one: " in report.failures[0].message
-    )
-    assert len(server.requests(MESH_PATH)) <= PATIENCE.tries + (2 if sizes is EVER_EARLIER else 3)
-    assert sizes is EVER_EARLIER or server.bytes_sent_again(MESH_PATH) == 0
-
-
-def test_pipes_folders_and_links_in_the_way_cost_at_most_their_files(
+def test_connections_that_each_bring_20_kb_complete_a_file(
     server: ReleaseServer, tmp_path: Path
 ) -> None:
-    folder, outside = tmp_path / "data/scans" / SCENES[0], tmp_path / "outside"
+    server.faults = [at(MESH_PATH, *[Cut(20_000)] * 24)]
+
+    assert not fetch(server, tmp_path).failures
+
+    assert len(server.requests(MESH_PATH)) <= PATIENCE.tries + 3
+    assert server.bytes_sent_again(MESH_PATH) == 0
+
+
+@pytest.mark.parametrize("size_bytes", [1, 15_000])
+def test_connections_that_bring_less_than_16_kb_are_failures(
+    server: ReleaseServer, tmp_path: Path, size_bytes: int
+) -> None:
+    server.faults = [at(MESH_PATH, *[Cut(size_bytes)] * 24)]
+
+    report = fetch(server, tmp_path)
+
+    assert failed_suffixes(report) == [MESH]
+    assert f"{PATIENCE.tries} attempts failed, the last one: " in report.failures[0].message
+    assert len(server.requests(MESH_PATH)) <= PATIENCE.tries + 3
+    assert server.bytes_sent_again(MESH_PATH) == 0
+
+
+def test_connections_that_never_get_further_are_failures(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    """Without ETag and date, each request starts at the first byte."""
+    server.etag = None
+    server.has_last_modified = False
+    ends = (80_000, 50_000, 79_000, 60_000, 70_000, 78_500, 55_000, 65_000)
+    server.faults = [at(MESH_PATH, *[Cut(end) for end in ends * 24])]
+
+    report = fetch(server, tmp_path)
+
+    assert failed_suffixes(report) == [MESH]
+    assert f"{PATIENCE.tries} attempts failed, the last one: " in report.failures[0].message
+    assert len(server.requests(MESH_PATH)) <= PATIENCE.tries + 2
+
+
+def test_pipes_folders_and_links_in_the_way_fail_by_themselves(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "scans" / SCENE
     folder.mkdir(parents=True)
-    outside.write_text("somebody's")
-    os.mkfifo(folder / f"{SCENES[0]}.txt")
-    (folder / f"{SCENES[0]}.aggregation.json").mkdir()
-    (folder / f"{SCENES[0]}{SEGMENTS}").symlink_to("/nowhere")
-    scene_id = SCENES[1]  # whose partial files can be replaced
-    other = tmp_path / "data/scans" / scene_id
-    other.mkdir()
-    os.mkfifo(other / f".{scene_id}.txt.part")
-    os.mkfifo(other / f".{scene_id}.aggregation.json.part.version")
-    (other / f".{scene_id}{MESH}.part").symlink_to(outside)
-    report = fetch(server, tmp_path / "data")
-    assert {item.file.kind.suffix: item.reason for item in report.failures} == {
+    os.mkfifo(folder / f"{SCENE}.txt")
+    (folder / f"{SCENE}.aggregation.json").mkdir()
+    (folder / f"{SCENE}{SEGMENTS}").symlink_to("/nowhere")
+
+    report = fetch(server, tmp_path)
+
+    assert {task.file.kind.suffix: task.reason for task in report.failures} == {
         ".txt": "is a named pipe, expected a file",
         ".aggregation.json": "is a folder, expected a file",
         SEGMENTS: "is a link that leads nowhere",
     }
-    assert (len(fetched(other)), outside.read_text()) == (5, "somebody's")
 
 
-def test_redirections_are_followed_unless_they_lead_nowhere(
-    release_dir: Path, tmp_path: Path
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A file outside the data folder, to which a partial file is a link."""
+    path = tmp_path / "outside"
+    path.write_text("somebody's")
+    return path
+
+
+@pytest.fixture
+def blocked_dir(tmp_path: Path, outside: Path) -> Path:
+    """A data folder with pipes and a link under the names of partial files."""
+    folder = tmp_path / "data/scans" / SCENE
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / f".{SCENE}.txt.part")
+    os.mkfifo(folder / f".{SCENE}.aggregation.json.part.version")
+    (folder / f".{SCENE}{MESH}.part").symlink_to(outside)
+    return tmp_path / "data"
+
+
+def test_pipes_and_links_as_partial_files_are_replaced(
+    server: ReleaseServer, blocked_dir: Path
 ) -> None:
+    assert not fetch(server, blocked_dir).failures
+    assert fetched(blocked_dir) == digests(server.root)
+
+
+def test_nothing_is_written_through_a_link_as_partial_file(
+    server: ReleaseServer, blocked_dir: Path, outside: Path
+) -> None:
+    fetch(server, blocked_dir)
+    assert outside.read_text() == "somebody's"
+
+
+@pytest.fixture(scope="module")
+def redirected(release_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> DownloadReport:
+    """A download whose files are redirected to a mirror and to several wrong addresses."""
     with ReleaseServer(release_dir) as mirror, ReleaseServer(release_dir) as dead:
         dead.stop()
-        places = {
-            ".txt": mirror.origin, ".aggregation.json": "", "_vh_clean_2.labels.ply": dead.origin,
-            MESH: "file:///etc", SEGMENTS: "http://[::1",
-        }  # fmt: skip
-        rules = [
-            at(ending(suffix), then=Redirect(origin=origin)) for suffix, origin in places.items()
-        ]
+        origins = {
+            ".txt": mirror.origin,
+            ".aggregation.json": "",
+            LABELS_MESH: dead.origin,
+            MESH: "file:///etc",
+            SEGMENTS: "http://[::1",
+        }
+        rules = [at(ending(suffix), then=Redirect(origin=to)) for suffix, to in origins.items()]
         with ReleaseServer(release_dir, faults=rules) as server:
-            report = fetch(server, tmp_path)
+            report = fetch(server, tmp_path_factory.mktemp("redirected"))
             assert len(server.requests(MESH_PATH)) <= 3
-    reasons = {item.file.kind.suffix: item.reason for item in report.failures}
-    nowhere = "is redirected to an address that cannot be used"
-    assert reasons.pop("_vh_clean_2.labels.ply").endswith("127.0.0.1 refuses the connection")
-    assert reasons == {
-        ".aggregation.json": "is redirected in a circle",
-        MESH: nowhere,
-        SEGMENTS: nowhere,
-    }
+    return report
 
 
-def test_a_body_larger_than_any_file_of_its_kind_is_broken_off(
+def test_redirection_to_a_mirror_is_followed(redirected: DownloadReport) -> None:
+    assert ".txt" not in failed_suffixes(redirected)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "reason"),
+    [
+        (".aggregation.json", "is redirected in a circle"),
+        (MESH, "is redirected to an address that cannot be used"),
+        (SEGMENTS, "is redirected to an address that cannot be used"),
+        (LABELS_MESH, "127.0.0.1 refuses the connection"),
+    ],
+)
+def test_wrong_redirection_is_named_as_reason(
+    redirected: DownloadReport, suffix: str, reason: str
+) -> None:
+    reasons = {task.reason for task in redirected.failures if task.file.kind.suffix == suffix}
+    assert len(reasons) == 1
+    assert reasons.pop().endswith(reason)
+
+
+def test_body_larger_than_any_file_of_its_kind_is_broken_off(
     server: ReleaseServer, tmp_path: Path
 ) -> None:
-    paths = [scene_url_path(scene_id, ".txt") for scene_id in SCENES[:2]]
-    server.files |= dict.fromkeys(paths, b"key = value\n" * 1_000_000)
-    server.faults = [at(paths[0], then=NoLength())]
+    with_length = scene_url_path(SCENES[0], ".txt")
+    without_length = scene_url_path(SCENES[1], ".txt")
+    for path in (with_length, without_length):
+        server.files[path] = b"key = value\n" * 1_000_000
+    server.faults = [at(without_length, then=NoLength())]
+
     report = fetch(server, tmp_path)
-    assert [scene_url_path(item.file.scene_id, ".txt") for item in report.failures] == paths
-    assert all(
-        "no file of this kind has more than 1.0 MB" in item.message for item in report.failures
-    )
+
+    failed_paths = [task.file.url.removeprefix(server.origin) for task in report.failures]
+    assert failed_paths == [with_length, without_length]
+    limit = "no file of this kind has more than 1.0 MB"
+    assert all(limit in task.message for task in report.failures)
     assert report.received_bytes < 10_000_000
 
 
-def test_a_length_beyond_the_disk_fails(
+def test_file_with_a_length_beyond_the_disk_fails(
     server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=300_000_000)
-    )
+    usage = SimpleNamespace(total=1 << 40, free=300_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     server.faults = [at(MESH_PATH, then=Header("Content-Length", "350000000"))]
+
     report = fetch(server, tmp_path)
-    assert [item.file.kind.suffix for item in report.failures] == [MESH]
+
+    assert failed_suffixes(report) == [MESH]
     assert "has 350.0 MB, but only 300.0 MB is free on the disk" in report.failures[0].message
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_goes_wrong_the_folder_equals_the_release(
-    server: ReleaseServer, tmp_path: Path, seed: int
-) -> None:
-    expected, dice = digests(server.root), random.Random(seed)
-    server.faults, server.etag = (
-        [at(None, *random_faults(dice, 5))],
-        dice.choice(["strong", "weak", None]),
-    )
+def test_download_survives_random_faults(server: ReleaseServer, tmp_path: Path, seed: int) -> None:
+    expected = digests(server.root)
+    dice = random.Random(seed)
+    server.faults = [at(None, *random_faults(dice, 5))]
+    server.etag = dice.choice(["strong", "weak", None])
+
     for _ in range(7):
+        report: Any = None
         try:
             report = fetch(server, tmp_path)
-        except TransferError as error:  # nothing but refusals at first
-            assert "gives none of the first files" in str(error)  # noqa: PT017 - may also succeed
-            continue
+        except TransferError as error:
+            # The first requests were all refused.
+            assert "refuses all of the first files" in str(error)  # noqa: PT017 - may also succeed
         assert finished(tmp_path).items() <= expected.items()
-        if not report.failures:
+        if report is not None and not report.failures:
             break
+
     assert fetched(tmp_path) == expected
-    assert {
-        name: entry.sha256 for name, entry in read_lock(tmp_path / "scannet.lock").items()
-    } == expected
+    entries = read_lock(tmp_path / "scannet.lock")
+    assert {name: entry.sha256 for name, entry in entries.items()} == expected

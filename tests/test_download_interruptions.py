@@ -1,4 +1,4 @@
-"""Downloads that are killed, interrupted, doubled, or run out of space; and a real nginx over TLS."""
+"""Downloads that are killed, interrupted, started twice, or run out of space; and a real nginx."""
 
 import contextlib
 import os
@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import digests, limited, run_main, start_command
@@ -19,6 +21,7 @@ from release_server import (
     BEFORE_STATUS,
     ROOT,
     ReleaseServer,
+    Rule,
     Set,
     Stall,
     Status,
@@ -33,7 +36,7 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}{os.pat
 
 
 def partial_sizes(data_dir: Path) -> list[int]:
-    """Of those that stay while this looks: each may get its final name at any moment."""
+    """Return the sizes of the partial files, each of which may get its final name meanwhile."""
     sizes = []
     for path in data_dir.rglob(".*.part"):
         with contextlib.suppress(FileNotFoundError):
@@ -41,7 +44,14 @@ def partial_sizes(data_dir: Path) -> list[int]:
     return sizes
 
 
-def test_killed_three_times_and_then_finished_it_is_the_same_tree(
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait for a condition while a process goes on."""
+    while not condition():
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+def test_download_killed_three_times_ends_with_the_same_tree(
     release_dir: Path, tmp_path: Path
 ) -> None:
     dice = random.Random(0)
@@ -56,66 +66,125 @@ def test_killed_three_times_and_then_finished_it_is_the_same_tree(
             process.send_signal(signal.SIGKILL)
             process.communicate()
             assert finished(tmp_path).items() <= expected.items()
+
         outcome = run_main(*words(server.base_url, tmp_path))
         assert outcome.status == 0, outcome.stderr
     assert fetched(tmp_path) == expected
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A download that waits, for a minute at least if it is not interrupted.
+
+    Attributes:
+        rule: The faults that make it wait.
+        request_count: Requests with faults after which it waits.
+        interrupt: The signal that interrupts it.
+    """
+
+    rule: Rule
+    request_count: int
+    interrupt: signal.Signals = signal.SIGINT
+
+
 WAITING = {
-    "for content": at(ending(MESH), then=Stall(30_000)),
-    "for the end of the headers": at(ending(MESH), then=Set(trickle=(BEFORE_STATUS, 1))),
-    "before another attempt": at(ending(MESH), then=Status(429, "7200")),
-    "for a server that is down": at(None, then=Set(is_down=True)),
+    "for content": Waiting(at(ending(MESH), then=Stall(30_000)), 3, signal.SIGTERM),
+    "for the end of the headers": Waiting(
+        at(ending(MESH), then=Set(trickle=(BEFORE_STATUS, 1))), request_count=3
+    ),
+    "before another attempt": Waiting(at(ending(MESH), then=Status(429, "7200")), request_count=1),
+    "for a server that is down": Waiting(at(None, then=Set(is_down=True)), request_count=1),
 }
 
 
+def start_waiting(server: ReleaseServer, data_dir: Path, name: str) -> subprocess.Popen[str]:
+    """Start a download, and return when it waits."""
+    waiting = WAITING[name]
+    server.faults = [waiting.rule]
+    process: subprocess.Popen[str] = start_command(*words(server.base_url, data_dir, "--json"))
+
+    def is_waiting() -> bool:
+        faulty = [request for request in server.requests() if request.faults]
+        if len(faulty) < waiting.request_count:
+            return False
+        if name != "for content":
+            return True
+        # All other files are complete.
+        others_count = len(server.files) - 3
+        return partial_sizes(data_dir) == [30_000] * 3 and len(finished(data_dir)) == others_count
+
+    wait_until(is_waiting, process)
+    return process
+
+
+def end_waiting(server: ReleaseServer) -> None:
+    server.faults = []
+    server.start()
+
+
 @pytest.mark.parametrize("name", WAITING)
-def test_an_interruption_ends_it_whatever_it_waits_for(
+def test_interruption_ends_a_waiting_download(
     server: ReleaseServer, tmp_path: Path, name: str
 ) -> None:
-    def is_waiting() -> bool:
-        if name == "for content":
-            return partial_sizes(tmp_path) == [30_000] * 3
-        count = 1 if name.startswith(("for a", "before")) else 3
-        return sum(bool(request.faults) for request in server.requests()) >= count
+    process = start_waiting(server, tmp_path, name)
 
-    server.faults = [WAITING[name]]
-    process = start_command(*words(server.base_url, tmp_path, "--json"))
-    while not is_waiting():
-        assert process.poll() is None
-        time.sleep(0.01)
-    second = run_main(*words(server.base_url, tmp_path, "--json"))
-    assert (second.status, second.json["error"]) == (1, "LockedError")
-    assert f"process {process.pid} on" in second.json["message"]
-    process.send_signal(signal.SIGTERM if name == "for content" else signal.SIGINT)
-    stdout, stderr = process.communicate(
-        timeout=20
-    )  # all of them would go on for a minute at least
+    process.send_signal(WAITING[name].interrupt)
+    stdout, stderr = process.communicate(timeout=20)
+
     assert process.returncode == 130, stderr
     assert "run the same command again" in stdout
     assert "Traceback" not in stderr
-    lock_path, whole = tmp_path / "scannet.lock", finished(tmp_path).keys()
-    assert (
-        read_lock(lock_path).keys() if lock_path.exists() else set()
-    ) == whole  # what has come is on record
-    partials = list(tmp_path.rglob(".*.part*"))
-    assert len(partials) == (6 if name == "for content" else len(partials))  # each with its version
-    server.faults = []
-    server.start()
+    # What was downloaded is recorded.
+    lock_path = tmp_path / "scannet.lock"
+    recorded = read_lock(lock_path).keys() if lock_path.exists() else set()
+    assert recorded == finished(tmp_path).keys()
+
+    end_waiting(server)
     assert run_main(*words(server.base_url, tmp_path)).status == 0
     assert fetched(tmp_path) == digests(server.root)
-    if name == "for content":  # else other files may have been under way
-        assert all(server.bytes_sent_again(path) == 0 for path in server.files)
 
 
-def test_a_full_disk_stops_it_and_leaves_no_half_file_under_a_final_name(
+def test_interrupted_transfers_continue_where_they_stopped(
     server: ReleaseServer, tmp_path: Path
 ) -> None:
+    process = start_waiting(server, tmp_path, "for content")
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+
+    # Three partial files, each with its version.
+    assert len(list(tmp_path.rglob(".*.part*"))) == 6
+    end_waiting(server)
+    assert run_main(*words(server.base_url, tmp_path)).status == 0
+    assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+
+
+def test_second_download_in_a_folder_names_the_running_process(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    process = start_waiting(server, tmp_path, "for content")
+
+    second = run_main(*words(server.base_url, tmp_path, "--json"))
+    process.kill()
+    process.communicate()
+
+    assert second.status == 1
+    assert second.json["error"] == "LockedError"
+    assert f"process {process.pid} on" in second.json["message"]
+
+
+def test_full_disk_ends_the_download_without_half_a_file(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    expected = digests(server.root)
     with limited(resource.RLIMIT_FSIZE, 60_000):
         outcome = run_main(*words(server.base_url, tmp_path, "--json"))
-    assert (outcome.status, outcome.json["error"]) == (1, "DiskFullError")
-    expected = digests(server.root)
+
+    assert outcome.status == 1
+    assert outcome.json["error"] == "DiskFullError"
     assert finished(tmp_path).items() <= expected.items()
+
+    # With space, the next run continues.
     assert run_main(*words(server.base_url, tmp_path)).status == 0
     assert fetched(tmp_path) == expected
 
@@ -142,18 +211,14 @@ http {{
 
 
 @contextlib.contextmanager
-def nginx(folder: Path, **settings: object) -> Iterator[None]:
-    """Run nginx from when it answers until its connections are cut."""
-    (folder / "nginx.conf").write_text(NGINX_CONFIG.format(folder=folder, **settings))
-    command = [str(NGINX), "-p", folder, "-c", folder / "nginx.conf", "-e", folder / "error.log"]
+def nginx(folder: Path, **settings: Any) -> Iterator[None]:
+    """Run nginx; in the `with` block, it accepts connections."""
+    config_path = folder / "nginx.conf"
+    config_path.write_text(NGINX_CONFIG.format(folder=folder, **settings))
+    command = [str(NGINX), "-p", folder, "-c", config_path, "-e", folder / "error.log"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
-        while True:
+        while not is_listening(settings["port"]):
             assert process.poll() is None, "nginx has ended"
-            with (
-                contextlib.suppress(ConnectionRefusedError),
-                socket.create_connection(("127.0.0.1", settings["port"])),
-            ):
-                break
             time.sleep(0.01)
         try:
             yield
@@ -161,31 +226,48 @@ def nginx(folder: Path, **settings: object) -> Iterator[None]:
             process.terminate()
 
 
-@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-def test_a_real_server_over_tls_with_an_outage(
-    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
-) -> None:
-    for path, file in release_urls(release_dir).items():
-        (link := tmp_path / f"www{path}").parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(file)
+def is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def find_free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    settings = {"folder": tmp_path, "certificate": authority[1], "port": port}
+        return int(sock.getsockname()[1])
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+def test_download_from_nginx_over_tls_survives_an_outage(
+    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
+    ca_path, certificate_path = authority
+    for path, file in release_urls(release_dir).items():
+        link = tmp_path / f"www{path}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file)
+    port = find_free_port()
+    settings = {"folder": tmp_path, "certificate": certificate_path, "port": port}
     data_dir = tmp_path / "data"
     command = words(f"https://127.0.0.1:{port}{ROOT}", data_dir)
+
     with nginx(**settings, bytes_per_s=60_000):
         assert "the certificate cannot be verified" in run_main(*command).stderr
-        process = start_command(*command, "--ca-bundle", authority[0])
-        while max(partial_sizes(data_dir), default=0) <= 30_000:
-            assert process.poll() is None
-            time.sleep(0.01)
+        process: subprocess.Popen[str] = start_command(*command, "--ca-bundle", ca_path)
+        wait_until(lambda: max(partial_sizes(data_dir), default=0) > 30_000, process)
     time.sleep(0.5)
     with nginx(**settings, bytes_per_s=0):
         _, stderr = process.communicate(timeout=60)
+
     assert process.returncode == 0, stderr
     assert fetched(data_dir) == digests(release_dir)
-    requests = [line.split(" ") for line in (tmp_path / "access.log").read_text().splitlines()]
+
+    # Ranges of more than a byte were requested with Range and If-Range.
+    lines = (tmp_path / "access.log").read_text().splitlines()
+    requests = [line.split(" ") for line in lines]
     resumed = [request for request in requests if request[0] == "206" and int(request[1]) > 1]
     assert resumed
-    assert all(len(request) == 4 and all(request) for request in resumed)  # with If-Range
+    assert all(len(request) == 4 and all(request) for request in resumed)

@@ -1,4 +1,7 @@
-"""The server is down, or asks for fewer requests: all wait, no file is given up for it, and it is said why."""
+"""Downloads from a server that is down, or that requests a pause.
+
+All requests wait, no file is given up, and the reason is shown.
+"""
 
 import re
 import threading
@@ -9,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from commands import digests
-from downloads import MESH, PATIENCE, SCENES, Bar, fetch, fetched
+from downloads import MESH, PATIENCE, SCENES, Bar, failed_suffixes, fetch, fetched
 from release_server import (
     LABEL_MAP_URL_PATH,
     Cut,
@@ -34,14 +37,19 @@ from release_server import (
 
 from scannet_prep.base.errors import TransferError
 from scannet_prep.remote.client import Client
-from scannet_prep.remote.gate import PROOF_BYTES, TransferPolicy
-from scannet_prep.stages.download import FileOutcome, running
+from scannet_prep.remote.policy import PROOF_BYTES, TransferPolicy
+from scannet_prep.stages.download import DownloadReport, FileOutcome, scheduling
 from scannet_prep.synthetic import write_release
 
-# What requests may end with in an outage, whatever the status. No file is to blame.
+# Faults of all requests during an outage. No file is to blame for them.
 OUTAGES = {
-    **{str(code): Status(code) for code in (400, 403, 404, 416, 429, 503)},
-    "asks to wait": Status(503, "1"),
+    "400": Status(400),
+    "403": Status(403),
+    "404": Status(404),
+    "416": Status(416),
+    "429": Status(429),
+    "503": Status(503),
+    "pause requested": Status(503, "1"),
     "resets": Reset(),
     "closed connections": Cut(),
     "closed connections after the headers": Cut(0),
@@ -54,47 +62,72 @@ OUTAGES = {
 
 
 @pytest.mark.parametrize("name", OUTAGES)
-def test_no_file_is_given_up_while_all_are_refused(
+def test_no_file_is_given_up_while_all_requests_fail(
     server: ReleaseServer, tmp_path: Path, name: str
 ) -> None:
-    count = 7 if name == "silence" else 3 * PATIENCE.tries  # many more than the tries of a file
+    # Many more than the tries of a file.
+    count = 7 if name == "silence" else 3 * PATIENCE.tries
     server.faults = [between(4, 4 + count, OUTAGES[name])]
+
     report = fetch(server, tmp_path)
+
     assert not report.failures, report.failures
-    # Five failures and what else is under way; then one request at a time asks for what was served before.
-    refused = [request for request in server.requests() if request.faults]
-    assert name == "circle" or sum(request.range is None for request in refused) <= 5 + 3
-    assert len(server.requests()) <= 13 + 2 * count
     assert fetched(tmp_path) == digests(server.root)
+    # Five failures, and other requests under way at that time. Then one probe at a time requests a
+    # byte of a file that was served before. A circle makes many requests of one.
+    if name != "circle":
+        failed = [request for request in server.requests() if request.faults]
+        assert sum(request.range is None for request in failed) <= 5 + 3
+    assert len(server.requests()) <= 13 + 2 * count
 
 
 @pytest.mark.parametrize(
-    ("first", "name", "jobs"), [(0, "503", 4), (12, "503", 1), (2, "404", 1), (2, "page", 1)]
+    ("first", "name", "jobs"),
+    [(0, "503", 4), (2, "404", 1), (2, "page", 1)],
 )
-def test_no_outage_costs_a_file(
+def test_outage_of_20_requests_costs_no_file_and_no_bytes(
     server: ReleaseServer, tmp_path: Path, first: int, name: str, jobs: int
 ) -> None:
     path = scene_url_path(SCENES[1], MESH)
-    fetch(server, tmp_path, SCENES[:1] if first < 12 else [])
+    fetch(server, tmp_path, SCENES[:1])
     server.forget()
     server.faults = [at(path, Cut(20_000)), between(first, first + 20, OUTAGES[name])]
+
     assert not fetch(server, tmp_path, jobs=jobs).failures
+
     assert server.bytes_sent_again(path) == 0
 
 
-def test_while_the_server_cannot_be_reached_all_wait_for_it(
+def test_outage_at_the_last_file_of_a_run_costs_no_bytes(
     server: ReleaseServer, tmp_path: Path
 ) -> None:
+    path = scene_url_path(SCENES[1], MESH)
+    # The label map, so that 12 files are left.
+    fetch(server, tmp_path, [])
+    server.forget()
+    server.faults = [at(path, Cut(20_000)), between(12, 12 + 20, OUTAGES["503"])]
+
+    assert not fetch(server, tmp_path, jobs=1).failures
+
+    assert server.bytes_sent_again(path) == 0
+
+
+def test_unreachable_server_is_waited_for_with_one_note(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    bar = Bar()
+
     def start_again() -> None:
         while not bar.notes:
             time.sleep(0.01)
         server.start()
 
-    bar = Bar()
     server.faults = [at(scene_url_path(SCENES[0], MESH), Set(is_down=True))]
     threading.Thread(target=start_again, daemon=True).start()
     patience = replace(PATIENCE, outage_patience_s=86_400, first_answer_patience_s=86_400)
+
     assert not fetch(server, tmp_path, bar=bar, policy=patience).failures
+
     assert fetched(tmp_path) == digests(server.root)
     assert bar.notes == ["server down (127.0.0.1 refuses the connection); waiting up to 1 d for it"]
     assert bar.left == 0
@@ -102,67 +135,77 @@ def test_while_the_server_cannot_be_reached_all_wait_for_it(
 
 
 @pytest.mark.parametrize(("status", "jobs"), [(403, 1), (404, 4)])
-def test_an_incomplete_mirror_gives_what_it_has(
+def test_incomplete_mirror_fails_only_for_the_file_that_it_lacks(
     server: ReleaseServer, tmp_path: Path, status: int, jobs: int
 ) -> None:
     mesh_path = scene_url_path(SCENES[1], MESH)
+
+    def is_missing(path: str) -> bool:
+        """The mirror lacks files of an earlier run, and a mesh."""
+        return SCENES[0] in path or path in (mesh_path, LABEL_MAP_URL_PATH)
+
     fetch(server, tmp_path, SCENES[:1])
-    server.faults = [
-        at(
-            lambda path: SCENES[0] in path or path in (mesh_path, LABEL_MAP_URL_PATH),
-            then=Status(status),
-        )
-    ]
+    server.faults = [at(is_missing, then=Status(status))]
+
     report = fetch(server, tmp_path, jobs=jobs)
+
     assert len(server.requests(mesh_path)) <= PATIENCE.tries
-    assert [item.file.url for item in report.failures] == [server.origin + mesh_path]
+    assert [task.file.url for task in report.failures] == [server.origin + mesh_path]
     assert str(status) in report.failures[0].message
     assert len(fetched(tmp_path)) == len(digests(server.root)) - 1
 
 
+def failed_paths(report: DownloadReport) -> set[str]:
+    return {task.file.local_path for task in report.failures}
+
+
 @pytest.mark.parametrize("jobs", [1, 4])
-def test_a_later_run_on_an_incomplete_mirror_ends_with_what_it_lacks(
+def test_later_runs_on_an_incomplete_mirror_end_with_few_requests(
     server: ReleaseServer, tmp_path: Path, jobs: int
 ) -> None:
-    """In this run nothing has been served yet: whole files of the earlier one show that the server is up."""
+    """Nothing is served in these runs: files of the first run show that the server is up."""
     server.faults = [at(lambda path: path.endswith((".txt", MESH)), then=Status(404))]
-    failed = {item.file.local_path for item in fetch(server, tmp_path, jobs=jobs).failures}
-    assert len(failed) == 6
+    missing = failed_paths(fetch(server, tmp_path, jobs=jobs))
+    assert len(missing) == 6
+
     for _ in range(3):
         server.forget()
-        assert {
-            item.file.local_path for item in fetch(server, tmp_path, jobs=jobs).failures
-        } == failed
+        assert failed_paths(fetch(server, tmp_path, jobs=jobs)) == missing
         assert len(server.requests()) < 40
 
 
 @pytest.mark.parametrize("ability", [RangesIgnored(), NoLength(), Header("Content-Range", None)])
-def test_outages_are_told_from_failing_files_without_ranges(
+def test_server_without_ranges_fails_only_for_failing_files(
     release_dir: Path, tmp_path: Path, ability: Fault
 ) -> None:
     rules = [
         at(None, then=ability),
         at(ending(MESH), then=Status(503)),
+        # An outage.
         between(8, 20, Status(503)),
     ]
     with ReleaseServer(release_dir, faults=rules) as server:
         report = fetch(server, tmp_path)
-    assert [item.file.kind.suffix for item in report.failures] == [MESH] * len(SCENES)
+
+    assert failed_suffixes(report) == [MESH] * len(SCENES)
 
 
-def test_a_server_that_stays_down_ends_it_and_is_told_once(
-    server: ReleaseServer, tmp_path: Path
+@pytest.mark.parametrize("answers", [True, False])
+def test_server_that_stays_down_ends_the_run_with_one_line(
+    server: ReleaseServer, tmp_path: Path, answers: bool
 ) -> None:
     fetch(server, tmp_path, SCENES[:1])
+    server.forget()
     server.faults = [at(None, then=Status(503))]
-    for make_worse in (server.forget, server.stop):  # it answers, and does not even that
-        make_worse()
-        report = fetch(server, tmp_path, policy=replace(PATIENCE, first_answer_patience_s=0.3))
-        assert len(report.failures) == sum(
-            item.file.scene_id in SCENES[1:] for item in report.results
-        )
-        assert all("has served nothing for" in item.message for item in report.failures)
-        assert len(report.describe_failures()) == 1
+    if not answers:
+        server.stop()
+
+    report = fetch(server, tmp_path, policy=replace(PATIENCE, first_answer_patience_s=0.3))
+
+    missing = [task for task in report.results if task.file.scene_id in SCENES[1:]]
+    assert len(report.failures) == len(missing)
+    assert all("has served nothing for" in task.message for task in report.failures)
+    assert len(report.describe_failures()) == 1
 
 
 @pytest.mark.parametrize(
@@ -174,65 +217,94 @@ def test_a_server_that_stays_down_ends_it_and_is_told_once(
         (Gzip(), "a mirror of it"),
     ],
 )
-def test_refused_from_the_start_it_soon_stops(
+def test_server_that_refuses_everything_ends_the_run_soon(
     server: ReleaseServer, tmp_path: Path, fault: Fault, hint: str
 ) -> None:
     scene_ids = [f"scene{number:04d}_00" for number in range(30)]
     server.faults = [at(None, then=fault)]
-    with pytest.raises(TransferError, match="the server gives none of the first files") as error:
+
+    with pytest.raises(TransferError, match="the server refuses all of the first files") as caught:
         fetch(server, tmp_path, scene_ids)
+
     assert len(server.requests()) < 12
-    assert hint in error.value.hint
+    assert hint in caught.value.hint
 
 
-def test_an_only_file_that_is_refused_once_is_not_given_up_while_it_comes(tmp_path: Path) -> None:
+def test_only_file_refused_once_is_not_given_up_while_it_arrives(tmp_path: Path) -> None:
     write_release(tmp_path / "release", SCENES[:1], vertices=10_000)
     path = scene_url_path(SCENES[0], MESH)
-    with ReleaseServer(
-        tmp_path / "release", faults=[at(path, Status(404), Stall(PROOF_BYTES + 50_000))]
-    ) as server:
+    rules = [at(path, Status(404), Stall(PROOF_BYTES + 50_000))]
+    with ReleaseServer(tmp_path / "release", faults=rules) as server:
         report = fetch(server, tmp_path / "data", SCENES[:1], types=[MESH])
-    assert [item.outcome for item in report.results] == [FileOutcome.FETCHED]
+
+    assert [task.outcome for task in report.results] == [FileOutcome.FETCHED]
 
 
-def test_a_busy_server_is_asked_more_slowly(tmp_path: Path) -> None:
+def test_busy_server_receives_fewer_requests(tmp_path: Path) -> None:
     scene_ids = [f"scene{number:04d}_00" for number in range(8)]
     write_release(tmp_path / "release", scene_ids, vertices=500)
-    served_s = [0.0]
+    last_served_s = 0.0
 
-    def refuse_soon(_request: Request) -> list[Fault]:
-        """Refuse a request that comes too soon after one that was served."""
-        is_soon = time.monotonic() - served_s[-1] < 0.05
-        served_s.extend([] if is_soon else [time.monotonic()])
-        return [Status(429)] if is_soon else []
+    def reject_early(_request: Request) -> list[Fault]:
+        """Reject a request within 50 ms of one that was served."""
+        nonlocal last_served_s
+        now_s = time.monotonic()
+        if now_s - last_served_s < 0.05:
+            return [Status(429)]
+        last_served_s = now_s
+        return []
 
+    patience = replace(PATIENCE, longest_delay_s=0.2, longest_interval_s=2.0)
     with ReleaseServer(
-        tmp_path / "release", faults=[refuse_soon], request_latency_s=0.002
+        tmp_path / "release", faults=[reject_early], request_latency_s=0.002
     ) as server:
-        patience = replace(PATIENCE, longest_delay_s=0.2, longest_interval_s=2.0)
-        assert not fetch(server, tmp_path / "data", scene_ids, jobs=8, policy=patience).failures
-        refused = sum(bool(request.faults) for request in server.requests())
-    assert refused < 82  # two for each file; without a pace, a thousand
+        report = fetch(server, tmp_path / "data", scene_ids, jobs=8, policy=patience)
+        rejected = [request for request in server.requests() if request.faults]
+
+    assert not report.failures
+    # Two for each file. Without a pace, there would be a thousand.
+    assert len(rejected) < 82
 
 
-def test_files_that_hang_come_last(
+@pytest.fixture
+def hanging_mesh(server: ReleaseServer) -> str:
+    """The path of a mesh that hangs once."""
+    path = scene_url_path(SCENES[0], MESH)
+    server.faults = [at(path, Stall())]
+    return path
+
+
+def test_hanging_file_is_tried_again_after_the_others(
+    server: ReleaseServer, tmp_path: Path, hanging_mesh: str
+) -> None:
+    bar = Bar()
+
+    assert not fetch(server, tmp_path, jobs=1, bar=bar).failures
+
+    complete = [request for request in server.requests() if request.range is None]
+    assert complete[-1].path == hanging_mesh
+    assert "127.0.0.1 does not answer; it is tried again after the others" in bar.notes[0]
+
+
+@pytest.mark.usefixtures("hanging_mesh")
+def test_hanging_file_is_named_in_the_status(
     server: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, bar = scene_url_path(SCENES[0], MESH), Bar()
-    monkeypatch.setattr(running, "_STALL_AFTER_S", 0.1)
-    server.faults = [at(path, Stall())]
-    assert not fetch(server, tmp_path, jobs=1, bar=bar).failures
-    assert [request.path for request in server.requests() if request.range is None][-1] == path
-    assert "127.0.0.1 does not answer; it is tried again after the others" in bar.notes[0]
-    assert any(
-        re.fullmatch(rf"no data for 0\.\d s: {SCENES[0]}{MESH}", status) for status in bar.statuses
-    )
+    monkeypatch.setattr(scheduling, "_STALL_AFTER_S", 0.1)
+    bar = Bar()
+
+    fetch(server, tmp_path, jobs=1, bar=bar)
+
+    pattern = rf"no data for 0\.\d s: {SCENES[0]}{MESH}"
+    assert any(re.fullmatch(pattern, status) for status in bar.statuses)
 
 
-def test_a_rate_limit_holds_for_all_threads_together() -> None:
-    waits: list[float] = []
+def test_rate_limit_holds_for_all_threads_together() -> None:
+    pauses: list[float] = []
     client = Client("http://127.0.0.1:9/", TransferPolicy(bytes_per_s=1_000.0), certificates=True)
-    client.stop = SimpleNamespace(wait=waits.append)
-    for size in (500, 1_000, 250):
-        client.count(size)
-    assert waits == pytest.approx([0.5, 1.5, 1.75], abs=0.05)
+    client.stop = SimpleNamespace(wait=pauses.append)
+
+    for size_bytes in (500, 1_000, 250):
+        client.count(size_bytes)
+
+    assert pauses == pytest.approx([0.5, 1.5, 1.75], abs=0.05)

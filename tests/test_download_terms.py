@@ -1,4 +1,4 @@
-"""The terms of use: asked about at a terminal, required as an option elsewhere, and recorded once accepted."""
+"""The terms of use: a question at a terminal, an option elsewhere, and a record."""
 
 import os
 import shlex
@@ -12,10 +12,11 @@ from release_server import ReleaseServer
 from scannet_prep.release.files import TERMS_URL
 
 SIGNING = (TERMS_URL, "institution", "scannet@googlegroups.com", "within a week")
+QUESTION = "[y/N]"
 
 
 def run_at_terminal(answer: str, *words: str) -> Outcome:
-    """Run the command with a terminal for its input and its messages; the answer is typed ahead."""
+    """Run the command with a terminal for its input and its messages, and type an answer ahead."""
     leader, follower = os.openpty()
     os.write(leader, answer.encode())
     with open(follower, "wb") as terminal:  # noqa: PTH123 - a descriptor
@@ -35,18 +36,9 @@ def run_at_terminal(answer: str, *words: str) -> Outcome:
 
 @pytest.fixture
 def words(server: ReleaseServer, tmp_path: Path) -> list[str]:
-    folder = str(tmp_path / "my data")
-    return [
-        "download",
-        "--types",
-        "seg",
-        "-o",
-        folder,
-        "--base-url",
-        server.base_url,
-        "--scenes",
-        "scene0000_00",
-    ]
+    """The command that downloads a scene."""
+    output = ["-o", str(tmp_path / "my data"), "--base-url", server.base_url]
+    return ["download", "--types", "seg", *output, "--scenes", "scene0000_00"]
 
 
 @pytest.mark.parametrize("answer", ["y\n", "Yes\n"])
@@ -54,13 +46,16 @@ def test_accepting_at_the_terminal_downloads_and_records(
     words: list[str], tmp_path: Path, answer: str
 ) -> None:
     outcome = run_at_terminal(answer, *words)
+
     assert outcome.status == 0, outcome.stderr
     assert TERMS_URL in (tmp_path / "my data/terms_accepted.txt").read_text()
 
 
 def test_question_explains_how_to_sign(words: list[str]) -> None:
-    shown = run_at_terminal("y\n", *words).stderr
-    assert [text for text in (*SIGNING, "[y/N]") if text not in " ".join(shown.split())] == []
+    outcome = run_at_terminal("y\n", *words)
+
+    shown = " ".join(outcome.stderr.split())
+    assert [text for text in (*SIGNING, QUESTION) if text not in shown] == []
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "\x04", "yesterday\n"])
@@ -68,48 +63,61 @@ def test_any_other_answer_is_status_2_and_touches_nothing(
     server: ReleaseServer, words: list[str], tmp_path: Path, answer: str
 ) -> None:
     assert run_at_terminal(answer, *words).status == 2
-    assert (server.requests(), list(tmp_path.iterdir())) == ([], [])
+
+    assert server.requests() == []
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_accepted_terms_are_not_asked_about_again(words: list[str]) -> None:
+def test_question_is_asked_once(words: list[str]) -> None:
     run_at_terminal("y\n", *words)
+
     outcome = run_at_terminal("", *words)
-    assert (outcome.status, "[y/N]" in outcome.stderr) == (0, False)
+
+    assert outcome.status == 0
+    assert QUESTION not in outcome.stderr
 
 
-def test_json_at_a_terminal_is_not_asked_about(words: list[str]) -> None:
+def test_json_at_a_terminal_is_an_error_without_question(words: list[str]) -> None:
     outcome = run_at_terminal("y\n", *words, "--json")
-    assert (outcome.status, outcome.json["error"], "[y/N]" in outcome.stderr) == (
-        2,
-        "UsageError",
-        False,
-    )
+
+    assert outcome.status == 2
+    assert outcome.json["error"] == "UsageError"
+    assert QUESTION not in outcome.stderr
 
 
-def test_without_a_terminal_terms_are_an_error_that_explains_how_to_sign(
+def test_error_without_a_terminal_explains_how_to_sign(
     server: ReleaseServer, words: list[str], tmp_path: Path
 ) -> None:
     outcome = run_command(*words)
-    assert (outcome.status, [text for text in SIGNING if text not in outcome.stderr]) == (2, [])
-    assert (server.requests(), list(tmp_path.iterdir())) == ([], [])
+
+    assert outcome.status == 2
+    assert [text for text in SIGNING if text not in outcome.stderr] == []
+    assert server.requests() == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_hint_without_a_terminal_is_a_command_that_works(words: list[str]) -> None:
     hint = run_main(*words, "--json").json["hint"]
+
     command = shlex.split(hint.partition("scannet-prep ")[2])
     assert command == [*words, "--json", "--accept-terms"]
     assert run_main(*command).status == 0
 
 
 def test_hint_does_not_repeat_a_password(words: list[str]) -> None:
-    secret = [word.replace("http://", "http://user:secret@") for word in words]
-    outcome = run_main(*secret)
-    assert (outcome.status, "secret" in outcome.stderr) == (2, False)
+    secret_words = [word.replace("http://", "http://user:secret@") for word in words]
+
+    outcome = run_main(*secret_words)
+
+    assert outcome.status == 2
+    assert "secret" not in outcome.stderr
 
 
 def test_terms_accepted_in_the_environment_are_recorded(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCANNET_PREP_ACCEPT_TERMS", "1")
+
     assert run_main(*words).status == 0
+
     assert TERMS_URL in (tmp_path / "my data/terms_accepted.txt").read_text()

@@ -1,4 +1,4 @@
-"""Whether a zip file or a sensor stream is complete: every member, every frame."""
+"""Checks that zip files and sensor streams are complete: every member, every frame."""
 
 import struct
 import zipfile
@@ -14,7 +14,8 @@ from scannet_prep.base.errors import FileError
 from scannet_prep.raw.sensor_stream import check_sensor_stream
 from scannet_prep.raw.zip_file import check_zip
 
-HEAD_BYTES = len(make_stream(0)) - 8  # without the number of inertial records
+# A stream without frames ends with the number of inertial records, of 8 bytes.
+HEAD_BYTES = len(make_stream(0)) - 8
 FRAME_BYTES = 96 + len(JPEG) + len(DEPTH)
 
 
@@ -24,6 +25,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def flip(data: bytes, index: int, bit: int = 0) -> bytes:
+    """Return the same bytes with one bit inverted."""
     return data[:index] + bytes([data[index] ^ 1 << bit]) + data[index + 1 :]
 
 
@@ -41,11 +43,14 @@ def test_stream_without_inertial_records_is_accepted(path: Path) -> None:
 def test_checked_bytes_of_a_stream_are_those_of_its_frames(path: Path) -> None:
     path.write_bytes(make_stream(3))
     sizes: list[int] = []
+
     check_sensor_stream(path, sizes.append)
+
     assert sizes == [FRAME_BYTES] * 3
 
 
 def is_same_image(data: bytes) -> bool:
+    """Whether compressed data decompresses to the depth image."""
     try:
         return zlib.decompress(data) == zlib.decompress(DEPTH)
     except zlib.error:
@@ -53,12 +58,14 @@ def is_same_image(data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("frame", [0, 2])
-def test_any_flipped_bit_that_changes_a_depth_image_is_found(path: Path, frame: int) -> None:
+def test_any_bit_flip_that_changes_a_depth_image_is_found(path: Path, frame: int) -> None:
     offset = HEAD_BYTES + frame * FRAME_BYTES + 96 + len(JPEG)
     data = make_stream()
     flips = [(byte, bit) for byte in range(len(DEPTH)) for bit in range(8)]
     harmful = [(byte, bit) for byte, bit in flips if not is_same_image(flip(DEPTH, byte, bit))]
-    assert len(harmful) > 0.9 * len(flips)  # a few bits pad the last byte
+    # A few bits pad the last byte.
+    assert len(harmful) > 0.9 * len(flips)
+
     for byte, bit in harmful:
         path.write_bytes(flip(data, offset + byte, bit))
         with pytest.raises(FileError, match=f"frame {frame} of 3 is damaged: depth"):
@@ -69,7 +76,8 @@ def test_any_flipped_bit_that_changes_a_depth_image_is_found(path: Path, frame: 
 def test_any_truncation_of_a_stream_is_found(path: Path, size_bytes: int) -> None:
     data = make_stream(3, 2)
     path.write_bytes(data[:size_bytes])
-    if size_bytes == HEAD_BYTES + 3 * FRAME_BYTES:  # inertial records may be missing altogether
+    # Inertial records may be missing altogether.
+    if size_bytes == HEAD_BYTES + 3 * FRAME_BYTES:
         check_sensor_stream(path)
         return
     with pytest.raises(FileError):
@@ -78,8 +86,10 @@ def test_any_truncation_of_a_stream_is_found(path: Path, size_bytes: int) -> Non
 
 @pytest.mark.parametrize("tail_bytes", [9, 200, 300, 500])
 def test_stream_with_a_tail_of_zeros_is_damaged(path: Path, tail_bytes: int) -> None:
-    """As a download program leaves a file that it has not finished."""
-    path.write_bytes(make_stream(3, 2)[: -tail_bytes - 256] + bytes(tail_bytes + 256))
+    """Some download programs leave an unfinished file like this."""
+    zeros = bytes(tail_bytes + 256)
+    path.write_bytes(make_stream(3, 2)[: -len(zeros)] + zeros)
+
     with pytest.raises(FileError):
         check_sensor_stream(path)
 
@@ -98,6 +108,7 @@ def test_stream_with_a_tail_of_zeros_is_damaged(path: Path, tail_bytes: int) -> 
 )
 def test_damaged_color_image_is_named_by_its_frame(path: Path, color: bytes, problem: str) -> None:
     path.write_bytes(make_stream(color=color))
+
     with pytest.raises(FileError, match=f"frame 0 of 3 is damaged: color .*{problem}"):
         check_sensor_stream(path)
 
@@ -114,6 +125,7 @@ def test_padding_within_and_after_a_color_image_is_accepted(path: Path) -> None:
 )
 def test_depth_image_of_another_size_is_damaged(path: Path, depth: bytes) -> None:
     path.write_bytes(make_stream(depth=depth))
+
     with pytest.raises(
         FileError, match="frame 0 of 3 is damaged: depth does not decompress to 96 bytes"
     ):
@@ -122,7 +134,9 @@ def test_depth_image_of_another_size_is_damaged(path: Path, depth: bytes) -> Non
 
 def test_damaged_image_size_does_not_fill_the_memory(path: Path) -> None:
     data = make_stream()
-    path.write_bytes(data[: HEAD_BYTES + 80] + struct.pack("<Q", 1 << 62) + data[HEAD_BYTES + 88 :])
+    huge_size = struct.pack("<Q", 1 << 62)
+    path.write_bytes(data[: HEAD_BYTES + 80] + huge_size + data[HEAD_BYTES + 88 :])
+
     with pytest.raises(FileError, match="is truncated or damaged within frame 0 of 3"):
         check_sensor_stream(path)
 
@@ -139,30 +153,36 @@ def test_damaged_image_size_does_not_fill_the_memory(path: Path) -> None:
 )
 def test_other_files_are_not_sensor_streams(path: Path, data: bytes, problem: str) -> None:
     path.write_bytes(data)
+
     with pytest.raises(FileError, match=problem):
         check_sensor_stream(path)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_complete_zip_files_are_accepted(path: Path, compression: int) -> None:
+def test_complete_zip_file_is_accepted_member_by_member(path: Path, compression: int) -> None:
     path.write_bytes(make_zip(compression))
     sizes: list[int] = []
+
     check_zip(path, sizes.append)
+
     assert len(sizes) == 2
 
 
 @given(st.integers(0, 2_559), st.integers(0, 7))
 def test_any_flipped_bit_of_a_zip_member_is_found(path: Path, byte: int, bit: int) -> None:
     data = make_zip(zipfile.ZIP_STORED)
-    path.write_bytes(flip(data, data.index(bytes(range(256))) + byte, bit))
+    offset = data.index(bytes(range(256)))
+    path.write_bytes(flip(data, offset + byte, bit))
+
     with pytest.raises(FileError, match=r"'label-filt/0\.png' in it is damaged: Bad CRC-32"):
         check_zip(path)
 
 
 def test_zip_file_with_any_flipped_bit_is_complete_or_damaged(path: Path) -> None:
-    """No other error, wherever the bit is; if the file is accepted, its members are the same."""
+    """An accepted file has the same members; any other one raises FileError."""
     data = make_zip()
     expected = {b"second", bytes(range(256)) * 10}
+
     for index in range(8 * len(data)):
         path.write_bytes(flip(data, index // 8, index % 8))
         try:
@@ -173,15 +193,17 @@ def test_zip_file_with_any_flipped_bit_is_complete_or_damaged(path: Path) -> Non
             assert {archive.read(member) for member in archive.infolist()} == expected, index
 
 
-def test_zip_file_of_70_000_members_is_counted(path: Path) -> None:
+def test_zip_file_of_70_000_members_is_accepted(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("large", bytes(3 << 20))
         for number in range(70_000):
             archive.writestr(str(number), b"")
+
     check_zip(path)
 
 
 def test_zip_file_without_members_is_damaged(path: Path) -> None:
     zipfile.ZipFile(path, "w").close()
+
     with pytest.raises(FileError, match="is a zip file without files"):
         check_zip(path)

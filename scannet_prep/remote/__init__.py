@@ -1,1 +1,1 @@
-"""The ScanNet server and others: what they have, and how to fetch it. Nothing else here touches the network."""
+"""Access to servers and buckets. Only this package uses the network."""

@@ -1,12 +1,13 @@
 """Archives in buckets: `s3://`, `gs://` and `az://` addresses, read by ranges and written in parts.
 
-fsspec does the work, with the package for each kind of store: s3fs, gcsfs or adlfs. These packages find
-credentials and endpoints themselves, in the environment and in configuration files.
+fsspec does the work, with a package for each kind of store: s3fs, gcsfs or adlfs. These packages
+find credentials and endpoints themselves, in the environment and in configuration files.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import threading
@@ -36,13 +37,22 @@ _Result = TypeVar("_Result")
 _ADDRESS = re.compile(
     r"(?P<scheme>s3|gs|az)://(?P<path>[a-z0-9][a-z0-9._-]*(?:/[^/?#]+)+)", re.ASCII | re.IGNORECASE
 )
-_PART_BYTES = 8 << 20
-_PART_STEP_BYTES = 1 << 20  # Google accepts multiples of 256 KiB only.
-_MAX_PARTS = 9_000  # S3 accepts 10,000; an archive may become larger than expected.
+_MIN_PART_BYTES = 8 << 20
+# Google accepts multiples of 256 KiB only.
+_PART_STEP_BYTES = 1 << 20
+# S3 accepts 10,000 parts. Fewer are planned, because an archive may become larger than expected.
+_MAX_PARTS = 9_000
 
 
 class _Store(NamedTuple):
-    """A kind of store: the package that reads it, and settings that its users can check."""
+    """A kind of store.
+
+    Attributes:
+        package: The package that reads it.
+        credentials: Settings of the credentials, for hints.
+        endpoint: Settings of the server's address, for hints.
+        authority: Settings of the certificate authorities, for hints.
+    """
 
     package: str
     credentials: str
@@ -73,79 +83,108 @@ _STORES = {
     ),
 }
 
-# The first pattern that occurs in the names and codes of an error decides what it means and what to do about it.
-_FAULTS: tuple[tuple[str, type[ScanNetPrepError], str, str], ...] = (
-    (
+
+class _Fault(NamedTuple):
+    """The meaning of some errors of a store.
+
+    Attributes:
+        pattern: A regular expression that occurs in the names and codes of such an error.
+        error_type: The error to raise instead.
+        problem: The message, with {codes} and {store}.
+        hint: What to do about it, with {store}.
+    """
+
+    pattern: str
+    error_type: type[ScanNetPrepError]
+    problem: str
+    hint: str
+
+
+# The first pattern that occurs decides.
+_FAULTS = (
+    _Fault(
         r"FileExpired|PreconditionFailed|\b412\b",
         ArchiveError,
         "was replaced or changed since it was opened",
         "open it again",
     ),
-    (
+    _Fault(
         r"FileNotFoundError|ResourceNotFound|NoSuch|\b404\b",
         NotOnServerError,
         "no such bucket or object{codes}",
         "check the name and {store.endpoint}",
     ),
-    (
+    _Fault(
         r"SSL|Certificate|CERTIFICATE",
         CertificateError,
         "the certificate of the store cannot be verified",
         "name a file with its authority: {store.authority}",
     ),
-    (
+    _Fault(
         r"Credential",
         TransferError,
         "no usable credentials were found{codes}",
         "set {store.credentials}",
     ),
-    (
+    _Fault(
         r"PermissionError|Forbidden|Authenti|Redirect|\b(30\d|40[013])\b",
         TransferError,
         "the store refuses access{codes}",
         "check {store.endpoint}, {store.credentials}",
     ),
-    (
+    _Fault(
         r"ValueError|TypeError|NoRegion|ProfileNotFound|ConfigParse",
         UsageError,
         "the settings for the store cannot be used{codes}",
         "check {store.endpoint}, {store.credentials}",
     ),
-    (
-        r"Timeout|Connect|Payload|IncompleteRead|HTTPClientError|ServiceRe|SlowDown|Internal|Unavailable|\b(408|429|5\d\d)\b",
+    _Fault(
+        r"Timeout|Connect|Payload|IncompleteRead|HTTPClientError|ServiceRe|SlowDown|Internal"
+        r"|Unavailable|\b(408|429|5\d\d)\b",
         ServerDownError,
         "the store does not answer or fails{codes}",
-        "is this machine online? Check {store.endpoint}; otherwise run the same command again later",
+        "is this machine online? Check {store.endpoint}; "
+        "otherwise run the same command again later",
     ),
-    (
-        r"",
-        TransferError,
-        "the store or {store.package} fails{codes}",
-        "check {store.endpoint}, {store.credentials}",
-    ),
+)
+_OTHER_FAULT = _Fault(
+    "",
+    TransferError,
+    "the store or {store.package} fails{codes}",
+    "check {store.endpoint}, {store.credentials}",
 )
 
 
 def parse_address(address: str) -> tuple[str, str]:
-    """Divide the address of an object into its scheme and its path: the bucket and the name of the object.
+    """Return the scheme of an object's address, and its path (`BUCKET/NAME`).
 
     Raises:
-        UsageError: It is not such an address. The message does not show user, password and query.
+        UsageError: The address is not one of an object. The message does not show user, password
+            and query.
     """
     match = _ADDRESS.fullmatch(address)
-    if match is None or {".", ".."} & set(match["path"].split("/")):
-        scheme, _, rest = address.partition("://")
-        shown = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
-        raise UsageError(
-            f"{shown!r} is not an address of an object in a bucket",
-            "name it as s3://BUCKET/NAME, gs://BUCKET/NAME or az://CONTAINER/NAME, without a query; "
-            "credentials belong in the environment or in the files of the store's tools",
-        )
+    if match is None:
+        raise _not_an_object(address)
+    parts = match["path"].split("/")
+    if "." in parts or ".." in parts:
+        raise _not_an_object(address)
     return match["scheme"].lower(), match["path"]
 
 
+def _not_an_object(address: str) -> UsageError:
+    scheme, _, rest = address.partition("://")
+    without_user = rest.rpartition("@")[2]
+    without_query = without_user.partition("?")[0]
+    shown = f"{scheme}://{without_query}"
+    return UsageError(
+        f"{shown!r} is not an address of an object in a bucket",
+        "name it as s3://BUCKET/NAME, gs://BUCKET/NAME or az://CONTAINER/NAME, without a query; "
+        "credentials belong in the environment or in the files of the store's tools",
+    )
+
+
 class _StoreFile(Protocol):
-    """The methods of a file of fsspec that are used here."""
+    """The methods that are used here of a file of fsspec."""
 
     closed: bool
 
@@ -159,13 +198,18 @@ class _StoreFile(Protocol):
 
 
 class _FileSystem(Protocol):
-    """The method of a file system of fsspec that is used here."""
+    """The method that is used here of a file system of fsspec."""
 
     def open(self, path: str, mode: str, **options: object) -> _StoreFile: ...
 
 
 class _Opened(NamedTuple):
-    """The file system that one process has open, and a file for each of its threads, by the thread's number."""
+    """The open files of one process.
+
+    Attributes:
+        file_system: The file system of this process.
+        files: The open file of each thread, by the thread's identifier.
+    """
 
     file_system: _FileSystem
     files: dict[int, _StoreFile]
@@ -174,32 +218,39 @@ class _Opened(NamedTuple):
 class BucketSource(RemoteSource):
     """An object in a bucket, of which any range can be read.
 
-    Picklable, and safe under fork and in threads: each process has a file system of its own, each thread an open file.
-    Opening a file compares the object's size and ETag with those of the version that was opened first. s3fs also
-    sends the ETag with each range (If-Match). With gcsfs and adlfs, an object that is replaced while a file is open
-    is noticed by the checksums in the archive.
+    Picklable, and safe under fork and in threads: each process has its own file system, and each
+    thread its own open file.
+
+    Opening a file compares the object's size and ETag with those of the version that was opened
+    first. s3fs also sends the ETag with each range (If-Match). With gcsfs and adlfs, the checksums
+    in the archive reveal an object that is replaced while a file is open.
 
     Args:
         address: `s3://BUCKET/NAME`, `gs://BUCKET/NAME` or `az://CONTAINER/NAME`.
-        certificates: For `s3://`, a file of authorities, True for those that s3fs trusts, False to accept any
-            certificate. gcsfs and adlfs have settings of their own.
+        certificates: For `s3://`, a file of authorities, True for those that s3fs trusts, False to
+            accept any certificate. gcsfs and adlfs have settings of their own.
 
     Raises:
-        UsageError: It is not such an address, a package is missing, or the settings cannot be used.
+        UsageError: The address is not one of an object, a package is missing, or the settings
+            cannot be used.
         NotOnServerError: There is no such bucket or object.
-        TransferError: There is no permission, or there are no credentials.
-        ArchiveError: It is empty, or a folder.
-        TransferError: The store does not answer, or fails.
+        ArchiveError: The object is empty, or a folder.
+        TransferError: Access is refused, there are no credentials, or the store fails.
+        ServerDownError: The store does not answer.
     """
 
     def __init__(self, address: str, *, certificates: bool | Path = True) -> None:
         self._scheme, self._path = parse_address(address)
         self._options = _make_trust_options(self._scheme, certificates)
-        self._opened: dict[int, _Opened] = {}  # by the number of the process
+        # Open files by process id.
+        self._opened: dict[int, _Opened] = {}
         super().__init__(address)
 
     def close(self) -> None:
-        """Close the files of this process, once the threads that read have finished; reading opens new ones."""
+        """Close the files of this process, when its threads have finished reading.
+
+        Later reads open the object again.
+        """
         self._opened.pop(os.getpid(), None)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -207,7 +258,6 @@ class BucketSource(RemoteSource):
         return self.__dict__ | {"_opened": {}}
 
     def _fetch(self, start: int, end: int) -> bytes:
-        """Read a range of the version that was opened."""
         data = _call_store(self.name, self._read_range, start, end)
         expected_bytes = min(end, self.size_bytes) - start
         if len(data) != expected_bytes:
@@ -218,50 +268,65 @@ class BucketSource(RemoteSource):
         return data
 
     def _read_range(self, start: int, end: int) -> bytes:
+        """Read a range. Errors are those of the store."""
         file = self._open_file()
         file.seek(start)
         return file.read(end - start)
 
     def _open_file(self) -> _StoreFile:
-        """Return the file of this thread. Open it first if necessary, and check that it is the same version."""
-        # No lock, because a fork could copy a held one. If two threads come first, both use what was stored first.
+        """Return the open file of this thread; open it first if necessary.
+
+        Raises:
+            ArchiveError: The object is empty, a folder, or another version.
+        """
+        opened = self._get_opened()
+        thread = threading.get_ident()
+        file = opened.files.get(thread)
+        if file is not None:
+            return file
+        file = opened.file_system.open(self._path, "rb", cache_type="none")
+        details = file.info()
+        size_bytes = details["size"]
+        if not size_bytes:
+            raise ArchiveError(self.name, "is empty or a folder, expected an archive")
+        # s3fs has "ETag", gcsfs and adlfs have "etag".
+        etag = details.get("ETag") or details.get("etag") or ""
+        self._check_version((size_bytes, etag, ""))
+        opened.files[thread] = file
+        return file
+
+    def _get_opened(self) -> _Opened:
+        """Return the open files of this process."""
+        # No lock, because a fork could copy a held one. If two threads come here at once, both use
+        # the file system that was stored first.
         opened = self._opened.get(os.getpid())
         if opened is None:
             file_system = _make_file_system(self._scheme, self._options)
             opened = self._opened.setdefault(os.getpid(), _Opened(file_system, files={}))
-        file = opened.files.get(threading.get_ident())
-        if file is None:
-            file = opened.file_system.open(self._path, "rb", cache_type="none")
-            details = file.info()
-            if not details["size"]:
-                raise ArchiveError(self.name, "is empty or a folder, expected an archive")
-            e_tag = details.get("ETag") or details.get("etag") or ""
-            self._check_version((details["size"], e_tag, ""))
-            opened.files[threading.get_ident()] = file
-        return file
+        return opened
 
 
 def upload(address: str, pieces: Iterable[Buffer], expected_bytes: int) -> int:
-    """Write an object in parts. It appears under its name, or replaces an older one, when all parts are written.
+    """Write an object in parts.
 
-    If that fails or is interrupted, the parts are removed. A process that is killed leaves them in the bucket, where
-    they are not visible as an object.
+    The object appears under its name, or replaces an older one, when all parts are written. After a
+    failure or an interruption, the parts are removed. A killed process leaves them in the bucket,
+    where they are not visible as an object.
 
     Args:
         address: As for `BucketSource`.
         pieces: The content, in order.
-        expected_bytes: About how large it may become.
+        expected_bytes: The approximate size of the object.
 
     Returns:
-        Its size.
+        Its size in bytes.
 
     Raises:
         UsageError: As for `BucketSource`.
-        OutputError: It cannot be written; an older object is unchanged.
+        OutputError: The object cannot be written; an older one is unchanged.
     """
     scheme, path = parse_address(address)
-    part_bytes = max(_PART_BYTES, expected_bytes // _MAX_PARTS)
-    part_bytes = -(-part_bytes // _PART_STEP_BYTES) * _PART_STEP_BYTES
+    part_bytes = _choose_part_bytes(expected_bytes)
     call = partial(_call_store, address, is_writing=True)
     file: _StoreFile = call(_open_for_writing, scheme, path, part_bytes)
     size_bytes = 0
@@ -272,7 +337,8 @@ def upload(address: str, pieces: Iterable[Buffer], expected_bytes: int) -> int:
         call(file.close)
         call(file.commit)
     except BaseException:
-        # Closing a file, which its destructor would do, uploads what it holds; adlfs even completes the object.
+        # Do not let the destructor close the file: it would upload the rest, and adlfs would even
+        # complete the object.
         file.closed = True
         with suppress(Exception):
             file.discard()
@@ -280,8 +346,21 @@ def upload(address: str, pieces: Iterable[Buffer], expected_bytes: int) -> int:
     return size_bytes
 
 
+def _choose_part_bytes(expected_bytes: int) -> int:
+    """Choose the size of an upload's parts, so that their number stays within the store's limit."""
+    part_bytes = max(_MIN_PART_BYTES, expected_bytes // _MAX_PARTS)
+    step_count = math.ceil(part_bytes / _PART_STEP_BYTES)
+    return step_count * _PART_STEP_BYTES
+
+
 def _make_trust_options(scheme: str, certificates: bool | Path) -> dict[str, Any]:
-    """Make the options of a file system that trusts these authorities; none if its own settings decide."""
+    """Make the options of a file system that trusts the given authorities.
+
+    There are none if the file system's own settings decide.
+
+    Raises:
+        UsageError: The authorities cannot be used.
+    """
     if scheme != "s3" or certificates is True:
         return {}
     if isinstance(certificates, Path):
@@ -291,19 +370,20 @@ def _make_trust_options(scheme: str, certificates: bool | Path) -> dict[str, Any
                 f"{certificates}: is a folder; s3:// addresses need one file of certificates",
                 f"cat {certificates}/*.0 > authorities.pem, then --ca-bundle authorities.pem",
             )
-    return {"client_kwargs": {"verify": str(certificates) if certificates else False}}
+        return {"client_kwargs": {"verify": str(certificates)}}
+    return {"client_kwargs": {"verify": False}}
 
 
 def _open_for_writing(scheme: str, path: str, part_bytes: int) -> _StoreFile:
-    """Open an object that gets its name when it is committed."""
+    """Open a new object, which gets its name when it is committed."""
     return _make_file_system(scheme, {}).open(path, "wb", block_size=part_bytes, autocommit=False)
 
 
 def _make_file_system(scheme: str, options: Mapping[str, object]) -> _FileSystem:
     """Make a new file system for this process.
 
-    fsspec would return an older one if it was made with the same options, although the environment, from which it
-    takes credentials, may have changed.
+    fsspec would return an older one that was made with the same options, although the credentials
+    in the environment may have changed since.
 
     Raises:
         UsageError: fsspec, or the package for this kind of store, is missing.
@@ -316,8 +396,8 @@ def _make_file_system(scheme: str, options: Mapping[str, object]) -> _FileSystem
     except ImportError as error:
         problem = f"{scheme}:// addresses need the package {package}: {error}"
         raise UsageError(problem, f"pip install 'scannet-prep[cloud]' {package}") from None
-    # Python prints the messages of loggers without a handler. gcsfs logs each error with its traceback, and an error
-    # that is raised here is reported anyway.
+    # Python prints the messages of loggers without a handler. gcsfs logs each error with its
+    # traceback, although the error is also raised.
     logger = logging.getLogger(package)
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
@@ -330,15 +410,16 @@ def _make_file_system(scheme: str, options: Mapping[str, object]) -> _FileSystem
 def _call_store(
     address: str, function: Callable[..., _Result], *arguments: object, is_writing: bool = False
 ) -> _Result:
-    """Call a function that talks to a store, and translate its errors."""
+    """Call a function that uses a store, and translate its errors."""
     try:
         return function(*arguments)
     except ScanNetPrepError:
         raise
-    except Exception as error:  # noqa: BLE001 - each package, and what it is built on, has errors of its own
-        fault = _translate(address, error, is_writing=is_writing)
-    # Outside the except block, so that the store's error, which may hold keys, is not attached as the context.
-    raise fault
+    except Exception as error:  # noqa: BLE001 - each package and its libraries have their own errors
+        translated = _translate(address, error, is_writing=is_writing)
+    # Outside the except block: Python would attach the store's error, which may contain keys, as
+    # the context.
+    raise translated
 
 
 def _translate(address: str, error: Exception, *, is_writing: bool) -> ScanNetPrepError:
@@ -347,33 +428,47 @@ def _translate(address: str, error: Exception, *, is_writing: bool) -> ScanNetPr
     Its text is left out, because stores repeat keys, tokens and signatures in it.
     """
     names, codes = _find_names_and_codes(error)
-    summary = " ".join(names + codes)
-    kind, words, hint = next(row[1:] for row in _FAULTS if re.search(row[0], summary))
+    fault = _find_fault(" ".join(names + codes))
     store = _STORES[parse_address(address)[0]]
-    problem = words.format(store=store, codes=f" ({' '.join(codes or names[:1])})")
-    hint = hint.format(store=store)
-    if is_writing and kind is not UsageError:
+    shown_codes = " ".join(codes or names[:1])
+    problem = fault.problem.format(store=store, codes=f" ({shown_codes})")
+    hint = fault.hint.format(store=store)
+    if is_writing and fault.error_type is not UsageError:
         return OutputError(f"{address}: cannot be written: {problem}", hint)
-    if issubclass(kind, FileError):
-        return kind(address, problem, hint)
-    return kind(f"{address}: {problem}", hint)
+    if issubclass(fault.error_type, FileError):
+        return fault.error_type(address, problem, hint)
+    return fault.error_type(f"{address}: {problem}", hint)
+
+
+def _find_fault(names_and_codes: str) -> _Fault:
+    for fault in _FAULTS:
+        if re.search(fault.pattern, names_and_codes):
+            return fault
+    return _OTHER_FAULT
 
 
 def _find_names_and_codes(error: BaseException) -> tuple[list[str], list[str]]:
-    """Find the class names of an error and its causes, and the codes and statuses of the store's answers."""
+    """Find the class names of an error and its causes, and the codes in the store's answers."""
     names: list[str] = []
-    codes: list[object] = []
+    values: list[object] = []
     cause: BaseException | None = error
     while cause is not None:
         names.append(type(cause).__name__)
+        # botocore
         response = getattr(cause, "response", None)
-        if isinstance(response, dict):  # botocore
-            codes.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-            codes.append(response.get("Error", {}).get("Code", ""))
-        # aiohttp, Azure and gcsfs have the status in an attribute.
-        codes += [getattr(cause, attribute, "") for attribute in ("status", "status_code", "code")]
-        # gcsfs and the ssl module have these only in the text.
+        if isinstance(response, dict):
+            values.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+            values.append(response.get("Error", {}).get("Code"))
+        # aiohttp, Azure and gcsfs
+        values += [getattr(cause, name, None) for name in ("status", "status_code", "code")]
+        # gcsfs and the ssl module have these words only in the text.
         names += re.findall(r"^Forbidden|CERTIFICATE_VERIFY_FAILED", str(cause))
         cause = cause.__cause__ or cause.__context__
-    words = [str(code) for code in codes if re.fullmatch(r"[A-Za-z0-9]{1,50}", str(code))]
-    return names, [word for word in dict.fromkeys(words) if word != "None"]
+
+    codes = []
+    for value in values:
+        code = str(value)
+        is_code = value is not None and re.fullmatch(r"[A-Za-z0-9]{1,50}", code) is not None
+        if is_code and code not in codes:
+            codes.append(code)
+    return names, codes

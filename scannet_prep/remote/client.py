@@ -1,4 +1,4 @@
-"""Single requests on connections that are kept: TLS, proxies, redirections, and limits to the waiting."""
+"""Single requests to one server: kept connections, TLS, proxies, redirections and timeouts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 
 from scannet_prep.base.errors import CertificateError, ScanNetPrepError, ServerDownError
 from scannet_prep.base.version import CONTACT_URL, VERSION
+from scannet_prep.remote.addresses import public_url
 from scannet_prep.remote.authorities import check_authorities, find_authorities
-from scannet_prep.remote.gate import TransferPolicy
-from scannet_prep.remote.trouble import (
-    CERTIFICATE_HINT,
+from scannet_prep.remote.policy import TransferPolicy
+from scannet_prep.remote.request_errors import (
     FEW_TRIES,
+    HINT_CERTIFICATE,
     MANY_TRIES,
     AttemptError,
-    public_url,
-    raise_for_status,
+    check_status,
     translate,
 )
 
 _PIECE_BYTES = 1 << 20
 _MAX_CONNECTIONS = 64
+_IPV6_TIMEOUT_S = 2.0
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _CONTENT_RANGE = re.compile(
     r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE
@@ -41,32 +42,33 @@ _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 
 
 class Answer:
-    """What a server says to a request: status 200, 206 or 416, and headers, their names in any case.
+    """The answer to a request, with a body that is still to be read.
 
     Attributes:
-        size_bytes: Of the whole file; None where the answer does not tell.
-        span: Which part of it comes: first byte, and the one after the last; None where no part was announced.
+        status: 200 (the whole file), 206 (a range) or 416 (the range lies outside the file).
+        headers: The headers; their names may be written in any case.
+        size_bytes: Size of the whole file; None if the answer does not contain it.
+        span: The range in the body, from the first byte to before the last; None if none was
+            announced.
     """
 
     def __init__(self, response: requests.Response, client: Client) -> None:
-        self._response, self._client = response, client
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
         self.size_bytes: int | None = None
         self.span: tuple[int, int] | None = None
-        length = _CONTENT_LENGTH.fullmatch(self.headers.get("Content-Length", ""))
-        part = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
-        # Chunks have lengths of their own, which count instead (RFC 9112, 6.3).
-        if self.status == 200 and length and "Transfer-Encoding" not in self.headers:
-            self.size_bytes = int(length[0])
-        elif self.status != 200 and part:
-            self.size_bytes = int(part[3])
-            self.span = (int(part[1]), int(part[2]) + 1) if self.status == 206 and part[1] else None
+        self._response = response
+        self._client = client
+        if self.status == 200:
+            self._parse_length()
+        else:
+            self._parse_range()
 
     def read_pieces(self) -> Iterator[bytes]:
         """Iterate over the body as it arrives. Raises AttemptError if it arrives too slowly.
 
-        A timeout of the socket concerns a single piece, so a body that trickles would never meet it.
+        A timeout of the socket would not do: it concerns a single piece, and a body that trickles
+        never exceeds it.
         """
         policy = self._client.policy
         waited_s = 0.0
@@ -74,9 +76,8 @@ class Answer:
         while True:
             began_s = time.monotonic()
             piece = self._response.raw.read1(_PIECE_BYTES, decode_content=False)
-            if (
-                self._client.stop.is_set()
-            ):  # the connection was shut down, which looks like the end of the body
+            # A connection that is shut down here looks like the end of the body.
+            if self._client.stop.is_set():
                 raise ServerDownError("stopped")
             if not piece:
                 return
@@ -84,20 +85,47 @@ class Answer:
             received_bytes += len(piece)
             yield piece
             self._client.count(len(piece))
+
             if waited_s < policy.slow_window_s:
                 continue
             if received_bytes < policy.slowest_bytes_per_s * waited_s:
-                reason = f"only {received_bytes:,} bytes of the file came within {waited_s:.0f} s"
+                reason = (
+                    f"only {received_bytes:,} bytes of the file arrived within {waited_s:.0f} s"
+                )
                 raise AttemptError(reason, tries=FEW_TRIES)
             waited_s = 0.0
             received_bytes = 0
+
+    def _parse_length(self) -> None:
+        """Set the size from Content-Length, unless the body is chunked (RFC 9112, 6.3)."""
+        length = _CONTENT_LENGTH.fullmatch(self.headers.get("Content-Length", ""))
+        if length is not None and "Transfer-Encoding" not in self.headers:
+            self.size_bytes = int(length[0])
+
+    def _parse_range(self) -> None:
+        """Set the size and the range of the body from Content-Range."""
+        content_range = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+        if content_range is None:
+            return
+        first, last, size = content_range.groups()
+        self.size_bytes = int(size)
+        if self.status == 206 and first is not None:
+            self.span = (int(first), int(last) + 1)
 
 
 class Client:
     """Makes requests to one server; shared by all threads of a run.
 
-    `certificates` is a file or folder of authorities, True for those that the environment names or else those of
-    certifi, or False to accept any certificate.
+    Args:
+        base_url: The address of the server.
+        policy: Timeouts and the maximum rate.
+        certificates: A file or folder of authorities, True for those named in the environment or
+            else those of certifi, False to accept any certificate.
+
+    Attributes:
+        policy: As above.
+        stop: Set when all transfers are to end.
+        received_bytes: Bytes received so far.
 
     Raises:
         UsageError: The authorities cannot be used.
@@ -108,11 +136,10 @@ class Client:
         self.stop = threading.Event()
         self.received_bytes = 0
         self._lock = threading.Lock()
-        self._free_s = 0.0  # until then, the bandwidth is used up
+        # Until this time of the monotonic clock, the bandwidth is used up.
+        self._free_s = 0.0
         self._open_responses: set[requests.Response] = set()
-        self._session = (
-            requests.Session()
-        )  # keeps connections, which are given to one request at a time
+
         if certificates is True:
             certificates = find_authorities(os.environ)
         self._authorities = ""
@@ -120,43 +147,33 @@ class Client:
             check_authorities(certificates)
             self._authorities = str(certificates)
         host = urlsplit(base_url).hostname or ""
+        # Proxies are for other machines, even if the environment does not exempt this one.
+        proxies = {"no_proxy": host} if host in _THIS_MACHINE else {}
         self._options: dict[str, Any] = {
             "timeout": (policy.connect_timeout_s, policy.answer_timeout_s),
             "verify": self._authorities or certificates,
-            # They are for other machines, also where the environment forgets to say so.
-            "proxies": {"no_proxy": host} if host in _THIS_MACHINE else {},
+            "proxies": proxies,
         }
-        # Without identity, servers compress, and then neither lengths nor offsets mean anything.
-        names = {
-            "User-Agent": f"scannet-prep/{VERSION} (+{CONTACT_URL})",
-            "Accept-Encoding": "identity",
-        }
-        self._session.headers.update(names)
-        self._session.hooks["response"].append(_close_redirection)
-        self._session.adapters.clear()
-        adapter = HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS)
-        adapter.poolmanager.connection_pool_kw["source_address"] = find_source_address(base_url)
-        self._session.mount("https://", adapter)
-        is_encrypted = urlsplit(base_url).scheme == "https"
-        self._session.mount("http://", _RefusingAdapter() if is_encrypted else adapter)
+        self._session = _make_session(base_url)
 
     def close(self) -> None:
         """Stop all transfers, and close all connections."""
         self.stop.set()
         for response in list(self._open_responses):
-            with suppress(ValueError, RuntimeError, OSError):  # it has ended meanwhile
-                response.raw.shutdown()  # wakes the thread that waits for content
+            # Wake the thread that waits for content. Errors: the response has ended meanwhile.
+            with suppress(ValueError, RuntimeError, OSError):
+                response.raw.shutdown()
         self._session.close()
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[Answer]:
-        """Ask for a file, or a range of it; gives an answer whose body is yet to come.
+        """Request a file or a range of it, and give an answer whose body is still to be read.
 
-        Errors of the network are translated inside the `with` block too, so that the body may be read in it.
+        Errors of the network in the `with` block are translated too, so the body can be read there.
 
         Raises:
-            AttemptError: Another attempt may help, or only this file is concerned.
-            CertificateError, ProxyError: Nothing can be fetched at all.
+            AttemptError: Another attempt may succeed, or only this file is concerned.
+            CertificateError, ProxyError: Nothing can be downloaded at all.
             ServerDownError: The transfers were stopped.
         """
         if self.stop.is_set():
@@ -167,7 +184,7 @@ class Client:
                 method, url, headers=headers, stream=True, **self._options
             ) as response:
                 has_answered = True
-                raise_for_status(response)
+                check_status(response)
                 self._open_responses.add(response)
                 try:
                     yield Answer(response, self)
@@ -178,21 +195,10 @@ class Client:
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
             if self.stop.is_set():
                 raise ServerDownError("stopped") from None
-            translated = translate(error, public_url(url))
-            if (
-                self._authorities
-                and isinstance(translated, CertificateError)
-                and translated.hint == CERTIFICATE_HINT
-            ):
-                hint = f"none of the authorities in {self._authorities} signed it: add the right one to them"
-                raise CertificateError(translated.message, hint) from None
-            # A connection that fails before the answer concerns the server, not the file.
-            if isinstance(translated, AttemptError) and not translated.tries and not has_answered:
-                translated.tries = MANY_TRIES
-            raise translated from None
+            raise self._translate(error, url, has_answered=has_answered) from None
 
     def count(self, size_bytes: int) -> None:
-        """Count bytes that have come, and wait as long as all connections together may take for them."""
+        """Count received bytes, and wait as long as the maximum rate of the run requires."""
         with self._lock:
             self.received_bytes += size_bytes
             if self.policy.bytes_per_s is None:
@@ -202,24 +208,71 @@ class Client:
             pause_s = self._free_s - now_s
         self.stop.wait(pause_s)
 
+    def _translate(self, error: Exception, url: str, *, has_answered: bool) -> Exception:
+        """Translate an error of the network, and adapt it to the settings of this client."""
+        translated = translate(error, public_url(url))
+        if isinstance(translated, AttemptError):
+            # A connection that fails before the answer concerns the server, not the file.
+            if not has_answered and translated.tries == 0:
+                translated.tries = MANY_TRIES
+            return translated
+        if isinstance(translated, CertificateError) and self._authorities:
+            return self._name_authorities(translated)
+        return translated
 
-def find_source_address(url: str, timeout_s: float = 2.0) -> tuple[str, int] | None:
-    """Find out from which address to connect: from an IPv4 one where IPv6 leads nowhere, else from any (None)."""
-    address = urlsplit(url)
+    def _name_authorities(self, error: CertificateError) -> CertificateError:
+        """Replace a hint that suggests giving authorities, because some were given."""
+        if error.hint != HINT_CERTIFICATE:
+            return error
+        hint = (
+            f"none of the authorities in {self._authorities} signed it: add the right one to them"
+        )
+        return CertificateError(error.message, hint)
+
+
+def find_source_address(url: str, timeout_s: float = _IPV6_TIMEOUT_S) -> tuple[str, int] | None:
+    """Find the address to connect from: any IPv4 address if IPv6 does not work here, else None.
+
+    IPv6 does not work if the server has addresses of both kinds, IPv6 is preferred, and a
+    connection to the first address fails.
+    """
+    # A proxy connects by itself.
     if requests.utils.get_environ_proxies(url):
         return None
-    with suppress(OSError):
-        found = socket.getaddrinfo(
+    address = urlsplit(url)
+    try:
+        candidates = socket.getaddrinfo(
             address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM
         )
-        if {item[0] for item in found} == {socket.AF_INET, socket.AF_INET6} and found[0][
-            0
-        ] == socket.AF_INET6:
-            try:
-                socket.create_connection((str(found[0][4][0]), found[0][4][1]), timeout_s).close()
-            except OSError:
-                return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
+    except OSError:
+        return None
+    families = [candidate[0] for candidate in candidates]
+    has_both = set(families) == {socket.AF_INET, socket.AF_INET6}
+    if not has_both or families[0] != socket.AF_INET6:
+        return None
+    host, port = candidates[0][4][:2]
+    try:
+        socket.create_connection((str(host), int(port)), timeout_s).close()
+    except OSError:
+        return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
     return None
+
+
+def _make_session(base_url: str) -> requests.Session:
+    """Make a session, which keeps connections and lends each to one request at a time."""
+    session = requests.Session()
+    session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
+    # Servers compress unless identity is requested. Then lengths and offsets would be useless.
+    session.headers["Accept-Encoding"] = "identity"
+    session.hooks["response"].append(_close_redirection)
+
+    adapter = HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS)
+    adapter.poolmanager.connection_pool_kw["source_address"] = find_source_address(base_url)
+    is_encrypted = urlsplit(base_url).scheme == "https"
+    session.adapters.clear()
+    session.mount("https://", adapter)
+    session.mount("http://", _RefusingAdapter() if is_encrypted else adapter)
+    return session
 
 
 def _close_redirection(response: requests.Response, **_options: object) -> None:
@@ -229,7 +282,7 @@ def _close_redirection(response: requests.Response, **_options: object) -> None:
 
 
 class _RefusingAdapter(BaseAdapter):
-    """Refuses to go on without encryption after a redirection from https to http."""
+    """Refuses unencrypted requests, to which a server with https can only redirect."""
 
     def send(self, *_arguments: object, **_options: object) -> requests.Response:
         raise AttemptError(
@@ -240,4 +293,4 @@ class _RefusingAdapter(BaseAdapter):
         )
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there are no connections."""

@@ -1,4 +1,4 @@
-"""A large file far away, of which ranges are read."""
+"""The common base of remote files that are read range by range."""
 
 from __future__ import annotations
 
@@ -8,40 +8,45 @@ from scannet_prep.base.errors import ArchiveError
 
 
 class RemoteSource(ABC):
-    """A file of which any range can be fetched, always of the version that was opened.
+    """A remote file of which any range can be read, always from the version that was opened.
 
     Attributes:
-        name: Its address, without what is secret in it.
+        name: Its address, without secrets.
         size_bytes: Its size.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.size_bytes = 1  # until the first answer tells
-        self._version: tuple[int, str, str] | None = None  # size, ETag and date
+        # The first request needs a size above 0. Its answer sets the real one.
+        self.size_bytes = 1
+        # Size, ETag and date of the version that was opened.
+        self._version: tuple[int, str, str] | None = None
         self._fetch(0, 1)
 
     def read(self, offset: int, size: int, /) -> bytes:
-        """Read so many bytes at an offset; fewer only where the file ends.
+        """Read `size` bytes at an offset, or fewer if the file ends before.
 
         Raises:
-            ArchiveError: It is no longer the file that was opened.
-            NotOnServerError: The server has it no more.
+            ArchiveError: The file has changed since it was opened.
+            NotOnServerError: The file no longer exists.
             TransferError: The server refuses, or too many attempts in a row failed.
-            ServerDownError: The server does not answer any more.
+            ServerDownError: The server no longer answers.
         """
         end = min(offset + size, self.size_bytes)
-        return self._fetch(offset, end) if offset < end else b""
+        if offset >= end:
+            return b""
+        return self._fetch(offset, end)
 
     @abstractmethod
     def _fetch(self, start: int, end: int) -> bytes:
-        """Fetch a range."""
+        """Request the bytes from `start` to before `end`, and record or check the version."""
 
-    def _check_version(self, found: tuple[int, str, str]) -> None:
-        """Check that it is the file that was opened, or take note of it."""
-        self._version = self._version or found
-        self.size_bytes = self._version[0]
-        if found != self._version:
+    def _check_version(self, version: tuple[int, str, str]) -> None:
+        """Record the first version (size, ETag, date), and compare later ones with it."""
+        if self._version is None:
+            self._version = version
+            self.size_bytes = version[0]
+        if version != self._version:
             raise ArchiveError(
                 self.name, "was replaced or changed since it was opened", "open it again"
             )

@@ -22,7 +22,7 @@ from scannet_prep.release.files import BASE_URL
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages import download
 from scannet_prep.stages.download import FileOutcome
-from scannet_prep.stages.download.tasks import check_file
+from scannet_prep.stages.download.content import check_file
 from scannet_prep.stages.selection import Selection
 
 if TYPE_CHECKING:

@@ -97,7 +97,8 @@ def _public_name(place: str) -> str:
     """Return a path as it is, and an address without what may be secret in it."""
     if "://" not in place:
         return place
-    from scannet_prep.remote.trouble import public_url  # Imported here: paths do not need requests.
+    # Imported here: paths do not need requests.
+    from scannet_prep.remote.addresses import public_url
 
     return public_url(place)
 

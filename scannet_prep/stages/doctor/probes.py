@@ -257,9 +257,10 @@ def check_scenes(place: str) -> Iterator[Remark]:
 
 def check_server(base_url: str) -> Iterator[Remark]:
     """Check that the server of the release answers, with any status."""
+    from scannet_prep.remote.addresses import is_server_address, public_url
     from scannet_prep.remote.client import Client
-    from scannet_prep.remote.gate import TransferPolicy
-    from scannet_prep.remote.trouble import AttemptError, is_server_address, public_url
+    from scannet_prep.remote.policy import TransferPolicy
+    from scannet_prep.remote.request_errors import AttemptError
 
     shown_url = public_url(base_url)
     if not is_server_address(base_url):
@@ -349,7 +350,7 @@ def _check_raw_scenes(raw_dir: Path) -> Iterator[Remark]:
 def _check_processed_scenes(place: str) -> Iterator[Remark]:
     """Compare the files of processed scenes with the sizes in the manifest."""
     from scannet_prep.processed.folder import processed_path
-    from scannet_prep.remote.trouble import public_url
+    from scannet_prep.remote.addresses import public_url
     from scannet_prep.source import open_processed
 
     opened = open_processed(place)

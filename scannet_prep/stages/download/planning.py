@@ -1,11 +1,11 @@
-"""What a download is going to do: the server's files, and where they belong on disk."""
+"""The plan of a download: the files on the server, and their paths on disk."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,34 +17,49 @@ from scannet_prep.release import files as release
 from scannet_prep.release.files import BASE_URL, FileKind
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import official_scenes
+from scannet_prep.remote.addresses import is_server_address, public_url
 from scannet_prep.remote.transfer import aria2_path, partial_path
-from scannet_prep.remote.trouble import is_server_address, public_url
 from scannet_prep.stages.selection import Selection, select_scenes
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of the release."""
+    """One file of the release.
 
-    kind: FileKind  # what it is
-    scene_id: SceneId | None  # the scene it belongs to; None for files of no scene
-    split: Split | None  # the split of that scene; None for files of no scene
-    url: str  # its address
-    local_path: str  # place below the data folder, with `/`
+    Attributes:
+        kind: Its kind.
+        scene_id: Its scene; None for files that belong to no scene.
+        split: The split of that scene; None for files that belong to no scene.
+        url: Its address.
+        local_path: Its path below the data folder, with `/`.
+    """
+
+    kind: FileKind
+    scene_id: SceneId | None
+    split: Split | None
+    url: str
+    local_path: str
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadPlan:
-    """What `run` is going to do; making it needs no network and touches nothing."""
+    """The plan of a download. Making it needs no network and changes nothing.
 
-    data_dir: Path  # where the files go
-    base_url: str  # where they come from; ends in `/`
-    files: tuple[RemoteFile, ...]  # all files that were asked for, scene by scene
-    present: frozenset[str]  # local paths of the files that exist; `run` checks each of them
-    incomplete: frozenset[
-        str
-    ]  # those of them that are known not to be complete, without reading them
-    partial_bytes: int  # what has arrived of the missing files, in an earlier run
+    Attributes:
+        data_dir: The data folder.
+        base_url: The address of the server, with a final `/`.
+        files: All selected files, scene by scene.
+        present: Local paths of the files that exist; `run` checks each of them.
+        incomplete: Those whose size shows that they are incomplete, or that aria2 has not finished.
+        partial_bytes: Bytes of the missing files that earlier runs have received.
+    """
+
+    data_dir: Path
+    base_url: str
+    files: tuple[RemoteFile, ...]
+    present: frozenset[str]
+    incomplete: frozenset[str]
+    partial_bytes: int
 
     @property
     def complete(self) -> frozenset[str]:
@@ -53,19 +68,18 @@ class DownloadPlan:
 
     @property
     def missing(self) -> list[RemoteFile]:
-        """The files that do not exist, or are known not to be complete."""
+        """The files that do not exist, or are incomplete."""
         return [file for file in self.files if file.local_path not in self.complete]
 
     @property
     def needed_bytes(self) -> int:
-        """Typical size of what is still to come; kinds of unknown size count as nothing."""
-        return max(
-            0, sum(file.kind.typical_bytes or 0 for file in self.missing) - self.partial_bytes
-        )
+        """Typical size of the missing files; kinds of unknown size count as 0."""
+        missing_bytes = sum(file.kind.typical_bytes or 0 for file in self.missing)
+        return max(0, missing_bytes - self.partial_bytes)
 
     @property
     def shown_base_url(self) -> str:
-        """Where the files come from, as messages may show it: without a password."""
+        """The address of the server for messages, without a password."""
         return public_url(self.base_url)
 
 
@@ -76,58 +90,38 @@ def plan(
     selection: Selection | None = None,
     base_url: str = BASE_URL,
 ) -> DownloadPlan:
-    """Decide what to fetch, from the official lists and a table of which kinds of files exist; needs no network.
+    """Plan a download from the official lists of scenes and the table of files; uses no network.
 
     Args:
-        data_dir: Where the files go.
-        types: Presets (`seg`, `seg-min`) and official suffixes.
-        selection: Which scenes; all by default.
+        data_dir: The data folder.
+        types: Presets (`seg`, `seg-min`), official suffixes, and names of files of no scene.
+        selection: The selected scenes; all by default.
         base_url: The server, or a mirror of it.
 
     Raises:
-        UsageError: A type is unknown, or the base URL is not one.
+        UsageError: A type is unknown, or the base URL is not valid.
         RawFileError: `scannet.lock` is damaged.
-        UnknownSceneError: A scene is in none of the official lists, or not in the splits that were asked for.
+        UnknownSceneError: A scene is in none of the official lists, or not in the selected splits.
         OutputError: `data_dir` is not a folder.
     """
     check_is_folder(data_dir)
-    if not is_server_address(base_url) or re.search(r"[\s?#]", base_url):  # paths are added to it
+    # Paths are appended to a base URL, so it has no query.
+    if not is_server_address(base_url) or re.search(r"[\s?#]", base_url):
         raise UsageError(f"{public_url(base_url)!r} is not a base URL", f"it looks like {BASE_URL}")
-    everything = [scene_id for split in Split for scene_id in official_scenes(split)]
-    selection = selection or Selection()
-    selected, _ = select_scenes(everything, selection, data_dir)
     base_url = base_url.rstrip("/") + "/"
-    files = tuple(list_files(selected, _parse_types(types), base_url))
+
+    all_scenes = [scene_id for split in Split for scene_id in official_scenes(split)]
+    scenes, _ = select_scenes(all_scenes, selection or Selection(), data_dir)
+    files = list_files(scenes, _parse_types(types), base_url)
     if not files:
         raise UsageError(
             "no file of these types exists for these scenes", "test scenes have no annotation"
         )
-
-    locked = read_locks(data_dir)
-    present: set[str] = set()
-    incomplete: set[str] = set()
-    partial_bytes = 0
-    for file in files:
-        path = data_dir / file.local_path
-        if os.path.lexists(path):
-            present.add(file.local_path)
-            if not _is_incomplete(path, file.kind, locked.get(file.local_path)):
-                continue
-            incomplete.add(file.local_path)
-        with suppress(OSError):
-            partial_bytes += partial_path(path).stat().st_size
-    return DownloadPlan(
-        data_dir=data_dir,
-        base_url=base_url,
-        files=files,
-        present=frozenset(present),
-        incomplete=frozenset(incomplete),
-        partial_bytes=partial_bytes,
-    )
+    return _compare_with_disk(data_dir, base_url, files, read_locks(data_dir))
 
 
 def _parse_types(types: Sequence[str]) -> list[FileKind]:
-    """Resolve presets and suffixes to kinds of files, each once.
+    """Resolve presets and suffixes to kinds of files, without duplicates.
 
     Raises:
         UsageError: A type is unknown.
@@ -143,45 +137,83 @@ def _parse_types(types: Sequence[str]) -> list[FileKind]:
     return list(kinds.values())
 
 
+def list_files(
+    scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind], base_url: str = BASE_URL
+) -> list[RemoteFile]:
+    """List the files of some kinds that exist for some scenes; those of no scene come first.
+
+    Addresses and local paths are those of the official download script (as of 2026).
+    """
+    files = [_locate_shared_file(kind, base_url) for kind in kinds if not kind.splits]
+    for scene_id, split in scenes:
+        files += [
+            _locate_scene_file(kind, scene_id, split, base_url)
+            for kind in kinds
+            if split in kind.splits
+        ]
+    return files
+
+
+def _locate_shared_file(kind: FileKind, base_url: str) -> RemoteFile:
+    """Return the address and the local path of a file that belongs to no scene."""
+    local_path = f"{release.TASKS_DIR}/{kind.suffix}"
+    if kind is release.LABEL_MAP:
+        local_path = kind.suffix
+    url = f"{base_url}v2/tasks/{kind.suffix}"
+    return RemoteFile(kind=kind, scene_id=None, split=None, url=url, local_path=local_path)
+
+
+def _locate_scene_file(
+    kind: FileKind, scene_id: SceneId, split: Split, base_url: str
+) -> RemoteFile:
+    """Return the address and the local path of a file of a scene."""
+    name = f"{scene_id}/{scene_id}{kind.suffix}"
+    version = "v2"
+    # The sensor streams of train and val never moved when version 2 was published.
+    if kind.content == "sensor stream" and split is not Split.TEST:
+        version = "v1"
+    url = f"{base_url}{version}/scans/{name}"
+    local_path = f"{release.SPLIT_DIRS[split]}/{name}"
+    return RemoteFile(kind=kind, scene_id=scene_id, split=split, url=url, local_path=local_path)
+
+
+def _compare_with_disk(
+    data_dir: Path, base_url: str, files: Sequence[RemoteFile], locked: Mapping[str, LockEntry]
+) -> DownloadPlan:
+    """Find the files that exist, those of them that are incomplete, and the partial files."""
+    present: set[str] = set()
+    incomplete: set[str] = set()
+    partial_bytes = 0
+    for file in files:
+        path = data_dir / file.local_path
+        if os.path.lexists(path):
+            present.add(file.local_path)
+            if not _is_incomplete(path, file.kind, locked.get(file.local_path)):
+                continue
+            incomplete.add(file.local_path)
+        with suppress(OSError):
+            partial_bytes += partial_path(path).stat().st_size
+    return DownloadPlan(
+        data_dir=data_dir,
+        base_url=base_url,
+        files=tuple(files),
+        present=frozenset(present),
+        incomplete=frozenset(incomplete),
+        partial_bytes=partial_bytes,
+    )
+
+
 def _is_incomplete(path: Path, kind: FileKind, recorded: LockEntry | None) -> bool:
-    """Whether an existing file cannot be complete, by its size or because aria2 has not finished it."""
+    """Whether the size of a file shows that it is incomplete, or aria2 has not finished it."""
     if aria2_path(path).exists():
         return True
     try:
         status = path.stat()
-    except OSError:  # for example a link that leads nowhere
+    except OSError:
+        # For example, a link to a file that does not exist.
         return True
     if not stat.S_ISREG(status.st_mode):
         return True
     if recorded is not None:
         return status.st_size != recorded.size_bytes
     return not 0 < status.st_size <= kind.max_bytes
-
-
-def list_files(
-    scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind], base_url: str = BASE_URL
-) -> list[RemoteFile]:
-    """List the files of the given kinds that exist for the given scenes, those of no scene first.
-
-    Addresses and places are those of the official download script (as of 2026).
-    """
-    files = []
-    for kind in kinds:
-        if not kind.splits:
-            place = (
-                kind.suffix if kind is release.LABEL_MAP else f"{release.TASKS_DIR}/{kind.suffix}"
-            )
-            files.append(RemoteFile(kind, None, None, f"{base_url}v2/tasks/{kind.suffix}", place))
-    for scene_id, split in scenes:
-        for kind in kinds:
-            if split in kind.splits:
-                name = f"{scene_id}/{scene_id}{kind.suffix}"
-                # The sensor streams of train and val never moved when version 2 came out.
-                version = (
-                    "v1" if kind.content == "sensor stream" and split is not Split.TEST else "v2"
-                )
-                place = f"{release.SPLIT_DIRS[split]}/{name}"
-                files.append(
-                    RemoteFile(kind, scene_id, split, f"{base_url}{version}/scans/{name}", place)
-                )
-    return files
