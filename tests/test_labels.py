@@ -11,18 +11,15 @@ import pytest
 from archives import write_tree
 
 from scannet_prep.base.errors import MissingFileError, RawFileError, UnknownSceneError, UsageError
-from scannet_prep.release.labels import (
-    SCANNET20,
-    SCANNET200,
+from scannet_prep.release.label_map import (
     LabelMap,
-    LabelSet,
     RawIds,
     builtin_label_map,
     describe_differences,
     find_label_map,
-    parse_label_set,
     read_label_map,
 )
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split, official_scenes
 

@@ -27,7 +27,8 @@ from scannet_prep.place import ProcessedPlace, open_place
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
-from scannet_prep.release.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET200, LabelSet
+from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
+from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.selection import Selection, parse_scene_ids
 from scannet_prep.tree import is_archive

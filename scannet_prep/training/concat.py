@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.training.sample import Dataset, refuse_wrapper
 from scannet_prep.training.supervision import ClassCounts
 

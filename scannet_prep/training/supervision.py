@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 
 Formula: TypeAlias = Literal["inverse", "inverse_sqrt", "median_frequency", "log"]
 

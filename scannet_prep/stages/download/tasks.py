@@ -19,7 +19,7 @@ from scannet_prep.base.files import open_file, output_error
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks
 from scannet_prep.release.files import AGGREGATION, BASE_URL, LABEL_MAP, LABELS_MESH, MESH, SEGMENTS
-from scannet_prep.release.labels import LABEL_MAP_HINT, describe_differences, read_label_map
+from scannet_prep.release.label_map import LABEL_MAP_HINT, describe_differences, read_label_map
 from scannet_prep.release.scene import Split
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.gate import PROGRESS_BYTES

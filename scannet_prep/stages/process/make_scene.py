@@ -27,7 +27,7 @@ from scannet_prep.raw.layout import RawScene, download_hint
 from scannet_prep.raw.mesh import LabelsMesh, Mesh, read_labels_mesh, read_mesh
 from scannet_prep.raw.segments import Aggregation, Segmentation, read_aggregation, read_segments
 from scannet_prep.release import files as release
-from scannet_prep.release.labels import MAX_NYU40_ID, LabelMap
+from scannet_prep.release.label_map import MAX_NYU40_ID, LabelMap
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 

@@ -20,7 +20,7 @@ from scannet_prep.processed.manifest import SceneEntry, parse_manifest
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
 from scannet_prep.release.files import INPUT_KINDS
-from scannet_prep.release.labels import LABEL_MAP_NAME, find_label_map
+from scannet_prep.release.label_map import LABEL_MAP_NAME, find_label_map
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.finding import CheckTask, Finding, Findings, sort_findings
 from scannet_prep.stages.report.source import Reading, Source, Table, open_source
