@@ -280,7 +280,7 @@ def test_error_of_a_transform_shows_its_hint_once(source: Path) -> None:
         TransformError, match="the transform failed: UsageError: no such class\nhint: take"
     ) as caught:
         ScanNet(source, split="train", transform=refuse)[0, 2]
-    assert caught.value.hint == "take another one; see it again with dataset[0, 2]"
+    assert caught.value.hint == "take another one; reproduce it with dataset[0, 2]"
 
 
 # Limited annotations from a file.
@@ -471,7 +471,7 @@ def test_ignore_index_may_be_any_number_that_is_not_a_train_id(
 def test_transform_that_cannot_be_called_is_refused_at_construction(
     source: Path, transform: Any
 ) -> None:
-    with pytest.raises(UsageError, match=r"expected what is called as transform\(sample, rng\)"):
+    with pytest.raises(UsageError, match=r"expected a callable transform\(sample, rng\)"):
         ScanNet(source, split="train", transform=transform)
 
 

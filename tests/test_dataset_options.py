@@ -219,11 +219,11 @@ def test_class_aware_transforms_refuse_a_dataset_of_the_other_label_set(
         (["scene0000_00"], "points: found list, expected"),
         (
             {name: POINTS[name] for name in TRAIN[1:]},
-            rf"points: there are none of {TRAIN[0]} \(1 of 8 scenes are not",
+            rf"points: found none for {TRAIN[0]} \(1 of 8 scenes are missing",
         ),
         (
             POINTS | {TRAIN[1]: [SIZES[TRAIN[1]]]},
-            rf"points: {TRAIN[1]}: found vertices .* there are {SIZES[TRAIN[1]]:,}",
+            rf"points: {TRAIN[1]}: found vertices .* the scene has {SIZES[TRAIN[1]]:,}",
         ),
         (POINTS | {TRAIN[0]: [4, -1]}, "vertices -1 to 4"),
         (POINTS | {TRAIN[0]: [0.5]}, r"found float64 \(1,\), expected a list of whole numbers"),
@@ -231,7 +231,7 @@ def test_class_aware_transforms_refuse_a_dataset_of_the_other_label_set(
         (POINTS | {TRAIN[0]: np.ones(3, bool)}, r"found bool \(3,\)"),
         (POINTS | {TRAIN[0]: "12"}, "expected a list of whole numbers"),
         (POINTS | {TRAIN[0]: None}, "expected a list of whole numbers"),
-        (POINTS | {TRAIN[0]: [[1], [2, 3]]}, "not all are arrays of whole numbers"),
+        (POINTS | {TRAIN[0]: [[1], [2, 3]]}, "is not a list of whole numbers"),
     ],
 )
 def test_points_that_do_not_fit_a_scene_are_refused_by_name(

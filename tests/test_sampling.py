@@ -290,14 +290,14 @@ def test_list_of_a_sampler_is_the_same_each_time_and_changes_no_state() -> None:
     before = sampler.state_dict()
 
     first = list(sampler)
-    with pytest.warns(UserWarning, match="epoch 1 has been given out already"):
+    with pytest.warns(UserWarning, match="epoch 1 has already been handed out"):
         second = list(sampler)
 
     assert second == first
     assert sampler.state_dict() == before
 
 
-REPEATED = "epoch 0 has been given out already: .* are repeated; call set_epoch"
+REPEATED = "epoch 0 has already been handed out: .* are repeated; call set_epoch"
 
 
 @pytest.mark.torch
@@ -476,7 +476,7 @@ def test_state_of_a_resumed_epoch_counts_from_where_it_was_resumed() -> None:
     assert len(sampler) == len(whole)
 
     with pytest.raises(
-        UsageError, match="steps_done is 6, but what is left of epoch 0 has 5 steps"
+        UsageError, match="steps_done is 6, but the rest of epoch 0 has 5 steps"
     ):
         sampler.state_dict(steps_done=6)
     sampler.set_epoch(1)
