@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from scannet_prep.base.errors import ScanNetPrepError as ScanNetPrepError
     from scannet_prep.processed.scene import ProcessedScene as ProcessedScene
     from scannet_prep.processed.scene import read_processed as read_processed
-    from scannet_prep.release.labels import SCANNET20 as SCANNET20
-    from scannet_prep.release.labels import SCANNET200 as SCANNET200
-    from scannet_prep.release.labels import LabelClass as LabelClass
-    from scannet_prep.release.labels import LabelSet as LabelSet
+    from scannet_prep.release.label_sets import SCANNET20 as SCANNET20
+    from scannet_prep.release.label_sets import SCANNET200 as SCANNET200
+    from scannet_prep.release.label_sets import LabelClass as LabelClass
+    from scannet_prep.release.label_sets import LabelSet as LabelSet
     from scannet_prep.release.scene import SceneId as SceneId
     from scannet_prep.release.scene import Split as Split
     from scannet_prep.release.splits import official_scenes as official_scenes
@@ -38,7 +38,7 @@ _HOMES = {
     "training.concat": ("ConcatDataset",),
     "training.dataset": ("ScanNet",),
     "base.errors": ("ScanNetPrepError",),
-    "release.labels": ("SCANNET20", "SCANNET200", "LabelClass", "LabelSet"),
+    "release.label_sets": ("SCANNET20", "SCANNET200", "LabelClass", "LabelSet"),
     "processed.scene": ("ProcessedScene", "read_processed"),
     "training.keys": ("WithEpoch",),
     "training.samplers": ("EvalSampler", "PointBudgetBatchSampler"),

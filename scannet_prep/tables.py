@@ -37,14 +37,8 @@ from scannet_prep.processed.scene import (
     parse_meta,
     read_meta,
 )
-from scannet_prep.release.labels import (
-    MAX_NYU40_ID,
-    SCANNET20,
-    SCANNET200,
-    LabelSet,
-    builtin_label_map,
-    parse_label_set,
-)
+from scannet_prep.release.label_map import MAX_NYU40_ID, builtin_label_map
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source import SceneSource, open_processed
 from scannet_prep.training.dataset import ScanNet

@@ -17,7 +17,7 @@ import pytest
 from commands import SCENES, TEST, TRAIN, VAL, run_main
 
 from scannet_prep.processed.scene import read_processed
-from scannet_prep.release.labels import SCANNET20
+from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
 from scannet_prep.view.page import make_scene_page

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from scannet_prep.release.labels import LABEL_MAP_NAME
+from scannet_prep.release.label_map import LABEL_MAP_NAME
 
 ROOT = "/scannet/"
 LABEL_MAP_URL_PATH = f"{ROOT}v2/tasks/{LABEL_MAP_NAME}"

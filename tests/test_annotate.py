@@ -17,7 +17,7 @@ from scannet_prep.processed.annotate import MAX_GROUPS, Annotation, annotate
 from scannet_prep.processed.scene import encode_processed, find_problems
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.segments import read_aggregation, read_segments
-from scannet_prep.release.labels import LabelMap, RawIds, builtin_label_map
+from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.synthetic import make_scene, write_scene

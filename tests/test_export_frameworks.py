@@ -20,7 +20,7 @@ from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, ProcessedFile
 from scannet_prep.processed.scene import ProcessedScene, encode_processed
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.release.labels import SCANNET20, SCANNET200
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene

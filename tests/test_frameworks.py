@@ -1,4 +1,6 @@
-"""Under other frameworks: every scene once, or an error that names the option, and batches as they make them."""
+"""Other frameworks: loaders give every scene once, and batches are those of the framework."""
+
+from __future__ import annotations
 
 import json
 import re
@@ -35,7 +37,7 @@ def needs(name: str) -> Any:
 def make_loaders(
     folder: Path, kind: Any = torch.utils.data.DataLoader, **options: Any
 ) -> tuple[Any, Any]:
-    """For training, and for evaluation of the same scenes."""
+    """Make a loader for training, and one for evaluation of the same scenes."""
     dataset = ScanNet(folder, split="train")
     sampler = PointBudgetBatchSampler(dataset.lengths, max_points=1600)
     return (
@@ -44,6 +46,7 @@ def make_loaders(
     )
 
 
+# Appended to the Lightning script of the training page: a module that records the scenes of steps.
 WATCHED = """
 import json
 
@@ -52,7 +55,12 @@ SEEN = []
 
 class Watched(Model):
     def training_step(self, batch, step):
-        kind = "predict" if self.trainer.predicting else "train" if self.trainer.training else "validate"
+        if self.trainer.predicting:
+            kind = "predict"
+        elif self.trainer.training:
+            kind = "train"
+        else:
+            kind = "validate"
         SEEN.append([kind, self.current_epoch, step, batch["scene_ids"]])
         return super().training_step(batch, step)
 
@@ -62,9 +70,11 @@ class Watched(Model):
 def make_trainer(**options):
     return Trainer(accelerator="cpu", logger=False, num_sanity_val_steps=0, **options)
 """
+# Fits and predicts on two ranks, then validates with Lightning's own sampler, which is an error.
 ON_TWO_RANKS = """
 options = {"devices": 2, "strategy": "ddp", "max_epochs": 2, "enable_checkpointing": False}
-module, trainer = Watched(), make_trainer(use_distributed_sampler=False, **options)
+module = Watched()
+trainer = make_trainer(use_distributed_sampler=False, **options)
 train = module.train_set
 loader = DataLoader(train, sampler=EvalSampler(train.lengths), collate_fn=collate_torch)
 trainer.fit(module, val_dataloaders=loader)
@@ -73,6 +83,7 @@ with open(f"rank{trainer.global_rank}.json", "w") as file:
     json.dump(SEEN, file)
 make_trainer(**options).validate(module, loader)
 """
+# Trains with a checkpoint after each step, then resumes from each of them.
 RESUMED = """
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -84,7 +95,8 @@ def fit(checkpoint=None, **options):
     return [seen for seen in SEEN if seen[0] == "train"]
 
 
-whole = fit(callbacks=[ModelCheckpoint(".", filename="{step}", every_n_train_steps=1, save_top_k=-1)])
+checkpoints = ModelCheckpoint(".", filename="{step}", every_n_train_steps=1, save_top_k=-1)
+whole = fit(callbacks=[checkpoints])
 for done in range(1, len(whole)):
     assert fit(f"step={done}.ckpt", enable_checkpointing=False) == whole[done:], done
 assert len(whole) > 6, len(whole)
@@ -92,64 +104,94 @@ assert len(whole) > 6, len(whole)
 
 
 def write_lightning_script(path: Path, folder: Path, end: str) -> None:
-    """The training page's, in small batches, with another end."""
+    """Write the training page's script, with small batches and another end."""
     (block,) = [block for block in BLOCKS if "from lightning" in block]
     script = block.replace("600_000", "1_600").replace("data/processed", f"{folder}")
     path.write_text(script.split("\n\nif __name__")[0] + WATCHED + end)
 
 
+@pytest.fixture(scope="module")
+def lightning_dir(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on two ranks, which ends with an error."""
+    out_dir = tmp_path_factory.mktemp("lightning")
+    write_lightning_script(out_dir / "script.py", training_folder, ON_TWO_RANKS)
+    assert 1 in run_ranks(run_script, out_dir, "script.py")
+    return out_dir
+
+
 @needs("lightning")
-def test_lightning_covers_every_scene_once_and_its_own_sampler_is_refused(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    write_lightning_script(tmp_path / "script.py", training_folder, ON_TWO_RANKS)
-    assert 1 in run_ranks(run_script, tmp_path, "script.py")
-    assert "takes only some of it\nhint: Trainer(use_distributed_sampler=False)" in read_output(
-        tmp_path
-    )
-    seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
-    scenes = Counter(
-        (kind, epoch, scene_id) for rank in seen for kind, epoch, _, ids in rank for scene_id in ids
-    )
+def test_lightnings_own_sampler_is_refused_naming_the_option(lightning_dir: Path) -> None:
+    message = "takes only some of it\nhint: Trainer(use_distributed_sampler=False)"
+    assert message in read_output(lightning_dir)
+
+
+@needs("lightning")
+def test_lightning_covers_every_scene_once_per_pass(lightning_dir: Path) -> None:
+    counts: Counter[tuple[str, int, str]] = Counter()
+    for rank in range(2):
+        for kind, epoch, _, ids in json.loads((lightning_dir / f"rank{rank}.json").read_text()):
+            counts.update((kind, epoch, scene_id) for scene_id in ids)
+
     passes = (("train", 0), ("train", 1), ("validate", 0), ("validate", 1), ("predict", 2))
-    assert scenes == Counter((*once, scene_id) for once in passes for scene_id in TRAIN)
+    assert counts == Counter((*one, scene_id) for one in passes for scene_id in TRAIN)
 
 
 @needs("lightning")
-def test_lightning_goes_on_within_an_epoch_by_its_own_count_of_batches(
-    training_folder: Path, tmp_path: Path
-) -> None:
+def test_lightning_resumes_within_an_epoch(training_folder: Path, tmp_path: Path) -> None:
+    # The script compares the batches itself.
     write_lightning_script(tmp_path / "script.py", training_folder, RESUMED)
     assert run_ranks(run_script, tmp_path, "script.py", count=1) == [0], read_output(tmp_path)
 
 
 def use_accelerate(out_dir: Path, folder: Path) -> None:
+    """Print the errors of iterating over loaders that accelerate has prepared."""
     from accelerate import Accelerator, DataLoaderConfiguration
 
-    loaders = make_loaders(folder)
-    for loader, is_dispatched in [(loaders[0], False), (loaders[1], False), (loaders[0], True)]:
+    loader, evaluation_loader = make_loaders(folder)
+    for prepared, is_dispatched in [
+        (loader, False),
+        (evaluation_loader, False),
+        (loader, True),
+    ]:
         options = DataLoaderConfiguration(dispatch_batches=is_dispatched)
         try:
-            list(Accelerator(cpu=True, dataloader_config=options).prepare(loader))
+            list(Accelerator(cpu=True, dataloader_config=options).prepare(prepared))
         except UsageError as error:
             print(f"{error}\nhint: {error.hint}")
 
 
 @needs("accelerate")
-def test_a_loader_that_accelerate_prepared_fails_naming_the_remedy(
+def test_loader_prepared_by_accelerate_is_refused_with_a_hint(
     training_folder: Path, tmp_path: Path
 ) -> None:
     run_ranks(use_accelerate, tmp_path, training_folder)
-    refused = r"share of rank [01] of 2, and (\w+) .*\nhint: do not pass this loader to accelerator\.prepare"
-    found = Counter(re.findall(refused, read_output(tmp_path)))
-    assert found["BatchSamplerShard"] == 4
-    assert found["DataLoaderDispatcher"] >= 1, "the other rank may have been ended by then"
+
+    refused = (
+        r"share of rank [01] of 2, and (\w+) .*\n"
+        r"hint: do not pass this loader to accelerator\.prepare"
+    )
+    counts = Counter(re.findall(refused, read_output(tmp_path)))
+    # Two loaders on two ranks.
+    assert counts["BatchSamplerShard"] == 4
+    # The other rank may have been killed before it printed the error.
+    assert counts["DataLoaderDispatcher"] >= 1
+
+
+def finish_epochs(loader: Any) -> list[list[str]]:
+    """Read the rest of two epochs with a loader whose state was loaded."""
+    scene_ids = []
+    batches = iter(loader)
+    while loader.batch_sampler.epoch < 2:
+        scene_ids += [batch["scene_ids"] for batch in batches]
+        loader.batch_sampler.set_epoch(loader.batch_sampler.epoch + 1)
+        batches = iter(loader)
+    return scene_ids
 
 
 @needs("torchdata")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_torchdatas_stateful_loader_goes_on_where_it_stopped(
+def test_stateful_loader_of_torchdata_resumes_after_any_step(
     training_folder: Path, workers: int
 ) -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -158,38 +200,39 @@ def test_torchdatas_stateful_loader_goes_on_where_it_stopped(
         return make_loaders(training_folder, StatefulDataLoader, num_workers=workers)[0]
 
     whole = [batch["scene_ids"] for batch in epochs_of(make(), range(2))]
-    for done in (0, 1, len(whole) // 2) if workers else range(len(whole) // 2 + 1):
+    step_count = len(whole) // 2
+    # Starting workers takes long: with them, resume after three of the steps only.
+    all_steps = range(step_count + 1)
+    for done in (0, 1, step_count) if workers else all_steps:
         loader = make()
-        running = iter(loader)
-        found = [next(running)["scene_ids"] for _ in range(done)]
+        batches = iter(loader)
+        scene_ids = [next(batches)["scene_ids"] for _ in range(done)]
         state = json.loads(json.dumps(loader.state_dict()))
-        del running
+        del batches
+
         loader = make()
         loader.load_state_dict(state)
-        batches = iter(loader)
-        while (epoch := loader.batch_sampler.epoch) < 2:
-            found += [batch["scene_ids"] for batch in batches]
-            loader.batch_sampler.set_epoch(epoch + 1)
-            batches = iter(loader)
-        assert found == whole, done
+        scene_ids += finish_epochs(loader)
+
+        assert scene_ids == whole, done
 
 
 def import_ocnn() -> Any:
-    """ocnn. One of its networks, which nothing here uses, needs torchvision, whose wheel is for CUDA: an empty one."""
-    empty = {
-        name: ModuleType(name)
-        for name in ("torchvision", "torchvision.models")
-        if not find_spec("torchvision")
-    }
-    for module in empty.values():
-        module.resnet18 = None  # type: ignore[attr-defined]
+    """Import ocnn, with an empty torchvision if that is not installed.
+
+    Only one of its networks needs torchvision, which is not used here, and whose wheel is for CUDA.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        for name, module in empty.items():
-            patch.setitem(sys.modules, name, module)
+        if not find_spec("torchvision"):
+            for name in ("torchvision", "torchvision.models"):
+                module: Any = ModuleType(name)
+                module.resnet18 = None
+                patch.setitem(sys.modules, name, module)
         return pytest.importorskip("ocnn", reason="pip install --no-deps ocnn")
 
 
 def run_page(out_dir: Path, name: str) -> None:
+    """Run a script twice; the second time, it continues from its own checkpoint."""
     if name == "ocnn":
         import_ocnn()
     run_script(out_dir, "train.py", 2)
@@ -199,17 +242,15 @@ PACKAGES = ("lightning", "accelerate", "torchdata", "torch_geometric", "ocnn")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in PACKAGES])
-def test_the_scripts_of_the_training_page_run(
-    training_folder: Path, tmp_path: Path, name: str
-) -> None:
+def test_script_of_the_training_page_runs(training_folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/processed").symlink_to(training_folder)
     (block,) = [block for block in BLOCKS if f"from {name}" in block]
     (tmp_path / "train.py").write_text(block)
-    # The second time, it goes on from its own checkpoint.
     assert run_ranks(run_page, tmp_path, name, count=1) == [0], read_output(tmp_path)
 
 
+# A script with types, which pyright checks.
 TYPED = """\
 from typing import Any
 
@@ -250,71 +291,108 @@ assert_type(batch["points"], Tensor)
 assert_type(batch.to("cuda", non_blocking=True)["offset"], Tensor)
 assert_type(batch["scene_ids"], list[str])
 assert_type(collate([plain[0]])["labels"], NDArray[Any])
-print([one.name for one in plain.label_set], plain.label_set["wall"].color)
+print([label_class.name for label_class in plain.label_set], plain.label_set["wall"].color)
 """
 
 
-def test_pyright_finds_no_fault_in_a_typed_script_nor_in_the_scripts_of_the_training_page(
-    tmp_path: Path,
-) -> None:
-    command = [PYTHON, "-m", "pyright"] if find_spec("pyright") else [shutil.which("pyright")]
+def test_pyright_finds_no_errors_in_typed_scripts_and_the_training_page(tmp_path: Path) -> None:
+    command: list[Any] = [PYTHON, "-m", "pyright"]
+    if not find_spec("pyright"):
+        command = [shutil.which("pyright")]
     if None in command:
         pytest.skip("pip install pyright")
-    for name, script in SCRIPTS.items():
+    for name, script in {**SCRIPTS, "own.py": TYPED}.items():
         (tmp_path / name).write_text(script)
-    (tmp_path / "own.py").write_text(TYPED)
-    (tmp_path / "pyrightconfig.json").write_text(
-        json.dumps({"extraPaths": [str(Path(__file__).parents[1])]})
-    )
+    settings = {"extraPaths": [str(Path(__file__).parents[1])]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+
     done = run_words(*command, "--pythonpath", PYTHON, cwd=tmp_path)
+
     assert done.status == 0, done.stdout
 
 
+# Conversions.
+
+
 def make_samples() -> list[dict[str, Any]]:
-    """Three scenes as the dataset gives them: metres, uint8 colours, -1 for unlabeled, int32 instances."""
-    whole = [make_sample(count, count) for count in (3, 5, 4)]
-    return [
-        s | {"labels": s["labels"] - 1, "instances": s["instances"].astype(np.int32)} for s in whole
-    ]
+    """Make three scenes as in a dataset: uint8 colours, -1 for unlabeled, int32 instances."""
+    samples = []
+    for count in (3, 5, 4):
+        sample = make_sample(count, count)
+        sample["labels"] = sample["labels"] - 1
+        sample["instances"] = sample["instances"].astype(np.int32)
+        samples.append(sample)
+    return samples
 
 
-def one_by_one(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each scene as tensors, with colours in 0..1."""
-    return [
-        {key: torch.from_numpy(value) for key, value in sample.items() if key != "scene_id"}
-        | {"colors": torch.from_numpy(sample["colors"]) / 255}
-        for sample in samples
-    ]
+def make_tensors(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Make tensors of each sample, with colours in 0..1."""
+    scenes = []
+    for sample in samples:
+        arrays = {key: value for key, value in sample.items() if key != "scene_id"}
+        tensors = {key: torch.from_numpy(value) for key, value in arrays.items()}
+        tensors["colors"] = tensors["colors"] / 255
+        scenes.append(tensors)
+    return scenes
 
 
-def test_ocnn_gets_what_it_merges_itself_and_nothing_beyond_its_cube() -> None:
+def apply_to_all(transform: Any, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [transform(sample, np.random.default_rng(0)) for sample in samples]
+
+
+def test_to_ocnn_equals_the_merged_points_of_ocnn() -> None:
     octree = import_ocnn().octree
-    check_unknown_colors(to_ocnn)
     samples = make_samples()
     expected = octree.Points.init_points("cpu", batch_size=3)
     expected.merge_points(
         [
             octree.Points(s["points"] / 10.24, s["normals"], s["colors"], s["labels"] + 1)
-            for s in one_by_one(samples)
+            for s in make_tensors(samples)
         ]
     )
-    found = to_ocnn(collate_torch(samples))
+
+    points = to_ocnn(collate_torch(samples))
+
     for name in ("points", "normals", "features", "labels", "batch_id", "batch_npt"):
-        assert torch.equal(getattr(found, name), getattr(expected, name)), name
-    assert found.batch_size == expected.batch_size == 3
-    octree.Octree(5, 2, batch_size=3).build_octree(found)
-    samples[1]["points"][2, 0] = -11  # beyond ocnn's cube
-    with pytest.raises(
-        UsageError, match=r"points reach 11.00 m from the origin, expected at most 10.24 m"
-    ) as caught:
-        to_ocnn(collate_torch(samples))
+        assert torch.equal(getattr(points, name), getattr(expected, name)), name
+    assert points.batch_size == expected.batch_size == 3
+
+
+def test_ocnn_builds_an_octree_of_the_converted_points() -> None:
+    octree = import_ocnn().octree
+    points = to_ocnn(collate_torch(make_samples()))
+    octree.Octree(5, 2, batch_size=3).build_octree(points)
+
+
+@pytest.fixture
+def samples_beyond_cube() -> list[dict[str, Any]]:
+    """Samples with a point outside the cube of ocnn."""
+    samples = make_samples()
+    samples[1]["points"][2, 0] = -11
+    return samples
+
+
+def test_points_beyond_the_cube_of_ocnn_are_refused(
+    samples_beyond_cube: list[dict[str, Any]],
+) -> None:
+    import_ocnn()
+    message = r"points reach 11.00 m from the origin, expected at most 10.24 m"
+    with pytest.raises(UsageError, match=message) as caught:
+        to_ocnn(collate_torch(samples_beyond_cube))
     assert "Normalize()" in caught.value.hint
-    assert to_ocnn(collate_torch(samples), scale=22.0).points.min() == -0.5
+
+
+def test_larger_scale_puts_all_points_into_the_cube_of_ocnn(
+    samples_beyond_cube: list[dict[str, Any]],
+) -> None:
+    import_ocnn()
+    points = to_ocnn(collate_torch(samples_beyond_cube), scale=22.0)
+    assert points.points.min() == -0.5
 
 
 @needs("torch_geometric")
-def test_torch_geometric_gets_what_it_batches_itself(tmp_path: Path) -> None:
-    # In another process, which is quicker than to import it here.
+def test_to_pyg_equals_the_batch_of_torch_geometric(tmp_path: Path) -> None:
+    # In another process, because importing it here takes longer.
     assert run_ranks(convert_for_torch_geometric, tmp_path, count=1) == [0], read_output(tmp_path)
 
 
@@ -325,84 +403,142 @@ def convert_for_torch_geometric(out_dir: Path) -> None:
     samples = make_samples()
     for sample, edges in zip(samples, ([[0, 1], [1, 2]], [[4], [0]], [[], []]), strict=True):
         sample["edge_index"] = np.array(edges, int)
-    expected = Batch.from_data_list(
-        [
-            Data(
-                pos=s["points"],
-                x=s["colors"],
-                normal=s["normals"],
-                y=s["labels"],
-                edge_index=s["edge_index"],
-            )
-            for s in one_by_one(samples)
-        ]
-    )
-    found = to_pyg(collate_torch(samples))
+    scenes = []
+    for sample in make_tensors(samples):
+        data = Data(
+            pos=sample["points"],
+            x=sample["colors"],
+            normal=sample["normals"],
+            y=sample["labels"],
+            edge_index=sample["edge_index"],
+        )
+        scenes.append(data)
+    expected = Batch.from_data_list(scenes)
+
+    converted = to_pyg(collate_torch(samples))
+
     keys = sorted(expected.keys())
-    assert sorted(found.keys()) == keys
+    assert sorted(converted.keys()) == keys
     for key in keys:
-        assert torch.equal(found[key], expected[key]), key
-    assert found.num_graphs == expected.num_graphs == 3
-    assert found.num_nodes == 12
+        assert torch.equal(converted[key], expected[key]), key
+    assert converted.num_graphs == expected.num_graphs == 3
+    assert converted.num_nodes == 12
 
 
-def test_pointcept_gets_its_names_types_and_colours() -> None:
-    samples = make_samples()
+@pytest.fixture
+def pointcept_batch() -> dict[str, Any]:
     grid = Compose(Normalize(), GridSample(1e-4))
-    sampled = [grid(sample, np.random.default_rng(0)) for sample in samples]
-    found = to_pointcept(collate_torch(sampled))
-    parts = one_by_one(samples)
-    assert found["feat"] == pytest.approx(
-        torch.cat([torch.cat([s["colors"], s["normals"]], 1) for s in parts]), abs=1e-6
-    )
-    assert found["feat"].dtype == found["coord"].dtype == torch.float32
-    assert {found[key].dtype for key in ("grid_coord", "segment", "instance", "offset")} == {
-        torch.int64
-    }
-    assert found["offset"].tolist() == [3, 8, 12]
-    assert found["segment"].tolist() == [label for s in samples for label in s["labels"].tolist()]
+    return to_pointcept(collate_torch(apply_to_all(grid, make_samples())))
+
+
+def test_features_for_pointcept_are_colors_and_normals(pointcept_batch: dict[str, Any]) -> None:
+    parts = [
+        torch.cat([tensors["colors"], tensors["normals"]], dim=1)
+        for tensors in make_tensors(make_samples())
+    ]
+    assert pointcept_batch["feat"] == pytest.approx(torch.cat(parts), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("key", "dtype"),
+    [
+        ("feat", torch.float32),
+        ("coord", torch.float32),
+        ("grid_coord", torch.int64),
+        ("segment", torch.int64),
+        ("instance", torch.int64),
+        ("offset", torch.int64),
+    ],
+)
+def test_tensors_for_pointcept_have_its_types(
+    pointcept_batch: dict[str, Any], key: str, dtype: Any
+) -> None:
+    assert pointcept_batch[key].dtype == dtype
+
+
+def test_offsets_and_segments_for_pointcept_are_those_of_the_samples(
+    pointcept_batch: dict[str, Any],
+) -> None:
+    labels = [label for sample in make_samples() for label in sample["labels"].tolist()]
+    assert pointcept_batch["offset"].tolist() == [3, 8, 12]
+    assert pointcept_batch["segment"].tolist() == labels
+
+
+def test_to_pointcept_without_a_grid_is_an_error() -> None:
     with pytest.raises(UsageError, match="has no grid"):
-        to_pointcept(collate_torch(samples))
+        to_pointcept(collate_torch(make_samples()))
 
 
-def test_the_preset_of_octformer_fills_an_octree_of_its_depth() -> None:
-    octree_of = import_ocnn().octree.Octree
-    scenes = [
-        sample | {"points": sample["points"] * 2 + 9} for sample in make_samples()
-    ]  # rooms, far from the origin
-    crops = [octformer()(sample, np.random.default_rng(seed)) for seed, sample in enumerate(scenes)]
-    points = to_ocnn(collate_torch(crops))
-    assert points.batch_npt.tolist() == [len(sample["points"]) for sample in crops] == [2, 4, 3]
+@pytest.fixture
+def octformer_crops() -> list[dict[str, Any]]:
+    """Samples far from the origin after the preset of OctFormer."""
+    crops = []
+    for seed, sample in enumerate(make_samples()):
+        sample["points"] = sample["points"] * 2 + 9
+        crops.append(octformer()(sample, np.random.default_rng(seed)))
+    return crops
+
+
+def test_octformer_preset_puts_scenes_into_the_cube(
+    octformer_crops: list[dict[str, Any]],
+) -> None:
+    import_ocnn()
+    points = to_ocnn(collate_torch(octformer_crops))
+    assert points.batch_npt.tolist() == [len(sample["points"]) for sample in octformer_crops]
+    assert points.batch_npt.tolist() == [2, 4, 3]
     assert points.points.abs().max() < 1
     assert 0 <= points.features.min() <= points.features.max() <= 1
-    octree = octree_of(11, 2, batch_size=3)
+
+
+def test_octformer_preset_gives_each_point_a_cell_of_the_octree(
+    octformer_crops: list[dict[str, Any]],
+) -> None:
+    octree_type = import_ocnn().octree.Octree
+    points = to_ocnn(collate_torch(octformer_crops))
+
+    octree = octree_type(11, 2, batch_size=3)
     octree.build_octree(points)
-    assert octree.nnum_nempty[11] == 9, "each point has a cell of its own"
-    assert octree.features[11].sum(dim=0).tolist() == pytest.approx(
-        points.features.sum(dim=0).tolist()
-    )
+
+    assert octree.nnum_nempty[11] == 9
+    expected = points.features.sum(dim=0).tolist()
+    assert octree.features[11].sum(dim=0).tolist() == pytest.approx(expected)
+
+
+UNKNOWN_COLORS = [
+    NormalizeColor(),
+    NormalizeColor((0, 0, 0), (1, 1, 1)),
+    NormalizeColor((0.5,) * 3, (0.25,) * 3),
+]
 
 
 def check_unknown_colors(convert: Callable[[dict[str, Any]], Any]) -> None:
-    for step in (
-        NormalizeColor(),
-        NormalizeColor((0, 0, 0), (1, 1, 1)),
-        NormalizeColor((0.5,) * 3, (0.25,) * 3),
-    ):
-        batch = collate_torch([step(sample, np.random.default_rng(0)) for sample in make_samples()])
+    """Check that a conversion refuses colours whose range is unknown."""
+    for transform in UNKNOWN_COLORS:
+        batch = collate_torch(apply_to_all(transform, make_samples()))
         batch["grid"] = batch["points"].int()
-        with pytest.raises(
-            UsageError, match=r"colors are torch.float32 from .* but not those of Normalize"
-        ):
+        message = r"colors are torch.float32 from .* but not those of Normalize"
+        with pytest.raises(UsageError, match=message):
             convert(batch)
 
 
-def test_colours_of_an_unknown_range_are_refused_and_of_all_others_their_levels_found() -> None:
+def test_to_ocnn_refuses_colors_of_an_unknown_range() -> None:
+    import_ocnn()
+    check_unknown_colors(to_ocnn)
+
+
+def test_to_pointcept_refuses_colors_of_an_unknown_range() -> None:
     check_unknown_colors(to_pointcept)
-    batch = collate_torch(make_samples()) | {
+
+
+def test_to_pointcept_finds_the_levels_of_normalized_colors() -> None:
+    batch = collate_torch(make_samples())
+    batch |= {
         "normals": torch.zeros(256, 3),
         "grid": torch.zeros(256, 3),
+        # All 256 levels, from -1 to 1, in half precision.
+        "colors": (torch.arange(256.0).expand(3, -1).T / 127.5 - 1).half(),
     }
-    batch["colors"] = (torch.arange(256.0).expand(3, -1).T / 127.5 - 1).half()
-    feat = to_pointcept(batch)["feat"]
-    assert feat[:, 0].tolist() == pytest.approx([level / 255 for level in range(256)], abs=5e-4)
+
+    red = to_pointcept(batch)["feat"][:, 0]
+
+    assert red.tolist() == pytest.approx([level / 255 for level in range(256)], abs=5e-4)

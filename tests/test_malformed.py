@@ -30,7 +30,7 @@ from scannet_prep.processed.scene import (
     read_processed,
 )
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
-from scannet_prep.release.labels import builtin_label_map, read_label_map
+from scannet_prep.release.label_map import builtin_label_map, read_label_map
 from scannet_prep.release.scene import Split
 from scannet_prep.stages.process.make_scene import process_scene
 

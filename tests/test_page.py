@@ -14,7 +14,7 @@ from commands import TEST, TRAIN, VAL
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.release.labels import SCANNET20
+from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene

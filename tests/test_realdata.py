@@ -21,7 +21,7 @@ from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
-from scannet_prep.release.labels import builtin_label_map
+from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process import plan, run

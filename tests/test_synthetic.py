@@ -12,13 +12,8 @@ from tiny import Ply
 
 from scannet_prep.base.errors import UsageError
 from scannet_prep.raw.segments import Group
-from scannet_prep.release.labels import (
-    LABEL_MAP_NAME,
-    SCANNET20,
-    SCANNET200,
-    builtin_label_map,
-    read_label_map,
-)
+from scannet_prep.release.label_map import LABEL_MAP_NAME, builtin_label_map, read_label_map
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scene import SceneId
 from scannet_prep.synthetic import (
     SyntheticScene,

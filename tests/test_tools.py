@@ -21,7 +21,7 @@ from downloads import SCENES, fetched
 from release_server import ROOT, ReleaseServer
 
 from scannet_prep.processed.scene import read_processed
-from scannet_prep.release.labels import SCANNET20, SCANNET200
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 
 TOOLS_DIR = Path(__file__).resolve().parent.parent / "tools"
 TRAIN, VAL, TEST = SCENES

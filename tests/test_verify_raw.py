@@ -33,7 +33,7 @@ from scannet_prep.release.files import (
     SEGMENTS,
     FileKind,
 )
-from scannet_prep.release.labels import LABEL_MAP_NAME
+from scannet_prep.release.label_map import LABEL_MAP_NAME
 from scannet_prep.synthetic import make_scene, write_release, write_scene
 
 FOLDER = f"scans/{TRAIN}"

@@ -25,7 +25,7 @@ from scannet_prep.processed.scene import (
     parse_processed,
 )
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.release.labels import builtin_label_map
+from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.make_scene import process_scene
 

@@ -1,4 +1,6 @@
-"""The same scenes in every form that `ScanNet` reads: a folder, an archive, shards, and an archive on the web."""
+"""The same scenes in every form that `ScanNet` reads: folder, archive, shards, and URL."""
+
+from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -15,18 +17,35 @@ from scannet_prep.stages import pack, process
 from scannet_prep.synthetic import write_release
 
 KINDS = ("folder", "archive", "shards", "url")
-# Those that most tests of the training source are run with.
+# The forms with which most tests of the dataset are run.
 SOURCES = ("folder", "archive")
+# Vertices of each scene.
 SIZES = {
-    "scene0000_00": 900, "scene0000_01": 520, "scene0000_02": 500, "scene0001_00": 700, "scene0002_00": 800,
-    "scene0003_00": 540, "scene0005_00": 1500, "scene0006_00": 510, "scene0011_00": 600, "scene0707_00": 650,
-}  # fmt: skip
+    "scene0000_00": 900,
+    "scene0000_01": 520,
+    "scene0000_02": 500,
+    "scene0001_00": 700,
+    "scene0002_00": 800,
+    "scene0003_00": 540,
+    "scene0005_00": 1500,
+    "scene0006_00": 510,
+    "scene0011_00": 600,
+    "scene0707_00": 650,
+}
 TRAIN = [scene_id for scene_id in SIZES if scene_id < "scene0011"]
+# Small enough for several shards.
+_SHARD_BYTES = 40_000
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Scenes, somewhere: in what form, what `ScanNet` is given, and the folder or the archives."""
+    """Scenes in one of the forms.
+
+    Attributes:
+        kind: One of `KINDS`.
+        place: The argument of `ScanNet`.
+        paths: The folder, or the archives.
+    """
 
     kind: str
     place: Any
@@ -37,35 +56,37 @@ def make_folder(root: Path) -> Path:
     """Process synthetic scenes of the sizes above into a folder, beside their raw tree."""
     for scene_id, vertices in SIZES.items():
         write_release(root / "ScanNet", [scene_id], vertices=vertices)
-    assert not process_into(root / "ScanNet", root / "processed").failures
+    report = process_into(root / "ScanNet", root / "processed")
+    assert not report.failures
     return root / "processed"
 
 
 def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
-    return process.run(
-        process.plan(raw_dir, folder, ProcessOptions(scannet200=True, faces=True)), jobs=1
-    )
+    options = ProcessOptions(scannet200=True, faces=True)
+    return process.run(process.plan(raw_dir, folder, options), jobs=1)
 
 
 def pack_into(folder: Path, path: Path, shard_bytes: int | None = None) -> Path:
-    """Pack a processed folder; shards may be smaller than users can ask for."""
+    """Pack a processed folder. Shards may be smaller than the command allows."""
     pack.run(folder, path, shard_bytes=shard_bytes)
     return path
 
 
 @contextmanager
 def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
-    """Put the scenes of a processed folder somewhere below another one, or serve them from there."""
+    """Copy or pack the scenes of a processed folder into another one, or serve them from there."""
     target.mkdir()
-    path = target / "scannet.tar.zst"
     if kind == "folder":
-        path = Path(shutil.copytree(folder, target / "processed"))
-        yield Stored(kind, path, (path,))
+        copy = Path(shutil.copytree(folder, target / "processed"))
+        yield Stored(kind, copy, (copy,))
         return
-    pack_into(folder, path, 40_000 if kind == "shards" else None)
+
+    path = target / "scannet.tar.zst"
+    pack_into(folder, path, _SHARD_BYTES if kind == "shards" else None)
     paths = tuple(sorted(target.glob("*.tar.zst")))
     if kind == "shards":
         assert len(paths) >= 3
+        # In another order, and as paths and texts.
         yield Stored(kind, [paths[1], paths[0], *map(str, paths[2:])], paths)
     elif kind == "archive":
         yield Stored(kind, path, paths)
@@ -75,27 +96,33 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
             yield Stored(kind, f"{server.origin}/{path.name}", paths)
 
 
-def check_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """The same keys in the same order, with the same arrays, be they NumPy's or PyTorch's."""
-    assert list(found) == list(expected)
-    for key, value in expected.items():
-        if isinstance(value, list):
-            assert found[key] == value, key
-            continue
-        one, other = np.asarray(found[key]), np.asarray(value)
-        assert (one.dtype, one.shape) == (other.dtype, other.shape), key
-        is_same = (
-            np.array_equal(one, other) if one.dtype.hasobject else one.tobytes() == other.tobytes()
-        )
-        assert is_same, key
+def check_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Check keys, their order, types and values. Arrays may be NumPy's or PyTorch's."""
+    assert list(actual) == list(expected)
+    for key, expected_value in expected.items():
+        if isinstance(expected_value, list):
+            assert actual[key] == expected_value, key
+        else:
+            _check_same_array(np.asarray(actual[key]), np.asarray(expected_value), key)
+
+
+def _check_same_array(actual: Any, expected: Any, key: str) -> None:
+    assert actual.dtype == expected.dtype, key
+    assert actual.shape == expected.shape, key
+    if actual.dtype.hasobject:
+        assert np.array_equal(actual, expected), key
+    else:
+        # Bytes, so that NaN equals NaN, and 0.0 differs from -0.0.
+        assert actual.tobytes() == expected.tobytes(), key
 
 
 def draw(sample: dict[str, Any], generator: np.random.Generator) -> list[int]:
-    """What the generator gives."""
+    """Transform that returns three numbers of the generator."""
     return generator.integers(0, 1 << 30, 3).tolist()
 
 
 def draw_in_sample(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    """Transform that adds a number of the generator to the sample."""
     return sample | {"drawn": int(generator.integers(0, 1 << 30))}
 
 

@@ -1,4 +1,4 @@
-"""Functions that workers call in tests; a worker imports them by name."""
+"""Functions that workers call in tests. A worker imports them by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from commands import run_main
 
 
 def multiply(task: int, context: int | DiesWhileStarting) -> int:
-    return task * (context if isinstance(context, int) else context.count)
+    factor = context if isinstance(context, int) else context.count
+    return task * factor
 
 
 def measure_context(task: int, context: tuple[object, bytes]) -> int:
@@ -22,7 +23,7 @@ def measure_context(task: int, context: tuple[object, bytes]) -> int:
 
 
 def kill_self_if_negative(task: int, context: Path) -> int:
-    """Die as from the kernel's out-of-memory killer, and count how often."""
+    """Die as if killed by the kernel's out-of-memory killer, and count how often in a file."""
     if task < 0:
         with (context / f"{task}").open("a") as file:
             file.write("x")
@@ -35,14 +36,14 @@ def fail(task: int, context: str) -> int:
 
 
 def sleep_and_tell(task: float, context: Path) -> float:
-    """Note the process number, then take a while."""
+    """Create a file named after the process id, then sleep for `task` seconds."""
     (context / f"{os.getpid()}").touch()
     time.sleep(task)
     return task
 
 
 class DiesWhileStarting:
-    """A context that kills the workers which receive it, the first few of them."""
+    """A context that kills the first `count` workers that receive it."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
@@ -50,7 +51,8 @@ class DiesWhileStarting:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        if len(list(self.folder.iterdir())) < self.count:
+        dead_workers = list(self.folder.iterdir())
+        if len(dead_workers) < self.count:
             (self.folder / f"{os.getpid()}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -33,7 +33,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from scannet_prep.raw.lock import read_lock
     from scannet_prep.raw.mesh import read_labels_mesh, read_mesh
     from scannet_prep.raw.segments import read_aggregation, read_segments
-    from scannet_prep.release.labels import read_label_map
+    from scannet_prep.release.label_map import read_label_map
     from scannet_prep.stages import export, pack, process
     from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 

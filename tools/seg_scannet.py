@@ -40,7 +40,7 @@ from scannet_prep.evaluation import SemanticScores
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, encode_lines
 from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
-from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages.export.planning import check_target

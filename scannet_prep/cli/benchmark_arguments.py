@@ -10,7 +10,7 @@ from scannet_prep.base.errors import UsageError
 from scannet_prep.cli.arguments import CommandParser, Container, path_argument, place_argument
 
 if TYPE_CHECKING:
-    from scannet_prep.release.labels import LabelSet
+    from scannet_prep.release.label_sets import LabelSet
 
 
 _DEFAULT_PLACE = Path("data/processed")
@@ -59,7 +59,7 @@ def add_labels_argument(parser: Container, text: str) -> None:
 
 def _label_set_argument(text: str) -> LabelSet:
     """Parse the name of a label set."""
-    from scannet_prep.release.labels import parse_label_set
+    from scannet_prep.release.label_sets import parse_label_set
 
     try:
         return parse_label_set(text)

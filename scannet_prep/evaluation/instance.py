@@ -26,7 +26,7 @@ from scannet_prep.evaluation.scores import (
     check_truth,
     to_array,
 )
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 
 MIN_VERTICES = 100
 """Instances with fewer vertices count neither in the ground truth nor in predictions."""

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scannet_prep.base.errors import ContentError, UsageError
 from scannet_prep.base.failures import list_some
-from scannet_prep.release.labels import LabelSet, parse_label_set
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
 
 Numbers: TypeAlias = Mapping[str, float | None]
 """Numbers by name; None for the mean of nothing."""

@@ -13,7 +13,7 @@ from scannet_prep.evaluation.scores import (
     check_integers,
     check_truth,
 )
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 
 # Keeps the IoU of a class that occurs nowhere from being 0 / 0, as the programs of the field do.
 _EPSILON = 1e-10

@@ -17,7 +17,7 @@ from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import SEGMENTS
-from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 
 _MAX_LINES = 1 << 14

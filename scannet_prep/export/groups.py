@@ -14,7 +14,7 @@ from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.segments import read_segments
 from scannet_prep.release.files import SEGMENTS
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 
 TEST_SEGMENTS_NEEDED = (
     "the release has no segments of test scenes; make them with ScanNet's Segmentator and give its folder of "

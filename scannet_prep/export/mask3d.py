@@ -36,7 +36,7 @@ from scannet_prep.export.groups import (
 )
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
-from scannet_prep.release.labels import SCANNET20
+from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import SceneId, Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}

@@ -37,7 +37,7 @@ from scannet_prep.export.groups import (
 )
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 
 # The 18 classes of VoteNet, by nyu40 id; two are spelt as the programs do.

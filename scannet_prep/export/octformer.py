@@ -29,7 +29,7 @@ from scannet_prep.export.format import (
 )
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release.labels import SCANNET200
+from scannet_prep.release.label_sets import SCANNET200
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 

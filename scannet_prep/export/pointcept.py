@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.export.format import ExportedScene, ExportFormat, convert_scene, encode_npy
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release.labels import SCANNET20, SCANNET200
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scene import Split
 
 _IGNORE_ID = -1

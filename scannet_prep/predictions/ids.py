@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from scannet_prep.base.errors import FileError
 from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.predictions.reader import Predictions
-from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet, builtin_label_map
+from scannet_prep.release.label_map import builtin_label_map
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 
 MAX_UNKNOWN_SHARE = 0.01
 """Share of the predictions whose ids may be unknown."""

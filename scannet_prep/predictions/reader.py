@@ -20,7 +20,7 @@ from scannet_prep.base.files import read_file
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
 from scannet_prep.evaluation.scores import check_integers
 from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
-from scannet_prep.release.labels import LabelSet, parse_label_set
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source import Place, open_processed
 from scannet_prep.training.dataset import ScanNet

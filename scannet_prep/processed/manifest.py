@@ -23,7 +23,7 @@ from scannet_prep.processed.scene import (
     describe_other_format,
 )
 from scannet_prep.release.findings import Finding, to_json
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import SceneWarning
 

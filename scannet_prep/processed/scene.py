@@ -22,7 +22,8 @@ from scannet_prep.base.memory import find_worker
 from scannet_prep.base.typed_json import make_decoder, parse_json, to_plain
 from scannet_prep.processed.annotate import MAX_GROUPS, AnnotatedGroup, measure_groups
 from scannet_prep.processed.npz import FORCE_HINT, NpzReader, again_hint, encode_npz
-from scannet_prep.release.labels import MAX_NYU40_ID, SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.label_map import MAX_NYU40_ID
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning
 

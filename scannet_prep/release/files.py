@@ -1,7 +1,7 @@
-"""The ScanNet v2 release: which files a scene has, what they are called, where they are, and how large they get.
+"""Table of the files of the ScanNet v2 release: names, content, splits, sizes and addresses.
 
-The one table of files that download, process, verify and info all use. Addresses and the local layout are those of the
-official download script (as of 2026).
+Download, process, verify and info all use this table. Addresses and the local layout are those of
+the official download script (as of 2026).
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from scannet_prep.release.scene import Split
 
 BASE_URL = "https://kaldir.vc.cit.tum.de/scannet/"
 TERMS_URL = BASE_URL + "ScanNet_TOS.pdf"
-# Records in a raw tree that one person has accepted the terms; it never leaves the machine.
+# The file in a raw folder that records that one person has accepted the terms. It never leaves the
+# machine.
 ACCEPTANCE_NAME = "terms_accepted.txt"
 
+# Folder of the files that belong to no scene. Only the label map is elsewhere, in the root.
 TASKS_DIR = "tasks"
-"""Folder of the files that belong to no scene, but for the label map."""
-
 SPLIT_DIRS = {Split.TRAIN: "scans", Split.VAL: "scans", Split.TEST: "scans_test"}
 
 _ALL = frozenset(Split)
 _ANNOTATED = frozenset({Split.TRAIN, Split.VAL})
 
-
+# The format of a file, which determines how it can be checked.
 Content: TypeAlias = Literal[
     "mesh", "labels mesh", "segments", "aggregation", "info", "label map", "zip", "sensor stream"
 ]  # fmt: skip
-"""What is inside a file, and so how it can be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,11 @@ class FileKind:
     """One kind of file of the release.
 
     Attributes:
-        suffix: What follows the scene id in its name; for a file of no scene, the whole name.
-        content: What is inside.
-        splits: The splits whose scenes have it; none for a file of no scene.
-        typical_bytes: Average size over the release, for planning; None where nobody has measured it.
-        max_bytes: A larger file is not what it claims to be; generous.
+        suffix: The part of the name after the scene id. For a file of no scene, the whole name.
+        content: The format.
+        splits: The splits whose scenes have it; empty for a file of no scene.
+        typical_bytes: Average size over the release, for planning; None if it is unknown.
+        max_bytes: A generous limit: a larger file is not of this kind.
     """
 
     suffix: str
@@ -55,18 +54,18 @@ LABELS_MESH = FileKind("_vh_clean_2.labels.ply", "labels mesh", _ANNOTATED, 6_40
 SEGMENTS = FileKind("_vh_clean_2.0.010000.segs.json", "segments", _ANNOTATED, 900_000, 1 << 26)
 AGGREGATION = FileKind(".aggregation.json", "aggregation", _ANNOTATED, 12_000, 1 << 24)
 INFO = FileKind(".txt", "info", _ALL, 700, 1 << 20)
-# OctFormer's trees have this one instead of `.aggregation.json`; it was made for the high-resolution mesh.
+# In OctFormer's layout, this file replaces `.aggregation.json`. It belongs to the
+# high-resolution mesh.
 HIGH_RESOLUTION_AGGREGATION = FileKind(
     "_vh_clean.aggregation.json", "aggregation", _ANNOTATED, 12_000, 1 << 24
 )
 LABEL_MAP = FileKind("scannetv2-labels.combined.tsv", "label map", frozenset(), 56_406, 1 << 24)
 
+# The files of a scene that segmentation needs. Test scenes have only some of them.
 SEGMENTATION_KINDS = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION, INFO)
-"""What segmentation needs of a scene, less what its split does not have."""
-
+# The files that a processed scene can be made from.
 INPUT_KINDS = (*SEGMENTATION_KINDS, HIGH_RESOLUTION_AGGREGATION)
-"""What a processed scene can be made from."""
-
+# The files of a scene, by suffix: the 13 of the official download script.
 KINDS = {
     kind.suffix: kind
     for kind in (
@@ -81,7 +80,6 @@ KINDS = {
         FileKind("_2d-label-filt.zip", "zip", _ANNOTATED, None, 1 << 34),
     )
 }
-"""The files of a scene, by suffix: the 13 of the official download script."""
 
 FRAMES = FileKind("scannet_frames_25k.zip", "zip", frozenset(), 5_600_000_000, 1 << 35)
 TEST_FRAMES = FileKind("scannet_frames_test.zip", "zip", frozenset(), 610_000_000, 1 << 33)
@@ -94,11 +92,13 @@ DATA_EFFICIENT_KINDS = tuple(
     )
 )
 
+# The files of no scene, by name: the label map, preprocessed frames, and lists for training with
+# few annotations.
 SHARED_KINDS = {
     kind.suffix: kind for kind in (LABEL_MAP, FRAMES, TEST_FRAMES, *DATA_EFFICIENT_KINDS)
 }
-"""Files of no scene, by name: the label map, preprocessed frames, and lists for training with few annotations."""
 
-_SEG = (*(kind.suffix for kind in SEGMENTATION_KINDS), LABEL_MAP.suffix)
-PRESETS = {"seg": _SEG, "seg-min": tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)}
-"""Words for several suffixes; `seg-min` is what `process` reads unless told otherwise."""
+_SEG = tuple(kind.suffix for kind in (*SEGMENTATION_KINDS, LABEL_MAP))
+_SEG_MIN = tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)
+# Words that users can type for several suffixes. `seg-min` is what `process` reads by default.
+PRESETS = {"seg": _SEG, "seg-min": _SEG_MIN}

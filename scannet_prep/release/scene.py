@@ -11,18 +11,18 @@ _SCENE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
 
 
 class SceneId(str):
-    """The name of one scan, `scene<space, 4 digits>_<scan, 2 digits>`, for example `scene0011_01`.
+    """The name of one scan, for example `scene0011_01`: scan 01 of the space 0011.
 
-    Scans of one space show the same rooms.
+    The space has four digits, the scan two. Scans of one space show the same rooms.
 
     Raises:
-        UnknownSceneError: The text is not of that form.
+        UnknownSceneError: The text does not have this form.
     """
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> SceneId:
-        """Check the form."""
+        """Check the form of the text."""
         if _SCENE_ID.fullmatch(text) is None:
             raise UnknownSceneError(
                 f"{text!r} is not a scene id", "scene ids look like scene0011_00"
@@ -46,7 +46,7 @@ class SceneId(str):
 
 
 class Split(StrEnum):
-    """A part of the benchmark's official division; test scenes have no public annotation."""
+    """A part of the benchmark's official division. Test scenes have no public annotation."""
 
     TRAIN = "train"
     VAL = "val"
@@ -57,7 +57,7 @@ class Split(StrEnum):
         """Find a split by its name.
 
         Raises:
-            UsageError: There is none of that name.
+            UsageError: There is no split of this name.
         """
         try:
             return cls(text)

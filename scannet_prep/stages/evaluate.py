@@ -23,7 +23,7 @@ from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.predictions.ids import check_predicted_ids
 from scannet_prep.predictions.reader import Predictions, Task
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.training.dataset import ScanNet
 from scannet_prep.view.charts import draw_confusion

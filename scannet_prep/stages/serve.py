@@ -26,7 +26,7 @@ from scannet_prep.base.errors import UsageError
 from scannet_prep.base.failures import explain
 from scannet_prep.base.version import VERSION
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.release.labels import SCANNET20, SCANNET200
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.stages.view import Viewing
 from scannet_prep.view.markup import element, make_page, read_asset
 from scannet_prep.view.page import make_scene_page

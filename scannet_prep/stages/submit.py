@@ -19,7 +19,7 @@ from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES, Instanc
 from scannet_prep.export.format import encode_lines
 from scannet_prep.predictions.ids import check_predicted_ids
 from scannet_prep.predictions.reader import Predictions, Task, find_predictions
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.source import Place

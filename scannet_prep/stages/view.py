@@ -43,7 +43,8 @@ from scannet_prep.export.ply import encode_ply
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
-from scannet_prep.release.labels import MAX_NYU40_ID, MAX_SCANNET_ID, SCANNET200, LabelSet
+from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
+from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
 from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection, parse_scene_ids

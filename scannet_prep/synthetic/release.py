@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
-from scannet_prep.release.labels import LABEL_MAP_NAME, MAX_NYU40_ID, SCANNET20, builtin_label_map
+from scannet_prep.release.label_map import LABEL_MAP_NAME, MAX_NYU40_ID, builtin_label_map
+from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene

@@ -1,4 +1,7 @@
-"""The training source: processed scenes as a map-style dataset."""
+"""The dataset for training: the processed scenes of one split, as samples.
+
+dataset[i] -> _find (index) -> _open (file, checked) -> _read (sample) -> _transform
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader, again_hint
 from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
 from scannet_prep.processed.scene_cache import SceneCache
-from scannet_prep.release.labels import LabelSet, parse_label_set
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split, read_scene_list
 from scannet_prep.source import open_processed
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
 
     from scannet_prep.source import Place
 
-# Type, and shape of a row, of the arrays of a sample that have one row per vertex.
+# Types of the arrays that have one row per vertex, and the shape of a row.
 _ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "points": (np.float32, (3,)),
     "normals": (np.float32, (3,)),
@@ -65,75 +68,88 @@ _KEYS = (*_ROWS, "axis_alignment", "faces", "label_set", "scene_id")
 class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where PyTorch is not installed
     """One split of ScanNet, for `torch.utils.data.DataLoader` or for a plain loop.
 
-    A sample is a dict of contiguous, writable arrays; V vertices, in mesh order:
+    A sample is a dict of contiguous, writable arrays, with V vertices in mesh order:
 
-    - `points`: float32 (V, 3), metres; in the axis-aligned frame if `is_aligned`, otherwise in the scan frame;
-    - `normals`: float32 (V, 3), unit vectors in the frame of `points`, (0, 0, 0) where undefined;
-    - `colors`: uint8 (V, 3), red, green, blue, 0..255;
-    - `labels`: int64 (V,), train id of the label set, `ignore_index` where unlabeled; all of them in test scenes;
-    - `instances`: int32 (V,), group id, -1 where there is none;
-    - `segments`: int32 (V,), contiguous index of the segment (superpoint); -1 in scenes that have none (test);
-    - `axis_alignment`: float64 (4, 4), aligned <- scan, in both cases. Apply it only if `is_aligned` is False:
-      `points @ axis_alignment[:3, :3].T + axis_alignment[:3, 3]`. Aligned points would move again, by up to 14 m;
-    - `faces`: int32 (F, 3), indices of vertices, where they were kept (`process --faces`);
-    - `label_set`: str, the name of the label set that `labels` belong to, `ScanNet20` or `ScanNet200`;
-    - `scene_id`: str;
-    - `annotated`: bool (V,), which vertices are annotated, only with limited annotations (`points`).
+    - `points`: float32 (V, 3), metres; in the axis-aligned frame if `is_aligned`, otherwise in the
+      scan frame.
+    - `normals`: float32 (V, 3), unit vectors in the frame of `points`; (0, 0, 0) where undefined.
+    - `colors`: uint8 (V, 3), red, green, blue, 0..255.
+    - `labels`: int64 (V,), train id of the label set; `ignore_index` where unlabeled, which all
+      vertices of test scenes are.
+    - `instances`: int32 (V,), group id; -1 for vertices of no group.
+    - `segments`: int32 (V,), contiguous index of the segment (superpoint); -1 in scenes without
+      segments (test).
+    - `axis_alignment`: float64 (4, 4), aligned <- scan, in both cases. Apply it only if
+      `is_aligned` is False: `points @ axis_alignment[:3, :3].T + axis_alignment[:3, 3]`. Aligned
+      points would move again, by up to 14 m.
+    - `faces`: int32 (F, 3), indices of vertices; only if they were kept (`process --faces`).
+    - `label_set`: str, the name of the label set of `labels`, `ScanNet20` or `ScanNet200`.
+    - `scene_id`: str.
+    - `annotated`: bool (V,), whether each vertex is annotated; only with limited annotations
+      (`points`).
 
-    Both label sets can be read from any processed folder or archive. Picklable, safe under fork, spawn and forkserver,
-    and in threads. An archive is opened by each process for itself; nothing is unpacked, and nothing shared.
+    Every processed folder and archive contains the labels of both label sets. A dataset can be
+    pickled, and used in threads and under fork, spawn and forkserver. Each process opens an archive
+    by itself. Nothing is unpacked and nothing is shared.
 
-    A transform gets its random numbers from (seed, epoch, index) alone, so a sample is the same whatever the number of
-    workers and however they are started, and wherever training was resumed. The epoch comes with the index:
-    `dataset[index, epoch]`, which is what `PointBudgetBatchSampler` gives. Other samplers give plain indices. In val
-    and test, a plain index means epoch 0. In train, each time that it is read it means another epoch, so that
-    `shuffle=True` augments anew: the number of times that this process has read it, and in a worker of a `DataLoader` a
-    number from the worker's seed. Such a run cannot be resumed or repeated exactly.
+    The random numbers of a transform depend on (seed, epoch, index) alone. So a sample is the same
+    for any number of workers and any start method, and after training was resumed. The epoch is
+    passed with the index, `dataset[index, epoch]`, as `PointBudgetBatchSampler` does. Other
+    samplers pass plain indices. In val and test, a plain index means epoch 0. In train, it means
+    another epoch each time it is read, so that `shuffle=True` augments anew: the number of times
+    that this process has read it or, in a worker of a `DataLoader`, a number derived from the
+    worker's seed. Such a run cannot be resumed or repeated exactly.
 
     Args:
-        path: A folder that `scannet-prep process` wrote, or an archive that `scannet-prep pack` made of it: its path,
-            its address (`https://...`), or an object that reads its bytes, such as
-            `scannet_prep.remote.ranges.RangeSource` with options; or a list of archives, such as all shards of a set,
-            in any order.
-        split: `train`, `val` or `test`. Several splits are joined by `+`: `ScanNet(...) + ScanNet(...)`.
-        labels: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`. None for the label set that the scenes
-            were processed with.
-        ignore_index: Stands for unlabeled in `labels`; any whole number that is not a train id.
-        transform: Called with each sample and a random generator. `ds[i]` gives what it returns; a plain dict becomes
-            a `Sample`, which is a dict, too.
-        seed: Of the random generator. Runs that are to differ need another one here as well as in the sampler.
-        scenes: Only these: scene ids, in any order, such as the index of a table; a single one; or a file of
-            them, one a line.
-        points: Limited annotations: by scene id, the vertices, in mesh order, whose `labels` and `instances` are not
-            ignored. Or a file of them, such as `points20` of the data-efficient benchmark: what `torch.save` wrote of
-            a dict, or `.npz` or `.json`. Only numbers, lists, dicts and arrays of NumPy are read from it, never code.
-            The transforms of this package that drop or sample vertices keep these; a crop keeps those inside.
-        keys: Only these of a sample, or this one, and `scene_id`; what is left out is not read. All by default.
-            `label_set` comes with `labels`.
+        path: A folder that `scannet-prep process` wrote, or an archive that `scannet-prep pack`
+            made of it. An archive is given by its path, by its address (`https://...`), or by an
+            object that reads its bytes, such as `scannet_prep.remote.ranges.RangeSource` with
+            options. Several archives, such as all shards of a set, are given as a list, in any
+            order.
+        split: `train`, `val` or `test`. Several splits are joined by `+`:
+            `ScanNet(...) + ScanNet(...)`.
+        labels: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`. None for the label set
+            with which the scenes were processed.
+        ignore_index: The number that stands for unlabeled in `labels`: any whole number that is not
+            a train id.
+        transform: Function of a sample and a random generator. `ds[i]` is its result. A plain dict
+            becomes a `Sample`, which is a dict, too.
+        seed: Seed of the random generator. To vary a run, change it here and in the sampler.
+        scenes: The scenes to use: scene ids in any order, such as the index of a table; a single
+            id; or a file with one id per line.
+        points: Limited annotations: by scene id, the vertices, in mesh order, that keep `labels`
+            and `instances`. Or a file of them, such as `points20` of the data-efficient benchmark:
+            a dict written by `torch.save`, or `.npz` or `.json`. Only numbers, lists, dicts and
+            arrays of NumPy are read from it, never code. The transforms of this package that drop
+            or sample vertices keep these vertices; a crop keeps those inside.
+        keys: The keys of a sample to read, one or several; `scene_id` is always included. All by
+            default. Other arrays are not read. `label_set` comes with `labels`.
         loop: How often each scene comes in an epoch, each time with other random numbers.
-        cache: True to keep in memory what has been read of the files, for this process and those that it starts, such
-            as the workers of a `DataLoader`: one copy for all of them, about 25 bytes a vertex.
+        cache: True to keep files in memory after the first read, for this process and the processes
+            that it starts, such as the workers of a `DataLoader`: one copy for all of them, about
+            25 bytes per vertex.
 
     Attributes:
         split: The split.
         label_set: The classes: ids, names, colours, and head, common and tail of ScanNet200.
-        is_aligned: Whether `points` and `normals` are axis-aligned (`process --align-axis`); otherwise they are in the
-            scan frame.
+        is_aligned: Whether `points` and `normals` are axis-aligned (`process --align-axis`);
+            otherwise they are in the scan frame.
         ignore_index, transform, seed: As given.
-        path: Where the scenes are read from: a path or an address; of several archives, each.
+        path: The folder, the path or address of the archive, or a list of those of several
+            archives.
 
     Raises:
         MissingFileError: `path` is not a processed folder, or there is no such archive.
-        FileError: Processing has not finished, the manifest is damaged, or the file `points` is missing, damaged, or
-            holds something else.
-        ArchiveError: An archive is damaged, is not made of processed scenes, or does not go together with the others of
-            a list; or a shard of a set is missing.
-        TransferError: The web server does not give the archive.
-        UnknownSceneError: A scene of `scenes` is not there, or of another split.
-        UsageError: There is no such split, there are no scenes of it, there is no such key, `labels` is not a label
-            set, `ignore_index` is a train id or not a whole number, `transform` cannot be called, `seed` is negative,
-            `loop` is not a number from 1, `points` does not fit the scenes, or `scenes` or the list of archives is
-            empty.
+        FileError: Processing has not finished, the manifest is damaged, or the file `points` is
+            missing, damaged, or contains something else.
+        ArchiveError: An archive is damaged, does not consist of processed scenes, or does not
+            belong to the other archives of the list; or a shard of a set is missing.
+        TransferError: The web server does not serve the archive.
+        UnknownSceneError: A scene of `scenes` does not exist, or belongs to another split.
+        UsageError: There is no such split, the split has no scenes, there is no such key, `labels`
+            is not a label set, `ignore_index` is a train id or not a whole number, `transform`
+            cannot be called, `seed` is negative, `loop` is not a whole number from 1, `points` does
+            not fit the scenes, or `scenes` or the list of archives is empty.
     """
 
     def __init__(
@@ -163,29 +179,33 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         self.ignore_index = _check_ignore_index(ignore_index, self.label_set)
         self.is_aligned = self._options.align_axis
         self.path: str | list[str] = self._reader.place
-        # Arrays and not lists: reading a list changes its reference counts, and with them, after a fork, whole pages.
+        # Arrays, because reading a list changes the reference counts of its elements. After a fork,
+        # each change would copy a page of memory.
         self._names = np.array(list(self._reader.lengths), "S12")
         self._lengths = np.array(list(self._reader.lengths.values()), np.int64)
         if scenes is not None:
             self._restrict(scenes)
+        # The annotated vertices by scene id; None if all are.
+        self._points: dict[str, NDArray[np.int64]] | None = None
         if isinstance(points, str | Path):
             points = read_points(Path(points).expanduser())
-        self._points = (
-            None if points is None else check_points(points, self.scene_ids, self._lengths)
-        )
+        if points is not None:
+            self._points = check_points(points, self.scene_ids, self._lengths)
         loop = check_number(loop, "loop", 1)
         self._names = self._names.repeat(loop)
         self._lengths = self._lengths.repeat(loop)
         self._cache = SceneCache(self.scene_ids, self._lengths) if cache else None
-        self._plain_reads = np.zeros(len(self), np.int64)  # of each scene, without an epoch
+        # How often each scene was read without an epoch.
+        self._plain_reads = np.zeros(len(self), np.int64)
 
     def __len__(self) -> int:
         """Number of scenes."""
         return len(self._names)
 
     def __repr__(self) -> str:
-        """Call that makes the dataset, number of scenes, and frame of the points."""
-        call = f"ScanNet({self.path!r}, split={str(self.split)!r}, labels={self.label_set.name.lower()!r})"
+        """Show a call that makes the dataset, the number of scenes, and the frame of the points."""
+        label_set = self.label_set.name.lower()
+        call = f"ScanNet({self.path!r}, split={str(self.split)!r}, labels={label_set!r})"
         return f"{call}: {len(self)} scenes, is_aligned={self.is_aligned}"
 
     def __add__(self, other: Any) -> ConcatDataset:  # noqa: ANN401 - any dataset
@@ -194,20 +214,20 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
 
     @property
     def scene_ids(self) -> list[str]:
-        """All scenes, in the order of their indices (sorted)."""
+        """Ids of all scenes, sorted, in the order of their indices."""
         return [name.decode() for name in self._names.tolist()]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Number of vertices of each scene, int64 (len,), a copy; known without opening the scenes."""
+        """Number of vertices of each scene, int64 (len,), a copy. Does not open any scene."""
         return self._lengths.copy()
 
     @property
     def digest(self) -> str:
-        """Digest of what the samples are made of, eight hexadecimal digits, the same on every machine.
+        """Digest of the data behind the samples, eight hexadecimal digits, equal on all machines.
 
-        It covers the ids of the scenes, their bytes as the manifest records them, the options that they were processed
-        with, the label set, and limited annotations.
+        It covers the ids of the scenes, their bytes as the manifest records them, the options with
+        which they were processed, the label set, and limited annotations.
         """
         entries = self._reader.read_entries()
         facts = [self.label_set.name, repr(self._options)]
@@ -220,13 +240,16 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         return f"{zlib.crc32(' '.join(facts).encode()):08x}"
 
     def __contains__(self, scene_id: object) -> bool:
-        """Whether there is a scene of that id."""
-        return isinstance(scene_id, str) and self._place(scene_id) is not None
+        """Whether the dataset has a scene of this id."""
+        return isinstance(scene_id, str) and self._find_index(scene_id) is not None
 
     def subset(self, scenes: str | Path | Iterable[int | str]) -> Self:
-        """Return the same dataset with only some scenes: ids or indices, in any order, or a file of ids.
+        """Return the same dataset with only some scenes.
 
-        They are sorted by id. With `loop`, each comes as often as before.
+        The scenes are sorted by id. With `loop`, each comes as often as before.
+
+        Args:
+            scenes: Scene ids or indices, in any order; a single id; or a file with one id per line.
 
         Raises:
             IndexError: An index is out of range.
@@ -234,11 +257,13 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             UsageError: There are no ids or indices, or they are a mask of booleans.
         """
         part = copy.copy(self)
-        part._restrict(scenes)  # noqa: SLF001 - one of us
+        part._restrict(scenes)  # noqa: SLF001 - of the same class
         return part
 
     def groups(self, scene: int | str) -> tuple[AnnotatedGroup, ...]:
-        """The annotated groups of a scene: what `instances` counts, with raw category, ids, size and box.
+        """Return the annotated groups of a scene: raw category, ids, size and box.
+
+        The values of `instances` are their ids.
 
         Raises:
             IndexError, UnknownSceneError, FileError, TransferError: As for `dataset[scene]`.
@@ -247,17 +272,19 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         return parse_meta(self._open(scene_id), self._reader.file_path(scene_id)).groups
 
     def __getitem__(self, key: int | str | tuple[int | str, int]) -> SampleT_co:
-        """Read one scene, by index or by scene id; with an epoch, `ds[index, epoch]`, for the transform.
+        """Read one scene, by index or by scene id, and apply the transform.
+
+        A key can contain the epoch for the transform: `ds[index, epoch]`.
 
         Raises:
             IndexError: The index is out of range.
-            UnknownSceneError: This split has no scene of that id.
-            MissingFileError: The scene's file, or the archive, is gone.
+            UnknownSceneError: This split has no scene of this id.
+            MissingFileError: The scene's file, or the archive, no longer exists.
             ProcessedFileError: The scene's file is damaged.
-            ArchiveError: The scene is damaged, or the archive is no longer the one that was opened.
-            TransferError: The web server does not give the scene.
+            ArchiveError: The scene is damaged, or the archive has changed since it was opened.
+            TransferError: The web server does not serve the scene.
             TransformError: The transform failed.
-            UsageError: It is none of these.
+            UsageError: The key is neither an index nor a scene id, nor a pair of one and an epoch.
         """
         refuse_default_collation()
         scene = key
@@ -270,10 +297,11 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             return sample  # type: ignore[no-any-return]
         if epoch is None:
             epoch = self._choose_epoch(index)
-        return self._transform(sample, index, check_number(epoch, "epoch", 0))  # type: ignore[no-any-return]
+        epoch = check_number(epoch, "epoch", 0)
+        return self._transform(sample, index, epoch)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[SampleT_co]:
-        """All samples, in order."""
+        """Iterate over all samples, in order."""
         return (self[index] for index in range(len(self)))
 
     def __enter__(self) -> Self:
@@ -281,27 +309,31 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Close it."""
+        """Close the dataset."""
         self.close()
 
     def close(self) -> None:
         """Close open files and connections; the next read opens them again.
 
-        A thread that is reading from a web server at this moment gets a ServerDownError.
+        If another thread is reading from a web server at this moment, it gets a ServerDownError.
         """
         self._reader.close()
 
     def class_counts_by_scene(self) -> NDArray[np.int64]:
-        """Vertices of each class in each scene, int64 (scenes, classes); of limited annotations, only those.
+        """Count the vertices of each class in each scene, int64 (scenes, classes).
+
+        With limited annotations, only the annotated vertices are counted.
 
         Raises:
-            ScanNetPrepError: As `class_counts`.
+            ScanNetPrepError: As for `class_counts`.
         """
         entries = self._reader.read_entries()
-        if self._points is None and entries.keys() >= set(self.scene_ids):
+        has_all_entries = entries.keys() >= set(self.scene_ids)
+        if self._points is None and has_all_entries:
             return count_classes(
                 [entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set
             )
+
         counts = []
         for name in self.scene_ids:
             raw_ids = self._open(name).read(self.label_set.raw_ids_key)
@@ -311,14 +343,15 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         return count_classes(counts, self.label_set)
 
     def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
+        """Keep only some scenes; arguments and errors are those of `subset`."""
         source = "the list of scenes"
         if isinstance(scenes, str | Path):
             source = str(scenes)
-            scenes = (
-                [source] if SceneId.is_valid(source) else read_scene_list(Path(source).expanduser())
-            )
+            is_scene_id = SceneId.is_valid(source)
+            scenes = [source] if is_scene_id else read_scene_list(Path(source).expanduser())
         scenes = list(scenes)
-        if np.asarray(scenes).dtype == np.bool_:  # True would be the index 1
+        if np.asarray(scenes).dtype == np.bool_:
+            # As an index, True would be 1.
             raise UsageError(
                 f"{source} is a mask of {len(scenes):,} booleans, expected scene ids or indices",
                 "dataset.subset(numpy.flatnonzero(mask))",
@@ -329,64 +362,92 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
                 f"{source} is empty, expected at least one scene",
                 "for all scenes, leave out scenes=",
             )
-        is_kept = np.isin(self._names, self._names[chosen])  # all that `loop` has made of a scene
+        # With `loop`, a scene has several indices: keep all of them.
+        is_kept = np.isin(self._names, self._names[chosen])
         self._names = self._names[is_kept]
         self._lengths = self._lengths[is_kept]
         self._plain_reads = np.zeros(len(self), np.int64)
 
     def _choose_epoch(self, index: int) -> int:
-        """The epoch of an index that comes without one."""
+        """Choose the epoch for an index without one, as documented in `ScanNet`."""
         if self.split is not Split.TRAIN:
             return 0
+        count = int(self._plain_reads[index])
         self._plain_reads[index] += 1
-        count = int(self._plain_reads[index]) - 1
         worker = find_worker()
         if worker is None:
             return count
-        # The worker may be new and have read nothing; its seed is another one in each epoch.
+        # A new worker starts counting at 0 again, so mix in its seed, which differs in each epoch.
         return int(np.random.SeedSequence((worker.seed, count)).generate_state(1)[0])
 
-    def _find(self, key: Any) -> int:  # noqa: ANN401 - whatever was asked for
-        """The index of a scene, from 0, by its index from either end, or by its id."""
+    def _find(self, key: Any) -> int:  # noqa: ANN401 - anything can be passed as a key
+        """Return the index of a scene, counted from 0, given an index from either end or an id.
+
+        Raises:
+            IndexError, UnknownSceneError, UsageError: As for `dataset[key]`.
+        """
         if isinstance(key, str):
             return self._find_scene(key)
         try:
             index = operator.index(key)
         except TypeError:
-            message = f"{key!r:.80} is not a scene; expected an index, a scene id, or a pair of one and the epoch"
-            hint = "for slices [dataset[i] for i in range(3)]; for batches DataLoader(dataset, batch_sampler=sampler)"
-            raise UsageError(message, hint) from None
+            raise UsageError(
+                f"{key!r:.80} is not a scene; "
+                "expected an index, a scene id, or a pair of one and the epoch",
+                "for slices [dataset[i] for i in range(3)]; "
+                "for batches DataLoader(dataset, batch_sampler=sampler)",
+            ) from None
         if not -len(self) <= index < len(self):
             raise IndexError(
-                f"index {index} is out of range: {self._reader.name} has {len(self)} {self.split} scenes"
+                f"index {index} is out of range: "
+                f"{self._reader.name} has {len(self)} {self.split} scenes"
             )
         return index % len(self)
 
-    def _place(self, scene_id: str) -> int | None:
-        """Index of a scene; None where there is none of that name."""
+    def _find_index(self, scene_id: str) -> int | None:
+        """Find the first index of a scene; None if there is no scene of this id."""
         name = scene_id.encode()
         index = int(np.searchsorted(self._names, np.bytes_(name)))
-        return index if index < len(self) and self._names[index] == name else None
+        if index < len(self) and self._names[index] == name:
+            return index
+        return None
 
     def _find_scene(self, scene_id: str) -> int:
-        if (index := self._place(scene_id)) is not None:
+        """Return the first index of a scene.
+
+        Raises:
+            UnknownSceneError: This split has no scene of this id. The hint depends on the reason.
+        """
+        index = self._find_index(scene_id)
+        if index is not None:
             return index
+
         failure = self._reader.failures.get(scene_id)
         if failure is not None:
             raise UnknownSceneError(
                 f"{scene_id} failed in processing: {failure.message}",
                 "fix the raw files, then run scannet-prep process again",
             )
-        official = find_official_split(scene_id)
-        hint = self._reader.how_to_add(scene_id) if official is not None else ""
-        if official not in {None, self.split}:
-            hint = f"it is a {official} scene: ScanNet({self.path!r}, split={str(official)!r})"
+        official_split = find_official_split(scene_id)
+        if official_split is None:
+            hint = ""
+        elif official_split == self.split:
+            hint = self._reader.how_to_add(scene_id)
+        else:
+            hint = (
+                f"it is a {official_split} scene: "
+                f"ScanNet({self.path!r}, split={str(official_split)!r})"
+            )
         raise UnknownSceneError(
             f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint
         )
 
     def _open(self, scene_id: str) -> NpzReader:
-        """Read the file of a scene, from memory if it is kept there, and check whose it is."""
+        """Read the file of a scene, or its copy in the cache, and check that it is this scene.
+
+        Raises:
+            FileError: The file is missing or damaged, or holds another scene.
+        """
         path = self._reader.file_path(scene_id)
         read_file = partial(self._reader.read, scene_id)
         data = read_file() if self._cache is None else self._cache.read(scene_id, read_file)
@@ -397,7 +458,8 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
     def _read(self, scene_id: str) -> Sample:
         """Read a sample, without the transform."""
         npz = self._open(scene_id)
-        sample: Any = Sample()  # type: ignore[typeddict-item]  # a dict, while it is being filled
+        # Type checkers accept an incomplete sample only as Any.
+        sample: Any = Sample()  # type: ignore[typeddict-item]
         for key in self._keys:
             is_array = key not in {"label_set", "scene_id"}
             is_optional = key == "faces"
@@ -410,10 +472,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         return sample  # type: ignore[no-any-return]
 
     def _read_array(self, npz: NpzReader, key: str, scene_id: str) -> NDArray[Any]:
-        """Read one array of a scene in the type that a sample has.
+        """Read one array of a scene, with the type that it has in a sample.
 
         Raises:
-            ProcessedFileError: The file is damaged, or the array has another shape.
+            ProcessedFileError: The file is damaged, or the array has an unexpected shape.
         """
         vertex_count = self._reader.lengths[scene_id]
         if key == "segments" and key not in npz.keys:
@@ -424,9 +486,12 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         dtype, row_shape = _ROWS[key]
         expected_shape = (vertex_count, *row_shape)
         if stored.shape != expected_shape:
-            problem = f"array {key!r} has the shape {stored.shape}, expected {expected_shape}"
             path = self._reader.file_path(scene_id)
-            raise ProcessedFileError(path, problem, again_hint(path))
+            raise ProcessedFileError(
+                path,
+                f"array {key!r} has the shape {stored.shape}, expected {expected_shape}",
+                again_hint(path),
+            )
         if key == "labels":
             return self.label_set.train_ids_from_raw_ids(stored, self.ignore_index)
         if key == "normals":
@@ -435,7 +500,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             return normals
         return stored.astype(dtype, copy=False)
 
-    def _transform(self, sample: Any, index: int, epoch: int) -> Any:  # noqa: ANN401 - whatever it returns
+    def _transform(self, sample: Any, index: int, epoch: int) -> Any:  # noqa: ANN401 - any result
         """Apply the transform to a sample.
 
         Raises:
@@ -447,18 +512,20 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             transformed = self.transform(sample, generator)  # type: ignore[misc]  # not None here
         except Exception as error:
             cause = str(error)
-            hint = f"see it again with dataset[{index}, {epoch}]"
+            hint = f"reproduce it with dataset[{index}, {epoch}]"
             if isinstance(error, ScanNetPrepError):
+                # Its text includes its hint, which belongs at the end of the new message.
                 cause = error.message
-                hint = "; ".join(filter(None, (error.hint, hint)))
+                if error.hint:
+                    hint = f"{error.hint}; {hint}"
             raise TransformError(
                 f"{scene_id} ({self._reader.file_path(scene_id)}): the transform failed: "
                 f"{type(error).__name__}: {cause}",
                 hint,
             ) from error
-        # A plain dict becomes a sample again, which shows its arrays in one line each.
+        # A plain dict becomes a sample again, whose repr is short.
         if type(transformed) is dict:
-            return Sample(transformed)  # type: ignore[misc]  # not checked
+            return Sample(transformed)  # type: ignore[misc]  # the keys are not checked
         return transformed
 
 
@@ -466,33 +533,34 @@ def _parse_split(split: object) -> Split:
     """Find a split by its name.
 
     Raises:
-        UsageError: There is none of that name, or it is a list of several.
+        UsageError: There is no split of this name, or it is a list of several.
     """
     if not isinstance(split, str):
         raise UsageError(
             f"split is {split!r:.80}, expected the name of one split",
-            'join several: ConcatDataset([ScanNet(path, split="train"), ScanNet(path, split="val", seed=1)])',
+            "join several: "
+            'ConcatDataset([ScanNet(path, split="train"), ScanNet(path, split="val", seed=1)])',
         )
     return Split.parse(split)
 
 
 def _check_transform(transform: object) -> None:
-    """Check that a transform can be called, before a worker does.
+    """Check that a transform can be called, before a worker calls it.
 
     Raises:
-        UsageError: It is not callable, takes other arguments, or is a class, which was probably not called.
+        UsageError: It is not callable, takes other arguments, or is a class instead of an object.
     """
     if transform is None:
         return
     if not callable(transform) or isinstance(transform, type):
         raise UsageError(
-            f"transform is {transform!r:.80}, expected what is called as transform(sample, rng)",
+            f"transform is {transform!r:.80}, expected a callable transform(sample, rng)",
             "transform=Compose(RotateZ(), GridSample(0.02))",
         )
     fault = describe_call_fault(transform, "sample", "rng")
     if fault:
         raise UsageError(
-            f"transform: {fault}, expected what is called as transform(sample, rng)",
+            f"transform: {fault}, expected a callable transform(sample, rng)",
             "add a second parameter for the numpy.random.Generator: def transform(sample, rng)",
         )
 
@@ -501,7 +569,8 @@ def _check_ignore_index(ignore_index: int, label_set: LabelSet) -> int:
     """Check the number that stands for unlabeled.
 
     Raises:
-        UsageError: It is not a whole number of 64 bits, or it is a train id, so that a class would be ignored, too.
+        UsageError: It is not a whole number of 64 bits, or it is a train id, so that a class would
+            be ignored, too.
     """
     hint = "ignore_index=-1, or ignore_index=255"
     try:
@@ -519,7 +588,7 @@ def _check_ignore_index(ignore_index: int, label_set: LabelSet) -> int:
 
 
 def _parse_keys(keys: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the keys of a sample that are wanted, all by default.
+    """Return the keys of a sample to read; all for None.
 
     Raises:
         UsageError: A sample has no such key.

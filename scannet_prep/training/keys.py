@@ -9,9 +9,10 @@ from scannet_prep.base.errors import UsageError
 
 
 class SceneKey(NamedTuple):
-    """Key of a sample: `dataset[key]` reads a scene, with the random numbers of an epoch.
+    """Key of a sample: `dataset[key]` reads a scene with the random numbers of an epoch.
 
-    PyTorch's `Subset` and `ConcatDataset` use a key as a number. That is an error which names what to use instead.
+    PyTorch's `Subset` and `ConcatDataset` use a key as a number. With this one, that is an error
+    which names the class to use instead.
 
     Attributes:
         scene_index: Index of the scene in the dataset.
@@ -22,34 +23,36 @@ class SceneKey(NamedTuple):
     epoch: int
 
     def __index__(self) -> int:
-        """Refuse to be a number: the epoch would be lost."""
+        """Refuse to be used as a number, because the epoch would be lost."""
         raise UsageError(
-            f"{tuple(self)} is the index of a scene and an epoch, expected by ScanNet; PyTorch's Subset and "
-            "random_split need plain numbers",
+            f"{tuple(self)} is the index of a scene and an epoch, expected by ScanNet; "
+            "PyTorch's Subset and random_split need plain numbers",
             "take dataset.subset(indices) for a part of the scenes, and make the sampler from it",
         )
 
     def __lt__(self, other: object) -> bool:
-        """Compare with another key; a number is refused, as PyTorch's `ConcatDataset` compares with."""
+        """Compare with another key, but not with a number, as PyTorch's `ConcatDataset` does."""
         if isinstance(other, tuple):
             return tuple.__lt__(self, other)
         raise UsageError(
-            f"{tuple(self)} is the index of a scene and an epoch; PyTorch's ConcatDataset needs plain numbers",
+            f"{tuple(self)} is the index of a scene and an epoch; "
+            "PyTorch's ConcatDataset needs plain numbers",
             "join the datasets with scannet_prep.ConcatDataset([train, val]), or train + val",
         )
 
 
 class WithEpoch:
-    """Gives `(index, epoch)` for each index of another sampler, so that transforms of `ScanNet` know the epoch.
+    """Sampler that adds the epoch to each index of another one, for the transforms of `ScanNet`.
 
-    For samplers of PyTorch, such as `RandomSampler` and `DistributedSampler`; ours know it by themselves.
+    It is meant for PyTorch's samplers, such as `RandomSampler` and `DistributedSampler`. The
+    samplers of this package do not need it.
 
     Args:
-        sampler: Gives indices: a sampler of PyTorch, or a collection.
+        sampler: Iterates over indices: a sampler of PyTorch, or a collection.
 
     Attributes:
         sampler: As given.
-        epoch: What is given with each index; `set_epoch` changes it.
+        epoch: The epoch that is added to each index; `set_epoch` changes it.
     """
 
     def __init__(self, sampler: Any) -> None:  # noqa: ANN401 - has a length, and may have `set_epoch`
@@ -61,11 +64,11 @@ class WithEpoch:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[SceneKey]:
-        """Indices, each with the epoch."""
+        """Iterate over pairs of an index and the epoch."""
         return (SceneKey(index, self.epoch) for index in self.sampler)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next, to the other sampler too if it wants to know."""
+        """Set the epoch, also of the other sampler if that has a method `set_epoch`."""
         self.epoch = epoch
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)

@@ -1,4 +1,4 @@
-"""One scene as the dataset gives it: a dict of arrays."""
+"""Sample: one scene as a dict of arrays."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    # What a DataLoader of PyTorch takes, where that is installed; at run time, anything with a length and items.
+    # Type checkers see PyTorch's class, which is what its DataLoader accepts. At run time, a
+    # DataLoader accepts any class with a length and items, so PyTorch is not imported.
     from torch.utils.data import Dataset as Dataset  # noqa: PLC0414
     from typing_extensions import NotRequired, TypedDict, TypeVar
 
     class Sample(TypedDict):
-        """One scene; without what was not asked for; see `ScanNet`."""
+        """One scene, with the keys that `ScanNet(keys=...)` selects; `ScanNet` documents them."""
 
         points: NDArray[np.float32]
         normals: NDArray[np.float32]
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
         label_set: str
         scene_id: str
 
-    # What `dataset[i]` gives: a sample, or the result of the transform.
+    # The type of `dataset[i]`: a sample, or the result of the transform.
     SampleT_co = TypeVar("SampleT_co", covariant=True, default=Sample)
 
 else:
@@ -42,14 +43,14 @@ else:
     SampleT_co = TypeVar("SampleT_co", covariant=True)
 
     class Dataset(Generic[SampleT_co]):
-        """Stands for PyTorch's class, which is not imported."""
+        """Stand-in for PyTorch's class, which is not imported."""
 
     class Sample(dict):
-        """A dict that shows types and shapes of its arrays, not their content; in a notebook, a picture, too."""
+        """A dict whose repr shows types and shapes of arrays; notebooks also show a picture."""
 
         @property
         def label_set_name(self) -> str:
-            """Name of the label set of `labels`: the key `label_set`, which copies and plain dicts keep; else empty."""
+            """Name of the label set of `labels`, or empty: the value of the key `label_set`."""
             return str(self.get("label_set", ""))
 
         @label_set_name.setter
@@ -57,30 +58,31 @@ else:
             self["label_set"] = name
 
         def __repr__(self) -> str:
-            """One line a key."""
-            shown = (
-                f"{key!r}: {value.dtype} {value.shape}"
-                if isinstance(value, np.ndarray)
-                else f"{key!r}: {value!r}"
-                for key, value in self.items()
-            )
-            return "{" + ",\n ".join(shown) + "}"
+            """Show one line per key."""
+            lines = []
+            for key, value in self.items():
+                is_array = isinstance(value, np.ndarray)
+                shown = f"{value.dtype} {value.shape}" if is_array else repr(value)
+                lines.append(f"{key!r}: {shown}")
+            return "{" + ",\n ".join(lines) + "}"
 
         def _repr_png_(self) -> bytes | None:
-            """For notebooks: a picture."""
+            """Draw a picture, for notebooks."""
             from scannet_prep.view.sample import draw_sample
 
             return draw_sample(self)
 
         def _repr_html_(self) -> str:
-            """For notebooks: the text and a picture."""
+            """Return the repr and a picture, for notebooks."""
             from scannet_prep.view.sample import describe_sample
 
             return describe_sample(self)
 
 
 def refuse_wrapper(dataset: object) -> None:
-    """Refuse the datasets that PyTorch puts around others: they have no `lengths`, and take plain indices only.
+    """Refuse PyTorch's wrappers of datasets.
+
+    They have no `lengths`, and can be indexed by plain numbers only.
 
     Raises:
         UsageError: It is PyTorch's `Subset` or `ConcatDataset`.
@@ -101,10 +103,10 @@ def refuse_wrapper(dataset: object) -> None:
 
 
 def refuse_default_collation() -> None:
-    """Let PyTorch's default collate function name `collate_torch` for samples that it cannot stack.
+    """Make PyTorch's default collate function recommend `collate_torch` if it cannot stack samples.
 
-    Does nothing unless PyTorch is loaded. PyTorch documents with `default_collate` the table to
-    which packages add functions for their own types.
+    Does nothing unless PyTorch is loaded. The table to which packages add functions for their own
+    types is documented with `torch.utils.data.default_collate`.
     """
     torch_collate: Any = sys.modules.get("torch.utils.data._utils.collate")
     if torch_collate is not None:
@@ -121,12 +123,14 @@ def _stack(samples: Sequence[Mapping[str, Any]], **_options: object) -> Any:  # 
     for sample in samples:
         for key, value in sample.items():
             shape = getattr(value, "shape", None)
+            # The first sample with this key stores its shape here.
             first_shape = first_shapes.setdefault(key, shape)
             if shape != first_shape:
                 raise UsageError(
                     "PyTorch's default collate function stacks arrays of equal shape, but "
                     f"{key!r} has the shapes {first_shape} and {shape}",
-                    "from scannet_prep import collate_torch; DataLoader(..., collate_fn=collate_torch)",
+                    "from scannet_prep import collate_torch; "
+                    "DataLoader(..., collate_fn=collate_torch)",
                 )
     torch_data: Any = sys.modules["torch.utils.data"]
     return torch_data.default_collate([dict(sample) for sample in samples])

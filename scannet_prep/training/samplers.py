@@ -1,4 +1,4 @@
-"""Samplers: batches by a budget of points for training, and every scene once for evaluation."""
+"""Samplers: batches within a budget of points for training, and every scene once for evaluation."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from scannet_prep.training.plan import Plan, flatten, make_plan, pack, sum_loads
 from scannet_prep.training.ranks import RankedSampler
 from scannet_prep.training.sample import refuse_wrapper
 
+# Version of the fields of a state. A state of another version is refused.
 _STATE_VERSION = 4
 _HINT_FRESH_EPOCH = "to start the epoch again, leave the state out and call set_epoch(epoch)"
 
@@ -28,7 +29,7 @@ class PlanSummary(NamedTuple):
     Attributes:
         step_count: Steps of each rank.
         padding: Scenes that are repeated because there are fewer batches than the ranks need.
-        fill: Mean share of the budget that a batch uses, 0..1. A scene above the budget counts as 1.
+        fill: Mean share of the budget that a batch uses, 0..1; 1 for a scene above the budget.
         imbalance: Mean over the steps of the largest batch relative to the mean batch. 1 is ideal.
     """
 
@@ -94,41 +95,44 @@ class PointBudgetBatchSampler(RankedSampler):
     versions.
 
     - The number of steps is the same on all ranks and in all epochs.
-    - Every scene comes exactly once per epoch, over all ranks. Scenes are repeated only where hardly
+    - Every scene comes exactly once per epoch, over all ranks. Scenes are repeated only if hardly
       any two fit together, so that the number of batches cannot be a multiple of the number of
-      ranks: fewer than there are ranks, `describe().padding` of them, others in each epoch.
+      ranks. Then `describe().padding` scenes are repeated, fewer than there are ranks, and others
+      in each epoch.
     - A batch never exceeds the budget, except a single scene that does so by itself.
     - The batches of one step are of similar size, so that no rank waits for another.
     - The scenes that share a batch, the order of the batches and their ranks change each epoch.
 
-    A batch is a list of `(index, epoch)`: workers that outlive an epoch get its number with each
-    scene, and `ScanNet` derives its random numbers from it.
+    A batch is a list of `(index, epoch)`. In this way, workers that outlive an epoch receive its
+    number with each scene, and `ScanNet` derives its random numbers from it.
 
-    An iteration begins at the current position: at the start of `epoch`, or after `load_state_dict`
-    where the state was saved. Only `set_epoch` and `load_state_dict` change the position, so
-    `list(sampler)` is the same each time. If an epoch has been given out to its end, iterating over
-    it again without `set_epoch` is a `UserWarning`: the batches and the random numbers are repeated.
+    An iteration begins at the current position: at the start of `epoch` or, after
+    `load_state_dict`, at the step after which the state was saved. Only `set_epoch` and
+    `load_state_dict` change the position, so `list(sampler)` is the same each time. If all batches
+    of an epoch have been handed out, iterating over it again without `set_epoch` is a
+    `UserWarning`, because the batches and the random numbers are repeated.
 
-    Where `torch.distributed` is initialized, the first iteration compares over all ranks what the
-    plan depends on (vertex counts, arguments, epoch, loaded state, versions), so that ranks that
-    see different folders fail at once.
+    If `torch.distributed` is initialized, the first iteration compares all ranks: their vertex
+    counts, arguments, epoch, loaded state and versions. So ranks that see different folders fail at
+    once.
 
     Args:
-        lengths: The dataset, or the vertices of each scene, such as `dataset.lengths`. If a
-            transform crops to N points, `np.minimum(dataset.lengths, N)`. The `digest` of a dataset
-            is compared over the ranks and by `load_state_dict`.
+        lengths: The dataset, or the number of vertices of each scene, such as `dataset.lengths`. If
+            a transform crops to N points, `np.minimum(dataset.lengths, N)`. The `digest` of a
+            dataset is compared over the ranks and by `load_state_dict`.
         max_points: The budget of a batch, in vertices.
         max_scenes: Maximum number of scenes in a batch; None for any number.
         rank: Rank of this process. By default that of `torch.distributed` if it is initialized,
             otherwise the environment variable RANK, which torchrun sets.
-        world_size: Number of ranks, by default found in the same way, from WORLD_SIZE; otherwise 1.
-        seed: Another seed gives other plans.
-        shuffle: False for the same batches in each epoch, the largest first. They may be iterated
-            over again and again without `set_epoch`.
+        world_size: Number of ranks. By default that of `torch.distributed`, otherwise the
+            environment variable WORLD_SIZE, otherwise 1.
+        seed: Seed of the plans.
+        shuffle: False for the same batches in each epoch, the largest first. They may be repeated
+            without `set_epoch`.
 
     Attributes:
         epoch: The epoch of the next iteration.
-        steps_before: Steps of it that were done before, according to the state that was loaded.
+        steps_before: Steps of that epoch that were already done when the loaded state was saved.
         rank, world_size: As given or found.
 
     Raises:
@@ -152,7 +156,7 @@ class PointBudgetBatchSampler(RankedSampler):
         scene_count = len(self._lengths)
         if max_scenes is not None:
             max_scenes = check_number(max_scenes, "max_scenes", 1)
-        # What plans depend on, apart from the epoch.
+        # Everything on which the plans depend, apart from the epoch.
         self._settings: dict[str, Any] = {
             "version": _STATE_VERSION,
             "world_size": self.world_size,
@@ -179,17 +183,17 @@ class PointBudgetBatchSampler(RankedSampler):
 
     @property
     def sampler(self) -> PointBudgetBatchSampler:
-        """The sampler itself: Lightning looks for `set_epoch` here."""
+        """The sampler itself, because Lightning looks for `set_epoch` here."""
         return self
 
     @property
     def steps_left(self) -> int:
-        """Steps of the next iteration: a whole epoch, or the rest of one after `load_state_dict`."""
+        """Steps of the next iteration: a whole epoch, or the rest of a resumed one."""
         return len(self) - self.steps_before
 
     @property
     def digest(self) -> str:
-        """Digest of the batches of the next iteration on all ranks; the same on each of them."""
+        """Digest of the next iteration's batches on all ranks; the same on each of them."""
         scenes_and_ends = np.concatenate(flatten(self._remaining_plan()))
         return f"{zlib.crc32(scenes_and_ends.astype('<i8').tobytes()):08x}"
 
@@ -234,48 +238,53 @@ class PointBudgetBatchSampler(RankedSampler):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration.
 
-        The epoch of a state that was loaded continues where it stopped. Every other epoch begins at
-        its start.
+        If it is the epoch of the loaded state, it continues where it stopped. Every other epoch
+        begins at its start.
         """
         epoch = check_number(epoch, "epoch", 0)
-        self._go_to(epoch, self.steps_before if epoch == self.epoch else 0)
+        is_same_epoch = epoch == self.epoch
+        self._go_to(epoch, self.steps_before if is_same_epoch else 0)
 
     def state_dict(self, *, steps_done: int = 0) -> dict[str, Any]:
-        """Return the position of the training as plain values for a checkpoint, the same on all ranks.
+        """Return the position of the training for a checkpoint, the same on all ranks.
 
-        The sampler cannot count the steps itself, because workers run ahead of the training.
+        It consists of plain values. The sampler cannot count the steps itself, because workers run
+        ahead of the training.
 
         Args:
-            steps_done: Training steps done since the epoch began or, after `load_state_dict`, since
-                the resumed epoch continued: what `enumerate(loader, start=1)` counts. By default 0:
-                the state repeats the steps of this iteration.
+            steps_done: Training steps done since the epoch began or was resumed, as counted by
+                `enumerate(loader, start=1)`. With 0, the steps of this iteration are repeated after
+                resuming.
 
         Raises:
             UsageError: The iteration has fewer steps.
         """
         if check_number(steps_done, "steps_done", 0) > self.steps_left:
             raise UsageError(
-                f"steps_done is {steps_done}, but what is left of epoch {self.epoch} has {self.steps_left} steps",
-                "count since the epoch began, or load_state_dict: enumerate(loader, start=1)",
+                f"steps_done is {steps_done}, "
+                f"but the rest of epoch {self.epoch} has {self.steps_left} steps",
+                "count since the epoch began or was resumed: enumerate(loader, start=1)",
             )
         return self.state_at(self.epoch, self.steps_before + steps_done)
 
     def state_at(self, epoch: int, step: int) -> dict[str, Any]:
-        """Return the state after `step` steps of a whole epoch; after its last step, the next epoch."""
+        """Return the state after `step` steps of an epoch, counted from its start."""
         if step == len(self):
+            # After the last step, training continues with the next epoch.
             epoch += 1
             step = 0
         return {"epoch": epoch, "steps_done": step, **self._settings, "digest": self._digest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was called: the next iteration gives the rest of that epoch.
+        """Continue where `state_dict` was called: the next iteration is the rest of that epoch.
 
-        The batches are exactly those that the interrupted run would have got. With another number
-        of ranks the plans differ, so the epoch begins again, with a warning.
+        The batches are exactly those that the interrupted run would have received. With another
+        number of ranks the plans differ, so the epoch begins again, with a warning.
 
         Raises:
-            UsageError: It is not such a state, or it is of a sampler with another dataset (by its
-                `digest`, if both samplers were made from a dataset), budget, seed or shuffle.
+            UsageError: It is not such a state, or it belongs to a sampler with another budget,
+                seed, shuffle or dataset. Datasets are compared by their `digest`, if both samplers
+                were made from a dataset.
         """
         try:
             epoch = check_number(state["epoch"], "epoch", 0)
@@ -283,31 +292,36 @@ class PointBudgetBatchSampler(RankedSampler):
             digest = str(state["digest"])
             changed = [name for name, value in self._settings.items() if state[name] != value]
         except (KeyError, TypeError, ValueError):
-            problem = f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}"
-            raise UsageError(problem, _HINT_FRESH_EPOCH) from None
-
-        # A state of another version may hold a digest that was computed in another way.
-        is_other_dataset = bool(digest and self._digest and digest != self._digest)
-        if is_other_dataset and "version" not in changed:
             raise UsageError(
-                f"the state was saved with a dataset of digest {digest}, this one has digest {self._digest}",
-                "pass the same scenes, processed with the same options, and the same labels; "
-                + _HINT_FRESH_EPOCH,
-            )
+                f"this is not a state of a PointBudgetBatchSampler: {state!r:.200}",
+                _HINT_FRESH_EPOCH,
+            ) from None
+
+        # The digest in a state of another version may have been computed in another way.
+        if "version" not in changed:
+            self._check_digest(digest)
         for name in changed:
-            difference = f"the state was saved with {name}={state[name]!r}, this sampler has {name}={self._settings[name]!r}"
+            difference = (
+                f"the state was saved with {name}={state[name]!r}, "
+                f"this sampler has {name}={self._settings[name]!r}"
+            )
             if changed != ["world_size"]:
-                hint = f"make the sampler from the same scenes, with the same arguments; {_HINT_FRESH_EPOCH}"
-                raise UsageError(difference, hint)
+                raise UsageError(
+                    difference,
+                    "make the sampler from the same scenes, with the same arguments; "
+                    + _HINT_FRESH_EPOCH,
+                )
             warnings.warn(f"{difference}: epoch {epoch} begins again", stacklevel=2)
             step = 0
         if step >= len(self):
-            problem = f"the state was saved after {step} steps, but an epoch has {len(self)}"
-            raise UsageError(problem, _HINT_FRESH_EPOCH)
+            raise UsageError(
+                f"the state was saved after {step} steps, but an epoch has {len(self)}",
+                _HINT_FRESH_EPOCH,
+            )
         self._go_to(epoch, step)
 
     def describe(self) -> PlanSummary:
-        """Return steps, fill and imbalance of the epoch, or of what is left of it."""
+        """Return steps, padding, fill and imbalance of the next iteration."""
         plan = self._remaining_plan()
         budget = self._settings["max_points"]
         # Vertices of each batch (K,), and of each step and rank (K / world_size, world_size).
@@ -328,8 +342,22 @@ class PointBudgetBatchSampler(RankedSampler):
         self.steps_before = steps_before
         self._newest_iterator = None
 
+    def _check_digest(self, digest: str) -> None:
+        """Check that a state was saved with the same dataset; empty digests match every other one.
+
+        Raises:
+            UsageError: It was saved with another one.
+        """
+        if digest and self._digest and digest != self._digest:
+            raise UsageError(
+                f"the state was saved with a dataset of digest {digest}, "
+                f"this one has digest {self._digest}",
+                "pass the same scenes, processed with the same options, and the same labels; "
+                + _HINT_FRESH_EPOCH,
+            )
+
     def _compare_plans(self) -> None:
-        """Compare over all ranks what plans depend on, before the first iteration."""
+        """Compare on all ranks, before the first iteration, the facts on which the plans depend."""
         if self._has_compared_ranks:
             return
         self._has_compared_ranks = True
@@ -345,14 +373,14 @@ class PointBudgetBatchSampler(RankedSampler):
         )
 
     def _warn_if_repeated(self) -> None:
-        """Warn if the iteration before this one has given out the same epoch to its end."""
-        is_given_out = self._newest_iterator is not None and self._newest_iterator.is_at_end
-        # Without shuffling, all epochs are the same; but what is left of one is not a whole epoch.
-        is_meant = not self._settings["shuffle"] and self.steps_before == 0
-        if is_given_out and not is_meant:
+        """Warn if the previous iteration has handed out all batches of the same epoch."""
+        is_repeated = self._newest_iterator is not None and self._newest_iterator.is_at_end
+        # Without shuffling, all epochs are the same. But the rest of one is not a whole epoch.
+        is_intended = not self._settings["shuffle"] and self.steps_before == 0
+        if is_repeated and not is_intended:
             warnings.warn(
-                f"epoch {self.epoch} has been given out already: its batches and random numbers are "
-                "repeated; call set_epoch(epoch) before each epoch",
+                f"epoch {self.epoch} has already been handed out: its batches and random numbers "
+                "are repeated; call set_epoch(epoch) before each epoch",
                 stacklevel=3,
             )
 
@@ -361,43 +389,47 @@ class PointBudgetBatchSampler(RankedSampler):
         return self._plan_epoch(self.epoch)[self.steps_before * self.world_size :]
 
     def _plan_epoch(self, epoch: int) -> Plan:
-        """Return all batches of an epoch for all ranks; the last plan is kept."""
-        if self._planned_epoch != epoch:
-            generator = None
-            if self._settings["shuffle"]:
-                seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
-                generator = np.random.default_rng(seeds)
-            self._planned_batches = make_plan(
-                self._packing,
-                self._lengths,
-                self._settings["max_points"],
-                self.world_size,
-                generator,
-            )
-            self._planned_epoch = epoch
+        """Return all batches of an epoch for all ranks, and keep them until another is planned."""
+        if self._planned_epoch == epoch:
+            return self._planned_batches
+        generator = None
+        if self._settings["shuffle"]:
+            seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
+            generator = np.random.default_rng(seeds)
+        self._planned_batches = make_plan(
+            self._packing,
+            self._lengths,
+            self._settings["max_points"],
+            self.world_size,
+            generator,
+        )
+        self._planned_epoch = epoch
         return self._planned_batches
 
 
 class EvalSampler(RankedSampler):
-    """Gives each scene to exactly one rank, for `DataLoader(dataset, sampler=..., batch_size=...)`.
+    """Indices of scenes for evaluation: each scene goes to exactly one rank.
 
-    Padding, which makes ranks even elsewhere, counts some scenes twice, and every mean is wrong.
-    Here the ranks may differ by one scene: `len()` is the number of this rank, `step_count` that of
-    the longest. **A rank without work in the last step has simply finished**; with fewer scenes than
-    ranks, some get none at all. So nothing in the loop may wait for the other ranks: call the model
-    without `DistributedDataParallel` around it (`model.module`), which otherwise exchanges buffers
-    in every step, and add up the results after the loop (one `all_reduce` of the confusion matrix).
+    Use it as `DataLoader(dataset, sampler=..., batch_size=...)`.
+
+    Other samplers pad the ranks to equal length, which counts some scenes twice and makes every
+    mean wrong. Here the ranks may differ by one scene: `len()` is the number of scenes of this
+    rank, `step_count` that of the longest. **A rank without work in the last step has simply
+    finished.** With fewer scenes than ranks, some have none at all. So nothing in the loop may wait
+    for the other ranks. Call the model without `DistributedDataParallel` around it
+    (`model.module`), because that exchanges buffers in every step. Add up the results after the
+    loop, with one `all_reduce` of the confusion matrix.
 
     The scenes of one step are of similar size, the largest first, and the ranks get about the same
     number of vertices in all. The order is the same each time and depends on the lengths alone.
 
     Args:
-        lengths: The dataset, or the vertices of each scene, such as `dataset.lengths`.
-        rank, world_size: As with `PointBudgetBatchSampler`.
+        lengths: The dataset, or the number of vertices of each scene, such as `dataset.lengths`.
+        rank, world_size: As for `PointBudgetBatchSampler`.
 
     Attributes:
         rank, world_size: As given or found.
-        step_count: Number of scenes of the ranks that have most.
+        step_count: Number of scenes of the ranks that have the most.
 
     Raises:
         UsageError: An argument is invalid, or there are several processes, and the rank of this one
@@ -412,7 +444,8 @@ class EvalSampler(RankedSampler):
         self.step_count = -(-len(checked) // self.world_size)
         order = np.argsort(-checked, kind="stable").tolist()
         self._scenes: list[int] = []
-        # Deal the scenes forwards and backwards in turn, so that the sums of vertices are similar.
+        # Deal the scenes to the ranks in ascending order and in descending order in turn, so that
+        # all ranks get about the same number of vertices.
         for step in range(self.step_count):
             is_forward = step % 2 == 0
             turn = self.rank if is_forward else self.world_size - 1 - self.rank
@@ -428,7 +461,7 @@ class EvalSampler(RankedSampler):
         """Iterate over this rank's indices.
 
         Raises:
-            UsageError: The rank has changed, or the indices are sharded again, as with
+            UsageError: The rank has changed, or the indices are sharded again, as for
                 `PointBudgetBatchSampler`.
         """
         self._check_rank()
@@ -436,13 +469,19 @@ class EvalSampler(RankedSampler):
 
 
 def _check_lengths(lengths: object) -> NDArray[np.int64]:
-    """Check the vertex counts of the scenes, and copy them, int64 (n,)."""
-    refuse_wrapper(lengths)  # NumPy would read all of its scenes
+    """Check the vertex counts of the scenes, and return a copy, int64 (n,).
+
+    Raises:
+        UsageError: They are not a list of whole numbers, or it is a wrapper of PyTorch.
+    """
+    # From a wrapper, NumPy would read all scenes.
+    refuse_wrapper(lengths)
     array = np.asarray(getattr(lengths, "lengths", lengths))
     is_valid = array.ndim == 1 and len(array) > 0 and np.issubdtype(array.dtype, np.integer)
     if not is_valid or array.astype(np.int64).min() < 0:
         raise UsageError(
-            f"lengths is {lengths!r:.80}, expected the vertices of each scene, whole numbers from 0",
+            f"lengths is {lengths!r:.80}, "
+            "expected the vertices of each scene, whole numbers from 0",
             "pass the dataset, or dataset.lengths",
         )
     return array.astype(np.int64)

@@ -1,8 +1,9 @@
-"""What a loss learns from: how often classes occur, their weights, and the vertices whose labels may be used.
+"""Class counts, class weights, and limited annotations.
 
-Limited annotations are as the data-efficient benchmark has them: its files `points20`, `points50`, `points100` and
-`points200` (in `limited-annotation-points.zip`) are what `torch.save` makes of a dict from scene id to indices of
-vertices, in mesh order. Pointcept reads the same as `la_file`.
+Limited annotations have the format of the data-efficient benchmark. Its files `points20`,
+`points50`, `points100` and `points200` (in `limited-annotation-points.zip`) were written by
+`torch.save` from a dict of scene ids and indices of vertices, in mesh order. Pointcept reads the
+same files as `la_file`.
 """
 
 from __future__ import annotations
@@ -15,22 +16,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
+
+_HINT_INDICES = "pass {'scene0000_00': [5, 17, ...]}; for a mask, np.flatnonzero(mask)"
 
 Formula: TypeAlias = Literal["inverse", "inverse_sqrt", "median_frequency", "log"]
 
 
 def count_classes(scenes: Sequence[Mapping[int, int]], label_set: LabelSet) -> NDArray[np.int64]:
-    """Vertices by scene and class, int64 (scenes, classes), from vertices by raw id of each scene."""
+    """Arrange class counts as an array.
+
+    Args:
+        scenes: For each scene, the number of vertices by raw id.
+        label_set: The classes.
+
+    Returns:
+        Vertices of each class in each scene, int64 (scenes, classes).
+    """
     rows = [[scene.get(raw_id, 0) for raw_id in label_set.ids] for scene in scenes]
     return np.array(rows, np.int64).reshape(len(rows), len(label_set))
 
 
 def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.float32]:
-    """Weights, float32 (classes,), from vertices by scene and class, (scenes, classes)."""
+    """Compute the weights of the classes; `ClassCounts.class_weights` documents the formulas.
+
+    Args:
+        counts: Vertices of each class in each scene, int64 (scenes, classes).
+        formula: Name of the formula.
+
+    Returns:
+        float32 (classes,), 0 for classes without a vertex.
+
+    Raises:
+        UsageError: There is no such formula, or no vertex has a class.
+    """
     if formula not in get_args(Formula):
-        message = f"{formula!r} is not a formula for class weights"
-        raise UsageError(message, f"there are: {', '.join(get_args(Formula))}")
+        raise UsageError(
+            f"{formula!r} is not a formula for class weights",
+            f"there are: {', '.join(get_args(Formula))}",
+        )
     totals = counts.sum(axis=0)
     occurs = totals > 0
     if not occurs.any():
@@ -38,31 +62,42 @@ def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.flo
             "no vertex has a class, so there is nothing to weigh",
             'take the weights of split="train"',
         )
+
+    # From here on, only the classes that occur, (P,).
     shares = totals[occurs] / totals.sum()
-    labeled = counts.sum(axis=1, keepdims=True)  # of each scene
-    frequencies = totals[occurs] / ((counts[:, occurs] > 0) * labeled).sum(axis=0)
-    weights = {
-        "inverse": 1 / shares,
-        "inverse_sqrt": 1 / np.sqrt(shares),
-        "log": 1 / np.log(1.02 + shares),
-        "median_frequency": np.median(frequencies) / frequencies,
-    }[formula]
+    if formula == "inverse":
+        weights = 1 / shares
+    elif formula == "inverse_sqrt":
+        weights = 1 / np.sqrt(shares)
+    elif formula == "log":
+        weights = 1 / np.log(1.02 + shares)
+    else:
+        # Labeled vertices of each scene, (scenes, 1), and of all scenes that have a class, (P,).
+        labeled = counts.sum(axis=1, keepdims=True)
+        has_class = counts[:, occurs] > 0
+        frequencies = totals[occurs] / (has_class * labeled).sum(axis=0)
+        weights = np.median(frequencies) / frequencies
+
     result = np.zeros(len(totals), np.float32)
     result[occurs] = weights / weights.mean()
     return result
 
 
 class ClassCounts(ABC):
-    """Base of datasets that count how often each class occurs, for weights of a loss."""
+    """Base of datasets that count how often each class occurs, for the weights of a loss."""
 
     @abstractmethod
     def class_counts_by_scene(self) -> NDArray[np.int64]:
-        """Vertices of each class in each scene, int64 (scenes, classes)."""
+        """Count the vertices of each class in each scene, int64 (scenes, classes)."""
 
     def class_counts(self) -> NDArray[np.int64]:
-        """Vertices of each class over all scenes, int64 (classes,), in the order of the train ids.
+        """Count the vertices of each class over all scenes.
 
-        From the manifest, without opening scenes; where a folder has none, every scene is read once.
+        The counts come from the manifest, without opening scenes. If a folder has no manifest,
+        every scene is read once.
+
+        Returns:
+            int64 (classes,), in the order of the train ids.
 
         Raises:
             ScanNetPrepError: The manifest, or without one a scene, is damaged.
@@ -70,18 +105,20 @@ class ClassCounts(ABC):
         return np.asarray(self.class_counts_by_scene().sum(axis=0))
 
     def class_weights(self, formula: Formula = "inverse_sqrt") -> NDArray[np.float32]:
-        """Weights of the classes for a loss, for example `torch.nn.CrossEntropyLoss(weight=...)`.
+        """Compute the weights of the classes for a loss, such as `torch.nn.CrossEntropyLoss`.
 
-        With n_c vertices of class c, and p_c = n_c / sum(n), its share of the labeled vertices of the split:
+        Class c has n_c vertices, and the share p_c = n_c / sum(n) of all labeled vertices:
 
         - `inverse`: 1 / p_c.
         - `inverse_sqrt`: 1 / sqrt(p_c).
         - `log`: 1 / ln(1.02 + p_c), as in ENet (Paszke et al. 2016).
-        - `median_frequency`: median(f) / f_c, where f_c is n_c divided by the labeled vertices of the scenes that have
-          class c (Eigen and Fergus 2015); the median is over the classes that occur.
+        - `median_frequency`: median(f) / f_c (Eigen and Fergus 2015). f_c is n_c divided by the
+          labeled vertices of the scenes that have class c. The median is over the classes that
+          occur.
 
-        Then all are scaled so that the mean over the classes that occur is 1. A class without a vertex has weight 0.
-        Vertices without a class, and scenes without annotation, do not count.
+        The weights are then scaled so that the mean over the classes that occur is 1. A class
+        without a vertex has weight 0. Vertices without a class, and scenes without annotation, are
+        not counted.
 
         Returns:
             float32 (classes,), in the order of the train ids.
@@ -99,58 +136,77 @@ def check_points(
     """Check that the annotated vertices fit the scenes.
 
     Args:
-        points: Indices of vertices by scene id, in mesh order. Scenes beyond those that are needed are passed over.
+        points: Indices of vertices by scene id, in mesh order. Further scenes are ignored.
         scene_ids: The scenes that are needed.
         lengths: Number of vertices of each, int64 (scenes,).
+
+    Returns:
+        Indices of vertices by scene id, int64, of the scenes that are needed.
 
     Raises:
         UsageError: A scene is missing, or its points are not indices of its vertices.
     """
     if not isinstance(points, Mapping):
-        message = (
-            f"points: found {type(points).__name__}, expected {{'scene0000_00': [5, 17, ...], ...}}"
-        )
         raise UsageError(
-            message,
+            f"points: found {type(points).__name__}, "
+            "expected {'scene0000_00': [5, 17, ...], ...}",
             'a file of the data-efficient benchmark is passed by its path: points="points20"',
         )
-    if missing := [name for name in scene_ids if name not in points]:
-        message = f"there are none of {missing[0]} ({len(missing):,} of {len(scene_ids):,} scenes are not there)"
-        hint = "use the list of this split; or with scenes=..., only the scenes that it has"
-        raise UsageError(f"points: {message}", hint)
-    hint = "as {'scene0000_00': [5, 17, ...]}; of a mask, np.flatnonzero(mask)"
+    missing = [scene_id for scene_id in scene_ids if scene_id not in points]
+    if missing:
+        raise UsageError(
+            f"points: found none for {missing[0]} "
+            f"({len(missing):,} of {len(scene_ids):,} scenes are missing)",
+            "use the list of this split, or select the scenes of the list with scenes=...",
+        )
+    return {
+        scene_id: _check_indices(points[scene_id], scene_id, vertex_count)
+        for scene_id, vertex_count in zip(scene_ids, lengths.tolist(), strict=True)
+    }
+
+
+def _check_indices(points: object, scene_id: str, vertex_count: int) -> NDArray[np.int64]:
+    """Check the annotated vertices of one scene, and return them as an array, int64 (n,).
+
+    Raises:
+        UsageError: They are not indices of vertices of the scene.
+    """
     try:
-        found = {name: np.asarray(points[name]) for name in scene_ids}
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # lists of several lengths, tensors on a GPU
-        raise UsageError(f"points: not all are arrays of whole numbers: {error}", hint) from error
-    for (name, array), count in zip(found.items(), lengths.tolist(), strict=True):
-        if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
-            message = f"points: {name}: found {array.dtype} {array.shape}, expected a list of whole numbers"
-            raise UsageError(message, hint)
-        if len(array) and not 0 <= array.min() <= array.max() < count:
-            problem = f"vertices {array.min():,} to {array.max():,}, where there are {count:,}"
-            raise UsageError(
-                f"points: {name}: found {problem}",
-                "use the list of this release; they count from 0",
-            )
-    return {name: array.astype(np.int64) for name, array in found.items()}
+        indices = np.asarray(points)
+    except (TypeError, ValueError, RuntimeError) as error:
+        # A list of lists of several lengths, or a tensor on a GPU.
+        raise UsageError(
+            f"points: {scene_id}: is not a list of whole numbers: {error}", _HINT_INDICES
+        ) from error
+    if indices.shape == (0,):
+        # Of an empty list, NumPy makes an array of float64.
+        return np.zeros(0, np.int64)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise UsageError(
+            f"points: {scene_id}: found {indices.dtype} {indices.shape}, "
+            "expected a list of whole numbers",
+            _HINT_INDICES,
+        )
+    if indices.min() < 0 or indices.max() >= vertex_count:
+        raise UsageError(
+            f"points: {scene_id}: found vertices {indices.min():,} to {indices.max():,}, "
+            f"but the scene has {vertex_count:,}",
+            "use the list of this release; vertices are counted from 0",
+        )
+    return indices.astype(np.int64)
 
 
 def limit_annotation(
     sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_index: int
 ) -> None:
-    """Ignore `labels` and `instances` of all vertices but the chosen ones, in place.
+    """Remove the labels and instances of all vertices but the annotated ones, in place.
 
-    Adds `annotated`, bool (V,), by which transforms keep the chosen vertices.
+    Adds `annotated`, bool (V,). Transforms that drop vertices keep the annotated ones.
 
     Args:
-        sample: A sample; one without `labels` and `instances` is not changed.
-        chosen: Indices of vertices; None for all, which changes nothing.
-        ignore_index: Stands for unlabeled in `labels`.
+        sample: A sample. One without `labels` and `instances` is not changed.
+        chosen: Indices of the annotated vertices; None for all, which changes nothing.
+        ignore_index: The number that stands for unlabeled in `labels`.
     """
     empty_values = {"labels": ignore_index, "instances": -1}
     keys = [key for key in empty_values if key in sample]

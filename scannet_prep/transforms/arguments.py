@@ -10,7 +10,7 @@ import numpy as np
 
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.signatures import describe_call, describe_call_fault
-from scannet_prep.release.labels import SCANNET20, SCANNET200, parse_label_set
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, parse_label_set
 
 Triple: TypeAlias = tuple[float, float, float]
 

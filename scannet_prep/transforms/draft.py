@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 
 Ints: TypeAlias = NDArray[np.int64]
 # An array of the vertices by axis, (3, N).

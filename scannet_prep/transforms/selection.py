@@ -10,7 +10,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
-from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.transforms import arguments
 from scannet_prep.transforms.arguments import SMALLEST, flag, number, optional, whole_number
 from scannet_prep.transforms.draft import AnySample, Columns, Draft, Ints

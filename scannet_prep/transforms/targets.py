@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator
 
 from scannet_prep.evaluation.instance import NO_INSTANCES
-from scannet_prep.release.labels import LabelSet
+from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.transforms import arguments
 from scannet_prep.transforms.draft import Draft
 from scannet_prep.transforms.steps import Parameters, Transform

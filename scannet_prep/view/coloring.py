@@ -17,7 +17,7 @@ from scannet_prep.base.errors import UsageError
 from scannet_prep.evaluation.instance import NO_INSTANCES, InstancePrediction
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.release.labels import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 
 UNLABELED = "unlabeled"

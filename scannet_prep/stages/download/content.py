@@ -23,7 +23,7 @@ from scannet_prep.release.files import (
     SEGMENTS,
     FileKind,
 )
-from scannet_prep.release.labels import read_label_map
+from scannet_prep.release.label_map import read_label_map
 from scannet_prep.release.scene import Split
 from scannet_prep.stages.download.planning import RemoteFile
 

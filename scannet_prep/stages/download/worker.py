@@ -11,7 +11,7 @@ from scannet_prep.base.errors import DiskFullError, FileError, OutputError, Tran
 from scannet_prep.base.files import output_error
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_locks
 from scannet_prep.release.files import BASE_URL, LABEL_MAP
-from scannet_prep.release.labels import LABEL_MAP_HINT, describe_differences, read_label_map
+from scannet_prep.release.label_map import LABEL_MAP_HINT, describe_differences, read_label_map
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.policy import PROGRESS_BYTES
 from scannet_prep.remote.request_errors import FEW_TRIES, AttemptError

@@ -35,7 +35,7 @@ from scannet_prep.raw.layout import RawScene, download_hint
 from scannet_prep.raw.mesh import LabelsMesh, Mesh
 from scannet_prep.raw.segments import Aggregation, Segmentation
 from scannet_prep.release import files as release
-from scannet_prep.release.labels import MAX_NYU40_ID, LabelMap
+from scannet_prep.release.label_map import MAX_NYU40_ID, LabelMap
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 

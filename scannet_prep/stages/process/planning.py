@@ -31,7 +31,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.findings import Finding
-from scannet_prep.release.labels import (
+from scannet_prep.release.label_map import (
     LABEL_MAP_HINT,
     LabelMap,
     describe_differences,

@@ -27,7 +27,7 @@ from scannet_prep.processed.scene import (
 )
 from scannet_prep.raw.layout import RawScene, download_hint
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SPLIT_DIRS
-from scannet_prep.release.labels import LabelMap
+from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process.make_scene import (

@@ -18,7 +18,7 @@ from scannet_prep.base.files import read_file, write_if_changed
 from scannet_prep.base.typed_json import encode_json, make_decoder, parse_json
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.files import INPUT_KINDS
-from scannet_prep.release.labels import LabelMap
+from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import Split
 
 SEEN_NAME = ".scannet-prep-seen.json"

@@ -25,7 +25,7 @@ from scannet_prep.raw.layout import find_shared_files
 from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
 from scannet_prep.release.files import INPUT_KINDS, KINDS, TASKS_DIR
 from scannet_prep.release.findings import Finding, Findings, sort_findings
-from scannet_prep.release.labels import LABEL_MAP_NAME, find_label_map
+from scannet_prep.release.label_map import LABEL_MAP_NAME, find_label_map
 from scannet_prep.release.scene import SceneId
 from scannet_prep.source import Place, describe_file
 from scannet_prep.stages.report.source import Reading, Source, Table, open_source

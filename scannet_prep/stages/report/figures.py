@@ -15,7 +15,7 @@ from scannet_prep.base.failures import list_some
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.findings import Finding
-from scannet_prep.release.labels import SCANNET20, SCANNET200
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import official_scenes

@@ -14,7 +14,7 @@ from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, check_meta, parse_processed
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.release.findings import Finding, Findings
-from scannet_prep.release.labels import (
+from scannet_prep.release.label_map import (
     LABEL_MAP_NAME,
     LabelMap,
     builtin_label_map,

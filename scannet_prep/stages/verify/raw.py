@@ -34,7 +34,7 @@ from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks
 from scannet_prep.raw.mesh import LabelsMesh
 from scannet_prep.release import files as release
 from scannet_prep.release.findings import Finding, Findings
-from scannet_prep.release.labels import (
+from scannet_prep.release.label_map import (
     LABEL_MAP_HINT,
     LABEL_MAP_NAME,
     LabelMap,
