@@ -287,7 +287,7 @@ def test_of_a_link_the_target_is_replaced_and_scenes_behind_links_are_packed(
         ("tree -o pipe.tar.zst", 1, "pack - >"),
         ("tree -o x.zip", 2, "x.zip: an archive is a .tar.zst file"),
         ("tree - --json", 2, "taken by --json"),
-        ("tree - -o a.tar.zst", 2, "say where the archive goes"),
+        ("tree - -o a.tar.zst", 2, "are two places for one archive"),
         ("tree - --shard-size 4GB", 2, "a pipe takes one archive"),
         ("tree other", 2, "one folder"),
         ("tree --level 23", 2, "argument --level: invalid choice"),
