@@ -339,7 +339,7 @@ def test_pack_refuses_a_file_that_the_manifest_does_not_record(
 ) -> None:
     flip(out_dir / "train" / f"{TRAIN}.npz", 1000)
     status, value = pack(out_dir, "-o", tmp_path / "a.tar.zst")
-    assert (status, value["error"], "is not what the manifest says" in value["message"]) == (
+    assert (status, value["error"], "is not the file that the manifest records" in value["message"]) == (
         1,
         "FileError",
         True,

@@ -215,7 +215,7 @@ def test_damage_costs_a_file_its_scene_and_a_pipe_at_most_what_follows(
     archive.write_bytes(data[:start] + bytes(end - start) + data[end:])
     from_file, from_pipe = unpack_both(archive, tmp_path)
     assert (len(from_file.scenes), len(from_pipe.scenes)) == (7, 5)
-    assert "is truncated or damaged behind byte" in from_pipe.damages[0]
+    assert "is truncated or damaged after byte" in from_pipe.damages[0]
     for place in (
         13,
         600,
@@ -336,7 +336,7 @@ def test_what_the_index_contradicts_is_not_left_behind(
         edit=lambda index: index["groups"][2]["members"][0].__setitem__(place, value),
     )
     (failure,) = unpack_both(tmp_path / "a.tar.zst", tmp_path)[1].failures
-    assert (failure.scene_id, "is not what the index says" in failure.message) == (IDS[1], True)
+    assert (failure.scene_id, "does not match the index" in failure.message) == (IDS[1], True)
     assert left_in(tmp_path / "pipe") == {
         name: data for name, data in EXPECTED.items() if IDS[1] not in name
     }
@@ -385,7 +385,7 @@ def claim(size_bytes: int, blocks: int) -> bytes:
 def test_a_frame_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is_taken() -> None:
     for frame, size_bytes, message in (
         (claim(1 << 31, 4), 1 << 31, "at most 1,073,741,824"),
-        (claim(1 << 29, 4), 1 << 29, r"is said to hold 536,870,912 bytes, .* at most 1,051,576"),
+        (claim(1 << 29, 4), 1 << 29, r"declares 536,870,912 bytes, .*at most 1,051,576"),
         (
             zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999),
             999,
