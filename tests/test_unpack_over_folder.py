@@ -1,4 +1,4 @@
-"""Unpacking over a folder that holds scenes already: what is whole there stays, whatever the archive lacks."""
+"""Unpacking over a folder with scenes: whole scenes stay, whatever the archive lacks."""
 
 import hashlib
 import random
