@@ -34,9 +34,6 @@ TREE = {
 }
 
 
-call = run_main
-
-
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write files by name, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
