@@ -230,7 +230,7 @@ class TestDamagedArchiveOverCompleteFolder:
     def test_scene_of_an_archive_without_manifest_is_recorded_by_its_file(
         self, archive: Path, folder: Path, verify: Verify
     ) -> None:
-        # This flip costs the archive its manifest. The folder has a damaged scene, a wrong entry.
+        # The archive loses its manifest; the folder gets a damaged scene and a wrong entry for it.
         flip(archive, 200)
         flip(folder / "val" / f"{VAL}.npz", 500)
         edit_json(
