@@ -1,4 +1,4 @@
-"""Archives for tests, other programs' ways to open them, and archives that no honest program writes."""
+"""Archives for tests: packed trees, forgeries that no honest program writes, and damage."""
 
 import hashlib
 import json
@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from commands import TEST, TRAIN, VAL, Outcome
-from commands import run_main as call
+from commands import TEST, TRAIN, VAL, Outcome, run_main
 
 from scannet_prep.archive import layout, open_archive, tar
 from scannet_prep.archive.frames import compress, encode_seek_table, read_size, seek_row
@@ -23,26 +22,35 @@ from scannet_prep.base.typed_json import encode_json
 from scannet_prep.stages.pack import find_contents
 from scannet_prep.stages.selection import Selection
 
-# A raw tree by its names, with content that is none.
+# The names of a raw tree, with arbitrary content. The zeros compress so well that they are stored.
 TREE = {
     "scannetv2-labels.combined.tsv": b"of no scene",
     "empty": b"",
     f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply": b"first" * 500,
     f"scans/{TRAIN}/{TRAIN}.txt": b"",
-    f"scans/{VAL}/{VAL}_vh_clean_2.ply": bytes(2_000_000),  # compresses so well that it is stored
+    f"scans/{VAL}/{VAL}_vh_clean_2.ply": bytes(2_000_000),
     f"scans_test/{TEST}/{TEST}_vh_clean_2.ply": b"test" * 128,
     "scene0022_00/scene0022_00.aggregation.json": b"not in scans",
 }
 
 
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write files by name."""
+    """Write files by name, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return folder
+
+
+def read_tree(folder: Path) -> dict[str, bytes]:
+    """Read all files by name, without those that an archive adds for itself."""
+    files = {}
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_relative_to(folder / ".scannet-prep"):
+            files[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return files
 
 
 def pack_tree(folder: Path, archive_path: Path, level: int = 1) -> Archive:
@@ -60,20 +68,16 @@ def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     return paths
 
 
-def unpack_pipe(archive: Path, *words: object) -> Outcome:
-    """Run `unpack -`, which reads an archive from stdin."""
+def unpack_file(archive: Path, *words: str | Path) -> Outcome:
+    """Run `unpack ARCHIVE`."""
+    return run_main("unpack", archive, *words)
+
+
+def unpack_pipe(archive: Path, *words: str | Path) -> Outcome:
+    """Run `unpack -` with the archive on standard input."""
     with archive.open("rb") as file, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", file)
-        return call("unpack", "-", *words)
-
-
-def read_tree(folder: Path) -> dict[str, bytes]:
-    """All files by name, without what an archive adds for itself."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and not path.is_relative_to(folder / ".scannet-prep")
-    }
+        return run_main("unpack", "-", *words)
 
 
 HEAD = layout.Head(layout.ArchiveKind.RAW, notice="a notice", program="a test")
@@ -81,26 +85,37 @@ Files = Sequence[tuple[str, bytes]]
 
 
 def row_of(frame: bytes) -> bytes:
-    """The row of a frame in the seek table, by the size that its header names."""
+    """Return the row of a frame in the seek table, by the size that its header declares."""
     return seek_row(frame, read_size(frame))
 
 
+def join_frames(frames: Sequence[bytes]) -> bytes:
+    """Join frames, and append their seek table."""
+    return b"".join([*frames, encode_seek_table([row_of(frame) for frame in frames])])
+
+
 def pad_file(name: str, data: bytes) -> bytes:
+    """Make the tar bytes of one file."""
     return (tar.encode_header(name, len(data)) + data).ljust(tar.member_bytes(len(data)), b"\0")
 
 
 @dataclass
 class Forgery:
-    """An archive in the making: the frames before the index, and its text."""
+    """An archive in the making.
+
+    Attributes:
+        frames: The frames before the index.
+        index: The text of the index.
+    """
 
     frames: list[bytes]
     index: bytes
 
     def join(self) -> bytes:
-        """All of it, with a seek table that is right."""
-        last = pad_file(layout.INDEX_NAME, self.index), tar.END_OF_ARCHIVE
-        frames = [*self.frames, *(compress(data, 1) for data in last)]
-        return b"".join([*frames, encode_seek_table(list(map(row_of, frames)))])
+        """Return the bytes of the archive, with a correct seek table."""
+        index_frame = compress(pad_file(layout.INDEX_NAME, self.index), 1)
+        end_frame = compress(tar.END_OF_ARCHIVE, 1)
+        return join_frames([*self.frames, index_frame, end_frame])
 
 
 def forge(
@@ -112,50 +127,74 @@ def forge(
     contents: Mapping[str, bytes] = MappingProxyType({}),
     edit: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> Forgery:
-    """Write an archive of scene ids with their files; `contents` are tar bytes to store in place of those of a scene.
+    """Write an archive without any of the checks of the program.
 
-    `others` are further files that belong to no scene; `edit` changes the index.
+    Args:
+        path: The archive.
+        scenes: Scene ids with their files.
+        head: The head of the archive.
+        others: Further files that belong to no scene.
+        contents: Tar bytes to store instead of those of a scene, by its id.
+        edit: Changes the index.
     """
-    groups, frames = list[layout.StoredGroup](), list[bytes]()
-    for scene_id, files in [
-        ("", [(layout.FORMAT_NAME, encode_json(head) + b"\n"), *others]),
-        *scenes,
-    ]:
-        content, members = b"", list[tar.Member]()
+    format_file = (layout.FORMAT_NAME, encode_json(head) + b"\n")
+    groups: list[layout.StoredGroup] = []
+    frames: list[bytes] = []
+    offset = 0
+    for scene_id, files in [("", [format_file, *others]), *scenes]:
+        content = b""
+        members = []
         for name, data in files:
-            members.append(
-                tar.Member(name, len(content) + 512, len(data), hashlib.sha256(data).hexdigest())
-            )
+            sha256 = hashlib.sha256(data).hexdigest()
+            members.append(tar.Member(name, len(content) + 512, len(data), sha256))
             content += pad_file(name, data)
-        stored, offset = compress(contents.get(scene_id, content), 1), sum(map(len, frames))
-        split = "train" if scene_id else ""
-        groups.append(
-            layout.StoredGroup(
-                scene_id, split, 0, offset, len(stored), len(content), tuple(members)
-            )
+        frame = compress(contents.get(scene_id, content), 1)
+        group = layout.StoredGroup(
+            scene_id=scene_id,
+            split="train" if scene_id else "",
+            vertex_count=0,
+            offset=offset,
+            stored_bytes=len(frame),
+            size_bytes=len(content),
+            members=tuple(members),
         )
-        frames.append(stored)
-    value = json.loads(layout.encode_index(layout.Index(head, tuple(groups))))
-    edit(value)
-    forgery = Forgery(frames, json.dumps(value, separators=(",", ":")).encode())
+        groups.append(group)
+        frames.append(frame)
+        offset += len(frame)
+
+    index = json.loads(layout.encode_index(layout.Index(head, tuple(groups))))
+    edit(index)
+    forgery = Forgery(frames, json.dumps(index, separators=(",", ":")).encode())
     path.write_bytes(forgery.join())
     return forgery
 
 
 def find_parts(path: Path) -> dict[str, tuple[int, int]]:
-    """Where the parts of an archive lie: scenes by id, `files`, `index`, `end` and `table`."""
+    """Find the first byte of each part of an archive, and the byte after it.
+
+    Returns:
+        The scenes by id, `files`, `index`, `end` and `table`.
+    """
     archive = open_archive(path)
     groups = archive.index.groups
-    size = archive.source.size_bytes
-    parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
-    table = size - len(encode_seek_table([])) - 12 * (len(groups) + 2)
+    size_bytes = archive.source.size_bytes
+    table = size_bytes - len(encode_seek_table([])) - 12 * (len(groups) + 2)
     end = table - len(compress(tar.END_OF_ARCHIVE, 1))
-    return parts | {"index": (groups[-1].end, end), "end": (end, table), "table": (table, size)}
+    parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
+    parts["index"] = (groups[-1].end, end)
+    parts["end"] = (end, table)
+    parts["table"] = (table, size_bytes)
+    return parts
 
 
 def flip(path: Path, offset: int, bit: int = 2) -> Path:
-    """Flip one bit of a file."""
+    """Flip one bit of a file, and return its path."""
     data = bytearray(path.read_bytes())
     data[offset] ^= 1 << bit
     path.write_bytes(data)
     return path
+
+
+def flip_middle(path: Path, part: str) -> Path:
+    """Flip a bit in the middle of a part of an archive, see `find_parts`."""
+    return flip(path, sum(find_parts(path)[part]) // 2)

@@ -1,4 +1,4 @@
-"""The parts of an archive, what other programs make of it, and what `verify` and `info` say of it."""
+"""The parts of an archive, its readers in other programs, and what `verify` and `info` report."""
 
 import hashlib
 import json
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import zstandard
-from archives import TREE, call, find_parts, flip, forge, pack_tree, read_tree
-from commands import SCENES, TEST, TRAIN, VAL, Verify
+from archives import TREE, find_parts, flip_middle, forge, pack_tree, read_tree
+from commands import SCENES, TEST, TRAIN, VAL, Verify, run_main
 
 from scannet_prep import archive as archive_package
 from scannet_prep.archive import open_archive
@@ -33,39 +33,47 @@ from scannet_prep.archive.tar import read_members, write_members
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.release.scene import Split
 
+ARCHIVE_PAGE = (Path(__file__).parent.parent / "docs/archive.md").read_text()
+
 
 @pytest.mark.parametrize(
-    ("line", "level"),
+    ("line", "programs", "level"),
     [
-        ("tar --zstd -xf ../a.tar.zst", 0),
-        ("tar --zstd -xf ../a.tar.zst", 19),
-        ("zstd -dcq ../a.tar.zst | tar -x", 1),
-        ("bsdtar -xf ../a.tar.zst", 1),
-        ("", 1),
+        ("tar --zstd -xf ../a.tar.zst", ["tar", "zstd"], 0),
+        ("tar --zstd -xf ../a.tar.zst", ["tar", "zstd"], 19),
+        ("zstd -dcq ../a.tar.zst | tar -x", ["tar", "zstd"], 1),
+        ("bsdtar -xf ../a.tar.zst", ["bsdtar"], 1),
     ],
 )
-def test_other_programs_and_tarfile_unpack_the_same_tree(
-    line: str, level: int, tree: Path, tmp_path: Path
+def test_other_programs_unpack_the_same_tree(
+    line: str, programs: list[str], level: int, tree: Path, tmp_path: Path
 ) -> None:
-    if line and not all(map(shutil.which, {"bsdtar"} if "bsdtar" in line else {"tar", "zstd"})):
+    if not all(map(shutil.which, programs)):
         pytest.skip(f"not installed: {line}")
     pack_tree(tree, tmp_path / "a.tar.zst", level=level)
     (tmp_path / "out").mkdir()
-    if line:
-        subprocess.run(line, shell=True, check=True, cwd=tmp_path / "out")
-    else:
-        with (
-            zstandard.open(tmp_path / "a.tar.zst") as stream,
-            tarfile.open(fileobj=stream, mode="r|") as archive,
-        ):
-            archive.extractall(tmp_path / "out", filter="data")
+
+    subprocess.run(line, shell=True, check=True, cwd=tmp_path / "out")
+
     assert read_tree(tmp_path / "out") == TREE
 
 
-def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_file(packed: Path) -> None:
+def test_tarfile_unpacks_the_same_tree(packed: Path, tmp_path: Path) -> None:
+    with (
+        zstandard.open(packed) as stream,
+        tarfile.open(fileobj=stream, mode="r|") as archive,
+    ):
+        archive.extractall(tmp_path / "out", filter="data")
+
+    assert read_tree(tmp_path / "out") == TREE
+
+
+def test_another_reader_of_the_seekable_format_finds_every_file(packed: Path) -> None:
     indexed_zstd = pytest.importorskip("indexed_zstd")
-    file, start = indexed_zstd.IndexedZstdFile(str(packed)), 0
+    file = indexed_zstd.IndexedZstdFile(str(packed))
     archive = open_archive(packed)
+
+    start = 0
     for group in archive.index.groups:
         for member in reversed(group.members):
             file.seek(start + member.offset)
@@ -74,244 +82,416 @@ def test_a_reader_of_the_seekable_format_that_is_not_ours_finds_every_file(packe
     file.close()
 
 
-def test_each_scene_is_one_frame_after_the_files_of_no_scene(packed: Path) -> None:
-    index = open_archive(packed).index
-    names = [member.name for member in index.groups[0].members]
+def test_first_group_holds_the_files_that_belong_to_no_scene(packed: Path) -> None:
+    names = [member.name for member in open_archive(packed).index.groups[0].members]
+
     assert names == [".scannet-prep/format.json", "empty", "scannetv2-labels.combined.tsv"]
-    digests = {
-        member.name: member.sha256 for group in index.groups for member in group.members[-2:]
-    }
-    assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in TREE.items()}
-    found = [(scene.scene_id, scene.split) for scene in index.scenes]
-    assert found == [(TRAIN, "train"), (VAL, "val"), ("scene0022_00", "train"), (TEST, "test")]
+
+
+def test_index_records_the_sha256_of_every_file(packed: Path) -> None:
+    recorded = {}
+    for group in open_archive(packed).index.groups:
+        recorded.update((member.name, member.sha256) for member in group.members)
+    del recorded[".scannet-prep/format.json"]
+
+    assert recorded == {name: hashlib.sha256(data).hexdigest() for name, data in TREE.items()}
+
+
+def test_index_lists_the_scenes_sorted_with_their_splits(packed: Path) -> None:
+    scenes = [(scene.scene_id, scene.split) for scene in open_archive(packed).index.scenes]
+
+    assert scenes == [(TRAIN, "train"), (VAL, "val"), ("scene0022_00", "train"), (TEST, "test")]
+
+
+def test_each_group_is_one_zstd_frame(packed: Path) -> None:
     stream = Stream(FileSource(packed))
-    assert [stream.take(group.stored_bytes)[:4] for group in index.groups] == [
-        zstandard.FRAME_HEADER
-    ] * 5
+
+    beginnings = [
+        stream.take(group.stored_bytes)[:4] for group in open_archive(packed).index.groups
+    ]
+
+    assert beginnings == [zstandard.FRAME_HEADER] * 5
 
 
 SCENE = "scene0000_00"
-NO_NAMES = (
-    "", ".", "..", "../x", "/etc/passwd", "x/../y", "a//b", "a/b", "a\\b", "a\nb", "\x1b[2J", "ä", ".hidden", "train",
-    "scans", SCENE, "tasks/", ".scannet-prep/x", "x" * 300, f"scans/{SCENE}/../../x", f"scans/{SCENE}/./x",
+NPZ_NAME = f"train/{SCENE}.npz"
+TXT_NAME = f"scans/{SCENE}/{SCENE}.txt"
+FOREIGN_NAMES = [
+    "",
+    ".",
+    "..",
+    "../x",
+    "/etc/passwd",
+    "x/../y",
+    "a//b",
+    "a/b",
+    "a\\b",
+    "a\nb",
+    "\x1b[2J",
+    "ä",
+    ".hidden",
+    "train",
+    "scans",
+    SCENE,
+    "tasks/",
+    ".scannet-prep/x",
+    "x" * 300,
+    f"scans/{SCENE}/../../x",
+    f"scans/{SCENE}/./x",
     f"scans/{SCENE}/{SCENE}.\u0663",
-)  # fmt: skip
-
-
-def test_names_are_those_of_a_tree_or_refused_and_a_scene_lies_in_one_folder() -> None:
-    npz, txt = f"train/{SCENE}.npz", f"scans/{SCENE}/{SCENE}.txt"
-    for kind, names in (
-        (
-            ArchiveKind.PROCESSED,
-            {npz: SCENE, "failed.txt": "", f"train/{SCENE}.txt": None, txt: None},
-        ),
-        (
-            ArchiveKind.RAW,
-            {txt: SCENE, "tasks/scannetv2-labels.combined.tsv": "", npz: None, f"{txt}.d/x": None},
-        ),
-    ):
-        expected = names | dict.fromkeys((*NO_NAMES, f"scans/{SCENE}/scene0000_01.txt"))
-        assert {name: find_scene(kind, name) for name in expected} == expected
-    test_name = "scans_test/scene9999_00/scene9999_00.txt"
-    assert identify_scene(test_name) == (
-        ArchiveKind.RAW,
-        "scene9999_00",
-        "test",
-    )  # though it is not listed
-    with pytest.raises(ValueError, match="or they do not lie in one folder"):
-        check_names(ArchiveKind.RAW, SCENE, [f"{SCENE}/{SCENE}.txt", txt])
+    f"scans/{SCENE}/scene0000_01.txt",
+]
 
 
 @pytest.mark.parametrize(
-    ("place", "change"),
+    ("kind", "name", "scene_id"),
+    [
+        (ArchiveKind.PROCESSED, NPZ_NAME, SCENE),
+        (ArchiveKind.PROCESSED, "failed.txt", ""),
+        (ArchiveKind.RAW, TXT_NAME, SCENE),
+        (ArchiveKind.RAW, "tasks/scannetv2-labels.combined.tsv", ""),
+    ],
+)
+def test_scene_of_a_file_is_found_by_its_name(kind: ArchiveKind, name: str, scene_id: str) -> None:
+    assert find_scene(kind, name) == scene_id
+
+
+@pytest.mark.parametrize("name", [*FOREIGN_NAMES, f"train/{SCENE}.txt", TXT_NAME])
+def test_foreign_name_does_not_belong_in_a_processed_archive(name: str) -> None:
+    assert find_scene(ArchiveKind.PROCESSED, name) is None
+
+
+@pytest.mark.parametrize("name", [*FOREIGN_NAMES, NPZ_NAME, f"{TXT_NAME}.d/x"])
+def test_foreign_name_does_not_belong_in_a_raw_archive(name: str) -> None:
+    assert find_scene(ArchiveKind.RAW, name) is None
+
+
+def test_unlisted_scene_in_scans_test_is_identified_as_test_scene() -> None:
+    scene_file = identify_scene("scans_test/scene9999_00/scene9999_00.txt")
+
+    assert scene_file == (ArchiveKind.RAW, "scene9999_00", "test")
+
+
+def test_files_of_one_scene_in_two_folders_are_refused() -> None:
+    with pytest.raises(ValueError, match="or its files are in several folders"):
+        check_names(ArchiveKind.RAW, SCENE, [f"{SCENE}/{SCENE}.txt", TXT_NAME])
+
+
+@pytest.mark.parametrize(
+    ("keys", "change"),
     [
         (("groups",), lambda _: []),
         (("groups",), lambda groups: [*groups, groups[-1]]),
         (("groups",), lambda groups: [groups[0], groups[-1], *groups[1:-1]]),
-        (("groups", 1, "offset"), 5),
-        (("groups", 1, "size_bytes"), 10**30),
-        (("groups", 1, "split"), "all"),
-        (("groups", 2, "split"), "train"),
-        (("groups", -1, "stored_bytes"), 1 << 40),
-        (("groups", 1, "members", 0, 0), "../x"),
-        (("groups", 1, "members", 0, 1), 600),
-        (("groups", 1, "members", 0, 2), 1 << 50),
-        (("head", "version"), 2),
-        (("head", "format"), "zip"),
-        (("head", "kind"), "cooked"),
+        (("groups", 1, "offset"), lambda _: 5),
+        (("groups", 1, "size_bytes"), lambda _: 10**30),
+        (("groups", 1, "split"), lambda _: "all"),
+        (("groups", 2, "split"), lambda _: "train"),
+        (("groups", -1, "stored_bytes"), lambda _: 1 << 40),
+        (("groups", 1, "members", 0, 0), lambda _: "../x"),
+        (("groups", 1, "members", 0, 1), lambda _: 600),
+        (("groups", 1, "members", 0, 2), lambda _: 1 << 50),
+        (("head", "version"), lambda _: 2),
+        (("head", "format"), lambda _: "zip"),
+        (("head", "kind"), lambda _: "cooked"),
     ],
 )
-def test_no_index_or_a_contradictory_one_is_refused(
-    place: tuple[Any, ...], change: Any, packed_dir: Path
+def test_contradictory_index_is_refused(
+    keys: tuple[Any, ...], change: Any, packed_dir: Path
 ) -> None:
-    value = json.loads(encode_index(open_archive(packed_dir / "processed.tar.zst").index))
-    holder = reduce(getitem, place[:-1], value)
-    holder[place[-1]] = change(holder[place[-1]]) if callable(change) else change
-    for text in (
-        json.dumps(value).encode(),
-        b"{}",
-        b"[" * 100_000,
-        b"\xff",
-        b'{"head":' + b"9" * 5000 + b"}",
-    ):
-        with pytest.raises(ValueError, match="the index is damaged"):
-            parse_index(text)
+    index = json.loads(encode_index(open_archive(packed_dir / "processed.tar.zst").index))
+    parent = reduce(getitem, keys[:-1], index)
+    parent[keys[-1]] = change(parent[keys[-1]])
+
+    with pytest.raises(ValueError, match="the index is damaged"):
+        parse_index(json.dumps(index).encode())
 
 
-def test_an_archive_whose_index_is_for_other_frames_is_refused(tmp_path: Path) -> None:
-    scenes = [
-        (f"scene000{number}_00", [(f"scene000{number}_00/scene000{number}_00.txt", b"x")])
-        for number in range(3)
-    ]
+@pytest.mark.parametrize(
+    "text",
+    [b"{}", b"[" * 100_000, b"\xff", b'{"head":' + b"9" * 5000 + b"}"],
+    ids=["empty", "deep lists", "not UTF-8", "long number"],
+)
+def test_text_that_is_not_an_index_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match="the index is damaged"):
+        parse_index(text)
+
+
+def test_archive_whose_index_describes_other_frames_is_refused(tmp_path: Path) -> None:
+    scenes = []
+    for number in range(3):
+        scene_id = f"scene000{number}_00"
+        scenes.append((scene_id, [(f"{scene_id}/{scene_id}.txt", b"x")]))
     forgery = forge(tmp_path / "a.tar.zst", scenes)
     forgery.frames.pop()
     (tmp_path / "a.tar.zst").write_bytes(forgery.join())
-    with pytest.raises(
-        ArchiveError, match=r"the index names 4 frames of .* bytes, the archive has 3 of"
-    ):
+
+    problem = r"the index lists 4 frames of .* bytes, the archive has 3 of"
+    with pytest.raises(ArchiveError, match=problem):
         open_archive(tmp_path / "a.tar.zst")
 
 
-def test_the_page_has_the_figure_of_the_code_and_reads_a_scene_without_this_program() -> None:
-    page = (Path(__file__).parent.parent / "docs/archive.md").read_text()
-    (figure,) = re.findall(r"```text\n(\+--.*?)```", page, re.DOTALL)
-    lines = [
-        line.strip()
-        for line in (archive_package.__doc__ or "").splitlines()
-        if line.startswith("    ")
+def test_written_members_equal_those_read_from_the_tar_bytes() -> None:
+    files = [
+        SourceFile.from_content("a", b""),
+        SourceFile.from_content("b.txt", b"x" * 512),
+        SourceFile.from_content("c", b"y" * 513),
     ]
-    assert figure.splitlines() == lines[:14]
-    (block,) = (
-        item
-        for item in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-        if "import zstandard" in item
-    )
-    assert "scannet_prep" not in block  # it is run with all others of the pages
+
+    content, members = write_members(files)
+
+    assert members == read_members(content)
 
 
-def damage(path: Path, part: str) -> None:
-    flip(path, sum(find_parts(path)[part]) // 2)
+def test_page_shows_the_figure_of_the_code() -> None:
+    (figure,) = re.findall(r"```text\n(\+--.*?)```", ARCHIVE_PAGE, re.DOTALL)
+    docstring = archive_package.__doc__ or ""
+    indented = [line.strip() for line in docstring.splitlines() if line.startswith("    ")]
+
+    assert figure.splitlines() == indented[:14]
 
 
-def test_a_whole_archive_has_no_findings_under_any_name(
-    verify: Verify, packed_dir: Path, tmp_path: Path
+def test_page_reads_a_scene_without_this_program() -> None:
+    """The block is run with all other blocks of the pages."""
+    blocks = re.findall(r"```python\n(.*?)```", ARCHIVE_PAGE, re.DOTALL)
+    (reader,) = [block for block in blocks if "import zstandard" in block]
+
+    assert "scannet_prep" not in reader
+
+
+@pytest.mark.parametrize("kind", ["processed", "raw"])
+def test_undamaged_archive_has_no_findings_under_any_name(
+    kind: str, verify: Verify, packed_dir: Path, tmp_path: Path
 ) -> None:
-    for kind in ("processed", "raw"):
-        path = Path(shutil.copy(packed_dir / f"{kind}.tar.zst", tmp_path / "download"))
-        assert verify(path) == (0, [])
-        value = verify.value
-        assert (value["kind"], value["scenes"], value["vertices"]) == ("archive", 3, 1800)
-        assert (value["whole_scenes"], value["size_bytes"]) == (sorted(SCENES), path.stat().st_size)
+    path = Path(shutil.copy(packed_dir / f"{kind}.tar.zst", tmp_path / "download"))
+
+    assert verify(path) == (0, [])
+
+    expected = {
+        "kind": "archive",
+        "scenes": 3,
+        "vertices": 1800,
+        "whole_scenes": sorted(SCENES),
+        "size_bytes": path.stat().st_size,
+    }
+    assert {key: verify.value[key] for key in expected} == expected
 
 
-def test_a_flip_is_told_by_its_part_and_an_exit_status(
-    verify: Verify, archive_path: Path, tmp_path: Path
-) -> None:
-    for part, severity, words in (
+@pytest.mark.parametrize(
+    ("part", "severity", "words"),
+    [
         ("files", "error", "the files that belong to no scene"),
         ("index", "error", "the index is damaged"),
         ("end", "note", "other programs need it"),
         ("table", "note", "the seek table"),
         (VAL, "error", "is damaged (bytes "),
-    ):
-        path = Path(shutil.copy(archive_path, tmp_path / "copy"))
-        damage(path, part)
-        damaged = [part] if part == VAL else []
-        status, [(found, scene_id, _, message)] = verify(path)
-        assert (status, found, words in message) == (
-            3 if severity == "error" else 0,
-            severity,
-            True,
-        )
-        assert (scene_id, verify.value["damaged_scenes"]) == ("".join(damaged), damaged)
-        assert verify.value["whole_scenes"] == sorted({*SCENES} - {part})
-    outcome = call("verify", path, "-q")
-    assert (outcome.status, outcome.stdout) == (3, "")
-    assert f"error: {path}: {VAL}: is damaged" in outcome.stderr
-    lines = call("verify", path, "--jobs", "2").stdout.splitlines()
-    assert lines[-2].startswith(f"{path}: archive scenes: 3, whole: 2 (train 1 of 1,201, ")
-    assert (f"error: {path}: {VAL}: is damaged" in lines[0], lines[-1]) == (
-        True,
-        "1 error, 3 notes",
-    )
-
-
-def test_a_truncated_archive_says_what_is_whole_and_names_the_rest(
-    verify: Verify, archive_path: Path
+    ],
+)
+def test_verify_names_the_damaged_part(
+    part: str, severity: str, words: str, verify: Verify, archive_path: Path
 ) -> None:
-    start, end = find_parts(archive_path)[VAL]
-    os.truncate(archive_path, (start + end) // 2)
-    for words, lost in (
-        ((), [VAL, TEST]),
-        (("--splits", "test"), [TEST]),
-        (("--scenes", VAL), [VAL]),
-    ):
-        status, [(_, _, _, message), *others] = verify(
-            archive_path, *words, *(() if words else ("--splits", *Split))
-        )
-        assert (status, [item[1] for item in others if item[0] == "error"]) == (3, lost)
-    assert f"is truncated or damaged behind byte {start:,}" in message
-    assert verify(archive_path)[0] == 3
-    assert verify.value["whole_scenes"] == [TRAIN]
-    outcome = call("info", archive_path)
-    assert (outcome.status, "does not end in a seek table: it is truncated" in outcome.stderr) == (
-        1,
-        True,
-    )
-    assert "to recover everything that is whole: scannet-prep unpack" in outcome.stderr
+    flip_middle(archive_path, part)
+
+    status, findings = verify(archive_path)
+
+    ((found_severity, scene_id, _, message),) = findings
+    assert status == (3 if severity == "error" else 0)
+    assert found_severity == severity
+    assert scene_id == (VAL if part == VAL else "")
+    assert words in message
+    assert verify.value["damaged_scenes"] == ([VAL] if part == VAL else [])
+    assert verify.value["whole_scenes"] == sorted({*SCENES} - {part})
 
 
-def test_the_scenes_that_were_asked_for_are_checked_and_no_others(
-    verify: Verify, archive_path: Path
-) -> None:
-    damage(archive_path, VAL)
-    assert verify(archive_path, "--scenes", TRAIN) == (0, [])
-    assert verify.value["whole_scenes"] == [TRAIN]
-    assert verify(archive_path, "--splits", "train", "test")[0] == 0
-    assert verify.value["whole_scenes"] == [TRAIN, TEST]
-    assert verify(archive_path, "--splits", "val")[0] == 3
-    assert verify(archive_path, "--limit", "1")[0] == 0
-    assert verify.value["scenes"] == 1
-    for words in (("--complete", "--limit", "1"), ("--complete", "--scenes", VAL)):
-        assert verify(archive_path, *words)[0] == 2
-    status, [(_, scene_id, _, message)] = verify(archive_path, "--scenes", TRAIN, "scene0500_00")
-    assert (status, scene_id, "is not here" in message) == (3, "scene0500_00", True)
-    status, [(_, scene_id, _, message)] = verify(
-        archive_path, "--scenes", TRAIN, "--splits", "test"
+class TestOutputOfVerify:
+    def test_quiet_verify_prints_only_the_error(self, archive_path: Path) -> None:
+        flip_middle(archive_path, VAL)
+
+        outcome = run_main("verify", archive_path, "-q")
+
+        assert outcome.status == 3
+        assert outcome.stdout == ""
+        assert f"error: {archive_path}: {VAL}: is damaged" in outcome.stderr
+
+    def test_verify_ends_with_the_number_of_whole_scenes(self, archive_path: Path) -> None:
+        flip_middle(archive_path, VAL)
+
+        lines = run_main("verify", archive_path, "--jobs", "2").stdout.splitlines()
+
+        assert f"error: {archive_path}: {VAL}: is damaged" in lines[0]
+        summary = f"{archive_path}: archive scenes: 3, whole: 2 (train 1 of 1,201, "
+        assert lines[-2].startswith(summary)
+        assert lines[-1] == "1 error, 3 notes"
+
+
+class TestTruncatedArchive:
+    @pytest.fixture
+    def truncated(self, archive_path: Path) -> Path:
+        """An archive that ends within the second of three scenes."""
+        start, end = find_parts(archive_path)[VAL]
+        os.truncate(archive_path, (start + end) // 2)
+        return archive_path
+
+    @pytest.mark.parametrize(
+        ("words", "missing"),
+        [
+            (("--splits", *Split), [VAL, TEST]),
+            (("--splits", "test"), [TEST]),
+            (("--scenes", VAL), [VAL]),
+        ],
     )
-    assert (status, scene_id, "is not here" in message) == (3, TRAIN, True)
-    status, findings = verify(archive_path, "--complete", "--splits", "test")
-    assert (status, len(findings)) == (3, 99)
-    assert TEST not in {scene_id for _, scene_id, _, _ in findings}
-    archive_path.write_bytes(
-        archive_path.read_bytes() + b"x"
-    )  # so that the index is found on the way
-    for words in (("--complete", "--splits", "train"), ("--scenes", TRAIN, "scene0001_00")):
+    def test_verify_names_the_missing_scenes(
+        self, words: tuple[str, ...], missing: list[str], verify: Verify, truncated: Path
+    ) -> None:
+        status, findings = verify(truncated, *words)
+
+        errors = [row for row in findings[1:] if row[0] == "error"]
+        assert status == 3
+        assert [scene_id for _, scene_id, _, _ in errors] == missing
+
+    def test_verify_names_the_byte_after_the_last_whole_frame(
+        self, verify: Verify, archive_path: Path
+    ) -> None:
+        start, end = find_parts(archive_path)[VAL]
+        os.truncate(archive_path, (start + end) // 2)
+
+        _, findings = verify(archive_path, "--scenes", VAL)
+
+        assert f"is truncated or damaged after byte {start:,}" in findings[0][3]
+
+    def test_verify_lists_the_whole_scenes(self, verify: Verify, truncated: Path) -> None:
+        status, _ = verify(truncated)
+
+        assert status == 3
+        assert verify.value["whole_scenes"] == [TRAIN]
+
+    def test_info_suggests_to_recover_the_scenes(self, truncated: Path) -> None:
+        outcome = run_main("info", truncated)
+
+        assert outcome.status == 1
+        assert "does not end in a seek table: it is truncated" in outcome.stderr
+        assert "to recover everything that is whole: scannet-prep unpack" in outcome.stderr
+
+
+class TestVerifyOfSelectedScenes:
+    @pytest.mark.parametrize(
+        ("words", "whole_scenes"),
+        [
+            (("--scenes", TRAIN), [TRAIN]),
+            (("--splits", "train", "test"), [TRAIN, TEST]),
+            (("--limit", "1"), [TRAIN]),
+        ],
+    )
+    def test_damage_of_other_scenes_is_not_reported(
+        self, words: tuple[str, ...], whole_scenes: list[str], verify: Verify, archive_path: Path
+    ) -> None:
+        flip_middle(archive_path, VAL)
+
         status, findings = verify(archive_path, *words)
-        assert (status, {item[0] for item in findings}) == (3, {"error", "note"}), findings
+
+        assert status == 0
+        assert "error" not in {severity for severity, _, _, _ in findings}
+        assert verify.value["whole_scenes"] == whole_scenes
+        assert verify.value["scenes"] == len(whole_scenes)
+
+    def test_damage_of_a_selected_scene_is_an_error(
+        self, verify: Verify, archive_path: Path
+    ) -> None:
+        flip_middle(archive_path, VAL)
+
+        assert verify(archive_path, "--splits", "val")[0] == 3
+
+    @pytest.mark.parametrize("words", [("--limit", "1"), ("--scenes", VAL)])
+    def test_complete_is_refused_for_a_part_of_a_split(
+        self, words: tuple[str, ...], verify: Verify, archive_path: Path
+    ) -> None:
+        assert verify(archive_path, "--complete", *words)[0] == 2
+
+    @pytest.mark.parametrize(
+        ("words", "missing"),
+        [
+            (("--scenes", TRAIN, "scene0500_00"), "scene0500_00"),
+            (("--scenes", TRAIN, "--splits", "test"), TRAIN),
+        ],
+    )
+    def test_selected_scene_that_is_missing_is_an_error(
+        self, words: tuple[str, ...], missing: str, verify: Verify, archive_path: Path
+    ) -> None:
+        status, findings = verify(archive_path, *words)
+
+        ((_, scene_id, _, message),) = findings
+        assert status == 3
+        assert scene_id == missing
+        assert "is not here" in message
+
+    def test_complete_names_every_missing_scene_of_a_split(
+        self, verify: Verify, archive_path: Path
+    ) -> None:
+        status, findings = verify(archive_path, "--complete", "--splits", "test")
+
+        assert status == 3
+        assert len(findings) == 99
+        assert TEST not in {scene_id for _, scene_id, _, _ in findings}
+
+    @pytest.mark.parametrize(
+        "words", [("--complete", "--splits", "train"), ("--scenes", TRAIN, "scene0001_00")]
+    )
+    def test_missing_scene_is_an_error_if_the_index_is_read_last(
+        self, words: tuple[str, ...], verify: Verify, archive_path: Path
+    ) -> None:
+        with archive_path.open("ab") as file:
+            file.write(b"x")
+
+        status, findings = verify(archive_path, *words)
+
+        assert status == 3
+        assert {severity for severity, _, _, _ in findings} == {"error", "note"}
 
 
-def test_an_archive_is_described_by_its_index_alone(
-    archive_path: Path, whole_dir: Path, packed_dir: Path
-) -> None:
-    bounds, data = find_parts(archive_path), bytearray(archive_path.read_bytes())
-    data[: bounds["index"][0]] = bytes(bounds["index"][0])
-    archive_path.write_bytes(data)
-    outcome = call("info", archive_path, "--json")
-    value, folder = outcome.json, call("info", whole_dir / "processed", "--json").json
-    kinds = (value["kind"], value["head"]["kind"], value["head"]["level"])
-    assert (outcome.status, *kinds) == (0, "archive", "processed", 1)
-    for split, scene_id in (("train", TRAIN), ("val", VAL), ("test", TEST)):
-        found, (start, end) = value["splits"][split], bounds[scene_id]
-        assert (found["scenes"], found["vertices"], found["stored_bytes"]) == (1, 600, end - start)
-        assert found["size_bytes"] >= folder["splits"][split]["size_bytes"]
-    assert all(value[key] == folder[key] for key in ("options", "scene_ids", "program"))
-    assert (value["size_bytes"], value["failures"], value["missing_shards"]) == (len(data), {}, [])
-    value = call("info", packed_dir / "raw.tar.zst", "--json").json
-    assert (value["head"]["kind"], value["scene_ids"], value["options"]) == ("raw", [*SCENES], None)
+class TestInfo:
+    @pytest.fixture
+    def index_only(self, archive_path: Path) -> Path:
+        """An archive with zeros instead of everything before the index."""
+        index_start, _ = find_parts(archive_path)["index"]
+        data = archive_path.read_bytes()
+        archive_path.write_bytes(bytes(index_start) + data[index_start:])
+        return archive_path
 
+    def test_info_reads_the_index_only(self, index_only: Path) -> None:
+        outcome = run_main("info", index_only, "--json")
 
-def test_written_members_are_what_reading_the_tar_bytes_finds() -> None:
-    named = (("a", b""), ("b.txt", b"x" * 512), ("c", b"y" * 513))
-    content, members = write_members([SourceFile.from_content(name, data) for name, data in named])
-    assert members == read_members(content)
+        assert outcome.status == 0
+        assert outcome.json["kind"] == "archive"
+        assert outcome.json["head"]["kind"] == "processed"
+        assert outcome.json["head"]["level"] == 1
+        assert outcome.json["size_bytes"] == index_only.stat().st_size
+        assert outcome.json["failures"] == {}
+        assert outcome.json["missing_shards"] == []
+
+    def test_info_counts_scenes_vertices_and_bytes_of_each_split(
+        self, archive_path: Path, whole_dir: Path
+    ) -> None:
+        bounds = find_parts(archive_path)
+        of_archive = run_main("info", archive_path, "--json").json["splits"]
+        of_folder = run_main("info", whole_dir / "processed", "--json").json["splits"]
+
+        for split, scene_id in (("train", TRAIN), ("val", VAL), ("test", TEST)):
+            start, end = bounds[scene_id]
+            assert of_archive[split]["scenes"] == 1
+            assert of_archive[split]["vertices"] == 600
+            assert of_archive[split]["stored_bytes"] == end - start
+            assert of_archive[split]["size_bytes"] >= of_folder[split]["size_bytes"]
+
+    def test_info_agrees_with_that_of_the_folder(self, archive_path: Path, whole_dir: Path) -> None:
+        of_archive = run_main("info", archive_path, "--json").json
+        of_folder = run_main("info", whole_dir / "processed", "--json").json
+
+        for key in ("options", "scene_ids", "program"):
+            assert of_archive[key] == of_folder[key], key
+
+    def test_info_of_a_raw_archive_has_no_options(self, packed_dir: Path) -> None:
+        value = run_main("info", packed_dir / "raw.tar.zst", "--json").json
+
+        assert value["head"]["kind"] == "raw"
+        assert value["scene_ids"] == [*SCENES]
+        assert value["options"] is None

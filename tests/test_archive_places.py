@@ -1,4 +1,4 @@
-"""What archives are read from: files, foreign files, shards and addresses; and what only archives have wrong."""
+"""Places of archives: files, foreign files, shards and addresses."""
 
 import gzip
 import os
@@ -13,8 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from archives import call, find_parts, flip, forge, pack_shards, pack_tree, unpack_pipe, write_tree
-from commands import SCENES, TEST, TRAIN, VAL, Verify, digests
+from archives import (
+    find_parts,
+    flip,
+    flip_middle,
+    forge,
+    pack_shards,
+    pack_tree,
+    unpack_pipe,
+    write_tree,
+)
+from commands import SCENES, TEST, TRAIN, VAL, Verify, digests, run_main
 from release_server import ROOT, ReleaseServer
 
 from scannet_prep import ScanNet
@@ -26,32 +35,6 @@ from scannet_prep.source import open_processed
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import run as run_verify
 
-TAR = tarfile.TarInfo("some.txt").tobuf() + bytes(1024)
-FRAME = zstandard.compress(TAR, 3)
-FOLDER = b"".join(
-    tarfile.TarInfo(f"processed/{name}").tobuf()
-    for name in (".scannet-prep-seen.json", "manifest.json")
-)
-FOREIGN = {
-    "a .tar.zst of another program": (FRAME, "tar --zstd -xf"),
-    "a .tar.zst of a processed folder": (
-        zstandard.compress(FOLDER + bytes(1024)),
-        "tar --zstd -xf",
-    ),
-    "a .tar.zst of pzstd": (
-        b"\x50\x2a\x4d\x18\4\0\0\0" + len(FRAME).to_bytes(4, "little") + FRAME,
-        "tar --zstd -xf",
-    ),
-    "a zstd file": (zstandard.compress(b"text"), "zstd -d"),
-    "a tar file": (TAR, "tar -xf"),
-    "a gzip file": (gzip.compress(TAR), "tar -xf"),
-    "a zip file": (b"PK\x03\x04" + bytes(60), "unzip"),
-    "a 7z file": (b"7z\xbc\xaf\x27\x1c" + bytes(60), "7z x"),
-    "a web page": (b"<!DOCTYPE html><html>Please log in</html>", "in a browser"),
-    "empty": (b"", "copy it again"),
-    "a file of another kind": (b"something else" * 50, "scannet-prep pack made"),
-}
-
 READERS: dict[str, Callable[[Any], object]] = {
     "info": lambda path: info.run([path]),
     "verify": lambda path: run_verify([path]),
@@ -59,45 +42,86 @@ READERS: dict[str, Callable[[Any], object]] = {
     "ScanNet": lambda path: ScanNet(path, split="train"),
 }
 
+TAR = tarfile.TarInfo("some.txt").tobuf() + bytes(1024)
+FOLDER_TAR = b"".join(
+    [
+        tarfile.TarInfo("processed/.scannet-prep-seen.json").tobuf(),
+        tarfile.TarInfo("processed/manifest.json").tobuf(),
+        bytes(1024),
+    ]
+)
+FRAME = zstandard.compress(TAR, 3)
+PZSTD_FILE = b"\x50\x2a\x4d\x18\4\0\0\0" + len(FRAME).to_bytes(4, "little") + FRAME
+OTHER_PROGRAM = "is a .tar.zst of another program"
 
-@pytest.mark.parametrize("what", FOREIGN)
-def test_every_reader_says_what_a_foreign_file_is_and_what_to_type(
-    what: str, tmp_path: Path
-) -> None:
-    data, command = FOREIGN[what]
-    path = tmp_path / "some file.tar.zst"
-    path.write_bytes(data)
-    told = set()
-    for name, read in READERS.items():
+# The content of a file, the beginning of the problem, and the hint; {} is the quoted path.
+FOREIGN_FILES = {
+    "tar.zst": (FRAME, OTHER_PROGRAM, "tar --zstd -xf {}"),
+    "tar.zst of a processed folder": (
+        zstandard.compress(FOLDER_TAR),
+        OTHER_PROGRAM,
+        "tar --zstd -xf {}",
+    ),
+    "tar.zst of pzstd": (PZSTD_FILE, OTHER_PROGRAM, "tar --zstd -xf {}"),
+    "zstd": (zstandard.compress(b"text"), "is a zstd file", "zstd -d {}"),
+    "tar": (TAR, "is a tar file", "tar -xf {}"),
+    "gzip": (gzip.compress(TAR), "is a gzip file", "tar -xf {}"),
+    "zip": (b"PK\x03\x04" + bytes(60), "is a zip file", "unzip {}"),
+    "7z": (b"7z\xbc\xaf\x27\x1c" + bytes(60), "is a 7z file", "7z x {}"),
+    "web page": (b"<!DOCTYPE html><html>Please log in</html>", "is a web page", "in a browser"),
+    "empty": (b"", "is empty", "copy it again"),
+    "unknown": (b"something else" * 50, "is a file of another kind", "scannet-prep pack made"),
+}
+
+
+class TestForeignFiles:
+    @pytest.fixture(params=FOREIGN_FILES)
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def path(self, kind: str, tmp_path: Path) -> Path:
+        path = tmp_path / "some file.tar.zst"
+        path.write_bytes(FOREIGN_FILES[kind][0])
+        return path
+
+    @pytest.mark.parametrize("reader", READERS)
+    def test_foreign_file_is_named_with_the_command_that_opens_it(
+        self, reader: str, kind: str, path: Path
+    ) -> None:
+        _, problem, hint = FOREIGN_FILES[kind]
+
         with pytest.raises(ArchiveError) as caught:
-            read(path)
-        assert command in caught.value.hint, name
-        assert ("'" in caught.value.hint) == (
-            "-" in command.split()[-1] or command in {"unzip", "7z x"}
-        )
-        told.add((caught.value.problem, caught.value.hint))
-    assert len(told) == 1
-    assert next(iter(told))[0].startswith(
-        "is a .tar.zst of another program" if ".tar.zst" in what else "is "
-    )
-    assert "seek table" not in str(told)
-    outcome = unpack_pipe(path, "-o", tmp_path / "out")
-    assert (outcome.status, next(iter(told))[0] in outcome.stderr) == (1, True), outcome.stderr
-    assert not (tmp_path / "out").exists()
+            READERS[reader](path)
+
+        assert caught.value.problem.startswith(problem)
+        assert "seek table" not in caught.value.problem
+        assert hint.format(f"'{path}'") in caught.value.hint
+
+    def test_foreign_file_from_a_pipe_is_named_and_nothing_is_written(
+        self, kind: str, path: Path, tmp_path: Path
+    ) -> None:
+        outcome = unpack_pipe(path, "-o", tmp_path / "out")
+
+        assert outcome.status == 1
+        assert FOREIGN_FILES[kind][1] in outcome.stderr
+        assert not (tmp_path / "out").exists()
 
 
-def test_a_named_pipe_does_not_hang_and_places_that_cannot_be_read_say_what_they_need(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_named_pipe_is_refused_instead_of_waiting_for_a_writer(reader: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.tar.zst")
-    for read in READERS.values():
-        for place, message in (
-            (tmp_path / "a.tar.zst", "is a named pipe"),
-            ("ftp://b.tar.zst", "No such file"),
-        ):
-            with pytest.raises(FileError, match=message) as caught:
-                read(place)
-        assert "a path, or https://, s3://, gs:// or az://" in caught.value.hint
+
+    with pytest.raises(FileError, match="is a named pipe"):
+        READERS[reader](tmp_path / "a.tar.zst")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_missing_archive_is_refused_with_the_supported_addresses(reader: str) -> None:
+    with pytest.raises(FileError, match="No such file") as caught:
+        READERS[reader]("ftp://b.tar.zst")
+
+    assert "a path, or https://, s3://, gs:// or az://" in caught.value.hint
 
 
 SECRETS = ("anna", "s3cret", "t0ken")
@@ -111,233 +135,444 @@ def server(archive_path: Path) -> Iterator[ReleaseServer]:
 
 
 def secret_url(server: ReleaseServer, name: str = "scannet.tar.zst") -> str:
+    """Return an address with a user, a password and a token."""
     return f"{server.origin}{ROOT}{name}?key=t0ken".replace("http://", "http://anna:s3cret@")
 
 
-def run(*words: object) -> tuple[int, dict[str, Any]]:
-    outcome = call(*words, "--json")
-    assert not any(secret in outcome.stdout + outcome.stderr for secret in SECRETS)
+def run_json(*words: str | Path) -> tuple[int, dict[str, Any]]:
+    """Run a command, check that it prints no secrets, and return exit status and JSON object."""
+    outcome = run_main(*words, "--json")
+    output = outcome.stdout + outcome.stderr
+    assert not any(secret in output for secret in SECRETS)
     return outcome.status, outcome.json
 
 
-def test_info_and_verify_say_of_an_address_what_they_say_of_the_file(
-    server: ReleaseServer, archive_path: Path
-) -> None:
-    public = f"{server.origin}{ROOT}scannet.tar.zst?..."
-    for command, words, limit in (
-        ("info", [], 4),
-        ("verify", ["--jobs", "2", "--limit", "9"], 12),
-        ("verify", ["--scenes", VAL], 8),
-    ):
+COMMANDS_FOR_ADDRESSES = [
+    ("info", [], 4),
+    ("verify", ["--jobs", "2", "--limit", "9"], 12),
+    ("verify", ["--scenes", VAL], 8),
+]
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(("command", "words", "max_requests"), COMMANDS_FOR_ADDRESSES)
+    def test_command_reports_the_same_for_address_and_file(
+        self,
+        command: str,
+        words: list[str],
+        max_requests: int,
+        server: ReleaseServer,
+        archive_path: Path,
+    ) -> None:
+        file_status, of_file = run_json(command, archive_path, *words)
+        url_status, of_url = run_json(command, secret_url(server), *words)
+
+        assert file_status == 0
+        assert url_status == 0
+        different_keys = {key for key in of_url if of_url[key] != of_file[key]}
+        assert different_keys <= {"path", "paths", "seconds"}
+        assert of_url["paths"] == [f"{server.origin}{ROOT}scannet.tar.zst?..."]
+        assert len(server.requests()) <= max_requests
+
+    @pytest.mark.parametrize("command", ["info", "verify"])
+    def test_printed_address_has_no_secrets(self, command: str, server: ReleaseServer) -> None:
+        outcome = run_main(command, secret_url(server))
+
+        assert outcome.status == 0
+        assert f"{server.origin}{ROOT}scannet.tar.zst?..." in outcome.stdout
+        output = outcome.stdout + outcome.stderr
+        assert not any(secret in output for secret in SECRETS)
+
+    def test_missing_archive_on_the_server_is_an_error(self, server: ReleaseServer) -> None:
+        status, value = run_json("info", secret_url(server, "nothing.tar.zst"))
+
+        assert status == 1
+        assert value["error"] == "NotOnServerError"
+
+    def test_same_address_twice_is_refused(self, server: ReleaseServer) -> None:
+        status, value = run_json("info", secret_url(server), secret_url(server))
+
+        assert status == 2
+        assert value["error"] == "UsageError"
+
+    def test_malformed_address_is_refused(self) -> None:
+        status, value = run_json("info", "https://anna:s3cret@[/?t0ken")
+
+        assert status == 2
+        assert value["error"] == "UsageError"
+
+
+def ranges_of(archive_path: Path) -> dict[str, str]:
+    """Return the range of each part of an archive as a request names it."""
+    parts = find_parts(archive_path)
+    return {name: f"bytes={start}-{end - 1}" for name, (start, end) in parts.items()}
+
+
+class TestRangesOfAddresses:
+    def test_unpacking_a_scene_fetches_its_frame_only(
+        self, server: ReleaseServer, archive_path: Path, tmp_path: Path
+    ) -> None:
+        words = ("--scenes", VAL, "-o", tmp_path / "out")
+        assert run_json("unpack", secret_url(server), *words)[0] == 0
+
+        requested = [request.range for request in server.requests()]
+        expected = ranges_of(archive_path)
+        assert requested.count(expected["files"]) == 1
+        assert requested.count(expected[VAL]) == 1
+        assert expected[TRAIN] not in requested
+        assert len(requested) <= 8
+
+    def test_reading_a_scene_takes_one_request(
+        self, server: ReleaseServer, archive_path: Path, whole_dir: Path
+    ) -> None:
+        scenes = open_processed(secret_url(server), Split.TRAIN)
         server.forget()
-        of_file, of_url = (
-            run(command, archive_path, *words),
-            run(command, secret_url(server), *words),
-        )
-        assert of_url[0] == of_file[0] == 0
-        assert len(server.requests()) <= limit, command
-        assert {key for key in of_url[1] if of_url[1][key] != of_file[1][key]} <= {
-            "path",
-            "paths",
-            "seconds",
-        }
-        assert of_url[1]["paths"] == [public]
-        outcome = call(command, secret_url(server))
-        assert (outcome.status, public in outcome.stdout) == (0, True)
-        assert not any(secret in outcome.stdout + outcome.stderr for secret in SECRETS)
-    for places, expected in (
-        ([secret_url(server, "nothing.tar.zst")], (1, "NotOnServerError")),
-        ([secret_url(server)] * 2, (2, "UsageError")),
-        (["https://anna:s3cret@[/?t0ken"], (2, "UsageError")),
-    ):
-        status, value = run("info", *places)
-        assert (status, value["error"]) == expected
 
+        data = scenes.read(TRAIN)
 
-def test_only_what_is_needed_comes(
-    server: ReleaseServer, archive_path: Path, whole_dir: Path, tmp_path: Path
-) -> None:
-    assert run("unpack", secret_url(server), "--scenes", VAL, "-o", tmp_path / "out")[0] == 0
-    parts, ranges = find_parts(archive_path), [request.range for request in server.requests()]
-    expected = {name: f"bytes={start}-{end - 1}" for name, (start, end) in parts.items()}
-    assert ranges.count(expected["files"]) == ranges.count(expected[VAL]) == 1
-    assert expected[TRAIN] not in ranges
-    assert len(ranges) <= 8
-    reader = open_processed(secret_url(server), Split.TRAIN)
-    server.forget()
-    assert reader.read(TRAIN) == (whole_dir / f"processed/train/{TRAIN}.npz").read_bytes()
-    assert [request.range for request in server.requests()] == [expected[TRAIN]]
-    os.truncate(archive_path, sum(parts[VAL]) // 2)
-    server.forget()
-    assert run("unpack", secret_url(server), "-o", tmp_path / "rescued")[0] == 3
-    assert (tmp_path / f"rescued/train/{TRAIN}.npz").is_file()
-    assert len(server.requests()) <= 12
+        assert data == (whole_dir / f"processed/train/{TRAIN}.npz").read_bytes()
+        requested = [request.range for request in server.requests()]
+        assert requested == [ranges_of(archive_path)[TRAIN]]
 
+    def test_scenes_of_a_truncated_archive_are_recovered(
+        self, server: ReleaseServer, archive_path: Path, tmp_path: Path
+    ) -> None:
+        os.truncate(archive_path, sum(find_parts(archive_path)[VAL]) // 2)
 
-def test_shards_may_be_files_and_addresses_mixed(
-    server: ReleaseServer, shards: list[Path], tmp_path: Path
-) -> None:
-    server.files |= {f"{ROOT}{path.name}": path for path in shards}
-    size_bytes = sum(path.stat().st_size for path in shards)
-    moved = Path(shutil.move(shards[1], write_tree(tmp_path / "other disk", {})))
-    places: list[object] = [secret_url(server, shards[0].name), moved, shards[2]]
-    for command in ("info", "verify"):
-        status, value = run(command, *places)
-        assert (status, value["size_bytes"]) == (0, size_bytes)
-    for left, missing in ((places[:2], shards[2]), (places[1:], shards[0])):
-        assert run("info", *left)[1]["missing_shards"] == [missing.name]
-    status, value = run("unpack", *places, "-o", tmp_path / "out")
-    assert (status, len(value["scenes"])) == (0, 3)
+        assert run_json("unpack", secret_url(server), "-o", tmp_path / "out")[0] == 3
 
-
-def test_authorities_can_be_named(
-    archive_path: Path, tmp_path: Path, authority: tuple[Path, Path]
-) -> None:
-    with ReleaseServer(archive_path.parent, certificate=authority[1]) as server:
-        server.files[f"{ROOT}a.tar.zst"] = archive_path
-        url = f"{server.origin}{ROOT}a.tar.zst"
-        for words, remedy in (
-            (["info"], ["--insecure"]),
-            (["verify"], ["--ca-bundle", authority[0]]),
-            (["unpack", "-o", tmp_path / "out"], ["--ca-bundle", authority[0]]),
-        ):
-            assert run(*words, url)[1]["error"] == "CertificateError"
-            assert run(*words, url, *remedy)[0] == 0
-
-
-@pytest.mark.parametrize("command", ["info", "verify"])
-def test_authority_in_ssl_cert_file_is_trusted_for_archives(
-    archive_path: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
-    with ReleaseServer(archive_path.parent, certificate=authority[1]) as server:
-        server.files[f"{ROOT}a.tar.zst"] = archive_path
-        assert run(command, f"{server.origin}{ROOT}a.tar.zst")[0] == 0
-
-
-def test_authority_in_ssl_cert_file_is_trusted_by_the_dataset(
-    archive_path: Path, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
-    with ReleaseServer(archive_path.parent, certificate=authority[1]) as server:
-        server.files[f"{ROOT}a.tar.zst"] = archive_path
-        assert len(ScanNet(f"{server.origin}{ROOT}a.tar.zst", split="train")) == 1
+        assert (tmp_path / f"out/train/{TRAIN}.npz").is_file()
+        assert len(server.requests()) <= 12
 
 
 @pytest.fixture
 def shards(whole_dir: Path, tmp_path: Path) -> list[Path]:
-    """Of the processed folder: a scene each."""
+    """The shards of the processed folder, with one scene each."""
     return pack_shards(whole_dir / "processed", tmp_path / "shards.tar.zst", 20_000)
 
 
-def test_an_open_archive_outlives_a_replacement_and_one_that_changes_is_an_error(
-    archive_path: Path,
-) -> None:
-    dataset = ScanNet(archive_path, split="train")
-    expected = dataset[0]["points"]
-    new_path = flip(Path(shutil.copy(archive_path, archive_path.with_name("new"))), 100)
-    os.utime(new_path, ns=(1, 1))
-    new_path.replace(archive_path)
-    assert np.array_equal(dataset[0]["points"], expected)
-    copy = pickle.loads(pickle.dumps(dataset))
-    dataset.close()
-    for reader in (copy, dataset):
+class TestMixedPlaces:
+    @pytest.fixture
+    def places(self, server: ReleaseServer, shards: list[Path], tmp_path: Path) -> list[str | Path]:
+        """The shards: the first at an address, the second in another folder."""
+        server.files[f"{ROOT}{shards[0].name}"] = shards[0]
+        other_folder = write_tree(tmp_path / "other disk", {})
+        moved = Path(shutil.move(shards[1], other_folder))
+        return [secret_url(server, shards[0].name), moved, shards[2]]
+
+    @pytest.mark.parametrize("command", ["info", "verify"])
+    def test_command_reads_all_shards_of_mixed_places(
+        self, command: str, shards: list[Path], places: list[str | Path]
+    ) -> None:
+        status, value = run_json(command, *places)
+
+        assert status == 0
+        sizes = [path.stat().st_size for path in (shards[0], Path(places[1]), shards[2])]
+        assert value["size_bytes"] == sum(sizes)
+
+    @pytest.mark.parametrize("missing", [0, 2])
+    def test_info_names_the_missing_shard_of_mixed_places(
+        self, missing: int, shards: list[Path], places: list[str | Path]
+    ) -> None:
+        del places[missing]
+
+        assert run_json("info", *places)[1]["missing_shards"] == [shards[missing].name]
+
+    def test_unpack_reads_all_shards_of_mixed_places(
+        self, places: list[str | Path], tmp_path: Path
+    ) -> None:
+        status, value = run_json("unpack", *places, "-o", tmp_path / "out")
+
+        assert status == 0
+        assert len(value["scenes"]) == 3
+
+
+class TestCertificates:
+    @pytest.fixture
+    def url(self, archive_path: Path, authority: tuple[Path, Path]) -> Iterator[str]:
+        """The address of an archive on a server whose certificate nobody trusts yet."""
+        with ReleaseServer(archive_path.parent, certificate=authority[1]) as server:
+            server.files[f"{ROOT}a.tar.zst"] = archive_path
+            yield f"{server.origin}{ROOT}a.tar.zst"
+
+    @pytest.mark.parametrize("command", ["info", "verify", "unpack"])
+    def test_unknown_authority_is_refused(self, command: str, url: str, tmp_path: Path) -> None:
+        words = ["-o", tmp_path / "out"] if command == "unpack" else []
+
+        assert run_json(command, url, *words)[1]["error"] == "CertificateError"
+
+    @pytest.mark.parametrize("command", ["info", "verify", "unpack"])
+    def test_authority_of_ca_bundle_is_trusted(
+        self, command: str, url: str, authority: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        words = ["-o", tmp_path / "out"] if command == "unpack" else []
+
+        assert run_json(command, url, "--ca-bundle", authority[0], *words)[0] == 0
+
+    def test_insecure_accepts_an_unknown_authority(self, url: str) -> None:
+        assert run_json("info", url, "--insecure")[0] == 0
+
+    @pytest.mark.parametrize("command", ["info", "verify"])
+    def test_authority_in_ssl_cert_file_is_trusted(
+        self,
+        command: str,
+        url: str,
+        authority: tuple[Path, Path],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
+
+        assert run_json(command, url)[0] == 0
+
+    def test_authority_in_ssl_cert_file_is_trusted_by_the_dataset(
+        self, url: str, authority: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
+
+        assert len(ScanNet(url, split="train")) == 1
+
+
+class TestReplacedArchive:
+    """An archive that is replaced or changed while a dataset has it open."""
+
+    @pytest.fixture
+    def dataset(self, archive_path: Path) -> ScanNet:
+        return ScanNet(archive_path, split="train")
+
+    @pytest.fixture
+    def replacement(self, archive_path: Path) -> Path:
+        """Another archive of the same size, with another modification time."""
+        path = Path(shutil.copy(archive_path, archive_path.with_name("new")))
+        flip(path, 100)
+        os.utime(path, ns=(1, 1))
+        return path
+
+    def test_open_dataset_reads_the_old_archive(
+        self, dataset: ScanNet, archive_path: Path, replacement: Path
+    ) -> None:
+        expected = dataset[0]["points"]
+
+        replacement.replace(archive_path)
+
+        assert np.array_equal(dataset[0]["points"], expected)
+
+    def test_unpickled_dataset_refuses_the_replacement(
+        self, dataset: ScanNet, archive_path: Path, replacement: Path
+    ) -> None:
+        replacement.replace(archive_path)
+        copy = pickle.loads(pickle.dumps(dataset))
+
         with pytest.raises(ArchiveError, match=r"scannet\.tar\.zst: was replaced or changed"):
-            reader[0]
-    dataset = ScanNet(archive_path, split="train")
-    os.truncate(archive_path, 3_000)
-    with pytest.raises(ArchiveError, match="scene0000_00: is damaged: the archive ends after"):
-        dataset[0]
-    archive_path.unlink()
-    dataset.close()
-    with pytest.raises(MissingFileError, match="No such file"):
-        dataset[0]
+            copy[0]
+
+    def test_reopened_dataset_refuses_the_replacement(
+        self, dataset: ScanNet, archive_path: Path, replacement: Path
+    ) -> None:
+        replacement.replace(archive_path)
+        dataset.close()
+
+        with pytest.raises(ArchiveError, match=r"scannet\.tar\.zst: was replaced or changed"):
+            dataset[0]
+
+    def test_truncated_archive_is_an_error_that_names_the_scene(
+        self, dataset: ScanNet, archive_path: Path
+    ) -> None:
+        os.truncate(archive_path, 3_000)
+
+        with pytest.raises(ArchiveError, match="scene0000_00: is damaged: the archive ends after"):
+            dataset[0]
+
+    def test_removed_archive_is_an_error_after_close(
+        self, dataset: ScanNet, archive_path: Path
+    ) -> None:
+        archive_path.unlink()
+        dataset.close()
+
+        with pytest.raises(MissingFileError, match="No such file"):
+            dataset[0]
 
 
-def test_shards_are_one_archive_and_many(
-    shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify
-) -> None:
-    expected = digests(whole_dir / "processed")
-    assert verify(shards[::-1]) == (0, [])
-    assert (verify.value["whole_scenes"], verify.value["paths"]) == (
-        sorted(SCENES),
-        list(map(str, shards[::-1])),
-    )
-    assert (
-        ScanNet(shards[::-1], split="train").scene_ids
-        == ScanNet(shards, split="train").scene_ids
-        == [TRAIN]
-    )
-    assert call("unpack", *shards, "-o", tmp_path / "all").status == 0
-    assert digests(tmp_path / "all") == expected
-    for shard in shards:
-        outcome = call("unpack", shard, "-o", tmp_path / "single")
-        assert (
-            outcome.status,
-            "shards of the set are not among the archives" in outcome.stderr,
-        ) == (0, True)
-    assert (verify(tmp_path / "single"), digests(tmp_path / "single")) == ((0, []), expected)
-    flip(shards[1], sum(find_parts(shards[1])[VAL]) // 2)
-    status, [(_, scene_id, name, _)] = verify(shards)
-    assert (status, scene_id, Path(name).name) == (3, VAL, shards[1].name)
-    alone = shards[0].rename(shards[0].with_name("alone.tar.zst"))
-    assert ScanNet(alone, split="train").scene_ids == [TRAIN]
+class TestShards:
+    def test_verify_accepts_shards_in_any_order(self, shards: list[Path], verify: Verify) -> None:
+        assert verify(shards[::-1]) == (0, [])
+
+        assert verify.value["whole_scenes"] == sorted(SCENES)
+        assert verify.value["paths"] == [str(path) for path in reversed(shards)]
+
+    def test_dataset_reads_shards_in_any_order(self, shards: list[Path]) -> None:
+        assert ScanNet(shards, split="train").scene_ids == [TRAIN]
+        assert ScanNet(shards[::-1], split="train").scene_ids == [TRAIN]
+
+    def test_unpacking_all_shards_gives_the_folder(
+        self, shards: list[Path], whole_dir: Path, tmp_path: Path
+    ) -> None:
+        assert run_main("unpack", *shards, "-o", tmp_path / "out").status == 0
+
+        assert digests(tmp_path / "out") == digests(whole_dir / "processed")
+
+    def test_unpacking_a_single_shard_warns_of_the_others(
+        self, shards: list[Path], tmp_path: Path
+    ) -> None:
+        outcome = run_main("unpack", shards[1], "-o", tmp_path / "out")
+
+        assert outcome.status == 0
+        assert "shards of the set are not among the archives" in outcome.stderr
+
+    def test_unpacking_shard_by_shard_gives_the_folder(
+        self, shards: list[Path], whole_dir: Path, tmp_path: Path, verify: Verify
+    ) -> None:
+        for shard in shards:
+            assert run_main("unpack", shard, "-o", tmp_path / "out").status == 0
+
+        assert verify(tmp_path / "out") == (0, [])
+        assert digests(tmp_path / "out") == digests(whole_dir / "processed")
+
+    def test_damage_is_reported_with_the_name_of_the_shard(
+        self, shards: list[Path], verify: Verify
+    ) -> None:
+        flip_middle(shards[1], VAL)
+
+        status, [(_, scene_id, name, _)] = verify(shards)
+
+        assert status == 3
+        assert scene_id == VAL
+        assert Path(name).name == shards[1].name
+
+    def test_renamed_shard_is_an_archive_of_its_own(self, shards: list[Path]) -> None:
+        alone = shards[0].rename(shards[0].with_name("alone.tar.zst"))
+
+        assert ScanNet(alone, split="train").scene_ids == [TRAIN]
 
 
-def test_a_missing_shard_is_named(shards: list[Path], tmp_path: Path, verify: Verify) -> None:
-    status, [(severity, _, _, message)] = verify(shards[1])
-    assert (status, severity, "shards of the set are not among the archives: " in message) == (
-        0,
-        "note",
-        True,
-    )
-    assert verify(shards[::2])[0] == 2
-    problem = f"shards of the set are not among the archives: {shards[1].name}"
-    assert problem in verify.value["message"]
-    with pytest.raises(UsageError, match=problem):
-        unpack.run(shards[::2], tmp_path / "out")
-    assert verify(shards[0], "--splits", "val")[0] == 2  # to check nothing is not a check
-    outcome = call("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
-    assert (outcome.status, "or is it in a shard that was not given?" in outcome.stderr) == (
-        2,
-        True,
-    )
-    others = [
-        shards[1].with_name(f"{name}.tar.zst")
-        for name in ("shards-00001-of-00009", "other-00001-of-00003")
-    ]
-    for other in others:
-        shutil.copy(shards[1], other)
-    for missing, left in (
-        (shards[0].name, shards[1:]),
-        (shards[1].name, shards[0]),
-        *(
-            (other.name.replace("00001", "00000"), [other, shards[0], *shards[2:]])
-            for other in others
-        ),
-    ):
-        with pytest.raises(ArchiveError, match=f"of which {missing} is missing") as caught:
-            ScanNet(left, split="train")
+class TestMissingShard:
+    def test_verify_of_one_shard_notes_the_missing_ones(
+        self, shards: list[Path], verify: Verify
+    ) -> None:
+        status, [(severity, _, _, message)] = verify(shards[1])
+
+        assert status == 0
+        assert severity == "note"
+        assert "shards of the set are not among the archives: " in message
+
+    def test_verify_refuses_several_shards_of_an_incomplete_set(
+        self, shards: list[Path], verify: Verify
+    ) -> None:
+        assert verify(shards[::2])[0] == 2
+
+        problem = f"shards of the set are not among the archives: {shards[1].name}"
+        assert problem in verify.value["message"]
+
+    def test_unpack_refuses_several_shards_of_an_incomplete_set(
+        self, shards: list[Path], tmp_path: Path
+    ) -> None:
+        problem = f"shards of the set are not among the archives: {shards[1].name}"
+        with pytest.raises(UsageError, match=problem):
+            unpack.run(shards[::2], tmp_path / "out")
+
+    def test_verify_refuses_a_selection_without_scenes(
+        self, shards: list[Path], verify: Verify
+    ) -> None:
+        assert verify(shards[0], "--splits", "val")[0] == 2
+
+    def test_unpack_of_a_scene_in_another_shard_suggests_it(
+        self, shards: list[Path], tmp_path: Path
+    ) -> None:
+        outcome = run_main("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
+
+        assert outcome.status == 2
+        assert "or is it in a shard that was not given?" in outcome.stderr
+
+    @pytest.mark.parametrize(("given", "missing"), [([1, 2], 0), ([0], 1)])
+    def test_dataset_refuses_an_incomplete_set(
+        self, given: list[int], missing: int, shards: list[Path]
+    ) -> None:
+        problem = f"of which {shards[missing].name} is missing"
+        with pytest.raises(ArchiveError, match=problem) as caught:
+            ScanNet([shards[number] for number in given], split="train")
+
         assert "name all shards" in caught.value.hint
 
+    @pytest.mark.parametrize("name", ["shards-00001-of-00009", "other-00001-of-00003"])
+    def test_dataset_refuses_a_shard_of_another_set(self, name: str, shards: list[Path]) -> None:
+        other = Path(shutil.copy(shards[1], shards[1].with_name(f"{name}.tar.zst")))
 
-def test_archives_that_do_not_go_together_are_refused(
-    archive_path: Path, shards: list[Path], packed_dir: Path, whole_dir: Path, verify: Verify
-) -> None:
-    folder = whole_dir / "processed"
-    places: list[Path]
-    for places, kind, message, status in (
-        ([*shards, archive_path], UsageError, r"holds scene0000_00, and so does .*\.tar\.zst", 2),
-        ([packed_dir / "raw.tar.zst"], ArchiveError, "holds raw scenes, not processed ones", 0),
-        ([archive_path, folder], ArchiveError, "processed: is a folder", 1),
-        ([archive_path] * 2, UsageError, "holds scene0000_00, and so does", 2),
-        ([archive_path.with_name("missing.tar.zst")], MissingFileError, "No such file", 1),
-    ):
-        with pytest.raises(FileError if kind is not UsageError else kind, match=message):
+        problem = f"of which {other.name.replace('00001', '00000')} is missing"
+        with pytest.raises(ArchiveError, match=problem):
+            ScanNet([other, shards[0], shards[2]], split="train")
+
+
+class TestArchivesThatDoNotBelongTogether:
+    @pytest.fixture(params=["shards and archive", "folder", "twice", "missing"])
+    def case(
+        self,
+        request: pytest.FixtureRequest,
+        shards: list[Path],
+        archive_path: Path,
+        whole_dir: Path,
+    ) -> tuple[list[Path], type[Exception], str, int]:
+        """The archives, the error of the dataset, its message, and the status of commands."""
+        twice = r"holds scene0000_00, and so does .*\.tar\.zst"
+        folder = whole_dir / "processed"
+        missing = archive_path.with_name("missing.tar.zst")
+        cases = {
+            "shards and archive": ([*shards, archive_path], UsageError, twice, 2),
+            "folder": ([archive_path, folder], FileError, "processed: is a folder", 1),
+            "twice": ([archive_path, archive_path], UsageError, twice, 2),
+            "missing": ([missing], FileError, "No such file", 1),
+        }
+        return cases[request.param]
+
+    def test_dataset_refuses_the_archives(
+        self, case: tuple[list[Path], type[Exception], str, int]
+    ) -> None:
+        places, error_type, message, _ = case
+
+        with pytest.raises(error_type, match=message):
             ScanNet(places, split="val")
-        assert verify(places)[0] == call("info", *places).status == status
-        assert status == 0 or re.search(message, verify.value["message"])
-    assert verify([folder] * 2)[0] == call("info", folder, folder).status == 2
+
+    def test_verify_refuses_the_archives(
+        self, case: tuple[list[Path], type[Exception], str, int], verify: Verify
+    ) -> None:
+        places, _, message, status = case
+
+        assert verify(places)[0] == status
+
+        assert re.search(message, verify.value["message"])
+
+    def test_info_refuses_the_archives(
+        self, case: tuple[list[Path], type[Exception], str, int]
+    ) -> None:
+        places, _, _, status = case
+
+        assert run_main("info", *places).status == status
+
+
+def test_dataset_refuses_an_archive_of_raw_scenes(packed_dir: Path) -> None:
+    with pytest.raises(ArchiveError, match="holds raw scenes, not processed ones"):
+        ScanNet(packed_dir / "raw.tar.zst", split="val")
+
+
+def test_verify_accepts_an_archive_of_raw_scenes(packed_dir: Path, verify: Verify) -> None:
+    assert verify(packed_dir / "raw.tar.zst")[0] == 0
+
+
+def test_info_accepts_an_archive_of_raw_scenes(packed_dir: Path) -> None:
+    assert run_main("info", packed_dir / "raw.tar.zst").status == 0
+
+
+def test_verify_refuses_several_folders(whole_dir: Path, verify: Verify) -> None:
+    folder = whole_dir / "processed"
+
+    assert verify([folder, folder])[0] == 2
+
+
+def test_info_refuses_several_folders(whole_dir: Path) -> None:
+    folder = whole_dir / "processed"
+
+    assert run_main("info", folder, folder).status == 2
+
+
+def test_dataset_refuses_an_empty_list_of_archives() -> None:
     with pytest.raises(UsageError, match="the list of archives is empty"):
         ScanNet([], split="val")
 
@@ -355,10 +590,8 @@ def test_archives_of_different_options_are_refused_together(
         head = Head(ArchiveKind.PROCESSED, options=options, scene_format=FORMAT_VERSION)
         forge(paths[-1], [(scene_id, [(f"train/{scene_id}.npz", b"x")])], head=head)
 
-    with pytest.raises(
-        ArchiveError,
-        match=r"1\.tar\.zst: holds scenes that were made with .* but .*0\.tar\.zst with ",
-    ):
+    problem = r"1\.tar\.zst: holds scenes that were made with .* but .*0\.tar\.zst with "
+    with pytest.raises(ArchiveError, match=problem):
         ScanNet(paths, split="train")
 
 
@@ -373,18 +606,41 @@ def test_archive_of_an_older_scene_format_is_refused(tmp_path: Path) -> None:
     assert "scannet-prep process --force" in caught.value.hint
 
 
-def test_a_scene_of_an_archive_is_the_file_that_was_packed(
-    whole_dir: Path, archive_path: Path, tmp_path: Path
-) -> None:
-    folder = whole_dir / "processed"
-    pack_tree(folder, tmp_path / "stored.tar.zst", level=0)
-    start, end = find_parts(archive_path)["scene0000_00"]
-    for path in (tmp_path / "stored.tar.zst", archive_path, flip(archive_path, end - 1)):
-        reader = open_processed(path, Split.TRAIN)
-        found = reader.read(min(reader.lengths))
-        assert found == (folder / "train/scene0000_00.npz").read_bytes()
-        assert not found.readonly
-        reader.close()
-    flip(archive_path, (start + end) // 2)
-    with pytest.raises(ArchiveError, match="has the SHA-256"):
-        ScanNet(archive_path, split="train")[0]
+class TestSceneOfAnArchive:
+    @pytest.fixture
+    def expected(self, whole_dir: Path) -> bytes:
+        """The file of the train scene that was packed."""
+        return (whole_dir / f"processed/train/{TRAIN}.npz").read_bytes()
+
+    def test_scene_is_the_file_that_was_packed(self, archive_path: Path, expected: bytes) -> None:
+        data = open_processed(archive_path, Split.TRAIN).read(TRAIN)
+
+        assert data == expected
+        assert not data.readonly
+
+    def test_scene_of_a_stored_archive_is_the_file_that_was_packed(
+        self, whole_dir: Path, tmp_path: Path, expected: bytes
+    ) -> None:
+        pack_tree(whole_dir / "processed", tmp_path / "stored.tar.zst", level=0)
+
+        data = open_processed(tmp_path / "stored.tar.zst", Split.TRAIN).read(TRAIN)
+
+        assert data == expected
+        assert not data.readonly
+
+    def test_scene_with_a_damaged_checksum_is_read_by_its_sha256(
+        self, archive_path: Path, expected: bytes
+    ) -> None:
+        _, end = find_parts(archive_path)[TRAIN]
+        flip(archive_path, end - 1)
+
+        data = open_processed(archive_path, Split.TRAIN).read(TRAIN)
+
+        assert data == expected
+        assert not data.readonly
+
+    def test_damaged_scene_is_refused_by_the_dataset(self, archive_path: Path) -> None:
+        flip_middle(archive_path, TRAIN)
+
+        with pytest.raises(ArchiveError, match="has the SHA-256"):
+            ScanNet(archive_path, split="train")[0]

@@ -1,4 +1,4 @@
-"""The options of a processed folder: who sets them, who uses them, and who is refused."""
+"""The options of a processed folder: the first run sets them, and later runs must agree."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ from commands import (
 )
 
 from scannet_prep import ScanNet, official_scenes, read_processed
-from scannet_prep.base.errors import FileError, OldFormatError, ProcessedFileError
+from scannet_prep.base.errors import (
+    FileError,
+    OldFormatError,
+    ProcessedFileError,
+    ScanNetPrepError,
+)
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.stages import process as stage
+from scannet_prep.stages import process as process_stage
 from scannet_prep.synthetic import write_release
 
 LABEL_MAP = "scannetv2-labels.combined.tsv"
@@ -219,10 +224,8 @@ class TestOtherOptions:
         outcome = process(raw_dir, aligned_dir, "--faces", "--force")
 
         assert outcome.json["made"] == [TRAIN, TEST]
-        assert list(json.loads((aligned_dir / "manifest.json").read_text())["scenes"]) == [
-            TRAIN,
-            TEST,
-        ]
+        manifest = json.loads((aligned_dir / "manifest.json").read_text())
+        assert list(manifest["scenes"]) == [TRAIN, TEST]
 
     def test_scene_that_fails_under_other_options_leaves_no_old_file(
         self, raw_dir: Path, aligned_dir: Path
@@ -254,12 +257,12 @@ class TestOtherOptions:
     def test_plan_of_a_folder_that_another_run_has_changed_is_refused(
         self, raw_dir: Path, tmp_path: Path
     ) -> None:
-        plan = stage.plan(raw_dir, tmp_path / "out", ProcessOptions(align_axis=True))
+        plan = process_stage.plan(raw_dir, tmp_path / "out", ProcessOptions(align_axis=True))
         assert process(raw_dir, tmp_path / "out").status == 0
         before = digests(tmp_path / "out")
 
-        with pytest.raises(Exception, match="another run has changed the folder"):
-            stage.run(plan)
+        with pytest.raises(ScanNetPrepError, match="another run has changed the folder"):
+            process_stage.run(plan)
 
         assert digests(tmp_path / "out") == before
 
@@ -284,7 +287,7 @@ class TestMissingRawFiles:
 
     @pytest.mark.parametrize("words", [(), ("--force",), ("--checksum",)])
     @pytest.mark.parametrize("manifest", [None, b"{"])
-    def test_scene_without_raw_files_stays_although_the_manifest_is_lost(
+    def test_scene_without_raw_files_stays_without_a_valid_manifest(
         self, raw_dir: Path, aligned_dir: Path, manifest: bytes | None, words: tuple[str, ...]
     ) -> None:
         before = digests(aligned_dir)
@@ -305,16 +308,14 @@ class TestMissingRawFiles:
     def test_scene_of_another_label_map_fails_if_its_raw_files_are_gone(
         self, raw_dir: Path, aligned_dir: Path, tmp_path: Path, removed: str
     ) -> None:
-        # As if a run had been killed after the label map changed and before this scene was made again.
+        # As if a run had been killed after the label map changed, before this scene was made again.
         outdated = (aligned_dir / f"train/{TRAIN}.npz").read_bytes()
         change_label_map(raw_dir)
         assert process(raw_dir, aligned_dir).status == 0
         (aligned_dir / f"train/{TRAIN}.npz").write_bytes(outdated)
         (aligned_dir / "manifest.json").unlink()
-        manifest_of_rest = process(
-            raw_dir, tmp_path / "rest", *README_FLAGS, "--splits", "val", "test"
-        )
-        assert manifest_of_rest.status == 0
+        words = (*README_FLAGS, "--splits", "val", "test")
+        assert process(raw_dir, tmp_path / "rest", *words).status == 0
         shutil.copy(tmp_path / "rest/manifest.json", aligned_dir)
         path = raw_dir / removed
         if path.is_dir():
@@ -362,7 +363,7 @@ class TestMissingRawFiles:
         assert outcome.status == 3
         assert outcome.json["kept"] == []
 
-    def test_named_scene_without_raw_folder_stays_although_the_manifest_is_lost(
+    def test_named_scene_without_raw_folder_stays_without_a_manifest(
         self, raw_dir: Path, aligned_dir: Path
     ) -> None:
         shutil.rmtree(raw_dir / f"scans/{VAL}")
@@ -445,9 +446,10 @@ class TestLabelMap:
         assert outcome.status == 2
         assert f"the raw files are gone for 1 of its scenes: {VAL}" in outcome.stderr
 
-    def test_changed_label_map_is_found_without_a_manifest_if_the_first_scene_has_no_groups(
+    def test_changed_label_map_is_found_without_a_manifest(
         self, raw_dir: Path, tmp_path: Path
     ) -> None:
+        # The first scene has no groups, so that it does not depend on the label map.
         (raw_dir / f"scans/{TRAIN}/{TRAIN}.aggregation.json").unlink()
         assert process(raw_dir, tmp_path / "out", "--labels-from", "ply").status == 0
         (tmp_path / "out/manifest.json").unlink()
@@ -521,10 +523,8 @@ class TestReaders:
         dataset = ScanNet(aligned_dir, split="train")
         assert process(raw_dir, aligned_dir, "--labels-from", "ply", "--force").status == 0
 
-        with pytest.raises(
-            FileError,
-            match="has the options --scannet200 --align-axis --no-faces --labels-from ply",
-        ):
+        problem = "has the options --scannet200 --align-axis --no-faces --labels-from ply"
+        with pytest.raises(FileError, match=problem):
             dataset.class_counts()
 
     def test_scene_of_another_folder_is_refused_by_the_dataset(
@@ -554,7 +554,7 @@ class TestReaders:
         with pytest.raises(ProcessedFileError, match="was made with --no-scannet200"):
             ScanNet(aligned_dir, split="train")
 
-    def test_folder_without_manifest_is_processed_with_the_options_of_its_files(
+    def test_folder_without_manifest_keeps_the_options_of_its_files(
         self, raw_dir: Path, aligned_dir: Path
     ) -> None:
         before = digests(aligned_dir)
@@ -600,9 +600,10 @@ class TestOldFormat:
         self, raw_dir: Path, aligned_dir: Path, tmp_path: Path, words: tuple[str, ...]
     ) -> None:
         make_old(aligned_dir)
-        names = {"RAW": str(raw_dir), "OUT": str(aligned_dir)}
+        paths = {"RAW": str(raw_dir), "OUT": str(aligned_dir)}
+        arguments = [paths.get(word, word) for word in words]
 
-        outcome = run_main(*(names.get(word, word) for word in words), cwd=tmp_path)
+        outcome = run_main(*arguments, cwd=tmp_path)
 
         assert outcome.status != 0
         output = outcome.stdout + outcome.stderr
@@ -629,9 +630,8 @@ class TestOldFormat:
     def test_old_scene_file_names_its_format(self, aligned_dir: Path) -> None:
         path = aligned_dir / f"train/{TRAIN}.npz"
         arrays = read_processed(path).arrays()
-        arrays["meta"] = np.array(
-            str(arrays["meta"]).replace('"format_version":2', '"format_version":1')
-        )
+        meta = str(arrays["meta"])
+        arrays["meta"] = np.array(meta.replace('"format_version":2', '"format_version":1'))
         path.write_bytes(b"".join(encode_npz(arrays, frozenset())))
 
         with pytest.raises(ProcessedFileError, match="has format 1, expected 2"):
@@ -659,38 +659,42 @@ def test_hint_for_a_scene_of_other_options_names_the_folder(
     assert "open it again" in caught.value.hint
 
 
-def test_scenes_that_show_no_options_are_not_replaced_with_the_defaults(
-    raw_dir: Path, aligned_dir: Path
-) -> None:
-    (aligned_dir / "manifest.json").unlink()
-    for path in aligned_dir.glob("*/*.npz"):
-        path.write_bytes(b"of another program")
-    before = digests(aligned_dir)
+class TestScenesThatShowNoOptions:
+    @pytest.fixture
+    def foreign_dir(self, aligned_dir: Path) -> Path:
+        """A folder without manifest, whose scenes are files of another program."""
+        (aligned_dir / "manifest.json").unlink()
+        for path in aligned_dir.glob("*/*.npz"):
+            path.write_bytes(b"of another program")
+        return aligned_dir
 
-    outcome = process(raw_dir, aligned_dir)
+    def test_foreign_scenes_are_not_replaced_with_the_defaults(
+        self, raw_dir: Path, foreign_dir: Path
+    ) -> None:
+        before = digests(foreign_dir)
 
-    assert outcome.status == 2
-    assert digests(aligned_dir) == before
-    assert process(raw_dir, aligned_dir, *README_FLAGS).status == 0
-    assert options_of(aligned_dir)["align_axis"] is True
+        assert process(raw_dir, foreign_dir).status == 2
 
+        assert digests(foreign_dir) == before
 
-def test_some_scenes_of_a_folder_that_shows_no_options_are_refused(
-    raw_dir: Path, aligned_dir: Path
-) -> None:
-    (aligned_dir / "manifest.json").unlink()
-    for path in aligned_dir.glob("*/*.npz"):
-        path.write_bytes(b"of another program")
-    before = digests(aligned_dir)
+    def test_foreign_scenes_are_replaced_with_given_options(
+        self, raw_dir: Path, foreign_dir: Path
+    ) -> None:
+        assert process(raw_dir, foreign_dir, *README_FLAGS).status == 0
 
-    outcome = process(raw_dir, aligned_dir, *README_FLAGS, "--limit", "1")
+        assert options_of(foreign_dir)["align_axis"] is True
 
-    assert outcome.status == 2
-    assert (
-        "nothing shows the options of its scenes, but 2 of its scenes are not selected"
-        in outcome.stderr
-    )
-    assert digests(aligned_dir) == before
+    def test_processing_a_part_of_foreign_scenes_is_refused(
+        self, raw_dir: Path, foreign_dir: Path
+    ) -> None:
+        before = digests(foreign_dir)
+
+        outcome = process(raw_dir, foreign_dir, *README_FLAGS, "--limit", "1")
+
+        assert outcome.status == 2
+        problem = "nothing shows the options of its scenes, but 2 of its scenes are not selected"
+        assert problem in outcome.stderr
+        assert digests(foreign_dir) == before
 
 
 def test_hint_for_an_older_format_names_the_raw_folder(raw_dir: Path, aligned_dir: Path) -> None:

@@ -49,8 +49,10 @@ def whole_raw_dir(whole_dir: Path) -> Path:
     return whole_dir / "raw"
 
 
-def meet(accident: str, scene_id: str, whole_raw_dir: Path, work_dir: Path) -> None:
-    raw_dir, out_dir = work_dir / "raw", work_dir / "out"
+def cause(accident: str, scene_id: str, whole_raw_dir: Path, work_dir: Path) -> None:
+    """Damage or restore the raw files or the output of a scene."""
+    raw_dir = work_dir / "raw"
+    out_dir = work_dir / "out"
     folder = raw_dir / ("scans_test" if scene_id == TEST else "scans") / scene_id
     mesh_path = folder / f"{scene_id}_vh_clean_2.ply"
     if accident == "lose mesh":
@@ -70,7 +72,7 @@ def meet(accident: str, scene_id: str, whole_raw_dir: Path, work_dir: Path) -> N
 
 
 def run(work_dir: Path, options: dict[str, bool], is_forced: bool, selection: Selection) -> bool:
-    """Plan and run; return whether the run was not refused."""
+    """Plan and run `process`. Return whether the run was accepted."""
     with suppress(ScanNetPrepError), ThreadPoolExecutor(1) as executor:
         plan = process.plan(
             work_dir / "raw", work_dir / "out", options, selection=selection, is_forced=is_forced
@@ -81,18 +83,21 @@ def run(work_dir: Path, options: dict[str, bool], is_forced: bool, selection: Se
 
 
 def iter_metas(out_dir: Path) -> Iterator[dict[str, Any]]:
+    """Read the metadata of all processed scenes."""
     for path in out_dir.glob("*/*.npz"):
         with np.load(path) as arrays:
             yield json.loads(str(arrays["meta"]))
 
 
 def check_no_mixture(out_dir: Path) -> None:
+    """Check that all scenes have the same options and the same label map."""
     metas = list(iter_metas(out_dir))
     assert len({json.dumps(meta["options"]) for meta in metas}) <= 1
     assert len({meta["label_map"] for meta in metas if meta["split"] != "test"}) <= 1
 
 
 def check_manifest(out_dir: Path) -> None:
+    """Check that the manifest describes the scenes, and that none of them has failed."""
     state = find_state(out_dir)
     assert state.has_manifest
     assert not state.faults
@@ -121,9 +126,8 @@ def test_any_sequence_of_runs_leaves_one_set_of_options(
                 if has_run:
                     check_manifest(work_dir / "out")
             elif name == "label map":
-                whole = (whole_raw_dir / LABEL_MAP).read_bytes()
-                (work_dir / "raw" / LABEL_MAP).write_bytes(
-                    whole.replace(b"\twall\t", b"\t" + arguments[0] + b"\t", 1)
-                )
+                original = (whole_raw_dir / LABEL_MAP).read_bytes()
+                changed = original.replace(b"\twall\t", b"\t" + arguments[0] + b"\t", 1)
+                (work_dir / "raw" / LABEL_MAP).write_bytes(changed)
             else:
-                meet(name, arguments[0], whole_raw_dir, work_dir)
+                cause(name, arguments[0], whole_raw_dir, work_dir)

@@ -1,4 +1,4 @@
-"""Runs that end early: what is left is whole, is no dataset, and the next run completes it."""
+"""Interrupted runs of `process` and `unpack` leave whole scenes, and the next run continues."""
 
 import json
 import os
@@ -22,6 +22,7 @@ SCENES = [
     *official_scenes(Split.VAL)[:3],
     *official_scenes(Split.TEST)[:1],
 ]
+LABEL_MAP = "scannetv2-labels.combined.tsv"
 
 
 @pytest.fixture(scope="module")
@@ -38,74 +39,126 @@ def expected_dir(raw_dir: Path) -> Path:
     return expected_dir
 
 
+def count_scenes(folder: Path) -> int:
+    return len(list(folder.rglob("*.npz")))
+
+
+def interrupt(
+    command: str, source: Path, out_dir: Path, number: signal.Signals, new_scenes: int
+) -> tuple[int, str, str]:
+    """Start a command, and send it a signal after some more scenes.
+
+    Args:
+        command: The command.
+        source: Its source.
+        out_dir: Its output folder.
+        number: The signal. SIGINT is sent to the whole group, as a terminal does.
+        new_scenes: Number of scenes to wait for; 0 for a random time of at most one second.
+
+    Returns:
+        Exit status, standard output and standard error.
+    """
+    count = count_scenes(out_dir) + new_scenes
+    process = start_command(command, source, "-o", out_dir, "--json", "--jobs", "2")
+    while count_scenes(out_dir) < count and process.poll() is None:
+        time.sleep(0.001)
+    if new_scenes == 0:
+        time.sleep(random.uniform(0, 1))
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=30)
+    wait_until_gone(process.pid)  # no worker outlives the program
+    return process.returncode, stdout, stderr
+
+
 @pytest.mark.parametrize(
     ("command", "number"),
     [("process", signal.SIGINT), ("process", signal.SIGTERM), ("unpack", signal.SIGKILL)],
 )
-def test_ended_at_any_moment_by_any_signal_it_leaves_whole_scenes_says_so_and_the_next_run_completes_them(
+def test_runs_ended_by_any_signal_are_completed_by_the_next_run(
     raw_dir: Path, expected_dir: Path, tmp_path: Path, command: str, number: signal.Signals
 ) -> None:
-    expected, source, has_refused = digests(expected_dir), raw_dir, False
+    expected = digests(expected_dir)
+    source = raw_dir
     if command == "unpack":
         source = raw_dir.with_name("a.tar.zst")
         pack_tree(expected_dir, source)
-    for signum, more in ((number, 1), (signal.SIGKILL, random.randrange(5))):
-        count = len(list(tmp_path.rglob("*.npz"))) + more
-        process = start_command(command, source, "-o", tmp_path, "--json", "--jobs", "2")
-        while len(list(tmp_path.rglob("*.npz"))) < count and process.poll() is None:
-            time.sleep(0.001)
-        time.sleep(0 if more else random.uniform(0, 1))  # also before it makes a scene
-        os.killpg(process.pid, signum) if signum == signal.SIGINT else process.send_signal(signum)
-        stdout, stderr = process.communicate(timeout=30)
+
+    was_refused = False
+    for signum, new_scenes in ((number, 1), (signal.SIGKILL, random.randrange(5))):
+        status, stdout, stderr = interrupt(command, source, tmp_path, signum, new_scenes)
         if signum != signal.SIGKILL:
-            assert (process.returncode, json.loads(stdout)["exit_status"]) == (130, 130), stderr
+            assert status == 130, stderr
+            assert json.loads(stdout)["exit_status"] == 130
             assert "Traceback" not in stderr
             assert "run the same command again" in stderr
-        wait_until_gone(process.pid)  # no worker outlives the program
-        found = {
+
+        left = {
             name: digest
             for name, digest in digests(tmp_path).items()
             if Path(name).match("scene*.npz")
         }
-        assert found.items() <= expected.items()
-        if len(found) < len(SCENES):
+        assert left.items() <= expected.items()
+        if len(left) < len(SCENES):
             with pytest.raises((FileError, MissingFileError)):
                 ScanNet(tmp_path, split="train")
-            has_refused = True
-        else:  # it came to its end before
+            was_refused = True
+        else:  # the run was faster than the signal
             shutil.rmtree(tmp_path)
-    assert has_refused
+    assert was_refused
+
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")}
     assert run_main(command, source, "-o", tmp_path).status == 0
-    assert digests(tmp_path) == expected  # hidden temporary files would show up here
+    assert digests(tmp_path) == expected  # temporary files would show up here, too
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def test_a_folder_that_is_being_remade_is_no_dataset(
-    raw_dir: Path, expected_dir: Path, tmp_path: Path
-) -> None:
-    out_dir = Path(shutil.copytree(expected_dir, tmp_path / "out"))
-    raw_dir = Path(shutil.copytree(raw_dir, tmp_path / "raw"))
-    path = raw_dir / "scannetv2-labels.combined.tsv"
-    path.write_bytes(path.read_bytes().replace(b"\twall\t", b"\tvall\t"))
-    process = start_command("process", raw_dir, "-o", out_dir, "--jobs", "2")
-    before = (out_dir / "manifest.json").read_bytes()
-    while (
-        out_dir / "manifest.json"
-    ).read_bytes() == before:  # the new label map is recorded after the mark
-        assert process.poll() is None, "the run ended without a mark"
-        time.sleep(0.0005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    # A run for one scene changes nothing in that: the others are still to be made.
-    last = max(path.name for path in (raw_dir / "scans").iterdir())
-    ended = run_main("process", raw_dir, "-o", out_dir, "--scenes", last)
-    assert (ended.status, "not finished: an earlier run had still to make" in ended.stdout) == (
-        0,
-        True,
-    )
-    with pytest.raises(FileError, match="has not finished"):
-        ScanNet(out_dir, split="train")
-    assert run_main("process", raw_dir, "-o", out_dir).status == 0
-    assert len(ScanNet(out_dir, split="train")) == 20
-    assert digests(out_dir) != digests(expected_dir)
+class TestKilledReprocessing:
+    """A complete folder, whose reprocessing after a change of the label map is killed."""
+
+    @pytest.fixture
+    def changed_raw_dir(self, raw_dir: Path, tmp_path: Path) -> Path:
+        changed = Path(shutil.copytree(raw_dir, tmp_path / "raw"))
+        path = changed / LABEL_MAP
+        path.write_bytes(path.read_bytes().replace(b"\twall\t", b"\tvall\t"))
+        return changed
+
+    @pytest.fixture
+    def out_dir(self, changed_raw_dir: Path, expected_dir: Path, tmp_path: Path) -> Path:
+        """The folder after a run that is killed when it begins to process the scenes again."""
+        out_dir = Path(shutil.copytree(expected_dir, tmp_path / "out"))
+        before = (out_dir / "manifest.json").read_bytes()
+        process = start_command("process", changed_raw_dir, "-o", out_dir, "--jobs", "2")
+        # The new label map is recorded after the folder has been marked as unfinished.
+        while (out_dir / "manifest.json").read_bytes() == before:
+            assert process.poll() is None, "the run ended without a mark"
+            time.sleep(0.0005)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return out_dir
+
+    def test_dataset_refuses_folder_while_scenes_are_reprocessed(self, out_dir: Path) -> None:
+        with pytest.raises(FileError, match="has not finished"):
+            ScanNet(out_dir, split="train")
+
+    def test_run_for_one_scene_leaves_the_folder_unfinished(
+        self, changed_raw_dir: Path, out_dir: Path
+    ) -> None:
+        last = max(path.name for path in (changed_raw_dir / "scans").iterdir())
+
+        outcome = run_main("process", changed_raw_dir, "-o", out_dir, "--scenes", last)
+
+        assert outcome.status == 0
+        assert "not finished: an earlier run had still to make" in outcome.stdout
+        with pytest.raises(FileError, match="has not finished"):
+            ScanNet(out_dir, split="train")
+
+    def test_next_run_completes_the_folder(
+        self, changed_raw_dir: Path, out_dir: Path, expected_dir: Path
+    ) -> None:
+        assert run_main("process", changed_raw_dir, "-o", out_dir).status == 0
+
+        assert len(ScanNet(out_dir, split="train")) == 20
+        assert digests(out_dir) != digests(expected_dir)

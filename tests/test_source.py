@@ -1,4 +1,4 @@
-"""What a path is, and the processed scenes it holds."""
+"""Identifying paths, and opening the processed scenes they hold."""
 
 from pathlib import Path
 
@@ -26,12 +26,15 @@ def test_folder_is_identified_by_its_scenes(whole_dir: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "place", ["https://host/a", "s3://bucket/a", "nowhere/a.tar.zst", __file__]
 )
-def test_whatever_is_not_a_folder_is_read_as_an_archive(place: str) -> None:
+def test_address_or_file_is_identified_as_archive(place: str) -> None:
     assert identify([place]) == (SourceKind.ARCHIVE, None)
 
 
-def test_export_is_identified_only_where_it_is_accepted(export_dir: Path) -> None:
+def test_export_is_identified_if_it_is_accepted(export_dir: Path) -> None:
     assert identify([export_dir], may_be_export=True).kind is SourceKind.EXPORT
+
+
+def test_export_is_refused_by_default(export_dir: Path) -> None:
     with pytest.raises(MissingFileError, match="is an export, expected raw or processed scenes"):
         identify([export_dir])
 
@@ -60,5 +63,6 @@ def test_scenes_without_entries_read_the_same_bytes(archive_path: Path) -> None:
     scenes = open_processed(archive_path)
     scene_id = min(scenes.entries)
     part = scenes.without_entries()
+
     assert part.entries == {}
     assert part.read(scene_id) == scenes.read(scene_id)

@@ -1,244 +1,416 @@
-"""Unpacking: what was packed comes out, byte for byte, by file and by pipe, whole or in parts; and what is refused."""
+"""Unpacking whole and partial archives, from files and pipes, and what it refuses."""
 
 import os
 import shutil
 import stat
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import TREE, call, pack_tree, read_tree, unpack_pipe, write_tree
-from commands import TEST, TRAIN, VAL, Verify, digests, edit_json
+from archives import TREE, pack_tree, read_tree, unpack_file, unpack_pipe, write_tree
+from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.base.files import run_lock
 from scannet_prep.stages import unpack
 
+Unpack = Callable[..., Outcome]
 
-@pytest.mark.parametrize(("kind", "way"), [("processed", "file"), ("raw", "pipe")])
-def test_the_defaults_bring_back_the_folder_byte_for_byte_and_again_nothing_is_written(
-    whole_dir: Path,
-    packed_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    way: str,
-) -> None:
-    archive = packed_dir / f"{kind}.tar.zst"
-    folder = tmp_path / {"processed": "data/processed", "raw": "data/ScanNet"}[kind]
-    monkeypatch.chdir(tmp_path)
-    times: dict[Path, int] = {}
-    for count in (3, 0):
-        outcome = (
-            unpack_pipe(archive, "--json") if way == "pipe" else call("unpack", archive, "--json")
-        )
-        assert (outcome.status, outcome.json["scenes"]) == (0, [TRAIN, VAL, TEST]), outcome.stderr
-        assert (outcome.json["files"]["written"] > 0) == (count > 0)
+LABEL_MAP = "scannetv2-labels.combined.tsv"
+BOTH_WAYS = pytest.mark.parametrize("unpack_it", [unpack_file, unpack_pipe], ids=["file", "pipe"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "unpack_it"),
+    [("processed", unpack_file), ("raw", unpack_pipe)],
+    ids=["processed from a file", "raw from a pipe"],
+)
+class TestDefaultFolder:
+    @pytest.fixture
+    def archive(self, kind: str, packed_dir: Path) -> Path:
+        return packed_dir / f"{kind}.tar.zst"
+
+    @pytest.fixture
+    def folder(self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """The folder that `unpack` writes to without -o."""
+        monkeypatch.chdir(tmp_path)
+        return tmp_path / {"processed": "data/processed", "raw": "data/ScanNet"}[kind]
+
+    def test_unpacked_folder_equals_the_packed_one(
+        self, archive: Path, folder: Path, kind: str, unpack_it: Unpack, whole_dir: Path
+    ) -> None:
+        outcome = unpack_it(archive, "--json")
+
+        assert outcome.status == 0, outcome.stderr
+        assert outcome.json["scenes"] == [TRAIN, VAL, TEST]
+        assert outcome.json["files"]["written"] > 0
         assert digests(folder) == digests(whole_dir / kind)
-        assert count or {path: path.stat().st_mtime_ns for path in times} == times
-        times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+    def test_second_run_writes_nothing(
+        self, archive: Path, folder: Path, kind: str, unpack_it: Unpack, whole_dir: Path
+    ) -> None:
+        assert unpack_it(archive).status == 0
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        times = {path: path.stat().st_mtime_ns for path in files}
+
+        outcome = unpack_it(archive, "--json")
+
+        assert outcome.status == 0, outcome.stderr
+        assert outcome.json["scenes"] == [TRAIN, VAL, TEST]
+        assert outcome.json["files"]["written"] == 0
+        assert {path: path.stat().st_mtime_ns for path in files} == times
+        assert digests(folder) == digests(whole_dir / kind)
+
+    def test_second_run_removes_temporary_files_of_killed_runs(
+        self, archive: Path, folder: Path, kind: str, unpack_it: Unpack, whole_dir: Path
+    ) -> None:
+        assert unpack_it(archive).status == 0
         (folder / ".manifest.json.123-0123abcd.tmp").write_bytes(b"left by a run that was killed")
-    (folder / ".manifest.json.123-0123abcd.tmp").unlink()
-    pack_tree(folder, tmp_path / "again.tar.zst")
-    assert archive.read_bytes() == (tmp_path / "again.tar.zst").read_bytes()
+
+        assert unpack_it(archive).status == 0
+
+        assert digests(folder) == digests(whole_dir / kind)
+
+    @pytest.mark.usefixtures("kind")
+    def test_packing_the_unpacked_folder_gives_the_same_archive(
+        self, archive: Path, folder: Path, unpack_it: Unpack, tmp_path: Path
+    ) -> None:
+        assert unpack_it(archive).status == 0
+
+        pack_tree(folder, tmp_path / "again.tar.zst")
+
+        assert (tmp_path / "again.tar.zst").read_bytes() == archive.read_bytes()
 
 
-def test_parts_add_up_and_each_is_whole(
-    whole_dir: Path, packed_dir: Path, tmp_path: Path, verify: Verify
-) -> None:
-    archive = packed_dir / "processed.tar.zst"
-    for split, scene_id, unpack_it in (
-        ("val", VAL, partial(call, "unpack")),
-        ("train", TRAIN, unpack_pipe),
-    ):
-        outcome = unpack_it(archive, "-o", tmp_path, "--splits", split)
-        assert (outcome.status, verify(tmp_path)) == (0, (0, []))
+class TestParts:
+    @BOTH_WAYS
+    @pytest.mark.parametrize(("split", "scene_id"), [("val", VAL), ("train", TRAIN)])
+    def test_unpacked_split_is_a_valid_folder(
+        self,
+        split: str,
+        scene_id: str,
+        unpack_it: Unpack,
+        packed_dir: Path,
+        tmp_path: Path,
+        verify: Verify,
+    ) -> None:
+        archive = packed_dir / "processed.tar.zst"
+
+        assert unpack_it(archive, "-o", tmp_path, "--splits", split).status == 0
+
+        assert verify(tmp_path) == (0, [])
         assert ScanNet(tmp_path, split=split).scene_ids == [scene_id]
-    assert call("unpack", archive, "-o", tmp_path).status == 0
-    assert digests(tmp_path) == digests(whole_dir / "processed")
+
+    def test_unpacking_split_by_split_gives_the_complete_folder(
+        self, whole_dir: Path, packed_dir: Path, tmp_path: Path, verify: Verify
+    ) -> None:
+        archive = packed_dir / "processed.tar.zst"
+        assert unpack_file(archive, "-o", tmp_path, "--splits", "val").status == 0
+        assert unpack_pipe(archive, "-o", tmp_path, "--splits", "train").status == 0
+        assert verify(tmp_path) == (0, [])
+
+        assert unpack_file(archive, "-o", tmp_path).status == 0
+
+        assert digests(tmp_path) == digests(whole_dir / "processed")
+
+    def test_unfinished_scenes_of_an_interrupted_run_stay_listed(
+        self, out_dir: Path, tmp_path: Path
+    ) -> None:
+        pack_tree(out_dir, tmp_path / "a.tar.zst")
+        unfinished = f"{TRAIN}\n{VAL}\n".encode()
+        folder = write_tree(tmp_path / "other", {"unfinished.txt": unfinished})
+
+        words = ("-o", folder, "--scenes", VAL)
+        assert unpack_file(tmp_path / "a.tar.zst", *words).status == 0
+
+        assert (folder / "unfinished.txt").read_text().split()[-2:] == ["made:", TRAIN]
 
 
-def test_scenes_that_an_interrupted_run_had_still_to_make_stay_named(
-    out_dir: Path, tmp_path: Path
-) -> None:
-    pack_tree(out_dir, tmp_path / "a.tar.zst")
-    folder = write_tree(tmp_path / "other", {"unfinished.txt": f"{TRAIN}\n{VAL}\n".encode()})
-    assert call("unpack", tmp_path / "a.tar.zst", "-o", folder, "--scenes", VAL).status == 0
-    assert (folder / "unfinished.txt").read_text().split()[-2:] == ["made:", TRAIN]
+class TestExistingFiles:
+    NAME = f"scans/{VAL}/{VAL}_vh_clean_2.ply"
+
+    @pytest.fixture
+    def folder(self, packed: Path, tmp_path: Path) -> Path:
+        unpack.run([packed], tmp_path / "out")
+        return tmp_path / "out"
+
+    def test_file_with_other_content_is_replaced(self, packed: Path, folder: Path) -> None:
+        (folder / self.NAME).write_bytes(bytes(1_999_999) + b"\1")
+
+        assert unpack.run([packed], folder).files["replaced"] == 1
+
+        assert read_tree(folder) == TREE
+
+    def test_files_with_the_same_content_are_kept(self, packed: Path, folder: Path) -> None:
+        (folder / self.NAME).write_bytes(bytes(1_999_999) + b"\1")
+        inodes = {}
+        for path in folder.rglob("*"):
+            if path.is_file() and path != folder / self.NAME:
+                inodes[path] = path.stat().st_ino
+
+        unpack.run([packed], folder)
+        assert unpack.run([packed], folder).files["replaced"] == 0
+
+        assert {path: path.stat().st_ino for path in inodes} == inodes
+        assert read_tree(folder) == TREE
+
+    def test_missing_file_is_written(self, packed: Path, folder: Path) -> None:
+        (folder / self.NAME).unlink()
+
+        assert unpack.run([packed], folder).files["written"] == 1
 
 
-def test_what_is_there_is_kept_and_what_differs_is_replaced(packed: Path, tmp_path: Path) -> None:
-    out_dir, name = tmp_path / "out", f"scans/{VAL}/{VAL}_vh_clean_2.ply"
-    unpack.run([packed], out_dir)
-    kept = {
-        path: path.stat().st_ino
-        for path in out_dir.rglob("*")
-        if path.is_file() and path != out_dir / name
-    }
-    (out_dir / name).write_bytes(bytes(1_999_999) + b"\1")
-    for replaced in (1, 0):
-        assert unpack.run([packed], out_dir).files["replaced"] == replaced
-        assert read_tree(out_dir) == TREE
-        assert {path: path.stat().st_ino for path in kept} == kept
-    (out_dir / name).unlink()
-    assert unpack.run([packed], out_dir).files["written"] == 1
+class TestObstacles:
+    """Folders, links and pipes where files of the archive belong."""
+
+    @pytest.fixture
+    def elsewhere(self, tmp_path: Path) -> Path:
+        return write_tree(tmp_path / "elsewhere", {"own.txt": b"mine"})
+
+    @pytest.fixture
+    def folder(self, elsewhere: Path, tmp_path: Path) -> Path:
+        folder = tmp_path / "out"
+        (folder / f"scans/{VAL}/{VAL}_vh_clean_2.ply").mkdir(parents=True)
+        (folder / "scans" / TRAIN).symlink_to(elsewhere)
+        (folder / "scans_test").mkdir()
+        os.mkfifo(folder / "scans_test" / TEST)
+        (folder / "empty").symlink_to(elsewhere / "own.txt")
+        os.mkfifo(folder / LABEL_MAP)
+        return folder
+
+    def test_scenes_that_cannot_be_written_are_failures(self, packed: Path, folder: Path) -> None:
+        outcome = run_main("unpack", packed, "-o", folder, "--json")
+
+        messages = {failure["scene_id"]: failure["message"] for failure in outcome.json["failures"]}
+        assert outcome.status == 3
+        assert messages.keys() == {TRAIN, VAL, TEST}
+        assert "is a link" in messages[TRAIN]
+        assert "is not a folder" in messages[TEST]
+
+    @pytest.mark.usefixtures("folder")
+    def test_files_behind_links_are_not_touched(
+        self, packed: Path, elsewhere: Path, tmp_path: Path
+    ) -> None:
+        assert unpack_file(packed, "-o", tmp_path / "out").status == 3
+
+        assert read_tree(elsewhere) == {"own.txt": b"mine"}
+
+    def test_link_in_the_place_of_a_file_is_replaced(self, packed: Path, folder: Path) -> None:
+        assert unpack_file(packed, "-o", folder).status == 3
+
+        assert not (folder / "empty").is_symlink()
+
+    def test_named_pipe_is_replaced_by_a_file_with_the_mode_of_the_umask(
+        self, packed: Path, folder: Path
+    ) -> None:
+        previous = os.umask(0o027)
+        try:
+            assert unpack_file(packed, "-o", folder).status == 3
+        finally:
+            os.umask(previous)
+
+        path = folder / LABEL_MAP
+        assert path.read_bytes() == b"of no scene"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+    def test_link_to_a_file_of_the_same_content_is_replaced(
+        self, packed: Path, folder: Path, elsewhere: Path
+    ) -> None:
+        """Otherwise, a change of the other file would change the folder."""
+        (elsewhere / "same.tsv").write_bytes(b"of no scene")
+        path = folder / LABEL_MAP
+        path.unlink()
+        path.symlink_to(elsewhere / "same.tsv")
+
+        assert unpack_file(packed, "-o", folder).status == 3
+
+        assert not path.is_symlink()
+        assert path.read_bytes() == b"of no scene"
 
 
-def test_what_is_in_the_way_costs_its_scene_and_what_else_is_there_is_replaced(
-    packed: Path, tmp_path: Path
-) -> None:
-    elsewhere = write_tree(tmp_path / "elsewhere", {"own.txt": b"mine"})
-    out_dir = tmp_path / "out"
-    (out_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply").mkdir(parents=True)
-    (out_dir / "scans" / TRAIN).symlink_to(elsewhere)
-    (out_dir / "scans_test").mkdir()
-    os.mkfifo(out_dir / "scans_test" / TEST)
-    (out_dir / "empty").symlink_to(elsewhere / "own.txt")
-    os.mkfifo(out_dir / "scannetv2-labels.combined.tsv")
-    previous = os.umask(0o027)
-    try:
-        outcome = call("unpack", packed, "-o", out_dir, "--json")
-    finally:
-        os.umask(previous)
-    failures = {item["scene_id"]: item["message"] for item in outcome.json["failures"]}
-    assert (outcome.status, failures.keys(), "is a link" in failures[TRAIN]) == (
-        3,
-        {TRAIN, VAL, TEST},
-        True,
+class TestUsage:
+    @pytest.fixture(autouse=True)
+    def _archives(self, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(packed.parent)
+
+    @pytest.fixture
+    def without_val(self, whole_dir: Path) -> None:
+        words = ("-o", "c.tar.zst", "--splits", "train", "test")
+        assert run_main("pack", whole_dir / "raw", *words).status == 0
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ("a.tar.zst --scenes scene0500_00", "has no scene scene0500_00"),
+            (f"a.tar.zst --splits test --scenes {TRAIN}", f"has no scene {TRAIN} in test"),
+            ("a.tar.zst a.tar.zst", f"a.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
+        ],
     )
-    assert "is not a folder" in failures[TEST]
-    assert read_tree(elsewhere) == {"own.txt": b"mine"}
-    assert not (out_dir / "empty").is_symlink()
-    path = out_dir / "scannetv2-labels.combined.tsv"
-    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"of no scene", 0o640)
-    path.unlink()
-    path.symlink_to(write_tree(elsewhere, {"same.tsv": b"of no scene"}) / "same.tsv")
-    assert call("unpack", packed, "-o", out_dir).status == 3
-    assert (path.is_symlink(), path.read_bytes()) == (
-        False,
-        b"of no scene",
-    )  # who changes that changes what is there
+    def test_wrong_selection_of_archives_or_scenes_is_refused(
+        self, line: str, message: str
+    ) -> None:
+        outcome = run_main("unpack", *line.split(), "-o", "out")
 
-
-def test_what_makes_no_sense_is_wrong_usage_that_names_what_there_is(
-    packed: Path, packed_dir: Path, whole_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(packed.parent)
-    shutil.copy(packed_dir / "processed.tar.zst", "b.tar.zst")
-    assert (
-        call("pack", whole_dir / "raw", "-o", "c.tar.zst", "--splits", "train", "test").status == 0
-    )
-    for line, message in (
-        ("a.tar.zst --scenes scene0500_00", "has no scene scene0500_00"),
-        (f"a.tar.zst --splits test --scenes {TRAIN}", f"has no scene {TRAIN} in test"),
-        ("a.tar.zst a.tar.zst", f"a.tar.zst: holds {TRAIN}, and so does a.tar.zst"),
-        ("a.tar.zst b.tar.zst", "hold raw and processed scenes"),
-        ("c.tar.zst --splits val", "has no scenes in val; it has: test, train"),
-    ):
-        outcome = call("unpack", *line.split(), "-o", "out")
-        assert (outcome.status, message in outcome.stderr) == (2, True), outcome.stderr
+        assert outcome.status == 2
+        assert message in outcome.stderr
         assert not Path("out").exists()
-    outcome = unpack_pipe(Path("c.tar.zst"), "-o", "out", "--splits", "val")
-    assert (outcome.status, message in outcome.stderr) == (2, True), outcome.stderr
+
+    def test_archives_of_two_kinds_are_refused(self, packed_dir: Path) -> None:
+        shutil.copy(packed_dir / "processed.tar.zst", "b.tar.zst")
+
+        outcome = run_main("unpack", "a.tar.zst", "b.tar.zst", "-o", "out")
+
+        assert outcome.status == 2
+        assert "hold raw and processed scenes" in outcome.stderr
+        assert not Path("out").exists()
+
+    @pytest.mark.usefixtures("without_val")
+    def test_missing_split_of_a_file_is_refused_before_writing(self) -> None:
+        outcome = run_main("unpack", "c.tar.zst", "-o", "out", "--splits", "val")
+
+        assert outcome.status == 2
+        assert "has no scenes in val; it has: test, train" in outcome.stderr
+        assert not Path("out").exists()
+
+    @pytest.mark.usefixtures("without_val")
+    def test_missing_split_of_a_pipe_is_refused(self) -> None:
+        outcome = unpack_pipe(Path("c.tar.zst"), "-o", "out", "--splits", "val")
+
+        assert outcome.status == 2
+        assert "has no scenes in val; it has: test, train" in outcome.stderr
 
 
-def test_scenes_made_in_another_way_or_of_another_kind_are_not_mixed_in(
-    packed_dir: Path, out_dir: Path
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("processed", "the archive --no-scannet200 --no-align-axis"),
+        ("raw", "holds processed scenes, and the archive raw ones"),
+    ],
+)
+def test_scenes_of_other_options_or_kind_are_not_mixed_into_a_folder(
+    unpack_it: Unpack, kind: str, message: str, packed_dir: Path, out_dir: Path
 ) -> None:
     edit_json(out_dir / "manifest.json", lambda value: value["options"].update(align_axis=True))
     before = digests(out_dir)
-    for kind, message in (
-        ("processed", "the archive --no-scannet200 --no-align-axis"),
-        ("raw", "holds processed scenes, and the archive raw ones"),
-    ):
-        for unpack_it in (partial(call, "unpack"), unpack_pipe):
-            outcome = unpack_it(packed_dir / f"{kind}.tar.zst", "-o", out_dir, "--scenes", VAL)
-            assert (outcome.status, message in outcome.stderr) == (1, True), outcome.stderr
-            assert digests(out_dir) == before
+
+    outcome = unpack_it(packed_dir / f"{kind}.tar.zst", "-o", out_dir, "--scenes", VAL)
+
+    assert outcome.status == 1
+    assert message in outcome.stderr
+    assert digests(out_dir) == before
 
 
-def test_archives_made_in_two_ways_are_refused_before_anything_is_written(
+def test_archives_of_different_options_are_refused_before_writing(
     out_dir: Path, tmp_path: Path
 ) -> None:
     def align(manifest: dict[str, Any]) -> None:
         manifest["options"]["align_axis"] = True
 
-    for scene_id in (TRAIN, VAL):
-        assert (
-            call(
-                "pack", out_dir, "-o", tmp_path / f"{scene_id}.tar.zst", "--scenes", scene_id
-            ).status
-            == 0
-        )
-        edit_json(out_dir / "manifest.json", align)
     paths = [tmp_path / f"{scene_id}.tar.zst" for scene_id in (TRAIN, VAL)]
-    outcome = call("unpack", *paths, "-o", tmp_path / "new")
+    assert run_main("pack", out_dir, "-o", paths[0], "--scenes", TRAIN).status == 0
+    edit_json(out_dir / "manifest.json", align)
+    assert run_main("pack", out_dir, "-o", paths[1], "--scenes", VAL).status == 0
+
+    outcome = run_main("unpack", *paths, "-o", tmp_path / "new")
+
     assert outcome.status == 1
-    assert (
-        "another archive: holds scenes that were made with --no-scannet200 --no-align-axis"
-        in outcome.stderr
-    )
+    problem = "another archive: holds scenes that were made with --no-scannet200 --no-align-axis"
+    assert problem in outcome.stderr
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_scenes_of_a_pipe_that_do_not_come_are_failures_and_a_limit_ends_it(
-    packed: Path, tmp_path: Path
-) -> None:
-    outcome = unpack_pipe(
-        packed, "-o", tmp_path / "pipe", "--scenes", "scene0500_00", TRAIN, "--json"
-    )
-    assert (outcome.status, outcome.json["scenes"]) == (3, [TRAIN])
-    assert [item["scene_id"] for item in outcome.json["failures"]] == ["scene0500_00"]
-    assert "scene0500_00" in (tmp_path / "pipe/failed.txt").read_text()
-    limited = call("unpack", packed, "-o", tmp_path / "file", "--limit", "2", "--json")
-    assert limited.json["scenes"] == [TRAIN, VAL]
-    assert (
-        len(unpack_pipe(packed, "-o", tmp_path / "few", "--limit", "1", "--json").json["scenes"])
-        == 1
-    )
+class TestSelectionFromAPipe:
+    def test_named_scene_that_does_not_arrive_is_a_failure(
+        self, packed: Path, tmp_path: Path
+    ) -> None:
+        words = ("-o", tmp_path / "out", "--scenes", "scene0500_00", TRAIN, "--json")
+
+        outcome = unpack_pipe(packed, *words)
+
+        assert outcome.status == 3
+        assert outcome.json["scenes"] == [TRAIN]
+        failed = [failure["scene_id"] for failure in outcome.json["failures"]]
+        assert failed == ["scene0500_00"]
+        assert "scene0500_00" in (tmp_path / "out/failed.txt").read_text()
+
+    @BOTH_WAYS
+    def test_limit_ends_the_run(self, unpack_it: Unpack, packed: Path, tmp_path: Path) -> None:
+        outcome = unpack_it(packed, "-o", tmp_path / "out", "--limit", "2", "--json")
+
+        assert outcome.json["scenes"] == [TRAIN, VAL]
 
 
-def test_nothing_is_written_beside_another_run(packed: Path, tmp_path: Path) -> None:
+def test_second_run_in_the_same_folder_is_refused(packed: Path, tmp_path: Path) -> None:
     with run_lock(write_tree(tmp_path / "out", {})):
-        outcome = call("unpack", packed, "-o", tmp_path / "out")
-    assert (outcome.status, "is working in this folder" in outcome.stderr) == (1, True)
+        outcome = run_main("unpack", packed, "-o", tmp_path / "out")
+
+    assert outcome.status == 1
+    assert "is working in this folder" in outcome.stderr
 
 
-def test_a_scene_unpacked_into_a_raw_tree_leaves_what_the_tree_says_of_itself(
-    packed: Path, tmp_path: Path
-) -> None:
-    entry = f"scans/{VAL}/{VAL}_vh_clean_2.ply"
-    mine = {
-        "failed.txt": f"# from the download\n{TRAIN}\n{VAL}\nscene0001_00\n".encode(),
-        "scannetv2-labels.combined.tsv": b"my own",
-        "scannet.lock": f"{'1' * 64}  1  {entry}\n".encode(),
-    }
-    out_dir = write_tree(tmp_path / "out", mine | {entry: TREE[entry]})
-    lock = "".join(f"{'0' * 64}  1  {name}\n" for name in TREE if "/" in name).encode()
-    source = write_tree(tmp_path / "locked", TREE | {"scannet.lock": lock})
-    pack_tree(source, tmp_path / "locked.tar.zst")
-    outcome = call("unpack", tmp_path / "locked.tar.zst", "-o", out_dir, "--scenes", VAL)
-    assert (
-        outcome.status,
-        "combined.tsv: differs from that of the archive, and stays" in outcome.stderr,
-    ) == (0, True)
-    assert (out_dir / "failed.txt").read_text().split("\n")[1:] == [TRAIN, "scene0001_00", ""]
-    assert (out_dir / "scannetv2-labels.combined.tsv").read_bytes() == b"my own"
-    assert (out_dir / "scannet.lock").read_bytes() == mine["scannet.lock"]
-    for scene_id, expected in (
-        (TRAIN, {TRAIN}),
-        (VAL, {TRAIN, VAL}),
-    ):  # of parts in a new folder, the digests come too
-        assert (
-            call(
-                "unpack", tmp_path / "locked.tar.zst", "-o", tmp_path / "new", "--scenes", scene_id
-            ).status
-            == 0
-        )
-        lines = (tmp_path / "new/scannet.lock").read_text().splitlines()
-        assert {line.split("/")[1] for line in lines if "/" in line} == expected
-    (out_dir / "scannet.lock").write_text("damaged")
-    outcome = call("unpack", packed, "-o", out_dir, "--scenes", TRAIN)
-    assert (outcome.status, "scannet.lock: line 1 reads 'damaged'" in outcome.stderr) == (1, True)
-    assert (out_dir / "scannet.lock").read_text() == "damaged"
+class TestIntoRawTree:
+    """A scene that is unpacked into a raw tree with lists of its own."""
+
+    MESH = f"scans/{VAL}/{VAL}_vh_clean_2.ply"
+    LOCK = f"{'1' * 64}  1  {MESH}\n".encode()
+
+    @pytest.fixture
+    def archive(self, tmp_path: Path) -> Path:
+        """An archive with a `scannet.lock`."""
+        names = [name for name in TREE if "/" in name]
+        lock = "".join(f"{'0' * 64}  1  {name}\n" for name in names).encode()
+        source = write_tree(tmp_path / "source", TREE | {"scannet.lock": lock})
+        pack_tree(source, tmp_path / "locked.tar.zst")
+        return tmp_path / "locked.tar.zst"
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        failed = f"# from the download\n{TRAIN}\n{VAL}\nscene0001_00\n".encode()
+        files = {
+            "failed.txt": failed,
+            LABEL_MAP: b"my own",
+            "scannet.lock": self.LOCK,
+            self.MESH: TREE[self.MESH],
+        }
+        return write_tree(tmp_path / "out", files)
+
+    def test_label_map_stays_with_a_warning(self, archive: Path, folder: Path) -> None:
+        outcome = unpack_file(archive, "-o", folder, "--scenes", VAL)
+
+        assert outcome.status == 0
+        assert "combined.tsv: differs from that of the archive, and stays" in outcome.stderr
+        assert (folder / LABEL_MAP).read_bytes() == b"my own"
+
+    def test_unpacked_scene_is_removed_from_the_failed_list(
+        self, archive: Path, folder: Path
+    ) -> None:
+        assert unpack_file(archive, "-o", folder, "--scenes", VAL).status == 0
+
+        assert (folder / "failed.txt").read_text().split("\n")[1:] == [TRAIN, "scene0001_00", ""]
+
+    def test_lock_entry_of_a_kept_file_stays(self, archive: Path, folder: Path) -> None:
+        assert unpack_file(archive, "-o", folder, "--scenes", VAL).status == 0
+
+        assert (folder / "scannet.lock").read_bytes() == self.LOCK
+
+    def test_lock_of_a_new_folder_grows_with_each_scene(
+        self, archive: Path, tmp_path: Path
+    ) -> None:
+        locked_scenes = []
+        for scene_id in (TRAIN, VAL):
+            assert unpack_file(archive, "-o", tmp_path / "new", "--scenes", scene_id).status == 0
+            lines = (tmp_path / "new/scannet.lock").read_text().splitlines()
+            locked_scenes.append({line.split("/")[1] for line in lines if "/" in line})
+
+        assert locked_scenes == [{TRAIN}, {TRAIN, VAL}]
+
+    def test_damaged_lock_stops_the_run_and_stays(self, packed: Path, folder: Path) -> None:
+        (folder / "scannet.lock").write_text("damaged")
+
+        outcome = unpack_file(packed, "-o", folder, "--scenes", TRAIN)
+
+        assert outcome.status == 1
+        assert "scannet.lock: line 1 reads 'damaged'" in outcome.stderr
+        assert (folder / "scannet.lock").read_text() == "damaged"

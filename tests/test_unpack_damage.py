@@ -1,11 +1,12 @@
-"""Archives that are damaged, truncated or malicious: nothing wrong gets a name, and what is whole comes out."""
+"""Damaged, truncated and malicious archives: whole scenes are recovered, nothing else."""
 
 import os
 import random
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,377 +16,640 @@ import zstandard
 from archives import (
     HEAD,
     Forgery,
-    call,
     find_parts,
     flip,
     forge,
+    join_frames,
     pack_tree,
     pad_file,
     read_tree,
-    row_of,
+    unpack_file,
     unpack_pipe,
     write_tree,
 )
-from commands import TEST, TRAIN, VAL, limited_memory
+from commands import TEST, TRAIN, VAL, Outcome, limited_memory, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.byte_source import PipeSource
-from scannet_prep.archive.frames import compress, decompress, encode_seek_table
+from scannet_prep.archive.frames import compress, decompress
 from scannet_prep.archive.groups import ArchiveSet
 from scannet_prep.archive.layout import INDEX_NAME, ArchiveKind, Head
 from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header
 from scannet_prep.base.errors import ArchiveError, ScanNetPrepError
 from scannet_prep.base.progress import Progress
 from scannet_prep.stages import info, unpack, verify
+from scannet_prep.stages.unpack import UnpackReport
+
+BOTH_WAYS = pytest.mark.parametrize("way", ["file", "pipe"])
+UNPACK_BOTH_WAYS = pytest.mark.parametrize(
+    "unpack_it", [unpack_file, unpack_pipe], ids=["file", "pipe"]
+)
 
 
-def file_of(scene_id: str) -> str:
+def text_name(scene_id: str) -> str:
     return f"scans/{scene_id}/{scene_id}.txt"
 
 
 IDS = [f"scene000{number}_00" for number in range(4)]
-EXPECTED = {file_of(scene_id): bytes([number]) * 3000 for number, scene_id in enumerate(IDS)}
-SCENES = [(scene_id, [(file_of(scene_id), EXPECTED[file_of(scene_id)])]) for scene_id in IDS]
+EXPECTED = {text_name(scene_id): bytes([number]) * 3000 for number, scene_id in enumerate(IDS)}
+SCENES = [(scene_id, [(text_name(scene_id), EXPECTED[text_name(scene_id)])]) for scene_id in IDS]
 
 
-def unpack_both(archive: Path, out_dir: Path) -> list[Any]:
-    """Unpack from a file and from a pipe, into folders of those names."""
-    outcomes: list[Any] = []
+def unpack_from(way: str, archive: Path, out_dir: Path) -> UnpackReport:
+    """Unpack an archive, read as a file or as a pipe."""
     with archive.open("rb") as file:
-        for way, place in (("file", archive), ("pipe", PipeSource(file.fileno()))):
-            try:
-                outcomes.append(unpack.run([place], out_dir / way, jobs=2))
-            except ArchiveError as error:
-                outcomes.append(error)
-    return outcomes
+        place = archive if way == "file" else PipeSource(file.fileno())
+        return unpack.run([place], out_dir, jobs=2)
 
 
 def left_in(out_dir: Path) -> dict[str, bytes]:
-    """What was unpacked, without the list of failures."""
-    left = read_tree(out_dir)
-    left.pop("failed.txt", None)
-    return left
+    """Read the unpacked files, without the list of failures."""
+    files = read_tree(out_dir)
+    files.pop("failed.txt", None)
+    return files
 
 
-DICE = random.Random(0)
-WHOLE = {file_of(f"scene{number:04}_00"): DICE.randbytes(2000) for number in range(8)} | {
-    "note": b"n"
-}
+EIGHT_IDS = [f"scene{number:04}_00" for number in range(8)]
+WHOLE = {"note": b"n"}
+_dice = random.Random(0)
+for _scene_id in EIGHT_IDS:
+    WHOLE[text_name(_scene_id)] = _dice.randbytes(2000)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive of a raw tree of 8 scenes."""
+    """The archive of a raw tree of eight scenes."""
     folder = tmp_path_factory.mktemp("damage")
     pack_tree(write_tree(folder / "source", WHOLE), folder / "a.tar.zst")
     return folder / "a.tar.zst"
 
 
-def test_any_flip_costs_at_most_its_scene_and_no_damage_gives_a_wrong_byte(
-    whole: Path, tmp_path: Path
+def copy_of(archive: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(archive, tmp_path / "a.tar.zst"))
+
+
+PARTS = ["files", *EIGHT_IDS, "index", "end", "table"]
+
+
+class TestFlips:
+    """Archives with a random bit flipped in one part."""
+
+    @pytest.fixture(params=[*PARTS, "index", "table", "files"])
+    def part(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def flipped(
+        self, part: str, request: pytest.FixtureRequest, whole: Path, tmp_path: Path
+    ) -> Path:
+        dice = random.Random(request.node.name)
+        offset = dice.randrange(*find_parts(whole)[part])
+        return flip(copy_of(whole, tmp_path), offset, dice.randrange(8))
+
+    @BOTH_WAYS
+    def test_flip_never_gives_a_wrong_byte(self, way: str, flipped: Path, tmp_path: Path) -> None:
+        with suppress(ArchiveError):
+            unpack_from(way, flipped, tmp_path / "out")
+
+        assert left_in(tmp_path / "out").items() <= WHOLE.items()
+
+    def test_flip_costs_at_most_its_part_of_a_file(
+        self, part: str, flipped: Path, tmp_path: Path
+    ) -> None:
+        report = unpack_from("file", flipped, tmp_path / "out")
+
+        left = left_in(tmp_path / "out")
+        costs = {text_name(part)} if part in EIGHT_IDS else {"note"}
+        assert WHOLE.keys() - left.keys() <= costs
+        if part in EIGHT_IDS:
+            assert {failure.scene_id for failure in report.failures} <= {part}
+            is_reported = bool(report.failures or report.damages)
+            assert is_reported == (left != WHOLE)
+
+
+@pytest.mark.parametrize("part", ["index", "end", "table"])
+def test_flip_after_the_scenes_costs_a_pipe_no_scene(
+    part: str, whole: Path, tmp_path: Path
 ) -> None:
-    dice, archive, data, parts = (
-        random.Random(1),
-        tmp_path / "flip.tar.zst",
-        whole.read_bytes(),
-        find_parts(whole),
-    )
-    for number, part in enumerate([*parts, "index", "table", "files", *[""] * 12]):
-        mutated = bytearray(data)
-        if part:
-            mutated[dice.randrange(*parts[part])] ^= 1 << dice.randrange(8)
-        else:
-            for _ in range(dice.randrange(1, 4)):
-                start = dice.randrange(len(mutated))
-                mutated[start : start + dice.choice((0, 1, 30))] = dice.randbytes(
-                    dice.choice((0, 1, 30))
-                )
-        archive.write_bytes(mutated)
-        for report, way in zip(
-            unpack_both(archive, tmp_path / str(number)), ("file", "pipe"), strict=True
-        ):
-            left = left_in(tmp_path / str(number) / way)
-            assert left.items() <= WHOLE.items(), (number, part, way)
-            if part in {"index", "end", "table"} or (way == "file" and part == "files"):
-                assert WHOLE.keys() - left.keys() <= {"note"}, (number, part, way)
-            if way == "file" and part.startswith("scene"):
-                assert WHOLE.keys() - left.keys() <= {file_of(part)}, (number, part)
-                assert {failure.scene_id for failure in report.failures} <= {part}
-                assert (not report.failures and not report.damages) == (left == WHOLE)
+    dice = random.Random(part)
+    offset = dice.randrange(*find_parts(whole)[part])
+    archive = flip(copy_of(whole, tmp_path), offset, dice.randrange(8))
+
+    unpack_from("pipe", archive, tmp_path / "out")
+
+    assert WHOLE.keys() - left_in(tmp_path / "out").keys() <= {"note"}
 
 
-def test_damage_outside_the_files_costs_nothing_and_is_a_note(whole: Path, tmp_path: Path) -> None:
-    parts = find_parts(whole)
-    (row, end), data, archive = parts["table"], whole.read_bytes(), tmp_path / "a.tar.zst"
-    row += 8 + 2 * 12
-    # Stored size, size and checksum in the table; its footer; the checksum of a frame; the end of the tar stream.
-    places = (
-        row,
-        row + 5,
-        row + 9,
-        end - 2,
-        end - 6,
-        parts["scene0003_00"][1] - 1,
-        parts["end"][1] - 1,
-    )
-    for place in places:
-        archive.write_bytes(data)
-        flip(archive, place)
-        report = unpack.run([archive], tmp_path / str(place))
-        assert (report.failures, report.damages, len(report.warnings) >= 1) == ((), (), True), place
-        assert read_tree(tmp_path / str(place)) == WHOLE
-        check = verify.run([archive])
-        assert (check.errors, len(check.findings) >= 1, check.scenes) == ((), True, 8), place
-    archive.write_bytes(data + data)
-    for report in unpack_both(archive, tmp_path):
-        assert len(report.scenes) == 8
-        assert any("something follows" in warning for warning in report.warnings)
-
-
-def test_truncated_anywhere_all_whole_scenes_come_out_by_file_and_by_pipe(
-    whole: Path, tmp_path: Path
+@BOTH_WAYS
+@pytest.mark.parametrize("seed", range(12))
+def test_replaced_removed_and_inserted_bytes_never_give_a_wrong_byte(
+    seed: int, way: str, whole: Path, tmp_path: Path
 ) -> None:
-    dice, data = random.Random(2), whole.read_bytes()
-    groups = open_archive(whole).index.groups
-    ends = [group.end for group in groups]
-    cuts = [
-        ends[0],
-        ends[0] + 3,
-        ends[4] + 10,
-        ends[5] - 1,
-        ends[5],
-        ends[-1] - 1,
-        ends[-1],
-        ends[-1] + 9,
+    dice = random.Random(seed)
+    data = bytearray(whole.read_bytes())
+    for _ in range(dice.randrange(1, 4)):
+        start = dice.randrange(len(data))
+        old_size = dice.choice((0, 1, 30))
+        new_size = dice.choice((0, 1, 30))
+        data[start : start + old_size] = dice.randbytes(new_size)
+    (tmp_path / "a.tar.zst").write_bytes(data)
+
+    with suppress(ArchiveError):
+        unpack_from(way, tmp_path / "a.tar.zst", tmp_path / "out")
+
+    assert left_in(tmp_path / "out").items() <= WHOLE.items()
+
+
+HARMLESS = [
+    "stored size in the table",
+    "size in the table",
+    "checksum in the table",
+    "flags of the footer",
+    "number of frames in the footer",
+    "checksum of a scene",
+    "checksum of the end",
+]
+
+
+class TestHarmlessDamage:
+    """Damage that affects no file: in the seek table, its footer, and checksums of frames."""
+
+    @pytest.fixture(params=HARMLESS)
+    def archive(self, request: pytest.FixtureRequest, whole: Path, tmp_path: Path) -> Path:
+        parts = find_parts(whole)
+        table_start, table_end = parts["table"]
+        # The table begins with a header of 8 bytes; this is its third row of 12 bytes.
+        row = table_start + 8 + 2 * 12
+        offsets = dict(
+            zip(
+                HARMLESS,
+                (
+                    row,
+                    row + 5,
+                    row + 9,
+                    table_end - 2,
+                    table_end - 6,
+                    parts["scene0003_00"][1] - 1,
+                    parts["end"][1] - 1,
+                ),
+                strict=True,
+            )
+        )
+        return flip(copy_of(whole, tmp_path), offsets[request.param])
+
+    def test_unpack_recovers_every_file_with_a_warning(self, archive: Path, tmp_path: Path) -> None:
+        report = unpack.run([archive], tmp_path / "out")
+
+        assert report.failures == ()
+        assert report.damages == ()
+        assert len(report.warnings) >= 1
+        assert read_tree(tmp_path / "out") == WHOLE
+
+    def test_verify_reports_a_note(self, archive: Path) -> None:
+        report = verify.run([archive])
+
+        assert report.errors == ()
+        assert len(report.findings) >= 1
+        assert report.scenes == 8
+
+
+@BOTH_WAYS
+def test_bytes_after_the_end_are_a_warning(way: str, whole: Path, tmp_path: Path) -> None:
+    data = whole.read_bytes()
+    (tmp_path / "a.tar.zst").write_bytes(data + data)
+
+    report = unpack_from(way, tmp_path / "a.tar.zst", tmp_path / "out")
+
+    assert len(report.scenes) == 8
+    assert any("something follows" in warning for warning in report.warnings)
+
+
+def choose_cuts(group_ends: list[int]) -> list[int]:
+    """Choose sizes to which an archive is truncated: near the ends of frames, and random ones."""
+    first = group_ends[0]
+    last = group_ends[-1]
+    dice = random.Random(2)
+    return [
+        first,
+        first + 3,
+        group_ends[4] + 10,
+        group_ends[5] - 1,
+        group_ends[5],
+        last - 1,
+        last,
+        last + 9,
+        dice.randrange(first, last),
+        dice.randrange(first, last),
+        dice.randrange(first, last),
     ]
-    for number, cut in enumerate([*cuts, *(dice.randrange(ends[0], ends[-1]) for _ in range(3))]):
-        short = tmp_path / "short.tar.zst"
-        short.write_bytes(data[:cut])
-        found = {group.scene_id for group in groups if group.end <= cut} - {""}
-        for report, way in zip(
-            unpack_both(short, tmp_path / str(number)), ("file", "pipe"), strict=True
-        ):
-            assert (set(report.scenes), bool(report.damages)) == (found, True), (cut, way)
-            assert left_in(tmp_path / str(number) / way) == {
-                name: content
-                for name, content in WHOLE.items()
-                if name == "note" or name[6:18] in found
-            }
-        assert call("verify", short).status in {1, 3}
 
 
-def test_of_a_truncated_processed_archive_the_missing_scenes_are_named(
+class TestTruncated:
+    @pytest.fixture(params=range(11))
+    def cut(self, request: pytest.FixtureRequest, whole: Path) -> int:
+        return choose_cuts([group.end for group in open_archive(whole).index.groups])[request.param]
+
+    @pytest.fixture
+    def short(self, cut: int, whole: Path, tmp_path: Path) -> Path:
+        (tmp_path / "short.tar.zst").write_bytes(whole.read_bytes()[:cut])
+        return tmp_path / "short.tar.zst"
+
+    @BOTH_WAYS
+    def test_all_complete_scenes_of_a_truncated_archive_are_recovered(
+        self, way: str, cut: int, short: Path, whole: Path, tmp_path: Path
+    ) -> None:
+        scenes = open_archive(whole).index.scenes
+        complete = {scene.scene_id for scene in scenes if scene.end <= cut}
+
+        report = unpack_from(way, short, tmp_path / "out")
+
+        assert set(report.scenes) == complete
+        assert report.damages
+        names = {"note", *map(text_name, complete)}
+        assert left_in(tmp_path / "out") == {name: WHOLE[name] for name in names}
+
+    def test_verify_of_a_truncated_archive_fails(self, short: Path) -> None:
+        assert run_main("verify", short).status in {1, 3}
+
+
+class TestTruncatedProcessedArchive:
+    """A processed archive begins with its manifest, which names the missing scenes."""
+
+    @pytest.fixture
+    def cut(self, packed_dir: Path, tmp_path: Path) -> Path:
+        archive = packed_dir / "processed.tar.zst"
+        start, end = find_parts(archive)[VAL]
+        (tmp_path / "cut.tar.zst").write_bytes(archive.read_bytes()[: (start + end) // 2])
+        return tmp_path / "cut.tar.zst"
+
+    @UNPACK_BOTH_WAYS
+    def test_missing_scenes_are_listed(
+        self, unpack_it: Callable[..., Outcome], cut: Path, tmp_path: Path
+    ) -> None:
+        outcome = unpack_it(cut, "-o", tmp_path / "out", "--json")
+
+        assert outcome.status == 3
+        failed = [failure["scene_id"] for failure in outcome.json["failures"]]
+        assert failed == [VAL, TEST]
+        lines = rf"^failed: 2\n  {VAL}: .*\n  {TEST}: .*\nhint: copy"
+        assert re.search(lines, outcome.stderr, re.MULTILINE)
+
+    def test_dataset_reads_the_recovered_scenes(self, cut: Path, tmp_path: Path) -> None:
+        assert unpack_file(cut, "-o", tmp_path / "out").status == 3
+
+        with pytest.warns(UserWarning, match="failed"):
+            assert ScanNet(tmp_path / "out", split="train").scene_ids == [TRAIN]
+
+    def test_failed_list_completes_the_folder_from_an_intact_copy(
+        self, cut: Path, packed_dir: Path, tmp_path: Path
+    ) -> None:
+        assert unpack_file(cut, "-o", tmp_path / "out").status == 3
+
+        words = ("-o", tmp_path / "out", "--scenes", f"@{tmp_path / 'out/failed.txt'}")
+        assert unpack_file(packed_dir / "processed.tar.zst", *words).status == 0
+
+        assert run_main("verify", tmp_path / "out").status == 0
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("kind", ["raw", "processed"])
+def test_damaged_first_frame_costs_no_scene(
+    kind: str, way: str, packed_dir: Path, tmp_path: Path
+) -> None:
+    archive = flip(copy_of(packed_dir / f"{kind}.tar.zst", tmp_path), 200)
+
+    report = unpack_from(way, archive, tmp_path / "out")
+
+    assert len(report.scenes) == 3
+    assert len(report.damages) == 1
+
+
+def test_dataset_reads_a_folder_whose_archive_had_lost_its_first_frame(
     packed_dir: Path, tmp_path: Path
 ) -> None:
-    archive = packed_dir / "processed.tar.zst"
-    start, end = find_parts(archive)[VAL]
-    (tmp_path / "cut.tar.zst").write_bytes(archive.read_bytes()[: (start + end) // 2])
-    for unpack_it in (lambda *words: call("unpack", *words), unpack_pipe):
-        outcome = unpack_it(tmp_path / "cut.tar.zst", "-o", tmp_path / "out", "--json")
-        assert (outcome.status, [item["scene_id"] for item in outcome.json["failures"]]) == (
-            3,
-            [VAL, TEST],
-        )
-        assert re.search(
-            rf"^failed: 2\n  {VAL}: .*\n  {TEST}: .*\nhint: copy", outcome.stderr, re.MULTILINE
-        )
-    with pytest.warns(UserWarning, match="failed"):
-        assert ScanNet(tmp_path / "out", split="train").scene_ids == [TRAIN]
-    listed = f"@{tmp_path / 'out/failed.txt'}"
-    assert call("unpack", archive, "-o", tmp_path / "out", "--scenes", listed).status == 0
-    assert call("verify", tmp_path / "out").status == 0
+    archive = flip(copy_of(packed_dir / "processed.tar.zst", tmp_path), 200)
+
+    unpack_from("pipe", archive, tmp_path / "out")
+
+    assert ScanNet(tmp_path / "out", split="train").scene_ids == [TRAIN]
 
 
-def test_where_the_first_frame_is_lost_all_scenes_still_come_out(
-    packed_dir: Path, tmp_path: Path
+class TestOverwrittenFrame:
+    @pytest.fixture
+    def archive(self, whole: Path, tmp_path: Path) -> Path:
+        """An archive with zeros instead of the frame of one scene."""
+        start, end = find_parts(whole)["scene0005_00"]
+        data = whole.read_bytes()
+        (tmp_path / "a.tar.zst").write_bytes(data[:start] + bytes(end - start) + data[end:])
+        return tmp_path / "a.tar.zst"
+
+    def test_overwritten_frame_costs_a_file_its_scene(self, archive: Path, tmp_path: Path) -> None:
+        assert len(unpack_from("file", archive, tmp_path / "out").scenes) == 7
+
+    def test_overwritten_frame_costs_a_pipe_all_later_scenes(
+        self, archive: Path, tmp_path: Path
+    ) -> None:
+        report = unpack_from("pipe", archive, tmp_path / "out")
+
+        assert len(report.scenes) == 5
+        assert "is truncated or damaged after byte" in report.damages[0]
+
+
+@pytest.mark.parametrize("offset", [13, 600], ids=["name", "content"])
+def test_damaged_scene_of_a_pipe_is_named_by_the_index(
+    offset: int, whole: Path, tmp_path: Path
 ) -> None:
-    for kind in ("raw", "processed"):
-        archive = flip(Path(shutil.copy(packed_dir / f"{kind}.tar.zst", tmp_path)), 200)
-        for report in unpack_both(archive, tmp_path / kind):
-            assert (len(report.scenes), len(report.damages)) == (3, 1)
-    assert ScanNet(tmp_path / "processed/pipe", split="train").scene_ids == [TRAIN]
+    start, _ = find_parts(whole)["scene0005_00"]
+    archive = flip(copy_of(whole, tmp_path), start + offset)
 
+    report = unpack_from("pipe", archive, tmp_path / "out")
 
-def test_damage_costs_a_file_its_scene_and_a_pipe_at_most_what_follows(
-    whole: Path, tmp_path: Path
-) -> None:
-    start, end = find_parts(whole)["scene0005_00"]
-    data, archive = whole.read_bytes(), tmp_path / "a.tar.zst"
-    archive.write_bytes(data[:start] + bytes(end - start) + data[end:])
-    from_file, from_pipe = unpack_both(archive, tmp_path)
-    assert (len(from_file.scenes), len(from_pipe.scenes)) == (7, 5)
-    assert "is truncated or damaged behind byte" in from_pipe.damages[0]
-    for place in (
-        13,
-        600,
-    ):  # where the name is, and where the file is; the index that comes later names the scene
-        archive.write_bytes(data)
-        _, report = unpack_both(flip(archive, start + place), tmp_path / str(place))
-        assert [failure.scene_id for failure in report.failures] == ["scene0005_00"]
-        assert (len(report.scenes), report.damages) == (7, ())
+    assert [failure.scene_id for failure in report.failures] == ["scene0005_00"]
+    assert len(report.scenes) == 7
+    assert report.damages == ()
 
 
 def find_whole(place: Any) -> set[str]:
-    """The scenes that an archive gives as whole."""
+    """Find the scenes that an archive gives as whole."""
     whole: set[str] = set()
-    for reader in ArchiveSet([place], lambda *_: True, None).readers:
+    archives = ArchiveSet([place], lambda *_: True, limit=None)
+    for reader in archives.readers:
         for group, problem in reader.read(lambda *_: None, 1, Progress()):
-            whole.discard(group.scene_id) if problem else whole.add(group.scene_id)
+            if problem:
+                whole.discard(group.scene_id)
+            else:
+                whole.add(group.scene_id)
     return whole
 
 
 def find_header_bytes(path: Path) -> set[int]:
-    """Where the headers of frames and of their blocks are, which a pipe needs to find the next frame."""
-    data, offsets = path.read_bytes(), set()
+    """Find the headers of frames and blocks, which a pipe needs to find the next frame."""
+    data = path.read_bytes()
+    offsets: set[int] = set()
     for start, end in find_parts(path).values():
-        position, is_last = start + zstandard.frame_header_size(data[start:end]), False
-        offsets |= {*range(start, position)}
+        position = start + zstandard.frame_header_size(data[start:end])
+        offsets.update(range(start, position))
+        is_last = False
         while not is_last and position < end:
-            number = int.from_bytes(data[position : position + 3], "little")
-            offsets |= {*range(position, position + 3)}
-            is_last = bool(number & 1)
-            position += 3 + (1 if number >> 1 & 3 == 1 else number >> 3)
+            offsets.update(range(position, position + 3))
+            header_bits = int.from_bytes(data[position : position + 3], "little")
+            is_last = bool(header_bits & 1)
+            is_run_length = header_bits >> 1 & 3 == 1
+            position += 3 + (1 if is_run_length else header_bits >> 3)
     return offsets
 
 
-def test_flip_of_any_byte_costs_a_file_one_scene_and_a_pipe_more_only_by_a_header(
-    tmp_path: Path,
-) -> None:
-    path, flipped, dice = tmp_path / "a.tar.zst", tmp_path / "flipped.tar.zst", random.Random(3)
-    scenes = [(scene_id, [(file_of(scene_id), dice.randbytes(40) * 5)]) for scene_id in IDS]
-    data = forge(path, scenes).join()
-    headers = find_header_bytes(path)
-    for offset in range(len(data)):
-        flipped.write_bytes(data)
-        flip(flipped, offset, dice.randrange(8))
-        assert len(IDS) - len(find_whole(flipped)) <= 1, offset
-        with flipped.open("rb") as file:
-            try:
-                lost = len(IDS) - len(find_whole(PipeSource(file.fileno())))
-            except ArchiveError:
-                lost = len(IDS)
-        assert lost <= 1 or offset in headers, offset
+class TestFlipOfEveryByte:
+    @pytest.fixture
+    def data(self, tmp_path: Path) -> bytes:
+        """A small archive of four scenes."""
+        dice = random.Random(3)
+        scenes = [(scene_id, [(text_name(scene_id), dice.randbytes(40) * 5)]) for scene_id in IDS]
+        return forge(tmp_path / "a.tar.zst", scenes).join()
+
+    def test_flip_of_any_byte_costs_a_file_at_most_one_scene(
+        self, data: bytes, tmp_path: Path
+    ) -> None:
+        dice = random.Random(4)
+        flipped = tmp_path / "flipped.tar.zst"
+        for offset in range(len(data)):
+            flipped.write_bytes(data)
+            flip(flipped, offset, dice.randrange(8))
+
+            assert len(find_whole(flipped)) >= len(IDS) - 1, offset
+
+    def test_flip_costs_a_pipe_more_than_one_scene_only_in_a_header(
+        self, data: bytes, tmp_path: Path
+    ) -> None:
+        dice = random.Random(5)
+        flipped = tmp_path / "flipped.tar.zst"
+        headers = find_header_bytes(tmp_path / "a.tar.zst")
+        for offset in range(len(data)):
+            if offset in headers:
+                continue
+            flipped.write_bytes(data)
+            flip(flipped, offset, dice.randrange(8))
+
+            with flipped.open("rb") as file:
+                assert len(find_whole(PipeSource(file.fileno()))) >= len(IDS) - 1, offset
 
 
-def test_index_whose_name_is_damaged_costs_no_scene(tmp_path: Path) -> None:
-    """A flipped bit may change two letters of a compressed name so that the checksum of the tar header still holds."""
+@BOTH_WAYS
+def test_index_with_a_damaged_name_costs_no_scene(way: str, tmp_path: Path) -> None:
+    """A flip may change two letters of a compressed name, and the tar header still be valid."""
     forgery = forge(tmp_path / "a.tar.zst", SCENES)
     index = bytearray(compress(pad_file(".scbmnet-prep/index.json", forgery.index), 1))
     index[-1] ^= 1
     frames = [*forgery.frames, bytes(index), compress(END_OF_ARCHIVE, 1)]
-    (tmp_path / "a.tar.zst").write_bytes(
-        b"".join([*frames, encode_seek_table(list(map(row_of, frames)))])
-    )
-    for report in unpack_both(tmp_path / "a.tar.zst", tmp_path):
-        assert (set(report.scenes), report.failures, len(report.damages)) == ({*IDS}, (), 1)
+    (tmp_path / "a.tar.zst").write_bytes(join_frames(frames))
+
+    report = unpack_from(way, tmp_path / "a.tar.zst", tmp_path / "out")
+
+    assert set(report.scenes) == {*IDS}
+    assert report.failures == ()
+    assert len(report.damages) == 1
 
 
-EVIL_NAMES = ("../scene0001_00.txt", "/tmp/scene0001_00", "train/scene0001_00.npz", "\x1b[2J")
-REFUSED: list[Any] = [[SCENES[0], ("scene0001_00", [(name, b"evil")])] for name in EVIL_NAMES]
-REFUSED += [
-    [SCENES[0], SCENES[0]],
-    [SCENES[1], SCENES[0]],
-    [(IDS[0], [*SCENES[0][1], *SCENES[0][1]])],
-]
+EVIL = b"evil"
+REFUSED_SCENES: dict[str, Any] = {
+    "parent folder": [SCENES[0], (IDS[1], [(f"../{IDS[1]}.txt", EVIL)])],
+    "absolute path": [SCENES[0], (IDS[1], [(f"/tmp/{IDS[1]}", EVIL)])],
+    "other kind": [SCENES[0], (IDS[1], [(f"train/{IDS[1]}.npz", EVIL)])],
+    "escape sequence": [SCENES[0], (IDS[1], [("\x1b[2J", EVIL)])],
+    "scene twice": [SCENES[0], SCENES[0]],
+    "unordered scenes": [SCENES[1], SCENES[0]],
+    "file twice": [(IDS[0], [*SCENES[0][1], *SCENES[0][1]])],
+}
 
 
-@pytest.mark.parametrize("scenes", REFUSED)
-def test_wrong_names_and_scenes_or_files_that_come_twice_or_unordered_are_refused(
-    tmp_path: Path, scenes: Any
-) -> None:
-    forge(tmp_path / "a.tar.zst", scenes)
-    with pytest.raises(ArchiveError, match="the index is damaged"):
-        open_archive(tmp_path / "a.tar.zst")
-    for outcome in unpack_both(tmp_path / "a.tar.zst", tmp_path):
-        assert isinstance(outcome, ArchiveError)
-        assert "do not trust it" in outcome.hint
-        assert "\x1b" not in str(outcome)
-    assert left_in(tmp_path / "pipe").items() <= EXPECTED.items()
-    assert not [
-        path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"
-    ]
-    assert call("verify", tmp_path / "a.tar.zst").status in {1, 3}
+@pytest.mark.parametrize("case", REFUSED_SCENES)
+class TestMaliciousNames:
+    @pytest.fixture
+    def archive(self, case: str, tmp_path: Path) -> Path:
+        forge(tmp_path / "a.tar.zst", REFUSED_SCENES[case])
+        return tmp_path / "a.tar.zst"
+
+    @pytest.mark.usefixtures("case")
+    def test_wrong_or_repeated_names_make_the_index_invalid(self, archive: Path) -> None:
+        with pytest.raises(ArchiveError, match="the index is damaged"):
+            open_archive(archive)
+
+    @BOTH_WAYS
+    @pytest.mark.usefixtures("case")
+    def test_unpack_refuses_wrong_or_repeated_names(
+        self, way: str, archive: Path, tmp_path: Path
+    ) -> None:
+        with pytest.raises(ArchiveError) as caught:
+            unpack_from(way, archive, tmp_path / "out")
+
+        assert "do not trust it" in caught.value.hint
+        assert "\x1b" not in str(caught.value)
+
+    @BOTH_WAYS
+    @pytest.mark.usefixtures("case")
+    def test_unpack_writes_no_file_under_a_wrong_name(
+        self, way: str, archive: Path, tmp_path: Path
+    ) -> None:
+        with suppress(ArchiveError):
+            unpack_from(way, archive, tmp_path / "out")
+
+        assert left_in(tmp_path / "out").items() <= EXPECTED.items()
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert not [path for path in files if path.read_bytes() == EVIL]
+
+    @pytest.mark.usefixtures("case")
+    def test_verify_refuses_wrong_or_repeated_names(self, archive: Path) -> None:
+        assert run_main("verify", archive).status in {1, 3}
 
 
 @pytest.mark.parametrize(
-    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
+    "tar_type",
+    [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE],
+    ids=["symbolic link", "hard link", "device", "named pipe", "folder"],
 )
-def test_links_devices_and_folders_are_never_made(tmp_path: Path, kind: bytes) -> None:
-    info = tarfile.TarInfo(file_of(IDS[1]))
-    info.type, info.linkname = kind, "/etc"
-    contents = {IDS[1]: info.tobuf(tarfile.USTAR_FORMAT)}
-    forge(tmp_path / "a.tar.zst", [SCENES[0], (IDS[1], [(info.name, b"")])], contents=contents)
-    _, by_walk = unpack_both(tmp_path / "a.tar.zst", tmp_path)
-    assert isinstance(by_walk, ArchiveError)
-    for folder in (tmp_path / "file", tmp_path / "pipe"):
-        assert all(
-            (path.is_dir() or path.is_file()) and not path.is_symlink()
-            for path in folder.rglob("*")
-        )
-        assert left_in(folder).items() <= (EXPECTED | {info.name: b""}).items()
+class TestSpecialFiles:
+    NAME = text_name(IDS[1])
+
+    @pytest.fixture
+    def archive(self, tar_type: bytes, tmp_path: Path) -> Path:
+        """An archive with a tar header that does not belong to a regular file."""
+        header = tarfile.TarInfo(self.NAME)
+        header.type = tar_type
+        header.linkname = "/etc"
+        contents = {IDS[1]: header.tobuf(tarfile.USTAR_FORMAT)}
+        scenes = [SCENES[0], (IDS[1], [(self.NAME, b"")])]
+        forge(tmp_path / "a.tar.zst", scenes, contents=contents)
+        return tmp_path / "a.tar.zst"
+
+    @pytest.mark.usefixtures("tar_type")
+    def test_special_file_of_a_pipe_is_refused(self, archive: Path, tmp_path: Path) -> None:
+        with pytest.raises(ArchiveError):
+            unpack_from("pipe", archive, tmp_path / "out")
+
+    @BOTH_WAYS
+    @pytest.mark.usefixtures("tar_type")
+    def test_special_file_is_never_made(self, way: str, archive: Path, tmp_path: Path) -> None:
+        with suppress(ArchiveError):
+            unpack_from(way, archive, tmp_path / "out")
+
+        for path in (tmp_path / "out").rglob("*"):
+            assert path.is_dir() or path.is_file()
+            assert not path.is_symlink()
+        assert left_in(tmp_path / "out").items() <= (EXPECTED | {self.NAME: b""}).items()
 
 
-@pytest.mark.parametrize(("place", "value"), [(3, "0" * 64), (0, f"scans/{IDS[1]}/{IDS[1]}.ply")])
-def test_what_the_index_contradicts_is_not_left_behind(
-    tmp_path: Path, place: int, value: str
-) -> None:
-    forge(
-        tmp_path / "a.tar.zst",
-        SCENES,
-        edit=lambda index: index["groups"][2]["members"][0].__setitem__(place, value),
-    )
-    (failure,) = unpack_both(tmp_path / "a.tar.zst", tmp_path)[1].failures
-    assert (failure.scene_id, "is not what the index says" in failure.message) == (IDS[1], True)
-    assert left_in(tmp_path / "pipe") == {
-        name: data for name, data in EXPECTED.items() if IDS[1] not in name
-    }
-    write_tree(tmp_path / "there", EXPECTED)
-    outcome = unpack_pipe(tmp_path / "a.tar.zst", "-o", tmp_path / "there")
-    assert (outcome.status, left_in(tmp_path / "there")) == (
-        3,
-        EXPECTED,
-    )  # nor is what was there before removed
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [(3, "0" * 64), (0, f"scans/{IDS[1]}/{IDS[1]}.ply")],
+    ids=["sha256", "name"],
+)
+class TestContradictingIndex:
+    """A pipe whose index, at its end, contradicts a scene that was already unpacked."""
+
+    @pytest.fixture
+    def archive(self, field: int, value: str, tmp_path: Path) -> Path:
+        def edit(index: dict[str, Any]) -> None:
+            index["groups"][2]["members"][0][field] = value
+
+        forge(tmp_path / "a.tar.zst", SCENES, edit=edit)
+        return tmp_path / "a.tar.zst"
+
+    @pytest.mark.usefixtures("field", "value")
+    def test_contradicted_scene_is_a_failure(self, archive: Path, tmp_path: Path) -> None:
+        (failure,) = unpack_from("pipe", archive, tmp_path / "out").failures
+
+        assert failure.scene_id == IDS[1]
+        assert "does not match the index" in failure.message
+
+    @pytest.mark.usefixtures("field", "value")
+    def test_written_files_of_a_contradicted_scene_are_removed(
+        self, archive: Path, tmp_path: Path
+    ) -> None:
+        unpack_from("pipe", archive, tmp_path / "out")
+
+        others = {name: data for name, data in EXPECTED.items() if IDS[1] not in name}
+        assert left_in(tmp_path / "out") == others
+
+    @pytest.mark.usefixtures("field", "value")
+    def test_earlier_files_of_a_contradicted_scene_stay(
+        self, archive: Path, tmp_path: Path
+    ) -> None:
+        write_tree(tmp_path / "out", EXPECTED)
+
+        assert unpack_pipe(archive, "-o", tmp_path / "out").status == 3
+
+        assert left_in(tmp_path / "out") == EXPECTED
 
 
-def test_of_an_archive_of_a_newer_version_it_is_said_what_to_type(tmp_path: Path) -> None:
-    archive = tmp_path / "a.tar.zst"
-    forge(archive, SCENES, head=replace(HEAD, version=2))
-    for outcome in (
-        unpack_pipe(archive, "-o", tmp_path),
-        *(call(word, archive) for word in ("unpack", "verify", "info")),
-    ):
-        assert (
-            outcome.status,
-            "newer scannet-prep, which pip install --upgrade" in outcome.stderr,
-        ) == (1, True)
+class TestNewerVersion:
+    @pytest.fixture
+    def archive(self, tmp_path: Path) -> Path:
+        forge(tmp_path / "a.tar.zst", SCENES, head=replace(HEAD, version=2))
+        return tmp_path / "a.tar.zst"
+
+    @pytest.mark.parametrize("command", ["unpack", "verify", "info"])
+    def test_newer_archive_is_refused_with_the_command_to_type(
+        self, command: str, archive: Path
+    ) -> None:
+        outcome = run_main(command, archive)
+
+        assert outcome.status == 1
+        assert "newer scannet-prep, which pip install --upgrade" in outcome.stderr
+
+    def test_newer_archive_from_a_pipe_is_refused_with_the_command_to_type(
+        self, archive: Path, tmp_path: Path
+    ) -> None:
+        outcome = unpack_pipe(archive, "-o", tmp_path)
+
+        assert outcome.status == 1
+        assert "newer scannet-prep, which pip install --upgrade" in outcome.stderr
 
 
-def test_escape_sequences_of_an_archive_never_reach_the_terminal(tmp_path: Path) -> None:
-    def edit(value: Any) -> None:
-        value["head"].update(
-            program="\x1b[2Jevil", notice="\x1b]0;x\x07", options={"\x1b[31mkey": "\x1b[0mvalue"}
-        )
-        value["failures"] = {"scene0009_00": "\x1b[2Jfailed"}
+class TestEscapeSequences:
+    @pytest.fixture
+    def archive(self, tmp_path: Path) -> Path:
+        """An archive with escape sequences in every text of its index."""
 
-    forge(tmp_path / "a.tar.zst", SCENES, edit=edit)
-    for words in (["info"], ["info", "-v"], ["verify"], ["unpack", "-o", tmp_path / "out"]):
-        outcome = call(*words, tmp_path / "a.tar.zst")
-        assert "evil" in outcome.stdout or words[0] != "info"
-        assert not {"\x1b", "\x07"} & set(outcome.stdout + outcome.stderr)
+        def edit(index: dict[str, Any]) -> None:
+            index["head"]["program"] = "\x1b[2Jevil"
+            index["head"]["notice"] = "\x1b]0;x\x07"
+            index["head"]["options"] = {"\x1b[31mkey": "\x1b[0mvalue"}
+            index["failures"] = {"scene0009_00": "\x1b[2Jfailed"}
+
+        forge(tmp_path / "a.tar.zst", SCENES, edit=edit)
+        return tmp_path / "a.tar.zst"
+
+    @pytest.mark.parametrize("words", [["info"], ["info", "-v"], ["verify"], ["unpack"]])
+    def test_escape_sequences_never_reach_the_terminal(
+        self, words: list[str], archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+
+        outcome = run_main(*words, archive)
+
+        output = outcome.stdout + outcome.stderr
+        assert "\x1b" not in output
+        assert "\x07" not in output
+
+    @pytest.mark.parametrize("words", [["info"], ["info", "-v"]])
+    def test_info_shows_the_text_without_the_escape(self, words: list[str], archive: Path) -> None:
+        assert "evil" in run_main(*words, archive).stdout
 
 
 def claim(size_bytes: int, blocks: int) -> bytes:
-    """A frame that says it holds so much, of blocks of 128 KiB of zeros in four bytes each."""
-    head = zstandard.FRAME_HEADER + b"\x84\x38" + size_bytes.to_bytes(4, "little")
-    block, last = ((kind | 1 << 20).to_bytes(3, "little") + b"\0" for kind in (0b010, 0b011))
-    return head + block * (blocks - 1) + last + bytes(4)
+    """Make a frame that declares a size, with run-length blocks of 128 KiB in four bytes each."""
+    header = zstandard.FRAME_HEADER + b"\x84\x38" + size_bytes.to_bytes(4, "little")
+    block = (0b010 | 1 << 20).to_bytes(3, "little") + b"\0"
+    last_block = (0b011 | 1 << 20).to_bytes(3, "little") + b"\0"
+    return header + block * (blocks - 1) + last_block + bytes(4)
 
 
-def test_a_frame_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is_taken() -> None:
-    for frame, size_bytes, message in (
+@pytest.mark.parametrize(
+    ("frame", "size_bytes", "message"),
+    [
         (claim(1 << 31, 4), 1 << 31, "at most 1,073,741,824"),
-        (claim(1 << 29, 4), 1 << 29, r"is said to hold 536,870,912 bytes, .* at most 1,051,576"),
+        (claim(1 << 29, 4), 1 << 29, "declares 536,870,912 bytes, .*at most 1,051,576"),
         (
             zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 999),
             999,
@@ -397,74 +661,79 @@ def test_a_frame_that_asks_for_more_than_it_can_hold_is_refused_before_memory_is
             "too large a window",
         ),
         (b"x" + bytes(30), 999, "no frame begins here"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            decompress(frame, size_bytes)
+    ],
+    ids=["too large", "too large for its size", "no size", "window", "no frame"],
+)
+def test_frame_with_impossible_sizes_is_refused_before_allocating(
+    frame: bytes, size_bytes: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        decompress(frame, size_bytes)
 
 
 def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    head = Head(ArchiveKind.PROCESSED)
-    forgery = forge(
-        folder / "good.tar.zst",
-        [("scene0000_00", [("train/scene0000_00.npz", b"x" * 100)])],
-        head=head,
-    )
-    (first, _), end = forgery.frames, compress(END_OF_ARCHIVE, 1)
+    """Make archives that request more memory than their size justifies."""
+    scenes = [("scene0000_00", [("train/scene0000_00.npz", b"x" * 100)])]
+    forgery = forge(folder / "good.tar.zst", scenes, head=Head(ArchiveKind.PROCESSED))
+    (first, _) = forgery.frames
+    end = compress(END_OF_ARCHIVE, 1)
+
+    # An index of 500 MiB of zeros, made in pieces.
     packer = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj(
         size=512 + (500 << 20)
     )
-    pieces = [encode_header(INDEX_NAME, 500 << 20), *[bytes(1 << 20)] * 500]
-    bomb = b"".join([*map(packer.compress, pieces), packer.flush()])
-    yield (
-        "an index of zeros",
-        first + bomb + end + encode_seek_table(list(map(row_of, (first, bomb, end)))),
-    )
+    pieces = [packer.compress(encode_header(INDEX_NAME, 500 << 20))]
+    pieces += [packer.compress(bytes(1 << 20)) for _ in range(500)]
+    bomb = b"".join([*pieces, packer.flush()])
+    yield "an index of zeros", join_frames([first, bomb, end])
     yield "an index of zeros in a stream", first + bomb
-    yield (
-        "zero frames",
-        zstandard.ZstdCompressor(level=3, write_checksum=True).compress(b"") * 20_000,
-    )
-    big = claim(1 << 30, 8192)
-    yield "a scene that claims 1 GiB", first + big[:90_000]
-    yield "a scene of 1 GiB in 32 kB", first + big
+
+    empty = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(b"")
+    yield "empty frames", empty * 20_000
+    large = claim(1 << 30, 8192)
+    yield "a truncated scene of 1 GiB", first + large[:90_000]
+    yield "a scene of 1 GiB in 32 kB", first + large
     text = forgery.index.decode().replace('"size_bytes":1024', f'"size_bytes":{1 << 30}', 1)
-    yield "a scene of 1 GiB in 32 kB with an index", Forgery([first, big], text.encode()).join()
+    yield "a scene of 1 GiB in 32 kB with an index", Forgery([first, large], text.encode()).join()
     yield "many frames of zeros", first + claim(1 << 29, 4096) * 20
     yield "deep lists", Forgery(forgery.frames, b"[" * 900_000).join()
 
 
-def test_archives_that_ask_for_too_much_are_refused_within_bounds_of_memory(tmp_path: Path) -> None:
+def test_hostile_archives_are_refused_within_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "hostile.tar.zst"
+    readers: list[Callable[[], object]] = [
+        lambda: unpack.run([PipeSource(os.open(path, os.O_RDONLY))], tmp_path / "pipe"),
+        lambda: unpack.run([path], tmp_path / "file"),
+        lambda: verify.run([path]),
+        lambda: info.run([path]),
+        lambda: ScanNet(path, split="train")[0],
+    ]
     for name, data in hostile_files(tmp_path):
         path.write_bytes(data)
-        with limited_memory(
-            400 << 20
-        ):  # a thread takes 72 MB of addresses, and uses little of them
-            for read in (
-                lambda: unpack.run([PipeSource(os.open(path, os.O_RDONLY))], tmp_path / "pipe"),
-                lambda: unpack.run([path], tmp_path / "file"),
-                lambda: verify.run([path]),
-                lambda: info.run([path]),
-                lambda: ScanNet(path, split="train")[0],
-            ):
-                told = ""
+        # A thread reserves 72 MB of addresses, and uses little of them.
+        with limited_memory(400 << 20):
+            for read in readers:
+                problem = ""
                 try:
                     read()
                 except ScanNetPrepError as error:
-                    told = str(error)
-                assert "memory ran out" not in told, name
+                    problem = str(error)
+                assert "memory ran out" not in problem, name
 
 
-def test_a_scene_of_an_archive_without_index_is_found_beside_another_archive(
-    whole_dir: Path, tmp_path: Path
+@pytest.mark.parametrize("kind", ["raw", "processed"])
+@pytest.mark.parametrize("words", [("--scenes", VAL), ("--splits", "val")])
+def test_scene_of_a_truncated_archive_is_unpacked_beside_another_archive(
+    words: tuple[str, str], kind: str, whole_dir: Path, tmp_path: Path
 ) -> None:
-    for kind in ("raw", "processed"):
-        first, second = tmp_path / f"{kind}-first.tar.zst", tmp_path / f"{kind}-second.tar.zst"
-        assert call("pack", whole_dir / kind, "-o", first, "--splits", "train").status == 0
-        assert call("pack", whole_dir / kind, "-o", second, "--splits", "val").status == 0
-        second.write_bytes(second.read_bytes()[: find_parts(second)["index"][0]])
-        for words in (("--scenes", VAL), ("--splits", "val")):
-            out_dir = tmp_path / f"{kind}{words[0]}"
-            outcome = call("unpack", first, second, "-o", out_dir, *words, "--json")
-            assert (outcome.status, outcome.json["scenes"]) == (3, [VAL]), outcome
-            assert "is truncated" in outcome.json["damages"][0]
+    first = tmp_path / "first.tar.zst"
+    second = tmp_path / "second.tar.zst"
+    assert run_main("pack", whole_dir / kind, "-o", first, "--splits", "train").status == 0
+    assert run_main("pack", whole_dir / kind, "-o", second, "--splits", "val").status == 0
+    os.truncate(second, find_parts(second)["index"][0])
+
+    outcome = run_main("unpack", first, second, "-o", tmp_path / "out", *words, "--json")
+
+    assert outcome.status == 3, outcome
+    assert outcome.json["scenes"] == [VAL]
+    assert "is truncated" in outcome.json["damages"][0]

@@ -1,20 +1,22 @@
-"""Unpacking over a folder that holds scenes already: what is whole there stays, whatever the archive lacks."""
+"""Unpacking over a folder with scenes: whole scenes stay, whatever the archive lacks."""
 
 import hashlib
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from archives import (
     TREE,
-    call,
     find_parts,
     flip,
+    flip_middle,
     forge,
     pack_shards,
     pack_tree,
     read_tree,
+    unpack_file,
     unpack_pipe,
     write_tree,
 )
@@ -34,8 +36,8 @@ SCENES = (
     "scene0015_00",
     "scene0707_00",
 )
-LAST = SCENES[-1]
 MESH = f"scans/{VAL}/{VAL}_vh_clean_2.ply"
+TEXT = f"scans/{VAL}/{VAL}.txt"
 
 
 @pytest.fixture(scope="module")
@@ -50,283 +52,348 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture
+def folder(six: Path, tmp_path: Path) -> Path:
+    """A complete processed folder."""
+    return Path(shutil.copytree(six / "processed", tmp_path / "processed"))
+
+
+@pytest.fixture
+def raw_dir(six: Path, tmp_path: Path) -> Path:
+    """A complete raw tree with a `scannet.lock`."""
+    return Path(shutil.copytree(six / "raw", tmp_path / "raw"))
+
+
+@pytest.fixture
+def source(six: Path, tmp_path: Path) -> Path:
+    """A raw tree that is changed and then packed."""
+    return Path(shutil.copytree(six / "raw", tmp_path / "source"))
+
+
+@pytest.fixture
+def archive(six: Path, tmp_path: Path) -> Path:
+    """The archive of the processed folder."""
+    return Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst"))
+
+
+@pytest.fixture
+def raw_archive(six: Path, tmp_path: Path) -> Path:
+    """The archive of the raw tree."""
+    return Path(shutil.copy(six / "raw.tar.zst", tmp_path / "raw.tar.zst"))
+
+
 def write_lock(raw_dir: Path) -> None:
     """Record the digest of every file of a raw tree in its `scannet.lock`."""
     (raw_dir / "scannet.lock").unlink(missing_ok=True)
-    files = read_tree(raw_dir)
-    entries = {
-        name: LockEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()
-    }
+    entries = {}
+    for name, data in read_tree(raw_dir).items():
+        entries[name] = LockEntry(hashlib.sha256(data).hexdigest(), len(data))
     (raw_dir / "scannet.lock").write_bytes(encode_lock(entries))
 
 
-def unpack_each_way(archive: Path, out_dir: Path, *words: object) -> list[Outcome]:
+def unpack_each_way(archive: Path, out_dir: Path, *words: str | Path) -> list[Outcome]:
     """Unpack over a folder, from a file, then from a pipe."""
     options = ("-o", out_dir, "--json", *words)
-    return [call("unpack", archive, *options), unpack_pipe(archive, *options)]
+    return [unpack_file(archive, *options), unpack_pipe(archive, *options)]
 
 
-def test_truncated_archive_leaves_a_complete_folder_as_it_is(six: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
-    before = digests(folder)
-    data = (six / "processed.tar.zst").read_bytes()
-    ends = [group.end for group in open_archive(six / "processed.tar.zst").index.groups]
-    dice = random.Random(0)
-    cuts = [
-        *ends,
-        *(end + 1 for end in ends),
-        *(dice.randrange(ends[0], len(data)) for _ in range(6)),
-    ]
-    short = tmp_path / "short.tar.zst"
-    for cut in cuts:
-        short.write_bytes(data[:cut])
-        for outcome in unpack_each_way(short, folder):
-            # Without the seek table alone, nothing of a scene is lost.
-            is_cut = cut <= find_parts(six / "processed.tar.zst")["index"][1]
-            assert (outcome.status, outcome.json["failures"]) == (3 if is_cut else 0, []), (
-                cut,
-                outcome.stderr,
-            )
-            assert outcome.json["scenes"] == [*SCENES]
-            assert digests(folder) == before, cut
-    assert len(ScanNet(folder, split="train")) == 3
-    assert call("pack", folder, "-o", tmp_path / "again.tar.zst").status == 0
-    assert (tmp_path / "again.tar.zst").read_bytes() == data
+def failed_scenes(outcome: Outcome) -> list[str]:
+    return [failure["scene_id"] for failure in outcome.json["failures"]]
 
 
-def test_single_bit_flips_leave_a_complete_folder_as_it_is(six: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
-    before = digests(folder)
-    parts = find_parts(six / "processed.tar.zst")
-    dice = random.Random(1)
-    offsets = [dice.randrange(*span) for span in parts.values() for _ in range(3)]
-    for offset in offsets:
-        archive = flip(
-            Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst")),
-            offset,
-            dice.randrange(8),
-        )
+class TestDamagedArchiveOverCompleteFolder:
+    def test_truncated_archive_leaves_a_complete_folder_unchanged(
+        self, archive: Path, folder: Path, tmp_path: Path
+    ) -> None:
+        before = digests(folder)
+        data = archive.read_bytes()
+        ends = [group.end for group in open_archive(archive).index.groups]
+        _, index_end = find_parts(archive)["index"]
+        dice = random.Random(0)
+        random_cuts = [dice.randrange(ends[0], len(data)) for _ in range(6)]
+        short = tmp_path / "short.tar.zst"
+
+        for cut in (*ends, *(end + 1 for end in ends), *random_cuts):
+            short.write_bytes(data[:cut])
+            for outcome in unpack_each_way(short, folder):
+                # If only the seek table is lost, nothing of a scene is.
+                assert outcome.status == (3 if cut <= index_end else 0), (cut, outcome.stderr)
+                assert outcome.json["failures"] == [], (cut, outcome.stderr)
+                assert outcome.json["scenes"] == [*SCENES]
+                assert digests(folder) == before, cut
+
+    def test_folder_is_complete_after_a_truncated_archive(
+        self, archive: Path, folder: Path, tmp_path: Path
+    ) -> None:
+        data = archive.read_bytes()
+        (tmp_path / "short.tar.zst").write_bytes(data[: len(data) // 2])
+        unpack_each_way(tmp_path / "short.tar.zst", folder)
+
+        assert run_main("pack", folder, "-o", tmp_path / "again.tar.zst").status == 0
+
+        assert len(ScanNet(folder, split="train")) == 3
+        assert (tmp_path / "again.tar.zst").read_bytes() == data
+
+    def test_flipped_bits_leave_a_complete_folder_unchanged(
+        self, archive: Path, folder: Path
+    ) -> None:
+        before = digests(folder)
+        data = archive.read_bytes()
+        dice = random.Random(1)
+        offsets = []
+        for start, end in find_parts(archive).values():
+            offsets += [dice.randrange(start, end) for _ in range(3)]
+
+        for offset in offsets:
+            archive.write_bytes(data)
+            flip(archive, offset, dice.randrange(8))
+            for outcome in unpack_each_way(archive, folder):
+                assert outcome.status in {0, 1, 3}, (offset, outcome.stderr)
+                assert outcome.json.get("failures", []) == [], (offset, outcome.stderr)
+                assert digests(folder) == before, offset
+
+    def test_damaged_scene_that_is_whole_in_the_folder_is_named(
+        self, archive: Path, folder: Path
+    ) -> None:
+        flip_middle(archive, VAL)
+
+        outcome = run_main("unpack", archive, "-o", folder)
+
+        assert outcome.status == 3
+        assert f"damaged: {VAL}: whole in {folder}, and kept there" in outcome.stderr
+        assert f"{len(SCENES)} scenes there, 0 failed" in outcome.stdout
+        assert not (folder / "failed.txt").exists()
+
+    def test_scene_damaged_in_archive_and_folder_is_a_failure(
+        self, archive: Path, folder: Path
+    ) -> None:
+        flip_middle(archive, VAL)
+        flip(folder / "val" / f"{VAL}.npz", 500)
+
         for outcome in unpack_each_way(archive, folder):
-            assert outcome.status in {0, 1, 3}, (offset, outcome.stderr)
-            assert outcome.json.get("failures", []) == [], (offset, outcome.stderr)
-            assert digests(folder) == before, offset
+            assert outcome.status == 3
+            assert failed_scenes(outcome) == [VAL]
+            manifest = read_manifest(folder)
+            assert manifest is not None
+            assert manifest.scenes.keys() == {*SCENES} - {VAL}
+            assert (folder / "failed.txt").read_text().split()[-1] == VAL
 
+    def test_single_shard_leaves_a_complete_folder_unchanged(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        before = digests(folder)
+        shards = pack_shards(folder, tmp_path / "s.tar.zst", 40_000)
+        assert len(shards) > 1
 
-def test_damaged_scene_that_is_whole_in_the_folder_is_named_with_exit_status_3(
-    six: Path, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
-    archive = Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst"))
-    flip(archive, sum(find_parts(archive)[VAL]) // 2)
-    outcome = call("unpack", archive, "-o", folder)
-    assert outcome.status == 3
-    assert f"damaged: {VAL}: whole in {folder}, and kept there" in outcome.stderr
-    assert f"{len(SCENES)} scenes there, 0 failed" in outcome.stdout
-    assert not (folder / "failed.txt").exists()
-
-
-def test_scene_damaged_in_archive_and_folder_alone_leaves_the_manifest(
-    six: Path, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
-    archive = Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst"))
-    flip(archive, sum(find_parts(archive)[VAL]) // 2)
-    flip(folder / "val" / f"{VAL}.npz", 500)
-    for outcome in unpack_each_way(archive, folder):
-        assert (outcome.status, [failure["scene_id"] for failure in outcome.json["failures"]]) == (
-            3,
-            [VAL],
-        )
-        manifest = read_manifest(folder)
-        assert manifest is not None
-        assert manifest.scenes.keys() == {*SCENES} - {VAL}
-        assert (folder / "failed.txt").read_text().split()[-1] == VAL
-
-
-def test_one_shard_of_several_leaves_a_complete_folder_as_it_is(six: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
-    before = digests(folder)
-    shards = pack_shards(folder, tmp_path / "s.tar.zst", 40_000)
-    assert len(shards) > 1
-    for shard in shards:
-        cut = shard.read_bytes()
-        for data, status in ((cut, 0), (cut[: find_parts(shard)["index"][0] - 10], 3)):
-            shard.write_bytes(data)
+        for shard in shards:
             for outcome in unpack_each_way(shard, folder):
-                assert outcome.status == status, outcome.stderr
+                assert outcome.status == 0, outcome.stderr
                 assert digests(folder) == before
 
+    def test_truncated_shard_leaves_a_complete_folder_unchanged(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        before = digests(folder)
+        for shard in pack_shards(folder, tmp_path / "s.tar.zst", 40_000):
+            index_start, _ = find_parts(shard)["index"]
+            shard.write_bytes(shard.read_bytes()[: index_start - 10])
 
-def test_scene_that_failed_for_the_archive_stays_where_it_is_whole(
-    six: Path, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
-    source = Path(shutil.copytree(six / "processed", tmp_path / "source"))
-    failure = {
-        "scene_id": VAL,
-        "error": "RawFileError",
-        "message": f"{VAL}: is damaged",
-        "hint": "",
-        "trace": "",
-    }
+            for outcome in unpack_each_way(shard, folder):
+                assert outcome.status == 3, outcome.stderr
+                assert digests(folder) == before
 
-    def fail(manifest: dict[str, dict[str, object]]) -> None:
-        del manifest["scenes"][VAL]
-        manifest["failures"][VAL] = failure
+    def test_scene_that_failed_for_the_archive_stays_if_it_is_whole(
+        self, six: Path, folder: Path, tmp_path: Path
+    ) -> None:
+        failure = {
+            "scene_id": VAL,
+            "error": "RawFileError",
+            "message": f"{VAL}: is damaged",
+            "hint": "",
+            "trace": "",
+        }
 
-    edit_json(source / "manifest.json", fail)
-    (source / "val" / f"{VAL}.npz").unlink()
-    pack_tree(source, tmp_path / "a.tar.zst")
-    before = digests(folder)
-    for outcome in unpack_each_way(tmp_path / "a.tar.zst", folder):
-        assert outcome.status == 0
-        assert digests(folder) == before
+        def fail(manifest: dict[str, dict[str, object]]) -> None:
+            del manifest["scenes"][VAL]
+            manifest["failures"][VAL] = failure
+
+        other = Path(shutil.copytree(six / "processed", tmp_path / "other"))
+        edit_json(other / "manifest.json", fail)
+        (other / "val" / f"{VAL}.npz").unlink()
+        pack_tree(other, tmp_path / "other.tar.zst")
+        before = digests(folder)
+
+        for outcome in unpack_each_way(tmp_path / "other.tar.zst", folder):
+            assert outcome.status == 0
+            assert digests(folder) == before
+
+    def test_scene_of_an_archive_without_manifest_is_recorded_by_its_file(
+        self, archive: Path, folder: Path, verify: Verify
+    ) -> None:
+        # The archive loses its manifest; the folder gets a damaged scene and a wrong entry for it.
+        flip(archive, 200)
+        flip(folder / "val" / f"{VAL}.npz", 500)
+        edit_json(
+            folder / "manifest.json", lambda value: value["scenes"][VAL].update(crc32="0" * 8)
+        )
+
+        assert run_main("unpack", archive, "-o", folder).status == 3
+
+        assert verify(folder) == (0, [])
 
 
-def test_scene_unpacked_without_the_manifest_of_its_archive_is_recorded_as_it_is(
-    six: Path, tmp_path: Path, verify: Verify
-) -> None:
-    archive = flip(
-        Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst")), 200
-    )  # the manifest is lost
-    folder = Path(shutil.copytree(six / "processed", tmp_path / "processed"))
-    edit_json(
-        folder / "manifest.json", lambda manifest: manifest["scenes"][VAL].update(crc32="0" * 8)
-    )
-    flip(folder / "val" / f"{VAL}.npz", 500)
-    assert call("unpack", archive, "-o", folder).status == 3
-    assert verify(folder) == (0, [])
+class TestDamagedArchiveOverRawTree:
+    @pytest.mark.parametrize("scene_id", SCENES)
+    def test_damaged_scene_is_no_failure_if_the_index_shows_that_it_is_whole(
+        self, scene_id: str, raw_archive: Path, raw_dir: Path
+    ) -> None:
+        before = digests(raw_dir)
+        flip_middle(raw_archive, scene_id)
 
-
-def test_damaged_archive_does_not_list_whole_raw_scenes_as_failed(
-    six: Path, tmp_path: Path
-) -> None:
-    """By the digests of the index, or of `scannet.lock` where the end of the archive is lost."""
-    raw_dir = Path(shutil.copytree(six / "raw", tmp_path / "raw"))
-    before = digests(raw_dir)
-    data = (six / "raw.tar.zst").read_bytes()
-    parts = find_parts(six / "raw.tar.zst")
-    archive = tmp_path / "a.tar.zst"
-    for scene_id in SCENES:
-        archive.write_bytes(data)
-        flip(archive, sum(parts[scene_id]) // 2)
-        for outcome in unpack_each_way(archive, raw_dir):
-            assert (outcome.status, outcome.json["failures"]) == (3, []), outcome.stderr
+        for outcome in unpack_each_way(raw_archive, raw_dir):
+            assert outcome.status == 3, outcome.stderr
+            assert outcome.json["failures"] == [], outcome.stderr
             assert digests(raw_dir) == before
-        archive.write_bytes(data[: parts[scene_id][0]])
-        for outcome in unpack_each_way(archive, raw_dir, "--scenes", *SCENES):
-            assert (outcome.status, outcome.json["failures"]) == (3, []), outcome.stderr
+
+    @pytest.mark.parametrize("scene_id", SCENES)
+    def test_lost_scene_is_no_failure_if_the_lock_shows_that_it_is_whole(
+        self, scene_id: str, raw_archive: Path, raw_dir: Path
+    ) -> None:
+        before = digests(raw_dir)
+        start, _ = find_parts(raw_archive)[scene_id]
+        raw_archive.write_bytes(raw_archive.read_bytes()[:start])
+
+        for outcome in unpack_each_way(raw_archive, raw_dir, "--scenes", *SCENES):
+            assert outcome.status == 3, outcome.stderr
+            assert outcome.json["failures"] == [], outcome.stderr
             assert digests(raw_dir) == before
 
+    def test_raw_scene_damaged_in_archive_and_tree_is_a_failure(
+        self, raw_archive: Path, raw_dir: Path
+    ) -> None:
+        flip_middle(raw_archive, VAL)
+        flip(raw_dir / MESH, 900)
 
-def test_raw_scene_damaged_in_archive_and_tree_is_a_failure(six: Path, tmp_path: Path) -> None:
-    raw_dir = Path(shutil.copytree(six / "raw", tmp_path / "raw"))
-    archive = Path(shutil.copy(six / "raw.tar.zst", tmp_path / "a.tar.zst"))
-    flip(archive, sum(find_parts(archive)[VAL]) // 2)
-    flip(raw_dir / MESH, 900)
-    for outcome in unpack_each_way(archive, raw_dir):
-        assert [failure["scene_id"] for failure in outcome.json["failures"]] == [VAL]
-        assert (raw_dir / "failed.txt").read_text().split()[-1] == VAL
+        for outcome in unpack_each_way(raw_archive, raw_dir):
+            assert failed_scenes(outcome) == [VAL]
+            assert (raw_dir / "failed.txt").read_text().split()[-1] == VAL
 
 
-@pytest.mark.parametrize("has_lock", [True, False])
-def test_replaced_raw_file_has_the_lock_entry_of_its_new_content_or_none(
-    six: Path, tmp_path: Path, verify: Verify, has_lock: bool
-) -> None:
-    source = Path(shutil.copytree(six / "raw", tmp_path / "source"))
-    new = (source / MESH.replace(VAL, "scene0015_00")).read_bytes()
-    (source / f"scans/{VAL}/{VAL}.txt").write_bytes(
-        (source / f"scans/{VAL}/{VAL}.txt").read_bytes() + b"\n"
-    )
-    if has_lock:
-        write_lock(source)
-    else:
-        (source / "scannet.lock").unlink()
-    pack_tree(source, tmp_path / "a.tar.zst")
-    for unpack_it in (call, unpack_pipe):
-        raw_dir = Path(shutil.copytree(six / "raw", tmp_path / f"raw-{unpack_it.__name__}"))
-        (raw_dir / MESH).write_bytes(new)  # damaged: the archive brings back the recorded content
-        words = (tmp_path / "a.tar.zst", "-o", raw_dir)
-        assert (call("unpack", *words) if unpack_it is call else unpack_pipe(*words)).status == 0
+class TestLockOfRawTree:
+    @pytest.mark.parametrize("unpack_it", [unpack_file, unpack_pipe], ids=["file", "pipe"])
+    @pytest.mark.parametrize("has_lock", [True, False], ids=["lock", "no lock"])
+    def test_replaced_file_has_the_entry_of_its_new_content_or_none(
+        self,
+        has_lock: bool,
+        unpack_it: Callable[..., Outcome],
+        source: Path,
+        raw_dir: Path,
+        tmp_path: Path,
+        verify: Verify,
+    ) -> None:
+        (source / TEXT).write_bytes((source / TEXT).read_bytes() + b"\n")
+        if has_lock:
+            write_lock(source)
+        else:
+            (source / "scannet.lock").unlink()
+        pack_tree(source, tmp_path / "changed.tar.zst")
+        # The archive brings back the content of the mesh that the lock of the tree records.
+        (raw_dir / MESH).write_bytes((source / MESH.replace(VAL, "scene0015_00")).read_bytes())
+
+        assert unpack_it(tmp_path / "changed.tar.zst", "-o", raw_dir).status == 0
+
         entries = read_lock(raw_dir / "scannet.lock")
         assert MESH in entries
-        assert (f"scans/{VAL}/{VAL}.txt" in entries) == has_lock
+        assert (TEXT in entries) == has_lock
         assert verify(raw_dir) == (0, [])
 
+    def test_file_replaced_in_a_scene_that_then_fails_loses_its_entry(self, tmp_path: Path) -> None:
+        first = f"scans/{TRAIN}/{TRAIN}.txt"
+        last = f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply"
+        pack_tree(write_tree(tmp_path / "tree", TREE | {first: b"new"}), tmp_path / "a.tar.zst")
+        raw_dir = write_tree(tmp_path / "out", {first: b"old"})
+        write_lock(raw_dir)
+        (raw_dir / last).mkdir()
 
-def test_file_replaced_in_a_scene_that_then_fails_has_no_old_lock_entry(tmp_path: Path) -> None:
-    first, last = f"scans/{TRAIN}/{TRAIN}.txt", f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply"
-    pack_tree(write_tree(tmp_path / "source", TREE | {first: b"new"}), tmp_path / "a.tar.zst")
-    raw_dir = write_tree(tmp_path / "raw", {first: b"old"})
-    write_lock(raw_dir)
-    (raw_dir / last).mkdir()
-    assert call("unpack", tmp_path / "a.tar.zst", "-o", raw_dir).status == 3
-    assert (raw_dir / first).read_bytes() == b"new"
-    assert first not in read_lock(raw_dir / "scannet.lock")
+        assert run_main("unpack", tmp_path / "a.tar.zst", "-o", raw_dir).status == 3
+
+        assert (raw_dir / first).read_bytes() == b"new"
+        assert first not in read_lock(raw_dir / "scannet.lock")
+
+    def test_file_that_differs_from_the_lock_of_its_archive_is_a_warning(
+        self, source: Path, tmp_path: Path
+    ) -> None:
+        flip(source / MESH, 900)
+        pack_tree(source, tmp_path / "a.tar.zst")
+
+        outcome = run_main("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "new")
+
+        assert f"{MESH}: not what scannet.lock of the archive records" in outcome.stderr
+        assert read_lock(tmp_path / "new/scannet.lock") == read_lock(source / "scannet.lock")
+
+    def test_replaced_file_that_differs_from_all_locks_has_no_entry(
+        self, source: Path, raw_dir: Path, tmp_path: Path
+    ) -> None:
+        flip(source / MESH, 900)
+        pack_tree(source, tmp_path / "a.tar.zst")
+
+        assert run_main("unpack", tmp_path / "a.tar.zst", "-o", raw_dir).status == 0
+
+        assert MESH not in read_lock(raw_dir / "scannet.lock")
 
 
-def test_file_that_is_not_what_the_lock_of_its_archive_records_is_a_warning(
-    six: Path, tmp_path: Path
-) -> None:
-    source = Path(shutil.copytree(six / "raw", tmp_path / "source"))
-    flip(source / MESH, 900)
-    pack_tree(source, tmp_path / "a.tar.zst")
-    outcome = call("unpack", tmp_path / "a.tar.zst", "-o", tmp_path / "raw")
-    assert f"{MESH}: not what scannet.lock of the archive records" in outcome.stderr
-    assert read_lock(tmp_path / "raw/scannet.lock") == read_lock(source / "scannet.lock")
-    raw_dir = Path(shutil.copytree(six / "raw", tmp_path / "there"))
-    assert call("unpack", tmp_path / "a.tar.zst", "-o", raw_dir).status == 0
-    assert MESH not in read_lock(raw_dir / "scannet.lock")
+class TestAcceptanceOfTheTerms:
+    def test_acceptance_is_not_packed(self, six: Path, source: Path, tmp_path: Path) -> None:
+        acceptance = "ScanNet Terms of Use accepted at 2026-01-01\n"
+        (source / "terms_accepted.txt").write_text(acceptance)
 
+        outcome = run_main("pack", source, "-o", tmp_path / "a.tar.zst")
 
-def test_acceptance_of_the_terms_is_neither_packed_nor_unpacked(six: Path, tmp_path: Path) -> None:
-    source = Path(shutil.copytree(six / "raw", tmp_path / "source"))
-    (source / "terms_accepted.txt").write_text("ScanNet Terms of Use accepted at 2026-01-01\n")
-    outcome = call("pack", source, "-o", tmp_path / "a.tar.zst")
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert (tmp_path / "a.tar.zst").read_bytes() == (six / "raw.tar.zst").read_bytes()
-
-
-def test_acceptance_of_the_terms_in_an_older_archive_is_not_unpacked(tmp_path: Path) -> None:
-    name = f"scans/{TRAIN}/{TRAIN}.txt"
-    forge(
-        tmp_path / "a.tar.zst",
-        [(TRAIN, [(name, b"x")])],
-        others=[("terms_accepted.txt", b"accepted")],
-    )
-    for outcome in unpack_each_way(tmp_path / "a.tar.zst", tmp_path / "out"):
         assert outcome.status == 0
-        assert read_tree(tmp_path / "out") == {name: b"x"}
+        assert outcome.stderr == ""
+        assert (tmp_path / "a.tar.zst").read_bytes() == (six / "raw.tar.zst").read_bytes()
+
+    def test_acceptance_in_an_archive_is_not_unpacked(self, tmp_path: Path) -> None:
+        name = f"scans/{TRAIN}/{TRAIN}.txt"
+        others = [("terms_accepted.txt", b"accepted")]
+        forge(tmp_path / "a.tar.zst", [(TRAIN, [(name, b"x")])], others=others)
+
+        for outcome in unpack_each_way(tmp_path / "a.tar.zst", tmp_path / "out"):
+            assert outcome.status == 0
+            assert read_tree(tmp_path / "out") == {name: b"x"}
 
 
-@pytest.mark.parametrize("words", [(), ("--scenes", TRAIN)])
-def test_folder_of_other_options_is_refused_although_its_manifest_is_lost(
-    six: Path, tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    folder = tmp_path / "aligned"
-    assert run_main("process", six / "raw", "-o", folder, "--align-axis").status == 0
-    (folder / "manifest.json").unlink()
-    before = digests(folder)
+class TestLostManifest:
+    @pytest.fixture
+    def aligned(self, six: Path, tmp_path: Path) -> Path:
+        """A folder of the same scenes with other options."""
+        aligned = tmp_path / "aligned"
+        assert run_main("process", six / "raw", "-o", aligned, "--align-axis").status == 0
+        return aligned
 
-    for outcome in unpack_each_way(six / "processed.tar.zst", folder, *words):
-        assert outcome.status == 1
-        assert "holds scenes that were made with" in outcome.stderr
-    assert digests(folder) == before
+    @pytest.mark.parametrize("words", [(), ("--scenes", TRAIN)])
+    def test_folder_of_other_options_without_manifest_is_refused(
+        self, aligned: Path, archive: Path, words: tuple[str, ...]
+    ) -> None:
+        (aligned / "manifest.json").unlink()
+        before = digests(aligned)
 
+        for outcome in unpack_each_way(archive, aligned, *words):
+            assert outcome.status == 1
+            assert "holds scenes that were made with" in outcome.stderr
+        assert digests(aligned) == before
 
-@pytest.mark.parametrize("has_manifest", [True, False])
-def test_scene_of_other_options_is_refused_if_its_archive_has_lost_its_manifest(
-    six: Path, tmp_path: Path, has_manifest: bool
-) -> None:
-    folder = tmp_path / "aligned"
-    assert run_main("process", six / "raw", "-o", folder, "--align-axis").status == 0
-    if not has_manifest:
-        (folder / "manifest.json").unlink()
-    archive = flip(Path(shutil.copy(six / "processed.tar.zst", tmp_path / "a.tar.zst")), 0)
-    before = digests(folder / "val")
+    @pytest.mark.parametrize("has_manifest", [True, False])
+    def test_archive_of_other_options_without_manifest_is_refused(
+        self, aligned: Path, archive: Path, has_manifest: bool
+    ) -> None:
+        if not has_manifest:
+            (aligned / "manifest.json").unlink()
+        flip(archive, 0)
+        before = digests(aligned / "val")
 
-    outcome = call("unpack", archive, "-o", folder, "--scenes", VAL)
+        outcome = run_main("unpack", archive, "-o", aligned, "--scenes", VAL)
 
-    assert outcome.status == 3
-    assert "holds scenes that were made with --no-scannet200 --align-axis" in outcome.stderr
-    assert digests(folder / "val") == before
+        assert outcome.status == 3
+        assert "holds scenes that were made with --no-scannet200 --align-axis" in outcome.stderr
+        assert digests(aligned / "val") == before

@@ -1,4 +1,4 @@
-"""The archive: a plain `.tar.zst` that any tool opens, with random access and a digest of every file.
+"""The archive: a `.tar.zst` that any tool opens, with random access and a digest of every file.
 
     +--------------------------------+  frame 0: the files that belong to no scene
     | .scannet-prep/format.json      |    what the archive is: kind, program, options, terms
@@ -8,16 +8,17 @@
     +--------------------------------+
     | ...                            |
     +--------------------------------+  frame n + 1
-    | .scannet-prep/index.json       |    where each scene lies; name, offset, size and SHA-256 of each file
+    | .scannet-prep/index.json       |    offset of each scene; name, offset, size, SHA-256 of files
     +--------------------------------+  frame n + 2
     | 1,024 zeros                    |    the end of the tar stream
     +--------------------------------+  skippable frame
     | seek table                     |    stored size, size and checksum of each frame above
     +--------------------------------+
 
-Every frame is a zstd frame that records the size of its content and ends with its checksum. Its content is tar: for
-each file a header of 512 bytes, the file, and zeros up to the next multiple of 512. All frames together are one tar
-file. The seek table is that of zstd's seekable format, so other readers of that format find any byte.
+Every frame is a zstd frame that records the size of its content and ends with a checksum of it. The
+content is tar: for each file a header of 512 bytes, the file, and zeros up to the next multiple of
+512. All contents together are one tar file. The seek table is that of zstd's seekable format, so
+other readers of that format find any byte.
 
 The journeys, each drawn in the first module that it enters:
 
@@ -42,14 +43,14 @@ def open_archive(place: Place, *, certificates: bool | Path = True) -> Archive:
     """Open an archive by its index.
 
     Args:
-        place: A path, an address, or an object that reads the bytes.
+        place: A path, an address, or a `ByteSource`.
         certificates: Which certificates of a server to trust, as `RangeSource` takes it.
 
     Raises:
         ArchiveError: It is truncated, damaged at its end, or was written by another program.
         ScanNetPrepError: See `open_bytes`.
     """
-    # Imported here: whoever only asks what a path is needs no zstandard.
+    # Imported here: identifying a path needs no zstandard.
     from scannet_prep.archive.byte_source import open_bytes
     from scannet_prep.archive.opened import Archive
 

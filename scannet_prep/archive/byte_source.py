@@ -1,4 +1,4 @@
-"""Where the bytes of an archive come from: a file, a server, a bucket or a pipe."""
+"""Byte sources for archives: file, server, bucket and pipe."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ByteSource(Protocol):
         """
 
     def close(self) -> None:
-        """Close what is open; reading opens it again."""
+        """Close files and connections; reading opens them again."""
 
 
 Place: TypeAlias = str | Path | ByteSource
@@ -46,7 +46,7 @@ def open_bytes(place: Place, *, certificates: bool | Path = True) -> ByteSource:
     """Open the bytes of an archive.
 
     Args:
-        place: Where they are. A `ByteSource` is returned unchanged.
+        place: The archive. A `ByteSource` is returned unchanged.
         certificates: Which certificates of a server to trust, as `RangeSource` takes it.
 
     Raises:
@@ -60,7 +60,8 @@ def open_bytes(place: Place, *, certificates: bool | Path = True) -> ByteSource:
 
         return BucketSource(place, certificates=certificates)
     if isinstance(place, str) and place.lower().startswith(_SERVERS):
-        from scannet_prep.remote.ranges import RangeSource  # training from a file loads no requests
+        # Imported here: training from a local file does not need requests.
+        from scannet_prep.remote.ranges import RangeSource
 
         return RangeSource(place, certificates=certificates)
     if isinstance(place, str | Path):
@@ -117,7 +118,8 @@ class FileSource:
             raise error_type(
                 self.name,
                 f"cannot be read: {error.strerror or error}",
-                "name an archive that scannet-prep pack made: a path, or https://, s3://, gs:// or az://",
+                "name an archive that scannet-prep pack made: "
+                "a path, or https://, s3://, gs:// or az://",
             ) from None
         file = _OpenFile(descriptor)
         status = os.fstat(descriptor)
@@ -132,14 +134,15 @@ class FileSource:
             raise ArchiveError(self.name, problem, "open it again")
         # No lock, because a fork could copy a locked one. If two threads open at once, both use
         # the file that was stored first.
-        kept: _OpenFile = self.__dict__.setdefault("_file", file)
-        return kept
+        stored: _OpenFile = self.__dict__.setdefault("_file", file)
+        return stored
 
 
 class _OpenFile:
     """An open descriptor, closed with its last reference.
 
-    A thread that reads holds a reference. So the number of the descriptor is not reused meanwhile.
+    A thread that reads holds a reference, so that the descriptor is not closed, and its number not
+    reused, during the read.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -180,10 +183,10 @@ class Stream:
 
     Args:
         source: The bytes.
-        offset: Where to begin.
+        offset: The byte to begin with.
 
     Attributes:
-        offset: Where the next byte lies in the source.
+        offset: The position of the next byte in the source.
     """
 
     def __init__(self, source: ByteSource, offset: int = 0) -> None:
@@ -192,10 +195,10 @@ class Stream:
         self._buffer = bytearray()
 
     def peek(self, start: int, size: int) -> bytes:
-        """Return a range of the bytes ahead and leave them there.
+        """Return a range of the bytes ahead without moving.
 
         Args:
-            start: Where the range begins, counted from `offset`.
+            start: First byte of the range, counted from `offset`.
             size: Its length; fewer bytes are returned only if the source ends.
         """
         while True:
@@ -210,7 +213,7 @@ class Stream:
         return bytes(self._buffer[start : start + size])
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes and move behind them; fewer only if the source ends."""
+        """Return the next bytes and move past them; fewer only if the source ends."""
         taken = self.peek(0, size)
         del self._buffer[: len(taken)]
         self.offset += len(taken)

@@ -1,6 +1,6 @@
 """The file `NAME.tar.zst.sha256` beside an archive: its SHA-256 in the format of `sha256sum`.
 
-It proves that a copy is complete: `sha256sum -c NAME.tar.zst.sha256` needs no program of ours.
+`sha256sum -c NAME.tar.zst.sha256` then shows, without this program, that a copy is complete.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Digest:
     def watch(self, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
         """Yield pieces unchanged, and count them."""
         for piece in pieces:
-            self._sha256.update(piece)  # without the interpreter lock: threads compress meanwhile
+            # `update` releases the interpreter lock, so that other threads compress meanwhile.
+            self._sha256.update(piece)
             self.size_bytes += len(piece)
             yield piece
 
@@ -55,7 +56,8 @@ def encode_checksum(archive_path: Path, sha256: str) -> bytes:
     """Encode the checksum file of an archive as `sha256sum` writes it."""
     name = os.fsencode(archive_path.name)
     escaped = name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
-    mark = b"\\" if escaped != name else b""  # how sha256sum marks an escaped name
+    # sha256sum marks an escaped name by a backslash at the beginning of the line.
+    mark = b"\\" if escaped != name else b""
     return b"%b%b  %b\n" % (mark, sha256.encode(), escaped)
 
 
@@ -64,7 +66,7 @@ def check_checksum(archive_path: Path) -> None:
 
     Raises:
         ArchiveError: The archive has another SHA-256, or the checksum file is damaged.
-        FileError: One of the two cannot be read.
+        FileError: One of the files cannot be read.
     """
     path = checksum_path(archive_path)
     if not path.exists():
@@ -74,10 +76,10 @@ def check_checksum(archive_path: Path) -> None:
         hint = f"make it again: scannet-prep pack writes {path.name}"
         raise ArchiveError(path, "is not a line of sha256sum", hint)
     expected = match[1].decode()
-    found = digest_file(archive_path).sha256
-    if found != expected:
+    actual = digest_file(archive_path).sha256
+    if actual != expected:
         raise ArchiveError(
             archive_path,
-            f"has the SHA-256 {found[:16]}..., {path.name} records {expected[:16]}...",
+            f"has the SHA-256 {actual[:16]}..., {path.name} records {expected[:16]}...",
             f"copy both files again; if the archive is newer than {path.name}, remove that file",
         )

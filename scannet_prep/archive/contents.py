@@ -1,4 +1,4 @@
-"""What goes into an archive: files by scene, found on the disk or made in memory, not yet read."""
+"""The contents of an archive before they are read: files by scene, on the disk or in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import Fingerprint, open_file
 from scannet_prep.processed.npz import again_hint
 
-# An upper limit of what a file takes in the index, in the seek table and as framing.
+# An upper limit of the bytes that a file adds to the index, the seek table and the frame headers.
 _EXTRA_BYTES_PER_FILE = 400
 
 
@@ -24,10 +24,10 @@ class SourceFile:
 
     Attributes:
         name: Its name in the archive, with `/`.
-        path: Where it lies; only for messages if `content` is given.
-        size_bytes: Its size when it was found.
-        modified_ns: Its modification time when it was found.
-        fingerprint: The fingerprint that a manifest records; None if none does.
+        path: Its path; only for messages if `content` is given.
+        size_bytes: Its size when it was listed.
+        modified_ns: Its modification time when it was listed.
+        fingerprint: The fingerprint that the manifest records; None without a manifest.
         content: Its content, if it is not on the disk.
     """
 
@@ -47,10 +47,10 @@ class SourceFile:
         Args:
             path: The file.
             root: The folder that its name in the archive is relative to.
-            fingerprint: What a manifest records.
+            fingerprint: The fingerprint that the manifest records.
 
         Raises:
-            FileError: The file is gone, or is a link to nothing.
+            FileError: The file does not exist any more, or is a dangling link.
         """
         try:
             status = path.stat()
@@ -72,7 +72,7 @@ class SourceFile:
         """Fill a buffer of its size with its content.
 
         Raises:
-            FileError: The file has changed since it was found, or is not what the manifest records.
+            FileError: The file has changed since it was found, or differs from the manifest.
         """
         if self.content is not None:
             target[:] = self.content
@@ -80,19 +80,21 @@ class SourceFile:
         with open_file(self.path, sys.maxsize) as file:
             read_bytes = os.readv(file.fileno(), [target])
             status = os.fstat(file.fileno())
-        found = (read_bytes, status.st_size, status.st_mtime_ns)
-        if found != (len(target), self.size_bytes, self.modified_ns):
+        is_complete = read_bytes == len(target)
+        is_unchanged = (status.st_size, status.st_mtime_ns) == (self.size_bytes, self.modified_ns)
+        if not (is_complete and is_unchanged):
             problem = "changed while it was packed"
             raise FileError(self.path, problem, "pack again when nothing writes there any more")
         if self.fingerprint is not None:
             self._check_fingerprint(target, self.fingerprint)
 
     def _check_fingerprint(self, data: memoryview, expected: Fingerprint) -> None:
-        found = Fingerprint.from_bytes(data)
-        if found != expected:
+        actual = Fingerprint.from_bytes(data)
+        if actual != expected:
             raise FileError(
                 self.path,
-                f"is not what the manifest says: {found.size_bytes:,} bytes with CRC-32 {found.crc32}",
+                f"is not the file that the manifest records: it has {actual.size_bytes:,} bytes "
+                f"with CRC-32 {actual.crc32}",
                 f"{again_hint(self.path)}; then pack again",
             )
 
@@ -115,21 +117,21 @@ class SourceGroup:
 
     @property
     def size_bytes(self) -> int:
-        """Size of its tar bytes."""
+        """Size of the group as tar bytes."""
         return content_bytes([file.size_bytes for file in self.files])
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What goes into an archive.
+    """The contents of an archive.
 
     Attributes:
-        head: What applies to all of it.
+        head: The facts that apply to the whole archive.
         groups: The files that belong to no scene, the program's own one first; then the scenes,
             sorted by id.
         failures: Why requested scenes are missing, by id.
-        left_out: Files and folders that are not packed, because their names do not belong into
-            a tree of that kind; sorted.
+        left_out: Files and folders that are not packed, because their names do not belong in a
+            tree of that kind; sorted.
     """
 
     head: Head
@@ -148,11 +150,15 @@ class Contents:
         return sum(group.size_bytes for group in self.groups)
 
     def split(self, shard_bytes: int) -> list[Contents]:
-        """Divide the scenes into shards that are not larger than a size, however they compress.
+        """Divide the scenes into shards of a maximum size, however well they compress.
 
-        A shard is larger only if it has a single scene that is. Each shard gets consecutive scenes
-        and all files that belong to no scene, so that it is complete.
+        A shard is larger only if a single scene is. Each shard gets consecutive scenes and all
+        files that belong to no scene, so that it is a complete archive.
+
+        Args:
+            shard_bytes: Maximum size of a shard.
         """
+        # Twice: the index repeats the head and the failures, which are in the first group.
         others_bytes = 2 * self.groups[0].size_bytes + _EXTRA_BYTES_PER_FILE * len(self.failures)
         shards: list[list[SourceGroup]] = [[]]
         size_bytes = others_bytes

@@ -1,4 +1,4 @@
-"""Zstandard frames, read within bounds, and the seek table, by which other programs find them.
+"""Zstandard frames, read with limits on memory, and the seek table that lists them.
 
 Formats:
 https://github.com/facebook/zstd/blob/dev/doc/zstd_compression_format.md
@@ -25,7 +25,8 @@ from scannet_prep.base.errors import ContentError
 from scannet_prep.base.files import Buffer
 
 _MAX_HEADER_BYTES = 18
-_MAX_WINDOW_BYTES = 1 << 27  # what `zstd -d` and `tar --zstd` accept without further options
+# `zstd -d` and `tar --zstd` accept this window without further options.
+_MAX_WINDOW_BYTES = 1 << 27
 # The content of a frame is at most 1 MiB plus this many times its own size, so that a small file
 # cannot request much memory. Scenes compress to a fifth at best; what compresses better than this
 # limit is stored.
@@ -52,7 +53,7 @@ def compress(content: Buffer, level: int) -> bytes:
     """Make a frame.
 
     Args:
-        content: What it holds.
+        content: Its content.
         level: Compression level of zstd, 1..22; 0 stores.
 
     Returns:
@@ -71,7 +72,9 @@ def _store(content: Buffer, checksum: bytes) -> bytes:
     """Make a frame of uncompressed blocks, for which zstd offers no level."""
     view = memoryview(content)
     # Descriptor: content size in 4 bytes, with a checksum. Window: 128 KiB.
-    header = struct.pack("<4sBBI", zstandard.FRAME_HEADER, 0b1000_0100, 7 << 3, len(view))
+    descriptor = 0b1000_0100
+    window = 7 << 3
+    header = struct.pack("<4sBBI", zstandard.FRAME_HEADER, descriptor, window, len(view))
     pieces: list[Buffer] = [header]
     for start in range(0, max(len(view), 1), _MAX_BLOCK_BYTES):
         block = view[start : start + _MAX_BLOCK_BYTES]
@@ -87,19 +90,21 @@ def read_size(frame: Buffer) -> int:
     """Read the size of the content of a frame from its header.
 
     Raises:
-        ContentError: This program does not make such a frame.
+        ContentError: It is not a frame that this program makes.
     """
     try:
         parameters = zstandard.get_frame_parameters(frame)
     except zstandard.ZstdError as error:
         raise ContentError(f"no frame begins here: {error}") from None
-    content_bytes = int(parameters.content_size)  # the largest of all numbers if it is not recorded
-    # The window of a frame may be its content; that takes no more memory than the content.
-    if parameters.dict_id or parameters.window_size > max(_MAX_WINDOW_BYTES, content_bytes):
+    # If the size is not recorded, zstandard returns the largest 64-bit number.
+    content_bytes = int(parameters.content_size)
+    # A window as large as the content takes no more memory than the content itself.
+    max_window_bytes = max(_MAX_WINDOW_BYTES, content_bytes)
+    if parameters.dict_id or parameters.window_size > max_window_bytes:
         raise ContentError("a frame needs a dictionary, or too large a window")
     if content_bytes > MAX_CONTENT_BYTES:
-        sizes = f"{content_bytes:,} bytes, at most {MAX_CONTENT_BYTES:,}"
-        raise ContentError(f"a frame is said to hold {sizes}")
+        sizes = f"{content_bytes:,} bytes, expected at most {MAX_CONTENT_BYTES:,}"
+        raise ContentError(f"a frame header declares {sizes}")
     return content_bytes
 
 
@@ -111,46 +116,51 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
         size_bytes: The expected size of its content.
 
     Returns:
-        The content, in writable memory of its own; and whether the checksum is right. If not,
-        another digest has to prove that the content is right.
+        The content in new, writable memory; and whether the checksum is right. If it is not, the
+        caller has to check the content by another digest.
 
     Raises:
         ContentError: It cannot be decompressed, or its content would be larger than allowed.
     """
-    # Checked before memory is allocated.
-    found_bytes = read_size(frame)
+    # Check the size before memory is allocated.
+    declared_bytes = read_size(frame)
     max_bytes = _max_content_bytes(frame)
-    if found_bytes != size_bytes or found_bytes > max_bytes:
-        expected = f"expected {size_bytes:,} and at most {max_bytes:,}"
-        raise ContentError(f"a frame is said to hold {found_bytes:,} bytes, {expected}")
+    if declared_bytes != size_bytes or declared_bytes > max_bytes:
+        expected = f"expected {size_bytes:,} (at most {max_bytes:,})"
+        raise ContentError(f"a frame header declares {declared_bytes:,} bytes, {expected}")
     try:
         content = _decompress(frame, size_bytes)
         return content, bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     except ContentError:
-        # Perhaps only the checksum is damaged: try again without it.
+        # Perhaps only the checksum is damaged: cut it off, and clear its flag in the header.
         bare = bytearray(frame[:-_CHECKSUM_BYTES])
         bare[_DESCRIPTOR_BYTE] &= ~_CHECKSUM_FLAG
         return _decompress(bare, size_bytes), False
 
 
 def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
+    """Decompress a frame into new memory; a `ContentError` if it is damaged."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     try:
-        content = np.empty(size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
+        # Unlike a bytearray, an empty array is not cleared first.
+        content = np.empty(size_bytes, np.uint8).data
         with decompressor.stream_reader(frame) as reader:
-            count = reader.readinto(content) if size_bytes else 0
-            is_more = bool(reader.read(1))  # also compares the checksum
+            read_bytes = reader.readinto(content) if size_bytes else 0
+            # Reading beyond the end also compares the checksum.
+            has_more = bool(reader.read(1))
     except zstandard.ZstdError as error:
         raise ContentError(f"a frame cannot be decompressed: {error}") from None
     except MemoryError:
         raise ContentError("memory ran out") from None
-    if count != size_bytes or is_more:
-        raise ContentError(f"a frame does not hold the {size_bytes:,} bytes that it names")
+    if read_bytes != size_bytes or has_more:
+        raise ContentError(
+            f"a frame does not hold the {size_bytes:,} bytes that its header declares"
+        )
     return content
 
 
 def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
-    """Decompress the beginning of a frame of any program, unchecked; empty if impossible."""
+    """Decompress the beginning of any frame, unchecked; empty if it cannot be decompressed."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     with (
         suppress(zstandard.ZstdError),
@@ -161,11 +171,11 @@ def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
 
 
 def read_frame(stream: Stream) -> bytes:
-    """Take the next frame from a stream, by the headers of its blocks.
+    """Take the next frame from a stream. The headers of its blocks show where it ends.
 
     Raises:
         ContentError: No frame of this program begins here, a block is damaged, or the stream ends
-            too early.
+            within the frame.
     """
     header = stream.peek(0, _MAX_HEADER_BYTES)
     max_bytes = max_frame_bytes(read_size(header))
@@ -175,15 +185,17 @@ def read_frame(stream: Stream) -> bytes:
         block_header = stream.peek(position, _BLOCK_HEADER_BYTES)
         if len(block_header) < _BLOCK_HEADER_BYTES:
             break
-        number = int.from_bytes(block_header, "little")
-        is_last = bool(number & 1)
-        block_type = number >> 1 & 3
-        block_bytes = number >> 3
+        # From the lowest bit: last block (1 bit), type (2 bits), size (21 bits).
+        header_bits = int.from_bytes(block_header, "little")
+        is_last = bool(header_bits & 1)
+        block_type = header_bits >> 1 & 3
+        block_bytes = header_bits >> 3
         is_possible = block_type != _RESERVED_BLOCK and block_bytes <= _MAX_BLOCK_BYTES
         if not is_possible or position > max_bytes:
             raise ContentError("a frame has a damaged block")
-        # A run-length block stores one byte, whatever its size is.
-        position += _BLOCK_HEADER_BYTES + (1 if block_type == _RLE_BLOCK else block_bytes)
+        # A run-length block stores one byte, which is repeated to its size.
+        stored_bytes = 1 if block_type == _RLE_BLOCK else block_bytes
+        position += _BLOCK_HEADER_BYTES + stored_bytes
     frame = stream.take(position + _CHECKSUM_BYTES)
     if not is_last or len(frame) < position + _CHECKSUM_BYTES:
         raise ContentError("the archive ends in the middle of a frame")
@@ -191,7 +203,7 @@ def read_frame(stream: Stream) -> bytes:
 
 
 def seek_row(frame: Buffer, size_bytes: int) -> bytes:
-    """Make the row of a frame in the seek table: its size, the size of its content, its checksum.
+    """Make the row of a frame in the seek table: stored size, size of the content, and checksum.
 
     The checksum is the last four bytes of the frame: the low 32 bits of the XXH64 of the content,
     little-endian.
@@ -207,26 +219,26 @@ def encode_seek_table(rows: Sequence[bytes]) -> bytes:
 
 
 def has_seek_table(stream: Stream, rows: Sequence[bytes | None]) -> bool:
-    """Whether the seek table of some frames comes next in a stream.
+    """Whether the next bytes of a stream are the seek table of some frames.
 
     Args:
         stream: The stream.
-        rows: The row of each frame; None for one that was not read, whose row may be anything.
+        rows: The row of each frame; None for a frame that was not read, whose row is not checked.
     """
     blank = bytes(_TABLE_ROW.size)
-    found = stream.take(len(encode_seek_table([blank] * len(rows))))
+    table = stream.take(len(encode_seek_table([blank] * len(rows))))
     expected = []
     for number, row in enumerate(rows):
         start = _TABLE_HEADER.size + number * _TABLE_ROW.size
-        expected.append(row or found[start : start + _TABLE_ROW.size])
-    return found == encode_seek_table(expected)
+        expected.append(row or table[start : start + _TABLE_ROW.size])
+    return table == encode_seek_table(expected)
 
 
 def find_index(source: ByteSource) -> tuple[int, int, int]:
-    """Find the frame of the index, the last but one, by the last rows of the seek table.
+    """Find the frame of the index by the end of the seek table. It is the last frame but one.
 
     Returns:
-        Where it begins, its size, and the number of frames before it.
+        The offset and the size of the frame, and the number of frames before it.
 
     Raises:
         ContentError: The file does not end in a seek table, or the table is damaged.
@@ -234,15 +246,17 @@ def find_index(source: ByteSource) -> tuple[int, int, int]:
     """
     # The end of the file: the rows of the index and of the end of the tar stream, and the footer.
     tail_bytes = 2 * _TABLE_ROW.size + _TABLE_FOOTER.size
-    tail = source.read(max(0, source.size_bytes - tail_bytes), tail_bytes).rjust(tail_bytes, b"\0")
+    tail = source.read(max(0, source.size_bytes - tail_bytes), tail_bytes)
+    tail = tail.rjust(tail_bytes, b"\0")  # a shorter file cannot end in a seek table
     index_row, end_row = _TABLE_ROW.iter_unpack(tail[: -_TABLE_FOOTER.size])
     count, flags, magic = _TABLE_FOOTER.unpack(tail[-_TABLE_FOOTER.size :])
+    is_seek_table = flags == _HAS_CHECKSUMS and magic == _SEEKABLE_MAGIC and count >= 3
+
+    # The index lies before the end of the tar stream, which lies before the table.
     index_bytes = index_row[0]
     end_bytes = end_row[0]
     table_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
     offset = source.size_bytes - table_bytes - end_bytes - index_bytes
-
-    is_seek_table = (flags, magic) == (_HAS_CHECKSUMS, _SEEKABLE_MAGIC) and count >= 3
     if not is_seek_table or offset < 0 or index_bytes > MAX_INDEX_BYTES:
         raise ContentError(
             "the file does not end in a seek table: it is truncated, or something follows its end"
@@ -251,4 +265,5 @@ def find_index(source: ByteSource) -> tuple[int, int, int]:
 
 
 def _max_content_bytes(frame: Buffer) -> int:
+    """Return the maximum size of the content of a frame, by the size of the frame."""
     return FREE_BYTES + _MAX_RATIO * len(frame)

@@ -1,15 +1,15 @@
-"""The one way through an archive in order: what is whole, and what is not. `unpack` and `verify` use it.
+"""Read archives in order, and find out which scenes are undamaged; for `unpack` and `verify`.
 
     with an index:     index -----------> (group, None)     the frame is read in a thread
-    without an index:  stream, frame by frame -> (group, frame)   until the index or the end comes
+    without an index:  stream, frame by frame -> (group, frame)   up to the index or the end
                                            |
         in threads, _check: read, decompress, check names or SHA-256 -> work(group, tar bytes)
                                            |
         in order:                          +-> (group, problem), one for each scene
         at the end:                        index entries of damaged frames; end of tar; seek table
 
-With an index, each frame is found whatever happened to the others. A pipe, a truncated archive and
-one with a damaged end have none: then frames are read from the beginning.
+With an index, each frame is found, whatever happened to the others. A pipe, a truncated archive and
+an archive with a damaged end have no index: their frames are read from the beginning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,8 +25,8 @@ from scannet_prep.archive import frames, layout
 from scannet_prep.archive.byte_source import ByteSource, PipeSource, Place, Stream, open_bytes
 from scannet_prep.archive.layout import ArchiveKind, Head, Index, StoredGroup
 from scannet_prep.archive.opened import (
-    DAMAGED_HINT,
-    LOOK_BYTES,
+    BEGINNING_BYTES,
+    HINT_DAMAGED,
     Archive,
     check_beginning,
     decode_index,
@@ -51,36 +51,38 @@ Wants: TypeAlias = Callable[[str, str], bool]
 """Whether a scene is wanted, by its id and its split."""
 
 Work: TypeAlias = Callable[[StoredGroup, memoryview], None]
-"""Called with a group whose content has been checked, and with its tar bytes."""
+"""A function that is called with each undamaged group and its tar bytes."""
 
 _Frame: TypeAlias = tuple[StoredGroup, bytes | None]
 """A group, without members if no index describes them; and its frame, if it has been read."""
 
 _HEAD = make_decoder(Head)
-_REFUSED_HINT = f"scannet-prep pack did not make it so: do not trust it; or it {layout.NEWER}"
+_HINT_REFUSED = (
+    f"scannet-prep pack did not make it so: do not trust it; or it {layout.MADE_BY_NEWER}"
+)
 
 
 class GroupReader:
-    """Reads an archive once. The constructor reads the index and the files of no scene.
+    """Reads an archive once. The constructor reads the index and the files that belong to no scene.
 
     Args:
         source: The bytes of the archive.
-        wants: Which scenes are wanted.
+        wants: Whether a scene is wanted.
         limit: Maximum number of scenes; None for all.
 
     Attributes:
         source: As given.
         name: Path, address, or the name of the pipe.
-        index: The index; None if it has not come yet, or is lost.
-        head: What applies to the whole archive.
-        chosen: The wanted scenes that are known: all of them if there is an index.
+        index: The index; None if it has not been reached yet, or is lost.
+        head: The facts that apply to the whole archive.
+        chosen: The wanted scenes that are known so far; all of them if there is an index.
         files: The files that belong to no scene, by name; empty if they are lost.
-        held: The splits of the scenes that are known to be in it, by id: all if there is an index.
-        problems: What is lost, in words, except scenes that can be named.
+        held: The splits of the scenes that are known so far, by id; all if there is an index.
+        problems: Damage in words, except that of scenes that can be named.
         warnings: Damage that affects no file, in words.
 
     Raises:
-        ArchiveError: It is a file of another kind, is refused, or nothing of it can be read.
+        ArchiveError: It is a file of another kind, is refused, or cannot be read at all.
         TransferError: The server does not send it.
     """
 
@@ -96,16 +98,17 @@ class GroupReader:
         self._head: Head | None = None
         self._wants = wants
         self._limit = limit
-        self._rows: dict[int, bytes] = {}  # in the seek table, of undamaged frames, by offset
+        # The rows of undamaged frames in the seek table, by the offset of the frame.
+        self._rows: dict[int, bytes] = {}
         self._frames = self._plan_by_index() or self._find_frames()
         self._read_files()
         if self._head is None:
-            problem = f"nothing of it can be read: {'; '.join(self.problems)}"
-            raise ArchiveError(self.name, problem, DAMAGED_HINT)
+            problem = f"cannot be read at all: {'; '.join(self.problems)}"
+            raise ArchiveError(self.name, problem, HINT_DAMAGED)
         self.head: Head = self._head
 
     def read_manifest(self) -> Manifest | None:
-        """Read its manifest; None if it has none, or holds raw scenes.
+        """Read the manifest; None if the archive has none, or holds raw scenes.
 
         Raises:
             FileError: The manifest is damaged.
@@ -121,12 +124,12 @@ class GroupReader:
         Args:
             work: Called in threads for each undamaged scene; `Member.of` finds a file in the bytes.
             jobs: Number of threads.
-            progress: Told of tar bytes.
+            progress: Receives the number of tar bytes.
 
         Yields:
-            Each scene, and what is damaged of it, in order. Damaged scenes that only the index
-            names come last. A scene that was whole comes again, as damaged, if an index that is
-            read later contradicts it.
+            Each scene in order, and its damage in words, which is empty if it is whole. Damaged
+            scenes that only the index names follow at the end. A whole scene is yielded again, as
+            damaged, if an index that is read later contradicts it.
 
         Raises:
             ArchiveError: The archive is refused.
@@ -137,12 +140,10 @@ class GroupReader:
             return self._check(*frame, work)
 
         # While it is in work, a group takes memory for its frame and for its tar bytes.
-        sized = (
-            (group.stored_bytes + group.size_bytes, (group, data)) for group, data in self._frames
-        )
+        tasks = ((frame[0].stored_bytes + frame[0].size_bytes, frame) for frame in self._frames)
         unnamed: list[tuple[StoredGroup, str]] = []
         whole: list[StoredGroup] = []
-        for group, problem in map_in_threads(check, sized, jobs=jobs, on_error=self.source.close):
+        for group, problem in map_in_threads(check, tasks, jobs=jobs, on_error=self.source.close):
             progress.advance(group.size_bytes)
             if not group.scene_id:
                 unnamed.append((group, problem))
@@ -156,12 +157,12 @@ class GroupReader:
             self._check_end(self.index)
 
     def _compare_with_index(self, whole: list[StoredGroup]) -> Iterator[tuple[StoredGroup, str]]:
-        """Yield the scenes that are not what the index says."""
+        """Yield the scenes that the index contradicts."""
         entries = self._index_by_offset()
         for group in whole:
             entry = entries.get(group.offset, group)
             if (group.members, group.scene_id) != (entry.members, entry.scene_id):
-                yield group, "is not what the index says"
+                yield group, "does not match the index"
 
     def _name_by_index(
         self, unnamed: list[tuple[StoredGroup, str]]
@@ -171,8 +172,8 @@ class GroupReader:
         for group, problem in unnamed:
             entry = entries.get(group.offset, group)
             if not entry.scene_id:
-                where = f"a scene at byte {group.offset:,} that cannot be named"
-                self.problems.append(f"{where}: damaged: {problem}")
+                scene = f"a scene at byte {group.offset:,} that cannot be named"
+                self.problems.append(f"{scene}: damaged: {problem}")
             elif self._wants(entry.scene_id, entry.split):
                 yield entry, problem
 
@@ -182,12 +183,12 @@ class GroupReader:
         return {group.offset: group for group in self.index.groups}
 
     def _plan_by_index(self) -> Iterator[_Frame] | None:
-        """Choose the frames to read by the index; None if it cannot be read now."""
+        """Choose the frames to read by the index; None if it cannot be read at the beginning."""
         if isinstance(self.source, PipeSource):
             return None
         try:
             archive = Archive(self.source)
-        except ArchiveError:  # reading from the beginning finds out what is wrong
+        except ArchiveError:  # reading from the beginning will show the damage
             return None
         index = archive.index
         self._head = index.head
@@ -197,20 +198,24 @@ class GroupReader:
         return ((group, None) for group in (index.groups[0], *self.chosen))
 
     def _take_index(self, index: Index, row: bytes, end: Stream) -> None:
-        """Store the index, its row in the seek table, and the stream of what follows it."""
+        """Store the index, its row in the seek table, and the stream of the bytes after it."""
         self.index = index
         self.held = {scene.scene_id: scene.split for scene in index.scenes}
         self._rows[index.end] = row
         self._end = end
 
     def _find_frames(self) -> Iterator[_Frame]:
-        """Find the frames from the beginning on, up to the index or to damage that hides the next.
+        """Find the frames from the beginning, up to the index or to damage that hides the next one.
+
+        Yields:
+            The frames of the files that belong to no scene, of wanted scenes, and of scenes whose
+            name is damaged.
 
         Raises:
             ArchiveError: The file is of another kind, or its scenes are out of order.
         """
         stream = Stream(self.source)
-        check_beginning(stream.peek(0, LOOK_BYTES), self.name)
+        check_beginning(stream.peek(0, BEGINNING_BYTES), self.name)
         frame_count = 0
         while True:
             offset = stream.offset
@@ -218,26 +223,21 @@ class GroupReader:
                 frame = frames.read_frame(stream)
             except ContentError as error:
                 self.problems.append(
-                    f"is truncated or damaged behind byte {offset:,}, where the last whole frame ends: {error.message}"
+                    f"is truncated or damaged after byte {offset:,}, "
+                    f"where the last whole frame ends: {error.message}"
                 )
                 return
             name = _read_first_name(frame)
-            scene_file = layout.identify_scene(name) if offset else None
+            scene_file = None
+            if offset > 0:
+                scene_file = layout.identify_scene(name)
+            # If the name of the index is damaged, the frame after it reveals it.
             is_unknown = offset > 0 and scene_file is None
-            # The name of the index may be damaged. Then the frame after it reveals it.
             if name == layout.INDEX_NAME or (is_unknown and _is_end_next(stream)):
                 break
 
             frame_count += 1
-            group = StoredGroup(
-                scene_id="",
-                split="",
-                vertex_count=0,
-                offset=offset,
-                stored_bytes=len(frame),
-                size_bytes=frames.read_size(frame),
-                members=(),
-            )
+            group = _describe_frame(frame, offset)
             if scene_file is not None:
                 self._hold(scene_file)
                 group = replace(group, scene_id=scene_file.scene_id, split=scene_file.split)
@@ -254,26 +254,32 @@ class GroupReader:
             self.problems.append(f"index: {error.message}")
 
     def _hold(self, scene_file: layout.SceneFile) -> None:
-        """Record a scene that was found without an index; refuse one that is out of order."""
-        if self._head is None:  # the first frame is lost: the name reveals the kind
+        """Record a scene that was found without an index; refuse a scene that is out of order."""
+        # If the first frame is lost, the name of a scene reveals the kind of the archive.
+        if self._head is None:
             self._head = Head(scene_file.kind)
         last = next(reversed(self.held), "")
         if scene_file.scene_id <= last:
             problem = f"holds {scene_file.scene_id} after {last}"
-            raise ArchiveError(self.name, problem, _REFUSED_HINT)
+            raise ArchiveError(self.name, problem, _HINT_REFUSED)
         self.held[scene_file.scene_id] = scene_file.split
 
     def _read_files(self) -> None:
-        """Read the first frame, the files that belong to no scene: the other frames depend on it."""
-        for frame in islice(self._frames, 1):
-            group, problem = self._check(*frame, self._keep_files)
-            if problem:
-                self.problems.append(f"{group.name}: damaged: {problem}")
-        if self._head is None:  # lost: the name of the first scene reveals the kind, so find it now
-            next_frame = tuple(islice(self._frames, 1))
-            self._frames = chain(next_frame, self._frames)
+        """Read the first frame, which holds the files that belong to no scene."""
+        first = next(self._frames, None)
+        if first is None:
+            return
+        group, problem = self._check(*first, self._keep_files)
+        if problem:
+            self.problems.append(f"{group.name}: damaged: {problem}")
+        if self._head is None:
+            # They are lost. The name of the next scene reveals the kind of the archive, so find it.
+            second = next(self._frames, None)
+            if second is not None:
+                self._frames = chain([second], self._frames)
 
     def _keep_files(self, group: StoredGroup, content: memoryview) -> None:
+        """Store the files that belong to no scene."""
         for member in group.members:
             self.files[member.name] = bytes(member.of(content))
 
@@ -282,8 +288,14 @@ class GroupReader:
     ) -> tuple[StoredGroup, str]:
         """Read a frame, check its files, and pass them to `work`.
 
+        Args:
+            group: The group; without members if no index describes it.
+            frame: Its frame; None if it has not been read yet.
+            work: The function to call if the group is undamaged.
+
         Returns:
-            The group, with its files if they could be found; and what is damaged, empty if nothing.
+            The group, with its members if they could be found; and its damage in words, which is
+            empty if it is whole.
 
         Raises:
             ArchiveError: No index describes it, and its content is refused.
@@ -294,16 +306,16 @@ class GroupReader:
                 frame = read_stored(self.source, group)
             content, has_checksum = frames.decompress(frame, group.size_bytes)
             row = frames.seek_row(frame, group.size_bytes)
-            del frame  # memory for others
+            del frame  # it may be large, and is not needed any more
             if is_indexed:
                 has_headers = check_members(group.members, content)
                 if not (has_checksum and has_headers):
                     problem = "its frame's checksum or a tar header is damaged"
                     self.warnings.append(f"{group.name}: {problem}; its files are whole")
             elif has_checksum:
-                group = self._describe(group, content)
+                group = self._find_members(group, content)
             else:
-                return group, "the checksum of its frame does not hold"
+                return group, "the checksum of its frame is wrong"
             work(group, content)
         except ContentError as error:
             return group, error.message
@@ -314,28 +326,35 @@ class GroupReader:
         self._rows[group.offset] = row
         return group, ""
 
-    def _describe(self, group: StoredGroup, content: memoryview) -> StoredGroup:
+    def _find_members(self, group: StoredGroup, content: memoryview) -> StoredGroup:
         """Find the files of a group that no index describes, and whose checksum is right.
 
         Raises:
-            ArchiveError: This program does not make such an archive.
+            ArchiveError: It is not an archive that this program makes.
         """
         try:
             members = read_members(content)
             if group.offset == 0:
                 self._head = parse_json(members[0].of(content), _HEAD)
-            if self._head is None or (group.offset and not group.scene_id):
-                name = members[0].name[:100]
-                raise ContentError(f"{name!a} is not a name of a raw or a processed tree")  # noqa: TRY301
-            names = [member.name for member in members]
-            layout.check_names(self._head.kind, group.scene_id, names)
+            self._check_names(group, [member.name for member in members])
         except ContentError as error:
-            raise ArchiveError(self.name, f"is refused: {error}", _REFUSED_HINT) from None
+            raise ArchiveError(self.name, f"is refused: {error}", _HINT_REFUSED) from None
         return replace(group, members=members)
 
+    def _check_names(self, group: StoredGroup, names: list[str]) -> None:
+        """Check the names of the files of a group that no index describes.
+
+        Raises:
+            ContentError: A name does not belong in the archive.
+        """
+        is_unknown = group.offset > 0 and not group.scene_id
+        if self._head is None or is_unknown:
+            raise ContentError(f"{names[0][:100]!a} is not a name of a raw or a processed tree")
+        layout.check_names(self._head.kind, group.scene_id, names)
+
     def _check_end(self, index: Index) -> None:
-        """Check what follows the index for other programs: the end of the tar file, the seek table."""
-        self.warnings.sort()
+        """Check the end of the tar stream and the seek table, which only other programs need."""
+        self.warnings.sort()  # threads append them in any order
         is_whole = False
         with suppress(ContentError):
             frame = frames.read_frame(self._end)
@@ -344,7 +363,8 @@ class GroupReader:
             rows.append(self._rows.get(index.end))
             rows.append(frames.seek_row(frame, len(END_OF_ARCHIVE)))
             is_whole = content == END_OF_ARCHIVE and frames.has_seek_table(self._end, rows)
-        if not is_whole or self._end.peek(0, 1):
+        has_more = self._end.peek(0, 1) != b""
+        if not is_whole or has_more:
             self.warnings.append(
                 "the end of the tar stream or the seek table is damaged, or something follows it; "
                 "other programs need it, the files are whole"
@@ -359,28 +379,42 @@ def _read_first_name(frame: bytes) -> str:
     return ""
 
 
+def _describe_frame(frame: bytes, offset: int) -> StoredGroup:
+    """Describe a frame that no index describes: its position and sizes, without scene and files."""
+    return StoredGroup(
+        scene_id="",
+        split="",
+        vertex_count=0,
+        offset=offset,
+        stored_bytes=len(frame),
+        size_bytes=frames.read_size(frame),
+        members=(),
+    )
+
+
 def _is_end_next(stream: Stream) -> bool:
-    """Whether the next frame is the end of the tar file, which follows the index."""
+    """Whether the next frame is the end of the tar stream, which follows the index."""
     size_bytes = len(END_OF_ARCHIVE)
-    start = stream.peek(0, 2 * size_bytes)  # enough even if the frame stores them
+    # Enough bytes even if the frame stores its content uncompressed.
+    start = stream.peek(0, 2 * size_bytes)
     return frames.decompress_start(start, size_bytes) == END_OF_ARCHIVE
 
 
 class ArchiveSet:
-    """Archives that are read together in order, such as the shards of one; each is read once.
+    """Archives that are read together in order, such as the shards of a set; each is read once.
 
     Args:
-        places: Paths, addresses, or objects that read the bytes.
-        wants: Which scenes are wanted.
+        places: Paths, addresses, or `ByteSource`s.
+        wants: Whether a scene is wanted.
         limit: Maximum number of scenes; None for all.
         certificates: Which certificates of a server to trust, as `RangeSource` takes it.
 
     Attributes:
         readers: The archives.
         names: Their paths or addresses.
-        kind: What they were made from.
-        missing_shards: The names of the other shards, if a single one was given.
-        chosen: The wanted scenes that are known before all is read.
+        kind: The kind of their scenes.
+        missing_shards: The names of the other shards, if a single shard was given.
+        chosen: The wanted scenes that are known before everything has been read.
         size_bytes: Size of their tar bytes.
 
     Raises:
@@ -400,7 +434,8 @@ class ArchiveSet:
         self.chosen: list[StoredGroup] = []
         for place in places:
             source = open_bytes(place, certificates=certificates)
-            reader = GroupReader(source, wants, limit and limit - len(self.chosen))
+            remaining = None if limit is None else limit - len(self.chosen)
+            reader = GroupReader(source, wants, remaining)
             self.readers.append(reader)
             self.chosen += reader.chosen
         self.names = [reader.name for reader in self.readers]
@@ -426,5 +461,8 @@ class ArchiveSet:
 
     @property
     def held(self) -> dict[str, str]:
-        """The splits of the scenes that are known to be in them, by id."""
-        return {name: split for reader in self.readers for name, split in reader.held.items()}
+        """The splits of the scenes that are known so far, by id."""
+        held: dict[str, str] = {}
+        for reader in self.readers:
+            held |= reader.held
+        return held

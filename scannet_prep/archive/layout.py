@@ -1,4 +1,4 @@
-"""What an archive may hold, under which names, and the index that describes it: a JSON text."""
+"""The names that an archive may hold, and its index, which is a JSON text."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ OWN_PREFIX = ".scannet-prep/"
 FORMAT_NAME = f"{OWN_PREFIX}format.json"
 INDEX_NAME = f"{OWN_PREFIX}index.json"
 MAX_CONTENT_BYTES = 1 << 30
-MAX_INDEX_BYTES = 1 << 24  # four times the index of the whole raw release with all of its files
+# Four times the index of the whole raw release with all of its files.
+MAX_INDEX_BYTES = 1 << 24
 FREE_BYTES = 1 << 20
 DEFAULT_LEVEL = 1
 
-NEWER = "was made by a newer scannet-prep, which pip install --upgrade scannet-prep gives"
+MADE_BY_NEWER = (
+    "was made by a newer scannet-prep, which pip install --upgrade scannet-prep installs"
+)
 _SplitName = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)?\Z")]
 _ID = r"(?P<scene>scene\d{4}_\d{2})"
 # A file that belongs to no scene: at the top level or in `tasks/`, without the name of a folder.
@@ -41,7 +44,7 @@ def max_frame_bytes(content_bytes: int) -> int:
 
 
 class ArchiveKind(StrEnum):
-    """What an archive was made from."""
+    """The kind of the scenes in an archive."""
 
     PROCESSED = "processed"
     RAW = "raw"
@@ -61,11 +64,11 @@ class StoredGroup:
     """The files of one scene, or those that belong to no scene: one frame of an archive.
 
     Attributes:
-        scene_id: The scene; empty for the files that belong to no scene, and for a frame that is
-            too damaged to know.
+        scene_id: The scene; empty for the files that belong to no scene, and for a frame whose
+            damage hides the scene.
         split: Its split; empty if unknown.
         vertex_count: V; 0 if it was not counted.
-        offset: Where the frame begins in the archive.
+        offset: The first byte of the frame in the archive.
         stored_bytes: Size of the frame.
         size_bytes: Size of its content, the tar bytes.
         members: The files, in order.
@@ -92,10 +95,10 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What applies to a whole archive.
+    """The facts that apply to a whole archive.
 
     Attributes:
-        kind: What it was made from.
+        kind: The kind of its scenes.
         notice: The terms of its content.
         options: The options of processed scenes; None for raw ones.
         scene_format: Format version of processed scenes; 0 for raw ones.
@@ -107,7 +110,8 @@ class Head:
     kind: ArchiveKind
     notice: str = ""
     options: ProcessOptions | None = None
-    scene_format: Count = 1  # archives of format 1 do not record it
+    # Archives of scenes of format 1 do not record it.
+    scene_format: Count = 1
     program: str = ""
     level: int = DEFAULT_LEVEL
     is_complete: bool = True
@@ -120,9 +124,9 @@ class Index:
     """The content of an archive.
 
     Attributes:
-        head: What applies to all of it.
-        groups: The files that belong to no scene, then the scenes sorted by id, as they lie in
-            the archive.
+        head: The facts that apply to the whole archive.
+        groups: The files that belong to no scene, then the scenes sorted by id; in the order of
+            their frames.
         failures: Why requested scenes are missing, by id.
     """
 
@@ -142,7 +146,7 @@ class Index:
 
 
 class SceneFile(NamedTuple):
-    """What the name of a scene's file reveals.
+    """The kind of tree, the scene and the split that the name of a file belongs to.
 
     Attributes:
         kind: The kind of the tree.
@@ -197,7 +201,7 @@ def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
         names: The names, in order.
 
     Raises:
-        ContentError: A name does not belong there or occurs twice, or the files of a scene lie in
+        ContentError: A name does not belong there or occurs twice, or the files of a scene are in
             several folders.
     """
     owner = scene_id or "no scene"
@@ -209,7 +213,7 @@ def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
     has_duplicates = len(set(names)) != len(names)
     folders = {name.rpartition("/")[0] for name in names}
     if has_duplicates or (scene_id and len(folders) != 1):
-        raise ContentError(f"a file of {owner} is there twice, or they do not lie in one folder")
+        raise ContentError(f"a file of {owner} occurs twice, or its files are in several folders")
 
 
 _INDEX = make_decoder(Index)
@@ -237,34 +241,36 @@ def parse_index(data: bytes) -> Index:
             _check_group(group, index.head.kind, end)
             end = group.end
     except ContentError as error:
-        raise ContentError(f"the index is damaged, or {NEWER}: {error}") from None
+        raise ContentError(f"the index is damaged, or {MADE_BY_NEWER}: {error}") from None
     return index
 
 
 def _check_order(index: Index) -> None:
-    """Check that the files of no scene come first, and then scenes, sorted and each once."""
-    first, *scene_ids = [group.scene_id for group in index.groups] or ["-"]
-    is_sorted = sorted(set(scene_ids)) == scene_ids
-    if first or not is_sorted or not all(map(SceneId.is_valid, scene_ids)):
-        problem = "its scenes are not sorted, one is there twice, or something is not a scene id"
-        raise ContentError(problem)
+    """Check that the first group belongs to no scene, and that the others are sorted, each once."""
+    if not index.groups or index.groups[0].scene_id:
+        raise ContentError("its first frame does not hold the files that belong to no scene")
+    scene_ids = [scene.scene_id for scene in index.scenes]
+    if not all(map(SceneId.is_valid, scene_ids)):
+        raise ContentError("one of its scenes has no valid id")
+    if sorted(set(scene_ids)) != scene_ids:
+        raise ContentError("its scenes are not sorted, or a scene occurs twice")
 
 
 def _check_group(group: StoredGroup, kind: ArchiveKind, expected_offset: int) -> None:
-    """Check that a group lies where the writer puts it, has a possible size, and valid names."""
-    offsets = []
+    """Check that a group has the offset that the writer gives it, possible sizes, valid names."""
+    # Each file follows the one before without a gap; the last one ends with the content.
     position = 0
+    are_offsets_right = group.offset == expected_offset and len(group.members) > 0
     for member in group.members:
-        offsets.append(position + BLOCK_BYTES)
+        if member.offset != position + BLOCK_BYTES:
+            are_offsets_right = False
         position += member_bytes(member.size_bytes)
-    found = (group.offset, group.size_bytes, [member.offset for member in group.members])
-    if not offsets or found != (expected_offset, position, offsets):
-        problem = f"{group.name}: it or its files do not lie where this program would put them"
-        raise ContentError(problem)
+    if not are_offsets_right or group.size_bytes != position:
+        raise ContentError(f"{group.name}: its frame or its files are not at their places")
     is_too_large = group.stored_bytes > max_frame_bytes(group.size_bytes)
     if group.size_bytes > MAX_CONTENT_BYTES or is_too_large:
-        sizes = f"{group.stored_bytes:,} for {group.size_bytes:,} bytes"
-        raise ContentError(f"{group.name}: is said to take {sizes}")
+        sizes = f"{group.stored_bytes:,} bytes for {group.size_bytes:,} bytes of content"
+        raise ContentError(f"{group.name}: its frame has {sizes}")
 
     names = [member.name for member in group.members]
     check_names(kind, group.scene_id, names)

@@ -1,4 +1,4 @@
-"""Opens archives by their index, and reads any file of them.
+"""Open archives by their index, and read single files.
 
     open_archive(place) -- end of the file: seek table -> frame of the index -> Archive.index
     Archive.read_member(group, member) -- one range of the file: frame -> tar bytes -> file
@@ -29,13 +29,13 @@ from scannet_prep.base.errors import ArchiveError, ContentError, ForeignFileErro
 from scannet_prep.base.file_kinds import describe_beginning
 from scannet_prep.base.files import Buffer
 
-LOOK_BYTES = 1 << 18
+BEGINNING_BYTES = 1 << 18
 
-DAMAGED_HINT = (
+HINT_DAMAGED = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
     "to recover everything that is whole: scannet-prep unpack"
 )
-_HINTS = {
+_HINTS_BY_KIND = {
     "empty": "copy it again, or pack it again: scannet-prep pack",
     "a web page": "open it in a browser: it may ask for a login; then fetch the archive again",
     "a zip file": "unzip {}",
@@ -69,7 +69,7 @@ class Archive:
     Attributes:
         source: As given.
         name: Path or address, for messages.
-        index: Its content.
+        index: Its index.
         index_row: The row of the index frame in the seek table.
         end: The byte after the index frame.
 
@@ -83,21 +83,20 @@ class Archive:
         self.name = source.name
         try:
             offset, stored_bytes, frame_count = frames.find_index(source)
+            frame = source.read(offset, stored_bytes)
+            self.index, self.index_row = decode_index(frame, frame_count=frame_count, offset=offset)
             self.end = offset + stored_bytes
-            self.index, self.index_row = decode_index(
-                source.read(offset, stored_bytes), frame_count=frame_count, offset=offset
-            )
         except ContentError as error:
-            check_beginning(source.read(0, LOOK_BYTES), self.name)
+            check_beginning(source.read(0, BEGINNING_BYTES), self.name)
             problem = f"is damaged or truncated: {error.message}"
-            raise ArchiveError(self.name, problem, DAMAGED_HINT) from None
+            raise ArchiveError(self.name, problem, HINT_DAMAGED) from None
 
     def forget_scenes(self) -> None:
-        """Drop the scenes from the index to save memory, where the caller keeps what it needs."""
+        """Remove the scenes from the index, to save memory. The caller has kept those it needs."""
         self.index = replace(self.index, groups=self.index.groups[:1])
 
     def read_member(self, group: StoredGroup, member: Member) -> memoryview:
-        """Read a file from one range of the archive, into writable memory of its own.
+        """Read a file from one range of the archive, into new, writable memory.
 
         Raises:
             ArchiveError: Neither the checksum of the frame nor the SHA-256 of the file is right,
@@ -112,17 +111,17 @@ class Archive:
                 member.check(data)
         except ContentError as error:
             problem = f"{group.name}: is damaged: {error.message}"
-            raise ArchiveError(self.name, problem, DAMAGED_HINT) from None
+            raise ArchiveError(self.name, problem, HINT_DAMAGED) from None
         return data
 
 
 def decode_index(frame: Buffer, *, frame_count: int, offset: int) -> tuple[Index, bytes]:
-    """Read the index from its frame.
+    """Decode the index from its frame.
 
     Args:
         frame: The frame.
-        frame_count: Number of the frames before it.
-        offset: Where it begins in the archive.
+        frame_count: Number of frames before it.
+        offset: Its first byte in the archive.
 
     Returns:
         The index, and the row of its frame in the seek table.
@@ -132,16 +131,17 @@ def decode_index(frame: Buffer, *, frame_count: int, offset: int) -> tuple[Index
     """
     size_bytes = frames.read_size(frame)
     if size_bytes > MAX_INDEX_BYTES:
-        sizes = f"{size_bytes:,} bytes, at most {MAX_INDEX_BYTES:,}"
-        raise ContentError(f"the index is said to have {sizes}")
+        sizes = f"{size_bytes:,} bytes, expected at most {MAX_INDEX_BYTES:,}"
+        raise ContentError(f"the frame header of the index declares {sizes}")
     content, has_checksum = frames.decompress(frame, size_bytes)
     members = read_members(content)
-    if not has_checksum or [member.name for member in members] != [INDEX_NAME]:
+    names = [member.name for member in members]
+    if not has_checksum or names != [INDEX_NAME]:
         raise ContentError("the index is damaged: its checksum does not hold")
     index = parse_index(bytes(members[0].of(content)))
     if (len(index.groups), index.end) != (frame_count, offset):
         described = f"{len(index.groups):,} frames of {index.end:,} bytes"
-        problem = f"the index names {described}, the archive has {frame_count:,} of {offset:,}"
+        problem = f"the index lists {described}, the archive has {frame_count:,} of {offset:,}"
         raise ContentError(problem)
     return index, frames.seek_row(frame, size_bytes)
 
@@ -159,7 +159,7 @@ def check_beginning(start: bytes, name: str) -> None:
     """Refuse a file that cannot be an archive of this program.
 
     Args:
-        start: Its first `LOOK_BYTES`, or all of it.
+        start: Its first `BEGINNING_BYTES`, or all of it.
         name: Its path or address.
 
     Raises:
@@ -170,14 +170,14 @@ def check_beginning(start: bytes, name: str) -> None:
     if kind == "a zstd file":
         content = frames.decompress_start(start, 8 * BLOCK_BYTES)
         if not content or _is_own_beginning(content):
-            return  # damaged, or one of ours: the reader finds out where
+            # An archive of this program, or a damaged file: reading it shows where the damage is.
+            return
         if describe_beginning(content) == "a tar file":
             hint = f"tar --zstd -xf {quote(name)}"
             raise ForeignFileError(name, "is a .tar.zst of another program", hint)
     problem = f"is {kind or 'a file of another kind'}, not an archive of this program ({SUFFIX})"
-    hint = _HINTS.get(
-        kind or "", "name an archive that scannet-prep pack made, or the folder of the scenes"
-    )
+    other_hint = "name an archive that scannet-prep pack made, or the folder of the scenes"
+    hint = _HINTS_BY_KIND.get(kind or "", other_hint)
     error_type = ArchiveError if kind == "empty" else ForeignFileError
     raise error_type(name, problem, hint.format(quote(name)))
 
@@ -185,8 +185,8 @@ def check_beginning(start: bytes, name: str) -> None:
 def _is_own_beginning(content: bytes) -> bool:
     """Whether tar bytes begin with the first file of an archive, which is JSON.
 
-    If its header is damaged, the text decides. The tar file of a processed folder contains such
-    a text too, but later.
+    If the header of the file is damaged, its text decides. A tar file of a processed folder
+    contains such a text, too, but not at the beginning.
     """
     if content.startswith(OWN_PREFIX.encode()):
         return True

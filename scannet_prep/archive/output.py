@@ -1,4 +1,4 @@
-"""Writes archives to files, into a pipe or into a bucket; and compares existing ones."""
+"""Write archives to files, a pipe or a bucket, and compare existing ones."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class WrittenArchive(NamedTuple):
 
 @contextmanager
 def working_beside(target: Path) -> Iterator[None]:
-    """Lock the folder of an archive, and remove what this and earlier runs leave there."""
+    """Lock the folder of an archive, and remove temporary files of this and of killed runs."""
     make_directory(target.parent)
     with run_lock(target.parent):
-        # Only files of this archive: other programs may write reports or archives there meanwhile.
+        # Only those of this archive: other runs may write reports or archives there meanwhile.
         stem = re.escape(target.name.removesuffix(SUFFIX))
         names = rf"{stem}(-\d+-of-\d+)?{re.escape(SUFFIX)}(\.sha256)?"
         remove_temporaries(target.parent, names=names)
@@ -59,7 +59,7 @@ def find_same(
 ) -> WrittenArchive | None:
     """Compare an existing archive with the one that would be written, byte for byte.
 
-    If they are the same, the checksum file beside it is written unless it is right already.
+    If they are the same, the checksum file beside it is written, unless it is right already.
 
     Returns:
         Its size and SHA-256; None if it differs, or does not exist.
@@ -68,7 +68,8 @@ def find_same(
         OutputError: The checksum file cannot be written.
     """
     digest = Digest()
-    with suppress(FileError, NotOnServerError):  # it does not exist, or changes meanwhile
+    # These errors mean that it does not exist, or that a file of the folder changes meanwhile.
+    with suppress(FileError, NotOnServerError):
         stream = Stream(open_bytes(target))
         with progress.work("compare", contents.size_bytes, "B"):
             for piece in digest.watch(make(contents)):
@@ -93,7 +94,7 @@ def write_archives(
     """Write one archive, or all shards of a set.
 
     Args:
-        parts: What goes into each archive, by its name.
+        parts: The contents of each archive, by its path or address.
         target: Path of the archive or of the set, address in a bucket, or None for a pipe.
         make: Makes the bytes of an archive.
         pipe: Open file descriptor that takes the archive if there is no target.
@@ -105,6 +106,7 @@ def write_archives(
     if isinstance(target, Path):
         old_paths = find_shards(target) if has_shards else ()
         return _write_files({Path(name): part for name, part in parts.items()}, old_paths, make)
+
     ((name, contents),) = parts.items()
     digest = Digest()
     pieces = digest.watch(make(contents))
@@ -121,11 +123,15 @@ def write_archives(
 def _write_files(
     parts: Mapping[Path, Contents], old_paths: Iterable[Path], make: Make
 ) -> dict[str, WrittenArchive]:
-    """Write archives with their checksum files; they get their names when all are on the disk.
+    """Write archives with their checksum files. They get their names when all are on the disk.
 
-    A run that is killed leaves the old shards, or a set that lacks some and is refused by readers,
-    but never a mixture. It may leave an archive without a checksum file, but never with that of
-    another archive.
+    A killed run leaves the old shards, or an incomplete set that readers refuse, but never a
+    mixture. It may leave an archive without a checksum file, but never with a wrong one.
+
+    Args:
+        parts: The contents of each archive.
+        old_paths: Shards of an earlier run, which are removed.
+        make: Makes the bytes of an archive.
     """
     temporaries = dict[Path, Path]()
     written = dict[str, WrittenArchive]()
@@ -135,6 +141,7 @@ def _write_files(
         temporaries[path] = write_temporary(path, pieces, is_durable=True)
         written[str(path)] = WrittenArchive(digest.size_bytes, digest.sha256)
 
+    # In this order, a checksum file never lies beside an archive that it does not describe.
     for path in (*old_paths, *parts):
         remove_file(checksum_path(path))
     for path in old_paths:

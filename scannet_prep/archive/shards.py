@@ -1,4 +1,4 @@
-"""Archives that belong together: the shards of one set, and several archives that are read as one.
+"""The names of shards, and the archives that are read together.
 
 A service may limit the size of a file. Then a set of shards replaces one archive:
 `name-00000-of-00004.tar.zst` and so on, each a complete archive.
@@ -44,16 +44,17 @@ def find_missing_shards(names: Iterable[str | Path]) -> tuple[str, ...]:
     Returns:
         The names of the missing shards without folders, sorted.
     """
-    numbers: dict[tuple[str, int], set[int]] = {}  # those that are there, by stem and count
+    # The numbers of the given shards, by the stem and the size of their set.
+    numbers: dict[tuple[str, int], set[int]] = {}
     for name in names:
         match = _SHARD_NAME.search(str(name))
         if match is not None:
             stem, number, count = match.groups()
             numbers.setdefault((stem, int(count)), set()).add(int(number))
     missing: list[str] = []
-    for (stem, count), there in numbers.items():
-        numbers_missing = set(range(count)) - there
-        missing += [_shard_name(stem, number, count) for number in numbers_missing]
+    for (stem, count), given_numbers in numbers.items():
+        missing_numbers = set(range(count)) - given_numbers
+        missing += [_shard_name(stem, number, count) for number in missing_numbers]
     return tuple(sorted(missing))
 
 
@@ -76,4 +77,5 @@ def check_held_once(archives: Iterable[tuple[str, Iterable[str]]]) -> None:
 
 
 def _shard_name(stem: str, number: int, count: int) -> str:
+    """Return the file name of a shard."""
     return f"{stem}-{number:05d}-of-{count:05d}{SUFFIX}"

@@ -1,6 +1,8 @@
-"""The tar bytes of a frame: each file is a header of 512 bytes, its content, and zeros up to the next 512.
+"""The tar bytes of a frame: headers and contents of files.
 
-Headers are made and read by `tarfile`. One block is enough for all names that an archive may hold.
+    header (512 bytes) | content | zeros up to the next multiple of 512 | next header | ...
+
+`tarfile` makes and reads the headers. One block is enough for all names that an archive may hold.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class Member(NamedTuple):
 
     Attributes:
         name: Its path, with `/`.
-        offset: Where its content begins in the tar bytes.
+        offset: First byte of its content in the tar bytes.
         size_bytes: Its size.
         sha256: SHA-256 of its content, in hexadecimal.
     """
@@ -42,10 +44,10 @@ class Member(NamedTuple):
 
     def check(self, data: Buffer) -> None:
         """Check the content of this file; a `ContentError` if it has another SHA-256."""
-        found = hashlib.sha256(data).hexdigest()
-        if found != self.sha256:
+        actual = hashlib.sha256(data).hexdigest()
+        if actual != self.sha256:
             raise ContentError(
-                f"{self.name} has the SHA-256 {found[:16]}..., expected {self.sha256[:16]}..."
+                f"{self.name} has the SHA-256 {actual[:16]}..., expected {self.sha256[:16]}..."
             )
 
 
@@ -75,7 +77,7 @@ def content_bytes(sizes: Iterable[int]) -> int:
 
 
 def encode_header(name: str, size_bytes: int) -> bytes:
-    """Make the header of a file: mode 0644, owner and time 0, so that equal files give equal bytes."""
+    """Make the header of a file, with owner and time 0, so that equal files give equal bytes."""
     info = tarfile.TarInfo(name)
     info.size = size_bytes
     return info.tobuf(tarfile.USTAR_FORMAT)
@@ -85,7 +87,7 @@ def write_members(files: Sequence[FileToPack]) -> tuple[memoryview, tuple[Member
     """Read files into tar bytes.
 
     Returns:
-        The tar bytes, and where each file lies in them.
+        The tar bytes, and the files in them.
 
     Raises:
         FileError: A file cannot be read.
@@ -127,8 +129,8 @@ def parse_header(header: Buffer) -> tuple[str, int]:
     """Read the name and the size of a file from its header.
 
     Raises:
-        ContentError: `encode_header` does not make this header: it is damaged, or belongs to
-            something else than a file.
+        ContentError: It is not a header that `encode_header` makes: it is damaged, or does not
+            belong to a regular file.
     """
     try:
         info = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "strict")
@@ -144,8 +146,8 @@ def check_members(members: Sequence[Member], content: memoryview) -> bool:
     """Check the files that an index describes, each by its SHA-256.
 
     Returns:
-        Whether their headers are undamaged, too. The index replaces them, but other programs
-        need them.
+        Whether their headers are undamaged, too. Other programs need them; here, the index replaces
+        them.
 
     Raises:
         ContentError: A file is damaged.

@@ -1,4 +1,4 @@
-"""Calls a function for many items in threads, with results in order and bounded memory."""
+"""Call a function in threads, with results in order and bounded memory."""
 
 from __future__ import annotations
 
@@ -7,48 +7,52 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-Item = TypeVar("Item")
+Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _MAX_HELD_BYTES = 160 << 20
 
 
 def map_in_threads(
-    function: Callable[[Item], Result],
-    items: Iterable[tuple[int, Item]],
+    function: Callable[[Task], Result],
+    tasks: Iterable[tuple[int, Task]],
     *,
     jobs: int,
     on_error: Callable[[], object] = lambda: None,
 ) -> Generator[Result]:
-    """Call a function for each item in threads; yield the results in order.
+    """Call a function for each task in threads, and yield the results in order.
 
-    An exception of the function is raised in place of its result and ends everything.
+    An exception of the function is raised instead of its result, and ends everything.
 
     Args:
-        function: What to call.
-        items: How many bytes of memory each item takes, and the item; taken when there is room.
-            At most 160 MiB are in work; a larger item is in work alone.
+        function: The function.
+        tasks: The memory that each task takes, in bytes, and the task. The next one is taken when
+            there is room: at most 160 MiB are in work, and a larger task is in work alone.
         jobs: Number of threads.
-        on_error: Called before the threads are waited for if something failed or the caller
-            stopped early: it has to end what they may be waiting for.
+        on_error: Called after a failure, or if the caller stops early, before the threads are
+            waited for. It has to end what they may be waiting for.
     """
     pending = deque[tuple[int, Future[Result]]]()
 
     def has_room(size_bytes: int) -> bool:
         if not pending:
             return True
-        held_bytes = sum(held for held, _ in pending)
+        held_bytes = sum(task_bytes for task_bytes, _ in pending)
         return len(pending) <= 2 * jobs and held_bytes + size_bytes <= _MAX_HELD_BYTES
+
+    def take_result() -> Result:
+        _, future = pending.popleft()
+        return future.result()
 
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for size_bytes, item in items:
+            for size_bytes, task in tasks:
                 while not has_room(size_bytes):
-                    yield pending.popleft()[1].result()
-                pending.append((size_bytes, pool.submit(function, item)))
-                del item  # it may hold the bytes of a frame
+                    yield take_result()
+                pending.append((size_bytes, pool.submit(function, task)))
+                del task  # it may hold the bytes of a frame
             while pending:
-                yield pending.popleft()[1].result()
+                yield take_result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             on_error()

@@ -1,10 +1,10 @@
-"""Makes the bytes of an archive: the same for the same contents, whatever the number of threads is.
+"""Make the bytes of an archive, which depend on its contents only, not on the number of threads.
 
 The way of a group, from files to a frame:
 
     Contents.groups -- in threads, _pack:
         check_names                 names that readers refuse are never packed
-        write_members               files -> tar bytes, and where each file lies in them
+        write_members               files -> tar bytes, and the offset of each file in them
         compress                    tar bytes -> frame
     -- in order, iter_archive:
         frame                       -> the archive
@@ -39,22 +39,22 @@ def iter_archive(
     """Make an archive, and yield its bytes in order.
 
     Args:
-        contents: What goes into it.
+        contents: The contents.
         jobs: Number of threads.
-        progress: Told of tar bytes.
+        progress: Receives the number of tar bytes.
 
     Raises:
-        FileError: A file cannot be read, has changed since it was found, or is not what the
-            manifest records.
-        ContentError: A file has a name that does not belong into the archive.
+        FileError: A file cannot be read, has changed since it was found, or differs from the
+            manifest.
+        ContentError: The name of a file does not belong in the archive.
     """
     progress = progress or Progress()
     groups = list[StoredGroup]()
     rows = list[bytes]()
     offset = 0
     # While it is in work, a group takes its size twice: as tar bytes and as a frame.
-    sources = ((2 * group.size_bytes, group) for group in contents.groups)
-    for group, frame in map_in_threads(partial(_pack, contents.head), sources, jobs=jobs):
+    tasks = ((2 * group.size_bytes, group) for group in contents.groups)
+    for group, frame in map_in_threads(partial(_pack, contents.head), tasks, jobs=jobs):
         groups.append(replace(group, offset=offset))
         rows.append(seek_row(frame, group.size_bytes))
         offset += len(frame)
@@ -71,7 +71,7 @@ def iter_archive(
 
 
 def _pack(head: Head, source: SourceGroup) -> tuple[StoredGroup, bytes]:
-    """Make the frame of a group, and describe it as if it began at byte 0."""
+    """Make the frame of a group, and describe it with offset 0, which the caller replaces."""
     check_names(head.kind, source.scene_id, [file.name for file in source.files])
     content, members = write_members(source.files)
     frame = compress(content, head.level)

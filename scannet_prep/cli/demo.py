@@ -1,8 +1,8 @@
 """Take synthetic scenes through every stage.
 
-Makes small synthetic scenes in the format of the release (nothing in them is from ScanNet), downloads them from a
-server on this machine, processes them, packs them, reads them as a dataset, and shows one. Needs no network and no
-account.
+Makes small synthetic scenes in the format of the release, downloads them from a server on this
+machine, processes and packs them, reads them as a dataset, and shows one. Nothing in them is from
+ScanNet. Needs no network and no account.
 
 examples:
   scannet-prep demo
@@ -25,9 +25,13 @@ from scannet_prep.release.files import TERMS_URL
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command."""
-    what, default = "where to put them (default: data/demo)", Path("data/demo")
     parser.add_argument(
-        "directory", nargs="?", type=path_argument, default=default, metavar="DIR", help=what
+        "directory",
+        nargs="?",
+        type=path_argument,
+        default=Path("data/demo"),
+        metavar="DIR",
+        help="folder for the scenes and the results (default: data/demo)",
     )
     add_jobs_argument(parser)
 
@@ -37,23 +41,23 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import demo
 
     steps, processed = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console)
-    return console.result(
-        _describe(steps, console.seconds), {"steps": steps, "process": processed}, 0
-    )
+    text = _describe(steps, console.seconds)
+    return console.result(text, {"steps": steps, "process": processed}, 0)
 
 
 def _describe(steps: dict[str, list[str]], seconds: float) -> str:
-    parts = [
-        "\n   ".join([f"{number}. {title}", *lines])
-        for number, (title, lines) in enumerate(steps.items(), 1)
-    ]
-    told = "\n\n".join(parts)
+    """Describe the steps, and the commands for the real data."""
+    paragraphs = []
+    for number, (title, lines) in enumerate(steps.items(), 1):
+        paragraphs.append("\n   ".join([f"{number}. {title}", *lines]))
+    steps_text = "\n\n".join(paragraphs)
+    duration = format_duration(seconds)
     return f"""\
-{told}
+{steps_text}
 
-All of it took {format_duration(seconds)}. The same with the real data, once you have signed its terms
+All of it took {duration}. The same with the real data, once you have signed its terms
 ({TERMS_URL}):
-{_activation()}   scannet-prep download --types seg --accept-terms
+{_describe_activation()}   scannet-prep download --types seg --accept-terms
    scannet-prep process --scannet200 --align-axis
    scannet-prep pack
 and in Python:
@@ -61,9 +65,14 @@ and in Python:
    dataset = ScanNet("data/processed", split="train")"""
 
 
-def _activation() -> str:
-    """What to type first, where the shell does not find this installation's commands."""
-    found, path = shutil.which("scannet-prep"), Path(sys.prefix, "bin/activate")
-    if not path.exists() or (found and Path(found).parent == Path(sys.executable).parent):
+def _describe_activation() -> str:
+    """Return the line that activates this environment, if the shell does not find its commands."""
+    script_path = Path(sys.prefix, "bin/activate")
+    if not script_path.exists():
         return ""
-    return f"   source {shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))}\n"
+    command = shutil.which("scannet-prep")
+    if command is not None and Path(command).parent == Path(sys.executable).parent:
+        return ""
+    if script_path.is_relative_to(Path.cwd()):
+        script_path = script_path.relative_to(Path.cwd())
+    return f"   source {shlex.quote(str(script_path))}\n"

@@ -1,10 +1,11 @@
 """Make one archive of a folder of scenes.
 
-The folder has processed scenes, or is a raw tree. The archive is a plain .tar.zst that any tar opens.
+The folder holds processed scenes, or is a raw tree. The archive is a plain .tar.zst that any tar
+opens. Single scenes can be read from it, also over HTTP, and a Dataset trains from it directly.
 
-Scenes can be read from it one by one, also over HTTP, and a Dataset trains from it directly. Every file has a SHA-256.
-The same files give the same bytes. The archive gets its name when it is whole; one that holds the same already is read,
-compared with the folder, and left as it is. Beside it, FILE.sha256 proves that a copy is complete: sha256sum -c.
+The archive contains a SHA-256 of every file, and the same files give the same bytes. It gets its
+name when it is complete. An existing archive is compared with the folder, and left as it is if it
+is up to date. Beside it, FILE.sha256 shows that a copy is complete: sha256sum -c.
 
 examples:
   scannet-prep pack                                    data/processed -> data/scannet.tar.zst
@@ -38,17 +39,40 @@ _PIPE = "-"
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    source = "folder to pack (default: data/processed); - writes the archive to standard output"
-    parser.add_argument("places", nargs="*", metavar="SOURCE", help=source)
-    target = "the archive (default: data/scannet.tar.zst), also s3://, gs:// or az://; - for standard output"
-    parser.add_argument("-o", "--output", metavar="FILE", help=target)
+    parser.add_argument(
+        "places",
+        nargs="*",
+        metavar="SOURCE",
+        help="folder to pack (default: data/processed); - writes the archive to standard output",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the archive (default: data/scannet.tar.zst), also at s3://, gs:// or az://; "
+        "- for standard output",
+    )
     options = parser.add_argument_group("what to make")
-    level = "compression level of zstd, 1..22 (default: 1); 0 stores: 11 %% larger, and a scene reads twice as fast"
-    options.add_argument("--level", type=int, choices=range(23), default=1, metavar="N", help=level)
-    size = "several archives of at most this size, such as 4GB or 500MiB"
-    options.add_argument("--shard-size", type=shared.size_argument, metavar="SIZE", help=size)
-    force = "pack again, even where the archive is up to date or holds more scenes"
-    options.add_argument("--force", action="store_true", help=force)
+    options.add_argument(
+        "--level",
+        type=int,
+        choices=range(23),
+        default=1,
+        metavar="N",
+        help="compression level of zstd, 1..22 (default: 1); 0 stores: 11 %% larger, "
+        "and scenes are read twice as fast",
+    )
+    options.add_argument(
+        "--shard-size",
+        type=shared.size_argument,
+        metavar="SIZE",
+        help="write several archives of at most this size, such as 4GB or 500MiB",
+    )
+    options.add_argument(
+        "--force",
+        action="store_true",
+        help="pack again, even if the archive is up to date or holds more scenes",
+    )
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser.add_argument_group("how to run"), "compressing threads")
 
@@ -58,24 +82,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.base.memory import keep_freed_memory
     from scannet_prep.stages import pack
 
-    folders = [word for word in arguments.places if word != _PIPE]
-    if len(folders) > 1:
-        raise UsageError(
-            f"one folder can be packed at a time, not {len(folders)}", "scannet-prep pack --help"
-        )
-    is_pipe = _PIPE in (*arguments.places, arguments.output)
-    if is_pipe and arguments.output not in (None, _PIPE):
-        raise UsageError(
-            f"both - and -o {arguments.output} say where the archive goes", "leave out - or -o"
-        )
-    if is_pipe and (arguments.json or sys.__stdout__ is None or sys.stdout.isatty()):
-        hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
-        raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
-    source = shared.path_argument(folders[0] if folders else "data/processed")
+    source = _find_source(arguments)
+    is_pipe = _is_pipe(arguments)
+    target = None
+    if not is_pipe:
+        target = shared.place_argument(arguments.output or "data/scannet.tar.zst")
     keep_freed_memory()
     report = pack.run(
         source,
-        None if is_pipe else shared.place_argument(arguments.output or "data/scannet.tar.zst"),
+        target,
         selection=shared.selection_from(arguments),
         level=arguments.level,
         shard_bytes=arguments.shard_size,
@@ -83,34 +98,70 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         jobs=shared.jobs_from(arguments),
         progress=console,
     )
-    names = list_some(list(report.archives))
-    scenes = format_count(report.scenes, "scene")
-    size = format_bytes(sum(report.archives.values()))
-    duration = format_duration(console.seconds)
-    lines = [f"{names}: {scenes}, {size} of {format_bytes(report.size_bytes)}, in {duration}"]
-    if report.up_to_date:
-        lines = [f"up to date: {names} was read and holds the same {scenes}, {size}, in {duration}"]
-    lines += _describe_checksums(report)
+
+    _warn(report, console)
+    lines = [_describe_archives(report, console.seconds), *_describe_checksums(report)]
+    status = 3 if report.missing else 0
+    if is_pipe:
+        console.say("\n".join(lines))
+        return status
+    is_single = len(report.archives) == 1
+    if report.options is not None and is_single and not report.up_to_date:
+        lines.append(f"in Python: {_describe_dataset(report, report.options)}")
+    return console.result("\n".join(lines), report, status, source=source, seconds=console.seconds)
+
+
+def _find_source(arguments: argparse.Namespace) -> Path:
+    """Return the folder to pack."""
+    folders = [word for word in arguments.places if word != _PIPE]
+    if len(folders) > 1:
+        problem = f"one folder can be packed at a time, not {len(folders)}"
+        raise UsageError(problem, "scannet-prep pack --help")
+    return shared.path_argument(folders[0] if folders else "data/processed")
+
+
+def _is_pipe(arguments: argparse.Namespace) -> bool:
+    """Whether the archive goes to standard output.
+
+    Raises:
+        UsageError: It cannot go there.
+    """
+    if _PIPE not in (*arguments.places, arguments.output):
+        return False
+    if arguments.output not in (None, _PIPE):
+        problem = f"- and -o {arguments.output} are two places for one archive"
+        raise UsageError(problem, "leave out - or -o")
+    if arguments.json or sys.__stdout__ is None or sys.stdout.isatty():
+        hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
+        raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
+    return True
+
+
+def _warn(report: PackReport, console: Console) -> None:
+    """Print what was left out, and what is missing or too large."""
     if report.left_out:
         left_out = f"{len(report.left_out):,} ({list_some(report.left_out)})"
         console.say(f"left out, because {report.kind} trees have no such names: {left_out}")
     if report.oversized:
         console.warn(f"warning: {_describe_oversized(report)}")
     if report.missing:
-        console.warn(
-            f"warning: missing, because processing failed: {list_some(list(report.missing))}"
-        )
-    status = 3 if report.missing else 0
-    if is_pipe:
-        console.say("\n".join(lines))
-        return status
-    if report.options is not None and len(report.archives) == 1 and not report.up_to_date:
-        lines.append(f"in Python: {_describe_dataset(report, report.options)}")
-    return console.result("\n".join(lines), report, status, source=source, seconds=console.seconds)
+        missing = list_some(list(report.missing))
+        console.warn(f"warning: missing, because processing failed: {missing}")
+
+
+def _describe_archives(report: PackReport, seconds: float) -> str:
+    """Describe the archives, their size, and how long the run took."""
+    names = list_some(list(report.archives))
+    scenes = format_count(report.scenes, "scene")
+    size = format_bytes(sum(report.archives.values()))
+    duration = format_duration(seconds)
+    if report.up_to_date:
+        return f"up to date: {names} was read and holds the same {scenes}, {size}, in {duration}"
+    return f"{names}: {scenes}, {size} of {format_bytes(report.size_bytes)}, in {duration}"
 
 
 def _describe_checksums(report: PackReport) -> list[str]:
-    """Describe the SHA-256 of a single archive, and how copies of archives on a disk are checked."""
+    """Describe the SHA-256 of a single archive, and how to check copies of archives on a disk."""
     path, *others = report.archives
     name = Path(path).name
     lines = []
@@ -133,8 +184,8 @@ def _describe_oversized(report: PackReport) -> str:
 
 
 def _describe_dataset(report: PackReport, options: ProcessOptions) -> str:
-    """Write the line of Python that opens the archive, with its scenes, label set and frame."""
-    ((path, _),) = report.archives.items()
+    """Return the Python line that opens the archive, with its scenes, label set and frame."""
+    (path,) = report.archives
     split, count = next(iter(report.splits.items()))
     frame = "axis-aligned" if options.align_axis else "not axis-aligned"
     call = f"ScanNet({json.dumps(path, ensure_ascii=False)}, split={json.dumps(split)})"

@@ -1,7 +1,8 @@
 """Write the files of an archive, or of some of its scenes.
 
-Every file is checked by its SHA-256 before it gets its name. What is there already, and right, is kept. Of a truncated
-or damaged archive, all whole scenes are unpacked, and the others are named.
+Every file is checked by its SHA-256 before it gets its name. Existing files with the same content
+are kept. From a truncated or damaged archive, all undamaged scenes are unpacked, and the others are
+listed.
 
 examples:
   scannet-prep unpack data/scannet.tar.zst                     -> data/processed
@@ -25,18 +26,26 @@ from scannet_prep.cli.console import Console, describe_list, format_count
 
 if TYPE_CHECKING:
     from scannet_prep.source import Place
+    from scannet_prep.stages.unpack import UnpackReport
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    archives = "path or address of an archive, or several (shards); - for standard input"
     parser.add_argument(
-        "archives", type=shared.place_argument, nargs="+", metavar="ARCHIVE", help=archives
+        "archives",
+        type=shared.place_argument,
+        nargs="+",
+        metavar="ARCHIVE",
+        help="path or address of an archive, or several (shards); - for standard input",
     )
-    target = (
-        "where the files go (default: data/processed or data/ScanNet, by what is in the archive)"
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=shared.path_argument,
+        metavar="DIR",
+        help="folder for the files (default: data/processed or data/ScanNet, "
+        "depending on the archive)",
     )
-    parser.add_argument("-o", "--output", type=shared.path_argument, metavar="DIR", help=target)
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser.add_argument_group("how to run"), "threads")
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
@@ -51,9 +60,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if archives == [Path("-")]:
         if sys.stdin is None or sys.stdin.isatty():
             hint = "name a file, or put a pipe before it: cat FILE | scannet-prep unpack -"
-            raise UsageError(
-                "- reads an archive from a pipe, but standard input is a terminal", hint
-            )
+            problem = "- reads an archive from a pipe, but standard input is a terminal"
+            raise UsageError(problem, hint)
         archives = [PipeSource(sys.stdin.fileno())]
     report = unpack.run(
         archives,
@@ -63,21 +71,24 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         jobs=shared.jobs_from(arguments),
         progress=console,
     )
-    for text in (
-        *(f"warning: {item}" for item in report.warnings),
-        *(f"damaged: {item}" for item in report.damages),
-    ):
-        console.warn(text)
-    if report.failures:
-        failed = describe_list(
-            "failed", [failure.message for failure in report.failures], has_all=console.is_verbose
-        )
-        console.warn("\n".join(failed).lstrip(), report.failures[0].hint)
-    status = 3 if report.failures or report.damages else 0
+    _warn(report, console)
     scenes = f"{format_count(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"
     files = ", ".join(f"{count:,} {outcome}" for outcome, count in report.files.items())
     text = f"{report.out_dir}: {scenes}; files: {files}; in {format_duration(console.seconds)}"
     if report.failures:
-        again = quote(f"@{report.out_dir}/failed.txt")
-        text += f"\nto try the failed ones again, add --scenes {again} to the same command"
+        failed_list = quote(f"@{report.out_dir}/failed.txt")
+        text += f"\nto try the failed ones again, add --scenes {failed_list} to the same command"
+    status = 3 if report.failures or report.damages else 0
     return console.result(text, report, status, seconds=console.seconds)
+
+
+def _warn(report: UnpackReport, console: Console) -> None:
+    """Print warnings, damage, and the scenes that failed."""
+    for warning in report.warnings:
+        console.warn(f"warning: {warning}")
+    for damage in report.damages:
+        console.warn(f"damaged: {damage}")
+    if report.failures:
+        messages = [failure.message for failure in report.failures]
+        lines = describe_list("failed", messages, has_all=console.is_verbose)
+        console.warn("\n".join(lines).lstrip(), report.failures[0].hint)

@@ -1,7 +1,8 @@
-"""What a path is, and the processed scenes it holds: one answer for all commands and for training.
+"""Identify paths and open the processed scenes they hold, for all commands and for training.
 
-`identify` finds out what a path, an address or a list of them is: a raw tree, a processed folder,
-an export, or archives. `open_processed` returns its scenes: `FolderScenes` or `ArchiveScenes`.
+`identify` determines whether a path, an address or a list of them is a raw tree, a processed
+folder, an export, or archives. `open_processed` returns its scenes as `FolderScenes` or
+`ArchiveScenes`.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ class ArchiveScenes(SceneSource):
     From the indexes, only the entries of these scenes are kept in memory.
 
     Args:
-        places: Paths, addresses, or objects that read the bytes; in any order.
+        places: Paths, addresses, or `ByteSource`s; in any order.
         split: Only its scenes; None for all.
         certificates: Which certificates of a server to trust, as `RangeSource` takes it.
 
     Raises:
-        ArchiveError: An archive is damaged, holds raw scenes, was made with other options than the
-            others, or belongs to a set of shards that is not complete.
+        ArchiveError: An archive is damaged, holds raw scenes or scenes of other options than the
+            others, or belongs to an incomplete set of shards.
         UsageError: There are no scenes of that split.
         ScanNetPrepError: See `open_archives`.
     """
@@ -49,13 +49,13 @@ class ArchiveScenes(SceneSource):
         held = {}
         holders = {}
         failures = {}
-        then = ", then scannet-prep pack again"
+        command_end = ", then scannet-prep pack again"
         for archive in archives:
             for group in archive.index.scenes:
                 held[group.scene_id] = group
                 holders[group.scene_id] = archive
             for name, message in archive.index.failures.items():
-                hint = f"make it: scannet-prep process --scenes {name}{then}"
+                hint = f"make it: scannet-prep process --scenes {name}{command_end}"
                 failures[name] = Finding(scene_id=name, message=message, hint=hint)
         super().__init__(
             place=names if len(names) > 1 else names[0],
@@ -63,9 +63,10 @@ class ArchiveScenes(SceneSource):
             held=held,
             failures=failures,
             split=split,
-            then=then,
+            command_end=command_end,
         )
         self._archives = archives
+        # The archive and the frame of each scene.
         self._stored = {name: (holders[name], held[name]) for name in self.lengths}
         for archive in archives:
             archive.forget_scenes()
@@ -76,7 +77,7 @@ class ArchiveScenes(SceneSource):
         return f"{archive.name}: {group.members[0].name}"
 
     def read(self, scene_id: str) -> memoryview:
-        """Read the whole file of a scene, into writable memory of its own."""
+        """Read the whole file of a scene into new, writable memory."""
         archive, group = self._stored[scene_id]
         return archive.read_member(group, group.members[0])
 
@@ -84,8 +85,9 @@ class ArchiveScenes(SceneSource):
         """Read what the manifests record of scenes."""
         entries = dict[str, SceneEntry]()
         for archive in self._archives:
+            # All shards of a set have the same manifest, so the first one usually suffices.
             if entries.keys() >= self.lengths.keys():
-                break  # all shards of a set have the same manifest
+                break
             others = archive.index.groups[0]
             for member in others.members:
                 if member.name == MANIFEST_NAME:
@@ -123,9 +125,9 @@ def _read_shared_options(archives: Sequence[Archive]) -> ProcessOptions:
         problem = "does not record the options of its scenes"
         raise ArchiveError(first.name, problem, "pack the folder again")
     for archive in archives[1:]:
-        others = archive.index.head.options
-        if others != options:
-            flags = others.flags if others is not None else "unknown options"
+        other_options = archive.index.head.options
+        if other_options != options:
+            flags = "unknown options" if other_options is None else other_options.flags
             raise ArchiveError(
                 archive.name,
                 f"holds scenes that were made with {flags}, but {first.name} with {options.flags}",
@@ -141,5 +143,6 @@ def _check_has_all_shards(names: Sequence[str]) -> None:
         raise ArchiveError(
             names[0],
             f"belongs to a set of shards, of which {missing[0]} is missing",
-            "name all shards: sorted(glob.glob('...-of-...tar.zst')); a part to be used alone needs another name",
+            "name all shards: sorted(glob.glob('...-of-...tar.zst')); "
+            "to use a single shard alone, rename it",
         )

@@ -28,8 +28,8 @@ class FolderScenes(SceneSource):
         must_be_usable: See `open_processed`.
 
     Raises:
-        FileError: It is not a processed folder, or must not be used: processing has not finished,
-            it has an older format, or its manifest is damaged.
+        FileError: It is not a processed folder, or must not be used because processing has not
+            finished, it has an older format, or its manifest is damaged.
         UsageError: It holds no scenes of that split.
     """
 
@@ -44,13 +44,14 @@ class FolderScenes(SceneSource):
             held=manifest.scenes,
             failures=manifest.failures,
             split=split,
-            then=f" -o {quote(str(path))}",
+            command_end=f" -o {quote(str(path))}",
         )
         self.folder = path
         self._path = path
         self.faults = state.faults
         self._splits = {name: entry.split for name, entry in manifest.scenes.items()}
-        if split is None:  # a dataset, which is opened for one split, seldom needs them
+        # Keep the entries for commands. A dataset is opened for one split and seldom needs them.
+        if split is None:
             self._entries = dict(sorted(manifest.scenes.items()))
 
     def file_path(self, scene_id: str) -> Path:
@@ -61,29 +62,32 @@ class FolderScenes(SceneSource):
         """Read what the manifest records of all scenes of the folder.
 
         Raises:
-            FileError: The manifest is damaged, or the folder has other options by now.
+            FileError: The manifest is damaged, or the options of the folder have changed.
         """
         manifest = read_manifest(self._path)
         if manifest is None:
             return {}
         if manifest.options != self.options:
-            found = f"the options {manifest.options.flags}"
-            problem = f"has {found}, expected {self.options.flags} as it was opened"
+            problem = (
+                f"has the options {manifest.options.flags}, "
+                f"expected {self.options.flags} as when it was opened"
+            )
             raise FileError(self._path, problem, "open the folder again")
         return manifest.scenes
 
     def read(self, scene_id: str) -> memoryview:
-        """Read the whole file of a scene, into writable memory of its own."""
+        """Read the whole file of a scene into new, writable memory."""
         path = self.file_path(scene_id)
         try:
             with open_file(path, MAX_FILE_BYTES) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
-                data = np.empty(size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
+                # Unlike a bytearray, an empty array is not cleared first.
+                data = np.empty(size_bytes, np.uint8).data
                 read_bytes = file.readinto(data)
         except MissingFileError:
             problem = "no such file, though the folder's manifest names it"
             raise MissingFileError(path, problem, again_hint(path)) from None
         if read_bytes != size_bytes:
-            problem = f"gave {read_bytes} of {size_bytes} bytes"
+            problem = f"only {read_bytes:,} of {size_bytes:,} bytes could be read"
             raise ProcessedFileError(path, problem, again_hint(path))
         return data

@@ -1,4 +1,7 @@
-"""Finds out what a path is, from names alone: no scene and no archive is opened."""
+"""Identify a path as raw scenes, processed scenes, an export or archives, by names alone.
+
+No scene and no archive is opened.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from scannet_prep.raw.layout import find_raw_scenes, find_shared_files
 from scannet_prep.raw.lock import LOCK_NAME
 from scannet_prep.release.scene import SceneId, Split
 
-_DEMO = "to try the program without ScanNet data: scannet-prep demo"
+_HINT_DEMO = "to try the program without ScanNet data: scannet-prep demo"
 
 
 class SourceKind(StrEnum):
-    """What a path is."""
+    """The kind of scenes at a path."""
 
     RAW = "raw"
     PROCESSED = "processed"
@@ -34,7 +37,7 @@ class SourceKind(StrEnum):
 
 
 class Identity(NamedTuple):
-    """What a place is.
+    """The kind of a place, and its folder.
 
     Attributes:
         kind: Its kind.
@@ -46,10 +49,10 @@ class Identity(NamedTuple):
 
 
 def identify(places: Sequence[Place], *, may_be_export: bool = False) -> Identity:
-    """Find out what a place is.
+    """Identify a place by names alone.
 
     Args:
-        places: A folder; or an archive, or several that are read together.
+        places: A folder; or an archive, or several archives that are read together.
         may_be_export: Whether an export is accepted.
 
     Raises:
@@ -66,7 +69,7 @@ def identify(places: Sequence[Place], *, may_be_export: bool = False) -> Identit
 
 
 def find_folder(places: Sequence[Place]) -> Path | None:
-    """Return the folder that is meant; None for archives.
+    """Return the folder among the places; None for archives.
 
     Raises:
         UsageError: There are several folders.
@@ -79,10 +82,10 @@ def find_folder(places: Sequence[Place]) -> Path | None:
 
 
 def is_archive(place: Place) -> bool:
-    """Whether a place is read as an archive: whatever is not a folder.
+    """Whether a place is read as an archive, like everything that is not a folder.
 
-    A file that is not an archive is refused when it is opened. Of what does not exist, the name
-    decides.
+    A file of another kind is refused when it is opened. A path that does not exist is judged by
+    its name.
     """
     if not isinstance(place, str | Path) or "://" in str(place):
         return True
@@ -94,11 +97,11 @@ def is_archive(place: Place) -> bool:
 
 
 def identify_folder(path: Path) -> SourceKind:
-    """Find out whether a folder holds raw or processed scenes.
+    """Determine whether a folder holds raw or processed scenes.
 
     Raises:
-        MissingFileError: It holds neither, or is not a folder; the hint says what was probably
-            meant.
+        MissingFileError: It holds neither, or is not a folder; the hint suggests what the user
+            probably meant.
         FileError: It cannot be read.
     """
     try:
@@ -109,7 +112,7 @@ def identify_folder(path: Path) -> SourceKind:
             return SourceKind.PROCESSED
         if _is_raw_tree(path):
             return SourceKind.RAW
-        raise _neither(path)
+        raise _without_scenes(path)
     except PermissionError as error:
         raise FileError(path, f"cannot be read: {error.strerror}") from error
 
@@ -124,7 +127,8 @@ def refuse_export(path: Path) -> None:
         raise MissingFileError(
             path,
             "is an export, expected raw or processed scenes",
-            f"give the folder that it was made from; to check the export: scannet-prep verify {quote(str(path))}",
+            "give the folder that it was made from; "
+            f"to check the export: scannet-prep verify {quote(str(path))}",
         )
 
 
@@ -155,7 +159,8 @@ def _not_a_folder(path: Path) -> MissingFileError:
         return MissingFileError(
             path,
             "no such folder",
-            f"raw scenes come from scannet-prep download, processed ones from scannet-prep process; {_DEMO}",
+            "raw scenes come from scannet-prep download, "
+            f"processed ones from scannet-prep process; {_HINT_DEMO}",
         )
     kind = describe_file(path)
     if kind == "a zstd file":
@@ -170,8 +175,8 @@ def _not_a_folder(path: Path) -> MissingFileError:
     )
 
 
-def _neither(path: Path) -> MissingFileError:
-    """Describe a folder without scenes; it may be a part of the folder that was meant."""
+def _without_scenes(path: Path) -> MissingFileError:
+    """Describe a folder without scenes. It may be a part of the folder that the user meant."""
     problem = "holds neither raw nor processed scenes"
     resolved = path.resolve()
     is_split = resolved.name in set(Split) and any(path.glob("scene*.npz"))
@@ -184,5 +189,5 @@ def _neither(path: Path) -> MissingFileError:
         path,
         problem,
         f"expected {path}/scans/scene*/ as ScanNet has them, "
-        f"or {path}/train/scene*.npz as scannet-prep process writes them; {_DEMO}",
+        f"or {path}/train/scene*.npz as scannet-prep process writes them; {_HINT_DEMO}",
     )

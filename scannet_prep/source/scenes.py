@@ -29,20 +29,20 @@ def open_processed(
     certificates: bool | Path = True,
     must_be_usable: bool = True,
 ) -> SceneSource:
-    """Find the processed scenes of a place. If there is a manifest, no scene is read.
+    """Open the processed scenes of a place. If there is a manifest, no scene is read.
 
     Args:
-        place: A processed folder; or an archive, or several such as all shards of a set: paths,
-            addresses, or objects that read the bytes.
+        place: A processed folder; or an archive, or several such as all shards of a set, each as a
+            path, an address, or a `ByteSource`.
         split: Only its scenes; None for all.
         certificates: Which certificates of a server to trust, as `RangeSource` takes it.
-        must_be_usable: Whether a folder that must not be used is an error: its processing has not
-            finished, or its manifest is damaged. Otherwise its `faults` say so.
+        must_be_usable: Whether to refuse a folder whose processing has not finished or whose
+            manifest is damaged. Otherwise, `faults` of the result contains the reason.
 
     Raises:
         FileError: The place does not exist, or cannot be used.
-        UsageError: There is no place, there are several folders, a scene is in two archives, or
-            there are no scenes of the split.
+        UsageError: The list is empty or names several folders, a scene is in two archives, or there
+            are no scenes of the split.
         TransferError: A server does not send an archive.
     """
     places = _list_places(place)
@@ -62,13 +62,14 @@ def open_processed(
 
 
 def _list_places(place: Place | Sequence[Place]) -> list[Place]:
+    """Return a list of places, whether one or several were given."""
     if isinstance(place, str) or not isinstance(place, Sequence):
         return [place]
     return list(place)
 
 
 class HeldScene(Protocol):
-    """What is known of a processed scene without its file: an entry of a manifest or of an index."""
+    """A scene as a manifest or an index describes it, without its file."""
 
     @property
     def split(self) -> str:
@@ -80,24 +81,26 @@ class HeldScene(Protocol):
 
 
 class SceneSource(ABC):
-    """Processed scenes, wherever they are. Picklable, and safe under fork and in threads.
+    """The processed scenes of a folder or of archives.
+
+    Picklable, and safe under fork and in threads.
 
     Args:
-        place: Where they are, as code would name it: a path, an address, or several.
-        options: The options that all of them were made with.
-        held: All scenes that are there, by id.
-        failures: Why scenes that were to be made are missing, by id.
+        place: The path or the address, or several, as the user would type them.
+        options: The options that all scenes were made with.
+        held: All scenes of the place, by id.
+        failures: Why scenes that should have been made are missing, by id.
         split: Only its scenes; None for all.
-        then: How the command continues that makes more scenes of the place.
+        command_end: The end of the command that makes more scenes of the place.
 
     Attributes:
         place: As given.
-        name: The same for messages.
+        name: The place for messages.
         options: As given.
         lengths: V of each scene, by id, sorted.
-        failures: As given, without scenes that are there all the same.
+        failures: As given, without the scenes that exist nevertheless.
         folder: The processed folder; None for archives.
-        faults: Why the folder must not be used; only if `open_processed` opened it all the same.
+        faults: Why the folder must not be used; empty unless `must_be_usable` was False.
 
     Raises:
         UsageError: There are no scenes of that split.
@@ -113,38 +116,45 @@ class SceneSource(ABC):
         held: Mapping[str, HeldScene],
         failures: Mapping[str, Finding],
         split: Split | None,
-        then: str,
+        command_end: str,
     ) -> None:
-        first = place if isinstance(place, str) else place[0]
+        if isinstance(place, str):
+            first = place
+            self.name = place
+        else:
+            first = place[0]
+            self.name = f"{first} and {len(place) - 1} more"
         self.place = place
-        self.name = first if isinstance(place, str) else f"{first} and {len(place) - 1} more"
         self.options = options
-        self.failures = {name: it for name, it in failures.items() if name not in held}
-        self._then = then
+        self.failures: dict[str, Finding] = {}
+        for scene_id, failure in failures.items():
+            if scene_id not in held:
+                self.failures[scene_id] = failure
+        self._command_end = command_end
         self._entries: Mapping[str, SceneEntry] | None = None
         self.lengths: dict[str, int] = {}
-        for name, scene in sorted(held.items()):
+        for scene_id, scene in sorted(held.items()):
             if split in (None, scene.split):
-                self.lengths[name] = scene.vertex_count
+                self.lengths[scene_id] = scene.vertex_count
         if split is None:
             return
 
         if not self.lengths:
             splits = ", ".join(sorted({scene.split for scene in held.values()}))
             others = f", only {splits}" if splits else ""
-            hint = f"make them: scannet-prep process --splits {split}{then}"
+            hint = f"make them: scannet-prep process --splits {split}{command_end}"
             raise UsageError(f"{self.name}: holds no {split} scenes{others}", hint)
         if self.failures:
             count = f"{len(self.failures)}, for example {min(self.failures)}"
             warnings.warn(
                 f"{self.name}: scenes that failed in processing are missing: {count}; "
                 f"to list them: scannet-prep info {quote(first)}",
-                stacklevel=5,  # where the dataset is made
+                stacklevel=5,  # the line that makes the dataset
             )
 
     @property
     def entries(self) -> Mapping[str, SceneEntry]:
-        """What the manifest records of each scene, by id, sorted; read once and kept.
+        """The entry of the manifest for each scene, by id, sorted; read once and kept.
 
         Raises:
             FileError: The manifest does not list all scenes, or is damaged.
@@ -157,12 +167,12 @@ class SceneSource(ABC):
                     "has no manifest that lists all of its scenes",
                     "pack the processed folder again: scannet-prep pack DIR",
                 )
-            self._entries = {name: known[name] for name in self.lengths}
+            self._entries = {scene_id: known[scene_id] for scene_id in self.lengths}
         return self._entries
 
     @abstractmethod
     def read_entries(self) -> Mapping[str, SceneEntry]:
-        """Read what the manifest records of scenes: of all of these, unless there is no manifest.
+        """Read the entries of the manifest. Without a manifest, there may be none.
 
         Raises:
             ScanNetPrepError: The manifest is damaged, or cannot be read.
@@ -170,14 +180,14 @@ class SceneSource(ABC):
 
     @abstractmethod
     def file_path(self, scene_id: str) -> Path | str:
-        """Return the file of a scene; a text for messages if it is in an archive."""
+        """Return the path of a scene's file; for a scene in an archive, a text for messages."""
 
     @abstractmethod
     def read(self, scene_id: str) -> memoryview:
-        """Read the whole file of a scene, into writable memory of its own.
+        """Read the whole file of a scene into new, writable memory.
 
         Raises:
-            FileError: It is gone, or damaged.
+            FileError: It does not exist any more, or is damaged.
             TransferError: A server does not send it.
         """
 
@@ -185,12 +195,12 @@ class SceneSource(ABC):
         """Return a copy for worker processes that get the entry of each scene with their task."""
         part = copy.copy(self)
         part.failures = {}
-        part._entries = {}  # noqa: SLF001 - one of us
+        part._entries = {}  # noqa: SLF001 - of the same class
         return part
 
     def how_to_add(self, scene_id: str) -> str:
         """Return the hint to get a scene that is missing."""
-        return f"make it: scannet-prep process --scenes {scene_id}{self._then}"
+        return f"make it: scannet-prep process --scenes {scene_id}{self._command_end}"
 
-    def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Close what is open between reads; reading opens it again."""
+    def close(self) -> None:  # noqa: B027 - a folder keeps no file open
+        """Close files and connections; reading opens them again."""

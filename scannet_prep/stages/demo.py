@@ -1,9 +1,16 @@
-"""Synthetic scenes through every stage, for people who want to see the program at work before they have the data."""
+"""Takes synthetic scenes through every stage, for users who do not have the data yet.
+
+    write_release -> server/ --HTTP--> download -> ScanNet/ -> process -> processed/
+    processed/ -> pack -> scannet.tar.zst -> ScanNet
+    processed/ -> view -> scene.png, scene.html
+
+All of it lies in one folder, with a marker that distinguishes it from real data.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +24,7 @@ from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.files import BASE_URL
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages import download, pack, process, view
 from scannet_prep.stages.process import ProcessReport
@@ -28,23 +35,77 @@ from scannet_prep.training.dataset import ScanNet
 _SCENE_COUNTS = {Split.TRAIN: 6, Split.VAL: 3, Split.TEST: 2}
 _VERTICES = 20_000
 _MARKER_NAME = "SYNTHETIC.txt"
-_MARKER_TEXT = b"""\
-The scenes in this folder are synthetic: made by `scannet-prep demo`, which may overwrite them. Nothing is from ScanNet.
-"""
+_MARKER_TEXT = (
+    b"The scenes in this folder are synthetic: made by `scannet-prep demo`, "
+    b"which may overwrite them. Nothing is from ScanNet.\n"
+)
+_POLL_INTERVAL_S = 0.05
 
 
 def run(
     demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None
 ) -> tuple[dict[str, list[str]], ProcessReport]:
-    """Make synthetic scenes, download them from a server on this machine, process, pack, read and show them.
+    """Make synthetic scenes, download, process, pack, read and show them.
+
+    They are downloaded from a server on this machine.
+
+    Args:
+        demo_dir: The folder for everything; new, empty, or of an earlier demo.
+        jobs: Number of processes and threads.
+        progress: Receives the progress of each stage.
 
     Returns:
-        Step by step, in words: what was done, and where the result is or what it looks like; and the report of
+        The steps in words, each with the paths or the arrays that it made; and the report of
         `process`.
 
     Raises:
-        UsageError: The folder holds something that no demo made; synthetic scenes never mix with real ones.
+        UsageError: The folder holds other files: synthetic scenes are never mixed with real ones.
         OutputError: The folder cannot be written to.
+    """
+    _mark_folder(demo_dir)
+    raw_dir = demo_dir / "ScanNet"
+    processed_dir = demo_dir / "processed"
+    archive_path = demo_dir / "scannet.tar.zst"
+    view_paths = [demo_dir / "scene.png", demo_dir / "scene.html"]
+
+    scene_ids: list[SceneId] = []
+    for split, count in _SCENE_COUNTS.items():
+        scene_ids += official_scenes(split)[:count]
+    problems = _download(demo_dir / "server", raw_dir, scene_ids, progress)
+    options = ProcessOptions(scannet200=True, align_axis=True)
+    plan = process.plan(raw_dir, processed_dir, options)
+    processed = process.run(plan, jobs=jobs, progress=progress)
+    problems += [failure.message for failure in processed.failures]
+    if problems:
+        raise OutputError(f"{demo_dir}: the demo failed: {problems[0]}", "please report this")
+
+    packed = pack.run(processed_dir, archive_path, jobs=jobs, progress=progress)
+    dataset = ScanNet(archive_path, split=Split.TRAIN)
+    viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir)
+    for path in view_paths:
+        view.run(viewing, path, progress=progress)
+
+    counts = (
+        f"{len(processed.made)} made, {len(processed.kept)} already there, "
+        f"{processed.vertices:,} vertices, {format_bytes(processed.size_bytes)}"
+    )
+    archive_size = format_bytes(sum(packed.archives.values()))
+    steps = {
+        "synthetic scenes, downloaded from a server on this machine, and checked": [str(raw_dir)],
+        f"processed for ScanNet200, axis-aligned: {counts}": [str(processed_dir)],
+        f"packed as one archive: {archive_size}": [str(archive_path)],
+        f'read as a dataset: ScanNet("{archive_path}", split="train")': _list_arrays(dataset),
+        "a picture of a scene, and a page for a browser": [str(path) for path in view_paths],
+    }
+    return steps, processed
+
+
+def _mark_folder(demo_dir: Path) -> None:
+    """Make the folder of the demo, and mark its content as synthetic.
+
+    Raises:
+        UsageError: It holds files that are not from a demo.
+        OutputError: It cannot be written to.
     """
     is_empty = not demo_dir.exists() or (demo_dir.is_dir() and not any(demo_dir.iterdir()))
     if not is_empty and not (demo_dir / _MARKER_NAME).exists():
@@ -52,56 +113,52 @@ def run(
             f"{demo_dir}: is not an empty folder, and was not made by the demo",
             "name a new folder: scannet-prep demo DIR",
         )
-    names = ("server", "ScanNet", "processed", "scannet.tar.zst", "scene.png", "scene.html")
-    server_dir, raw_dir, processed_dir, archive_path, *views = (demo_dir / name for name in names)
     make_directory(demo_dir)
     write_atomically(demo_dir / _MARKER_NAME, [_MARKER_TEXT])
-    scenes = tuple(
-        scene for split, count in _SCENE_COUNTS.items() for scene in official_scenes(split)[:count]
-    )
-    write_release(server_dir, scenes, vertices=_VERTICES, repeats_groups=scenes[:1])
-    choose = partial(download.plan, raw_dir, ["seg"], selection=Selection(scene_ids=scenes))
-    paths = {
-        file.url.removeprefix(BASE_URL[:-1]): server_dir / file.local_path
-        for file in choose().files
-    }
+
+
+def _download(
+    server_dir: Path, raw_dir: Path, scene_ids: Sequence[SceneId], progress: Progress | None
+) -> list[str]:
+    """Make synthetic scenes, and download them from a server on this machine.
+
+    Returns:
+        Why files failed, in words.
+    """
+    # The first scene lists every group twice, as some scenes of the release do.
+    write_release(server_dir, scene_ids, vertices=_VERTICES, repeats_groups=scene_ids[:1])
+    selection = Selection(scene_ids=tuple(scene_ids))
+    make_plan = partial(download.plan, raw_dir, ["seg"], selection=selection)
+
+    # The paths of the files on the server: those of the official addresses.
+    paths = {}
+    for file in make_plan().files:
+        paths[file.url.removeprefix(BASE_URL[:-1])] = server_dir / file.local_path
     with _serve(paths) as base_url:
-        downloaded = download.run(choose(base_url=base_url), progress=progress, needs_terms=False)
-    options = ProcessOptions(scannet200=True, align_axis=True)
-    processed = process.run(
-        process.plan(raw_dir, processed_dir, options), jobs=jobs, progress=progress
-    )
-    faults = [failure.message for failure in downloaded.failures] + [
-        item.message for item in processed.failures
-    ]
-    if faults:
-        raise OutputError(f"{demo_dir}: the demo failed: {faults[0]}", "please report this")
-    packed = pack.run(processed_dir, archive_path, jobs=jobs, progress=progress)
-    dataset = ScanNet(archive_path, split=Split.TRAIN)
-    viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir)
-    for path in views:
-        view.run(viewing, path, progress=progress)
-    counts = f"{len(processed.made)} made, {len(processed.kept)} already there, {processed.vertices:,} vertices"
-    arrays = {key: value for key, value in dataset[0].items() if isinstance(value, np.ndarray)}
-    steps = {
-        "synthetic scenes, downloaded from a server on this machine, and checked": [str(raw_dir)],
-        f"processed for ScanNet200, axis-aligned: {counts}, {format_bytes(processed.size_bytes)}": [
-            str(processed_dir)
-        ],
-        f"packed as one archive: {format_bytes(sum(packed.archives.values()))}": [
-            str(archive_path)
-        ],
-        f'read as a dataset: ScanNet("{archive_path}", split="train")': [
-            f"{key:<14} {array.dtype} {array.shape}" for key, array in arrays.items()
-        ],
-        "a picture of a scene, and a page for a browser": [str(path) for path in views],
-    }
-    return steps, processed
+        plan = make_plan(base_url=base_url)
+        report = download.run(plan, progress=progress, needs_terms=False)
+    return [failure.message for failure in report.failures]
+
+
+def _list_arrays(dataset: ScanNet) -> list[str]:
+    """List the arrays of the first sample of a dataset: name, dtype and shape."""
+    lines = []
+    for key, value in dataset[0].items():
+        if isinstance(value, np.ndarray):
+            lines.append(f"{key:<14} {value.dtype} {value.shape}")
+    return lines
 
 
 @contextmanager
 def _serve(paths: Mapping[str, Path]) -> Iterator[str]:
-    """Serve files under the paths of their addresses on a free port of 127.0.0.1; gives the base URL."""
+    """Serve files on a free port of 127.0.0.1.
+
+    Args:
+        paths: The files, by the path of their address.
+
+    Yields:
+        The base URL.
+    """
 
     class Handler(SimpleHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -110,14 +167,15 @@ def _serve(paths: Mapping[str, Path]) -> Iterator[str]:
             return str(paths.get(path, ""))
 
         def log_message(self, *_arguments: object) -> None:
-            """Nothing on standard error."""
+            """Print nothing on standard error."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_arguments: object) -> None:
-            """A client that has been interrupted leaves."""
+            """Ignore clients that leave because they were interrupted."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        serve = partial(server.serve_forever, _POLL_INTERVAL_S)
+        threading.Thread(target=serve, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/"
         finally:

@@ -1,4 +1,4 @@
-"""A folder of scenes in, one archive or several shards out.
+"""Packs a folder of scenes into one archive, or into several shards.
 
 folder -- find_contents: names, sizes and the manifest -> Contents
 -- _divide: one archive, or shards
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -55,22 +55,23 @@ from scannet_prep.release.splits import find_official_split
 from scannet_prep.source import SourceKind, identify_folder
 from scannet_prep.stages.selection import Selection
 
-# Passed over without a word: what tar unpacks of an archive, the lock of a run, and the record that
+# Left out without a remark: what tar unpacks of an archive, the lock of a run, and the record that
 # one person has accepted the terms.
-_PASSED_OVER = (layout.OWN_PREFIX.rstrip("/"), ACCEPTANCE_NAME)
+_SILENTLY_OMITTED = (layout.OWN_PREFIX.rstrip("/"), ACCEPTANCE_NAME)
 _MADE_BY_PROGRAMS = (SUFFIX, CHECKSUM_SUFFIX, ".aria2")
 _PROGRAM = f"scannet-prep {VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What `run` did.
+    """The result of `run`.
 
     Attributes:
         archives: Sizes of the archive or of the shards, written or up to date, by path.
         sha256: Their SHA-256, by path.
-        has_checksum_files: Whether `PATH.sha256` is beside each archive: not for a pipe or a bucket.
-        kind: What they were made from.
+        has_checksum_files: Whether `PATH.sha256` is beside each archive; False for a pipe or a
+            bucket.
+        kind: The kind of the scenes.
         options: The options of processed scenes; None for raw ones.
         scenes: Number of scenes in all archives.
         splits: Number of scenes in each split.
@@ -79,7 +80,7 @@ class PackReport:
         oversized: Sizes of the archives that exceed the size of a shard because of a single scene,
             by its id.
         missing: Why scenes that failed in processing are missing, by id.
-        left_out: Files and folders that were not packed, because their names do not belong into a
+        left_out: Files and folders that were not packed, because their names do not belong in a
             tree of that kind; sorted.
     """
 
@@ -115,19 +116,19 @@ def run(
         source: A processed folder or a raw tree.
         target: The archive, `*.tar.zst`: a path, or an address in a bucket, such as
             `s3://BUCKET/NAME.tar.zst`; None for a pipe.
-        selection: Which scenes; all by default.
+        selection: The scenes to pack; all by default.
         level: Compression level of zstd, 1..22; 0 stores.
         shard_bytes: Maximum size of a file, for several shards; None for one file.
-        is_forced: Whether to pack even if the archive is up to date, or if it holds more scenes.
+        is_forced: Whether to pack even if the archive is up to date or holds more scenes.
         jobs: Number of threads that compress.
-        progress: Told of tar bytes.
+        progress: Receives the number of tar bytes.
         pipe: Open file descriptor that takes the archive if there is no target.
 
     Raises:
         UsageError: The arguments contradict each other, or an archive that holds more would be
             replaced.
-        FileError: The folder does not exist, contains no scenes, or cannot be packed; or a file of
-            it cannot be read, or has changed since it was found.
+        FileError: The folder does not exist, contains no selected scenes, or cannot be packed; or
+            one of its files cannot be read, or has changed since it was found.
         OutputError: The archive cannot be written. An earlier one stays in place.
         LockedError: Another run is writing into the same folder.
         TransferError: The bucket cannot be read.
@@ -146,24 +147,17 @@ def run(
     parts = _divide(contents, target, shard_bytes)
     make = partial(iter_archive, jobs=jobs, progress=progress)
     same: WrittenArchive | None = None
-    try:
-        with ExitStack() as stack:
-            if isinstance(target, Path):
-                stack.enter_context(working_beside(target))
-            if target is not None and not has_shards and not is_forced:
-                same = find_same(contents, target, make, progress)
-            if same is not None:
-                written = {str(target): same}
-            else:
-                stack.enter_context(progress.work("pack", contents.size_bytes, "B"))
-                written = write_archives(parts, target, make, pipe=pipe, has_shards=has_shards)
-    except ScanNetPrepError:
-        raise
-    except BrokenPipeError:
-        problem = "the program reading the pipe has stopped"
-        raise OutputError(problem, "check its error message") from None
-    except OSError as error:
-        raise output_error(Path(target or PIPE_NAME), error) from error
+    with ExitStack() as stack:
+        stack.enter_context(_translated_os_errors(target))
+        if isinstance(target, Path):
+            stack.enter_context(working_beside(target))
+        if target is not None and not has_shards and not is_forced:
+            same = find_same(contents, target, make, progress)
+        if same is not None:
+            written = {str(target): same}
+        else:
+            stack.enter_context(progress.work("pack", contents.size_bytes, "B"))
+            written = write_archives(parts, target, make, pipe=pipe, has_shards=has_shards)
     return PackReport(
         archives={name: archive.size_bytes for name, archive in written.items()},
         sha256={name: archive.sha256 for name, archive in written.items()},
@@ -180,15 +174,29 @@ def run(
     )
 
 
+@contextmanager
+def _translated_os_errors(target: Path | str | None) -> Iterator[None]:
+    """Translate errors of writing the target into an `OutputError`."""
+    try:
+        yield
+    except ScanNetPrepError:  # some of them are OSErrors, too
+        raise
+    except BrokenPipeError:
+        problem = "the program reading the pipe has stopped"
+        raise OutputError(problem, "check its error message") from None
+    except OSError as error:
+        raise output_error(Path(target or PIPE_NAME), error) from error
+
+
 def _check_target(target: Path | str | None, *, has_shards: bool) -> Path | str | None:
     """Refuse a target that cannot become an archive.
 
     Returns:
-        The target. Of a link, the file that it leads to: that file is replaced, and the link stays.
+        The target. For a link, the file behind it, which is replaced while the link stays.
 
     Raises:
-        UsageError: It is not named like an archive, or cannot take shards.
-        OutputError: Something else than a file is there.
+        UsageError: Its name is not that of an archive, or it cannot take shards.
+        OutputError: It exists, and is not a regular file.
     """
     if target is None:
         if has_shards:
@@ -230,10 +238,12 @@ def _find_replaced(target: Path | str | None, *, has_shards: bool) -> Sequence[P
 
 
 def _check_replaced(path: Path | str, contents: Contents) -> None:
-    """Refuse to replace an archive of more scenes, or of another kind. A damaged one may be replaced.
+    """Refuse to replace an archive of more scenes or of another kind.
+
+    A damaged archive may be replaced.
 
     Raises:
-        UsageError: It would be lost.
+        UsageError: Scenes, or a file of another program, would be lost.
     """
     hint = "write to another file with -o FILE, or pass --force to replace this one"
     try:
@@ -255,7 +265,11 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
 def _divide(
     contents: Contents, target: Path | str | None, shard_bytes: int | None
 ) -> dict[str, Contents]:
-    """Divide what is packed into archives, by their names."""
+    """Divide the contents into archives.
+
+    Returns:
+        The contents of each archive, by its path or address.
+    """
     if not isinstance(target, Path) or shard_bytes is None:
         return {str(target or PIPE_NAME): contents}
     shards = contents.split(shard_bytes)
@@ -268,7 +282,11 @@ def _divide(
 def _find_oversized(
     parts: Mapping[str, Contents], written: Mapping[str, WrittenArchive], shard_bytes: int | None
 ) -> dict[str, int]:
-    """Find the archives that exceed the size of a shard; each has a single scene, which names it."""
+    """Find the archives that exceed the size of a shard.
+
+    Returns:
+        The size of each, by its only scene.
+    """
     oversized = {}
     for name, part in parts.items():
         size_bytes = written[name].size_bytes
@@ -278,16 +296,16 @@ def _find_oversized(
 
 
 def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LEVEL) -> Contents:
-    """Find what is to be packed. Names, sizes and headers are read, but no scene.
+    """Find the files to pack. Names, sizes and headers are read, but no scene.
 
     Args:
         source: A processed folder or a raw tree.
-        selection: Which scenes.
+        selection: The scenes to pack.
         level: Compression level, which the archive records.
 
     Raises:
         MissingFileError: The folder does not exist, or contains no scenes.
-        FileError: Something in it cannot be packed; or a processed folder is damaged or incomplete.
+        FileError: A file cannot be packed; or a processed folder is damaged or incomplete.
         UnknownSceneError: A selected scene does not exist.
     """
     if identify_folder(source) is SourceKind.RAW:
@@ -295,18 +313,25 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
     else:
         contents = _find_processed(source, selection, level)
     for group in contents.groups:
-        if group.size_bytes > MAX_CONTENT_BYTES:  # too large for a frame
-            largest = max(group.files, key=lambda file: file.size_bytes)
-            raise FileError(
-                largest.path,
-                f"has {largest.size_bytes:,} bytes; all files of a scene may have {MAX_CONTENT_BYTES:,} together",
-                "move it out of the folder, then run the same command again",
-            )
+        _check_fits_frame(group)
     return contents
 
 
+def _check_fits_frame(group: SourceGroup) -> None:
+    """Refuse files that are too large for one frame; the error names the largest one."""
+    if group.size_bytes <= MAX_CONTENT_BYTES:
+        return
+    largest = max(group.files, key=attrgetter("size_bytes"))
+    raise FileError(
+        largest.path,
+        f"has {largest.size_bytes:,} bytes; "
+        f"all files of a scene may have {MAX_CONTENT_BYTES:,} together",
+        "move it out of the folder, then run the same command again",
+    )
+
+
 def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
-    """Find what is to be packed of a processed folder."""
+    """Find the files to pack in a processed folder."""
     state = folder.find_state(source)
     if state.faults:
         raise state.faults[0]
@@ -315,14 +340,13 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
         manifest = msgspec.structs.replace(manifest, program_version=VERSION)
 
     # Left out: foreign names, and files of scenes that the manifest does not list.
-    found, left_out = _sort_files(
-        source, ArchiveKind.PROCESSED, {source / split for split in Split}
-    )
-    others = found.pop("")
+    split_folders = {source / split for split in Split}
+    files, left_out = _sort_files(source, ArchiveKind.PROCESSED, split_folders)
+    others = files.pop("")
     listed = set()
     for name, entry in state.manifest.scenes.items():
         listed.add(folder.processed_path(source, entry.split, name))
-    for paths in found.values():
+    for paths in files.values():
         left_out += [_name(source, path) for path in paths if path not in listed]
 
     groups = []
@@ -338,7 +362,8 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
         program=_PROGRAM,
         level=level,
     )
-    # These two name only the scenes that are packed. For a whole folder, they equal those on disk.
+    # The manifest and failed.txt name only the scenes that are packed. For a whole folder, they
+    # equal those on the disk.
     failed_list = None
     if manifest.failures:
         failed_list = folder.encode_failed_list(manifest.failures)
@@ -349,7 +374,7 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
 
 
 def _select_entries(source: Path, manifest: Manifest, selection: Selection) -> Manifest:
-    """Return the manifest with only the selected scenes and failures, sorted by id.
+    """Reduce a manifest to the selected scenes and failures, sorted by id.
 
     Raises:
         UnknownSceneError: A selected scene is not in the folder.
@@ -376,7 +401,7 @@ def _select_entries(source: Path, manifest: Manifest, selection: Selection) -> M
 
 
 def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
-    """Find what is to be packed of a raw tree."""
+    """Find the files to pack in a raw tree."""
     scenes = find_raw_scenes(source)
     for scene_id, scene in scenes.items():
         if scene.problem and selection.wants(scene_id, find_official_split(scene_id)):
@@ -409,7 +434,7 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
 
 
 def _count_vertices(scene: RawScene) -> int:
-    """Read V from the header of the mesh; 0 if it is damaged, which `verify` explains."""
+    """Read V from the header of the mesh; 0 if it is damaged, which `verify` reports."""
     with suppress(FileError):
         vertex_count, _ = count_elements(scene.path(MESH))
         return vertex_count
@@ -423,7 +448,7 @@ def _group_others(
 
     Args:
         source: The folder.
-        head: Goes into the first file.
+        head: The head of the archive, which becomes the first file.
         paths: The files in the folder.
         made: Content that replaces files of the folder, by name; None to leave a file out.
     """
@@ -444,11 +469,11 @@ def _sort_files(
     Args:
         source: The tree.
         kind: Its kind.
-        folders: Its folders that are searched, beside `tasks`.
+        folders: Its folders to search, beside the top level and `tasks`.
 
     Returns:
-        The files by scene id, empty for those that belong to no scene; and the names of files and
-        folders that do not belong into a tree of that kind.
+        The files by scene id, which is empty for those that belong to no scene; and the names of
+        files and folders that do not belong in a tree of that kind.
 
     Raises:
         FileError: A folder cannot be read.
@@ -458,13 +483,13 @@ def _sort_files(
     left_out = []
     for path in _list_folders(source, searched):
         name = _name(source, path)
-        if path in searched or name.startswith(_PASSED_OVER):
+        if path in searched or name.startswith(_SILENTLY_OMITTED):
             continue
         scene_id = layout.find_scene(kind, name)
-        is_made_by_programs = is_hidden_or_temporary(path.name) or path.name.endswith(
-            _MADE_BY_PROGRAMS
-        )
-        if scene_id is None or is_made_by_programs or (scene_id == "" and path.is_dir()):
+        is_made_by_programs = path.name.endswith(_MADE_BY_PROGRAMS)
+        is_omitted = is_made_by_programs or is_hidden_or_temporary(path.name)
+        is_other_folder = scene_id == "" and path.is_dir()
+        if scene_id is None or is_omitted or is_other_folder:
             left_out.append(name)
         else:
             files.setdefault(scene_id, []).append(path)
@@ -472,7 +497,7 @@ def _sort_files(
 
 
 def _list_folders(source: Path, folders: Iterable[Path]) -> Iterator[Path]:
-    """List folders of a tree, in order."""
+    """List the content of folders of a tree, in order."""
     try:
         for parent in sorted(folders):
             if parent.is_dir():
@@ -482,4 +507,5 @@ def _list_folders(source: Path, folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _name(source: Path, path: Path) -> str:
+    """Return the name of a file in the archive."""
     return path.relative_to(source).as_posix()

@@ -1,4 +1,4 @@
-"""Which scenes a stage works on."""
+"""The scenes that a stage works on, selected by id, split and number."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from scannet_prep.release.splits import find_official_split, read_scene_list
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the user asked for.
+    """The scenes that the user has selected; all of them by default.
 
     Attributes:
-        splits: Only these splits; all where empty. A single one is also where scenes go that no official list names.
-        scene_ids: Only these scenes; all where None.
-        limit: At most so many scenes; all where None.
+        splits: Only these splits; empty for all. A single one is also the split of selected scenes
+            that no official list contains.
+        scene_ids: Only these scenes; None for all.
+        limit: Maximum number of scenes; None for all.
     """
 
     splits: tuple[Split, ...] = ()
@@ -30,36 +31,44 @@ class Selection:
 
     @property
     def has_whole_splits(self) -> bool:
-        """Whether all scenes of some splits are asked for."""
+        """Whether all scenes of the selected splits are selected."""
         return self.scene_ids is None and self.limit is None
 
     def wants(self, scene_id: str, split: str | None) -> bool:
-        """Whether a scene of a split (empty or None: nobody knows) was asked for, the limit aside."""
+        """Whether a scene is selected, the limit aside.
+
+        Args:
+            scene_id: The scene.
+            split: Its split; empty or None if unknown.
+        """
         is_named = self.scene_ids is None or scene_id in self.scene_ids
         return is_named and (not self.splits or split in self.splits)
 
     def check_found(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> None:
-        """Check that a place, by the splits of all its scenes, has those that were named, and any of the splits.
+        """Check that a place has all scenes that were named, and any scene of the splits.
+
+        Args:
+            place: The place, for messages.
+            held: The splits of all its scenes, by id.
+            hint: The hint of the error.
 
         Raises:
-            UnknownSceneError: It has not; `hint` says what to do about it.
+            UnknownSceneError: A named scene is missing, or there is none of the splits.
         """
-        wanted = {scene_id for scene_id, split in held.items() if self.wants(scene_id, split)}
-        where = f" in {', '.join(self.splits)}" if self.splits else ""
-        if unknown := sorted(set(self.scene_ids or ()) - wanted):
-            others = (
-                f", nor {len(unknown) - 1:,} more of those that were named"
-                if len(unknown) > 1
-                else ""
-            )
-            problem = f"has no scene {unknown[0]}{where}{others}"
+        selected = {scene_id for scene_id, split in held.items() if self.wants(scene_id, split)}
+        of_splits = f" in {', '.join(self.splits)}" if self.splits else ""
+        missing = sorted(set(self.scene_ids or ()) - selected)
+        if missing:
+            others = ""
+            if len(missing) > 1:
+                others = f", nor {len(missing) - 1:,} more of those that were named"
+            problem = f"has no scene {missing[0]}{of_splits}{others}"
             raise UnknownSceneError(f"{place}: {problem}", hint)
-        if self.splits and not wanted:
-            names = (
-                ", ".join(sorted({split or "scenes of no list" for split in held.values()}))
-                or "none"
-            )
-            raise UnknownSceneError(f"{place}: has no scenes{where}; it has: {names}", hint)
+        if self.splits and not selected:
+            held_splits = {split or "scenes of no list" for split in held.values()}
+            names = ", ".join(sorted(held_splits)) or "none"
+            problem = f"has no scenes{of_splits}; it has: {names}"
+            raise UnknownSceneError(f"{place}: {problem}", hint)
 
 
 def select_scenes(
@@ -68,90 +77,131 @@ def select_scenes(
     source: Path,
     filed: Mapping[SceneId, Split] | None = None,
 ) -> tuple[tuple[tuple[SceneId, Split], ...], tuple[Finding, ...]]:
-    """Choose among raw scenes. Their split is the official one, else the only one asked for, else that of before.
+    """Select raw scenes, and determine the split of each.
+
+    The split is that of the official lists. A scene that they do not contain has the only split
+    of the selection, or the split that it had before.
 
     Args:
-        available: Scenes that are there.
-        selection: What was asked for.
-        source: Where they were looked for, for messages.
-        filed: Splits that scenes in no official list were put into before.
+        available: The scenes of the tree.
+        selection: The selection.
+        source: The tree, for messages.
+        filed: The splits that scenes of no official list had before.
 
     Returns:
-        Scenes and their splits, sorted by scene id; and the scenes that were asked for and cannot be had, or whose
-        split nobody knows.
+        The scenes with their splits, sorted by id; and the selected scenes that are missing or have
+        no split.
 
     Raises:
-        UnknownSceneError: A scene that was asked for is in none of the splits that were asked for, or is neither there
-            nor in an official list.
+        UnknownSceneError: A named scene is in none of the selected splits, or is neither in the
+            tree nor in an official list.
     """
-    present = dict.fromkeys(
-        available
-    )  # which keeps their order, so that they are sorted in no time
-    only = selection.splits[0] if len(selection.splits) == 1 else None
-    chosen: list[tuple[SceneId, Split]] = []
+    # A dict keeps the order, and sorted ids are sorted again in no time; a set would mix them.
+    present = dict.fromkeys(available)
+    candidates = present if selection.scene_ids is None else set(selection.scene_ids)
+    selected: list[tuple[SceneId, Split]] = []
     failures: list[Finding] = []
-    for scene_id in sorted(present if selection.scene_ids is None else {*selection.scene_ids}):
-        before = (filed or {}).get(scene_id)  # which only naming the scene changes
-        split = find_official_split(scene_id) or (
-            only or before if selection.scene_ids is not None else before or only
-        )
+    for scene_id in sorted(candidates):
+        split = _find_split(scene_id, selection, (filed or {}).get(scene_id))
         if split is not None and not selection.wants(scene_id, split):
-            if selection.scene_ids is not None:
-                problem = f"{scene_id} is in the split {split}, but only {', '.join(selection.splits)} was asked for"
-                raise UnknownSceneError(
-                    problem, "leave out --splits, or take the scene out of --scenes"
-                )
-        elif scene_id not in present:
-            if find_official_split(scene_id) is None:
-                problem = (
-                    f"{scene_id} is in none of the official lists, and {source} has no such folder"
-                )
-                hint = "check --scenes: ids of the release run from scene0000_00 to scene0806_00"
-                raise UnknownSceneError(problem, hint)
-            problem = f"{source}: has no folder {scene_id}"
-            hint = f"scannet-prep download --types seg -o {quote(str(source))} --scenes {scene_id}"
-            failures.append(
-                Finding(scene_id=scene_id, error="UnknownSceneError", message=problem, hint=hint)
+            if selection.scene_ids is None:
+                continue
+            splits = ", ".join(selection.splits)
+            raise UnknownSceneError(
+                f"{scene_id} is in the split {split}, but only {splits} was asked for",
+                "leave out --splits, or take the scene out of --scenes",
             )
+        if scene_id not in present:
+            failures.append(_report_missing(scene_id, source))
         elif split is None:
-            problem = f"{source}: {scene_id} is in none of the official split lists"
-            hint = f"to put it into a split, for example train: --scenes {scene_id} --splits train"
-            failures.append(
-                Finding(scene_id=scene_id, error="UnknownSceneError", message=problem, hint=hint)
-            )
+            failures.append(_report_without_split(scene_id, source))
         else:
-            chosen.append((scene_id, split))
-    return tuple(chosen[: selection.limit]), tuple(failures)
+            selected.append((scene_id, split))
+    return tuple(selected[: selection.limit]), tuple(failures)
+
+
+def _find_split(scene_id: SceneId, selection: Selection, previous: Split | None) -> Split | None:
+    """Find the split of a raw scene; None if it has none.
+
+    A scene of no official list keeps its previous split unless it is named: the only selected
+    split then replaces the previous one.
+    """
+    official = find_official_split(scene_id)
+    if official is not None:
+        return official
+    only = selection.splits[0] if len(selection.splits) == 1 else None
+    if selection.scene_ids is not None:
+        return only or previous
+    return previous or only
+
+
+def _report_missing(scene_id: SceneId, source: Path) -> Finding:
+    """Describe a named scene that has no folder.
+
+    Raises:
+        UnknownSceneError: It is not in the official lists either.
+    """
+    if find_official_split(scene_id) is None:
+        raise UnknownSceneError(
+            f"{scene_id} is in none of the official lists, and {source} has no such folder",
+            "check --scenes: ids of the release run from scene0000_00 to scene0806_00",
+        )
+    return Finding(
+        scene_id=scene_id,
+        error="UnknownSceneError",
+        message=f"{source}: has no folder {scene_id}",
+        hint=f"scannet-prep download --types seg -o {quote(str(source))} --scenes {scene_id}",
+    )
+
+
+def _report_without_split(scene_id: SceneId, source: Path) -> Finding:
+    """Describe a scene that no official list contains, and whose split is not given."""
+    return Finding(
+        scene_id=scene_id,
+        error="UnknownSceneError",
+        message=f"{source}: {scene_id} is in none of the official split lists",
+        hint=f"to put it into a split, for example train: --scenes {scene_id} --splits train",
+    )
 
 
 def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
-    """Read scene ids from arguments: ids, or `@FILE` with one id a line; `#` begins a comment.
+    """Parse the arguments of `--scenes`.
+
+    Args:
+        words: Scene ids, or `@FILE` with one id per line; `#` begins a comment.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: A file does not exist.
         UnknownSceneError: Something is not a scene id, or there is none at all.
     """
-    found: dict[SceneId, None] = {}
+    scene_ids: dict[SceneId, None] = {}
     for word in words:
-        names, where = [word], ""
         if word.startswith("@"):
             path = Path(word[1:]).expanduser()
-            names, where = read_scene_list(path), f"{path}: "
+            names = read_scene_list(path)
+            prefix = f"{path}: "
+        else:
+            names = [word]
+            prefix = ""
         for name in names:
             if not SceneId.is_valid(name):
-                raise UnknownSceneError(f"{where}{name[:80]!r} is not a scene id", _suggest(name))
-            found[SceneId(name)] = None
-    if not found:
+                problem = f"{prefix}{name[:80]!r} is not a scene id"
+                raise UnknownSceneError(problem, _suggest_scene_ids(name))
+            scene_ids[SceneId(name)] = None
+    if not scene_ids:
         raise UnknownSceneError(f"{' '.join(words)}: names no scene")
-    return tuple(found)
+    return tuple(scene_ids)
 
 
-def _suggest(word: str) -> str:
-    """What somebody may have meant who wrote this where a scene id was expected."""
+def _suggest_scene_ids(word: str) -> str:
+    """Return the hint for a word that is not a scene id: what the user probably meant."""
     if Path(word).is_file():
         return f"did you mean the list in that file? Write @{word}"
     parts = [part for part in re.split(r"[,;\s]+", word) if part]
     guesses = [part.lower() if "_" in part else f"{part.lower()}_00" for part in parts]
     if guesses and all(map(SceneId.is_valid, guesses)):
         return f"did you mean {' '.join(guesses)}?"
-    return "scene ids look like scene0011_00; separate several by blanks, or write @FILE, with one id a line"
+    return (
+        "scene ids look like scene0011_00; separate several by blanks, "
+        "or write @FILE, with one id per line"
+    )

@@ -1,4 +1,12 @@
-"""An archive in, the folder that it was made from out: files, addresses, or a pipe."""
+"""Unpacks archives, which are files, addresses or a pipe, into the folder that they were made from.
+
+    ArchiveSet            opens the archives, and finds their scenes
+    check_found           compares them with the selection
+    GroupReader.read      each scene, checked -> Target.write, in threads
+    Target.end            manifest or scannet.lock, and failed.txt
+
+Formats and damage are the concern of `archive.groups`, the folder that of `unpack_target`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.archive.groups import ArchiveSet
+from scannet_prep.archive.groups import ArchiveSet, GroupReader
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.base.files import make_directory, run_lock
@@ -16,7 +24,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.release.findings import Finding
 from scannet_prep.source import Place
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.unpack_target import AGAIN_HINT, Target
+from scannet_prep.stages.unpack_target import HINT_COPY_AGAIN, Target
 
 _DEFAULT_DIRS = {
     ArchiveKind.PROCESSED: Path("data/processed"),
@@ -26,15 +34,15 @@ _DEFAULT_DIRS = {
 
 @dataclass(frozen=True, slots=True)
 class UnpackReport:
-    """What a run did.
+    """The result of a run.
 
     Attributes:
-        out_dir: Where the files are.
-        files: How many files had each outcome: `written`, `replaced` and `kept`.
+        out_dir: The folder.
+        files: Number of files by outcome: `written`, `replaced` and `kept`.
         scenes: Scenes of the archives that are whole in the folder now.
         failures: Scenes that could not be unpacked, and are not whole in the folder.
-        damages: Other damage, in words: parts whose scene is not known, files that belong to no scene, and scenes that
-            are not whole in the archives but are in the folder.
+        damages: Other damage, in words: scenes that cannot be named, files that belong to no scene,
+            and scenes that are damaged in the archives but whole in the folder.
         warnings: Damage that affects no file.
     """
 
@@ -55,33 +63,42 @@ def run(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> UnpackReport:
-    """Unpack archives; what is there already is kept. One damaged scene never stops the others.
+    """Unpack archives; files that the folder holds already are kept.
 
-    Each file gets its name when it has been checked, so that a run that ends early, however it ends, leaves whole
-    files, and the next one goes on from there. What is not safe is refused before anything is written.
+    A damaged scene does not stop the others. Each file gets its name after it has been checked. So
+    an interrupted run, even a killed one, leaves whole files, and the next run continues from
+    there. Unsafe archives are refused before anything is written.
 
     Args:
-        places: One archive, or shards, or several archives of one kind; or a `PipeSource`.
-        out_dir: Where the files go; by default `data/processed` or `data/ScanNet`, by the kind of the archives.
-        selection: Which scenes; all by default. Files that belong to no scene are always unpacked.
-        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
+        places: One archive, all shards of a set, or several archives of one kind; or a
+            `PipeSource`.
+        out_dir: The folder; by default `data/processed` or `data/ScanNet`, by the kind of the
+            archives.
+        selection: The scenes to unpack; all by default. Files that belong to no scene are always
+            unpacked.
+        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
         jobs: Number of threads.
-        progress: Told of tar bytes.
+        progress: Receives the number of tar bytes.
 
     Raises:
-        UnknownSceneError: A scene was asked for that no archive has.
+        UnknownSceneError: No archive holds a selected scene.
         ArchiveError: An archive is refused.
         OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
-        FileError: The folder holds scenes that were made in another way.
-        ScanNetPrepError: What `ArchiveSet` raises.
+        FileError: The folder holds scenes of other options or another label map.
+        ScanNetPrepError: See `ArchiveSet`.
     """
     selection = selection or Selection()
     progress = progress or Progress()
     archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
-    if archives.has_indexes:  # else nobody knows yet what there is
-        hint = f"see scannet-prep info {quote(archives.names[0])} --scenes; or is it in a shard that was not given?"
-        selection.check_found(archives.names[0], archives.held, hint)
+    first_name = archives.names[0]
+    if archives.has_indexes:  # otherwise the scenes are known only at the end
+        hint = (
+            f"see scannet-prep info {quote(first_name)} --scenes; "
+            "or is it in a shard that was not given?"
+        )
+        selection.check_found(first_name, archives.held, hint)
+
     out_dir = out_dir or _DEFAULT_DIRS[archives.kind]
     make_directory(out_dir)
     with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
@@ -89,26 +106,33 @@ def run(
         for reader in archives.readers:
             target.begin(reader.files, reader.read_manifest())
         for reader in archives.readers:
-            target.write_others(reader.files)
-            for group, problem in reader.read(target.write, jobs, progress):
-                if problem:
-                    message = f"{group.scene_id}: is damaged: {problem}"
-                    error = ArchiveError(reader.name, message, AGAIN_HINT)
-                    target.fail(group.scene_id, error, expected=group.members)
-            target.damages += [f"{reader.name}: {problem}" for problem in reader.problems]
-            target.warnings += [f"{reader.name}: {warning}" for warning in reader.warnings]
+            _unpack_archive(reader, target, jobs, progress)
         if selection.limit is None and not archives.missing_shards:
             target.fail_missing(is_cut=not archives.has_indexes)
         target.end()
+
     if not (target.scenes or target.failures or target.damages):
-        selection.check_found(archives.names[0], archives.held, "choose other splits with --splits")
+        selection.check_found(first_name, archives.held, "choose other splits with --splits")
     files = Counter(written=0, replaced=0, kept=0)
     files.update(file.outcome for file in target.files.values())
+    failures = [target.failures[scene_id] for scene_id in sorted(target.failures)]
     return UnpackReport(
         out_dir=out_dir,
         files=files,
         scenes=tuple(sorted(target.scenes.keys() | target.spared)),
-        failures=tuple(failure for _, failure in sorted(target.failures.items())),
+        failures=tuple(failures),
         damages=tuple(target.damages),
         warnings=tuple(target.warnings),
     )
+
+
+def _unpack_archive(reader: GroupReader, target: Target, jobs: int, progress: Progress) -> None:
+    """Unpack one archive, and record its damage."""
+    target.write_others(reader.files)
+    for group, problem in reader.read(target.write, jobs, progress):
+        if problem:
+            message = f"{group.scene_id}: is damaged: {problem}"
+            error = ArchiveError(reader.name, message, HINT_COPY_AGAIN)
+            target.fail(group.scene_id, error, expected=group.members)
+    target.damages += [f"{reader.name}: {problem}" for problem in reader.problems]
+    target.warnings += [f"{reader.name}: {warning}" for warning in reader.warnings]

@@ -1,4 +1,11 @@
-"""The folder that archives are unpacked into: writes files, and brings manifest and lists up to date."""
+"""The folder that archives are unpacked into, with its manifest and its lists.
+
+    begin(manifest)       refuses scenes that do not belong together; nothing is written yet
+    write_others, write   files -> the folder; what cannot be written -> failures
+    end                   manifest or scannet.lock, and failed.txt -> the folder
+
+`unpack` calls them in this order, `write` in several threads.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +54,14 @@ from scannet_prep.release.splits import find_official_split, read_scene_list
 from scannet_prep.source import identify_folder
 from scannet_prep.stages.selection import Selection
 
-_ELSEWHERE = "unpack into another folder with -o DIR"
-AGAIN_HINT = (
+HINT_COPY_AGAIN = (
     "copy or fetch the archive again, then run the same command: it takes just what is missing"
+)
+_HINT_OTHER_FOLDER = "unpack into another folder with -o DIR"
+
+# These describe a folder, not its content: each folder has its own.
+_NAMES_OF_THE_FOLDER = frozenset(
+    {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, ACCEPTANCE_NAME}
 )
 
 
@@ -57,7 +69,8 @@ class UnpackedFile(NamedTuple):
     """One file of an archive that is in the folder now.
 
     Attributes:
-        outcome: `written` if it was not there, `replaced` if it had other content, `kept` if it was right already.
+        outcome: `written` if it is new, `replaced` if it had other content, `kept` if its content
+            was the same already.
         digest: Size and SHA-256 of its content.
     """
 
@@ -68,20 +81,21 @@ class UnpackedFile(NamedTuple):
 class Target:
     """A folder that archives of one kind are unpacked into.
 
-    Nothing is written before something is found to be missing; what killed runs left is removed at once.
+    Files are written only if they are missing or differ. Temporary files of killed runs are
+    removed at once.
 
     Args:
-        archives: What is unpacked into it.
+        archives: The archives.
         out_dir: The folder.
-        selection: Which scenes were asked for.
+        selection: The selected scenes.
 
     Attributes:
         files: The files that were unpacked, by name.
         scenes: The names of the files of each unpacked scene, by id.
         failures: Scenes that could not be unpacked, by id.
-        spared: Scenes that are not whole in the archives but are whole in the folder, by `end`.
-        damages: What else is damaged, in words.
-        warnings: What is there and was not replaced, in words.
+        spared: Scenes that are damaged in the archives but whole in the folder; set by `end`.
+        damages: Other damage, in words.
+        warnings: Files that were not replaced, and other remarks, in words.
 
     Raises:
         OutputError: The folder holds scenes of the other kind, or an export.
@@ -96,90 +110,107 @@ class Target:
         self.spared: set[str] = set()
         self.damages: list[str] = []
         self.warnings: list[str] = []
-        # What the files of scenes that failed should be, as far as an index names them.
-        self._expected_digests: dict[str, LockEntry] = {}
-        self._out_dir, self._selection, self._is_raw = (
-            out_dir,
-            selection,
-            archives.kind is ArchiveKind.RAW,
-        )
+        self._out_dir = out_dir
+        self._selection = selection
+        self._is_raw = archives.kind is ArchiveKind.RAW
         self._chosen = {group.scene_id for group in archives.chosen}
         self._has_begun = False
-        self._came: Manifest | None = None
-        self._came_digests = dict[str, LockEntry]()
-        if is_export(out_dir):
-            raise OutputError(f"{out_dir}: is an export for another program", _ELSEWHERE)
-        with suppress(FileError):
-            if (found := str(identify_folder(out_dir))) != archives.kind:
-                raise OutputError(
-                    f"{out_dir}: holds {found} scenes, and the archive {archives.kind} ones",
-                    _ELSEWHERE,
-                )
-        self._before = None if self._is_raw else manifests.read_manifest(out_dir)
-        # A folder whose manifest was removed is judged by its files.
-        self._here = None if self._is_raw else self._before or lists.find_head(out_dir)
-        self._digests = locks.read_locks(out_dir) if self._is_raw else {}
-        # Also where nothing else is left to do.
+        # The manifests of the archives, merged; and the entries of their `scannet.lock`.
+        self._arrived: Manifest | None = None
+        self._arrived_digests: dict[str, LockEntry] = {}
+        # Digests of the files of scenes that failed, as far as an index names them.
+        self._expected_digests: dict[str, LockEntry] = {}
+
+        _check_kind(out_dir, archives.kind)
+        # The manifest of the folder; its options and label map; and the entries of its
+        # `scannet.lock`. A folder that has lost its manifest is judged by its files.
+        self._before: Manifest | None = None
+        self._head: Manifest | None = None
+        self._digests: dict[str, LockEntry] = {}
+        if self._is_raw:
+            self._digests = locks.read_locks(out_dir)
+        else:
+            self._before = manifests.read_manifest(out_dir)
+            self._head = self._before or lists.find_head(out_dir)
         remove_temporaries(out_dir, *(out_dir / split for split in Split))
 
     @property
     def _expected(self) -> Mapping[str, SceneEntry]:
-        """The scenes that the manifests of the archives name, and that were asked for."""
-        scenes = {} if self._came is None else self._came.scenes
+        """The selected scenes that the manifests of the archives list."""
+        if self._arrived is None:
+            return {}
         return {
             name: entry
-            for name, entry in scenes.items()
+            for name, entry in self._arrived.scenes.items()
             if self._selection.wants(name, entry.split)
         }
 
     @property
     def _wanted(self) -> set[str]:
-        """The scenes that are to be there at the end, as far as they are known."""
+        """The scenes that the folder is to hold at the end, as far as they are known."""
         return self._chosen or set(self._expected)
 
-    def begin(self, files: Mapping[str, bytes], came: Manifest | None) -> None:
-        """Record the manifest or the `scannet.lock` of an archive. Nothing is written.
+    def begin(self, files: Mapping[str, bytes], manifest: Manifest | None) -> None:
+        """Record the manifest or the `scannet.lock` of an archive. Writes nothing.
+
+        Args:
+            files: The files of the archive that belong to no scene, by name.
+            manifest: Its manifest; None if it has none.
 
         Raises:
-            FileError: The folder has scenes that were made in another way, so that no dataset could read both.
+            FileError: The folder, or another archive, has scenes of other options or another label
+                map, so that no dataset could read both.
         """
-        if came is not None:
-            self._check_same_folder(came)
-            if self._came is not None:
-                came = msgspec.structs.replace(
-                    came,
-                    scenes={**self._came.scenes, **came.scenes},
-                    failures={**self._came.failures, **came.failures},
+        if manifest is not None:
+            self._check_belongs_here(manifest)
+            if self._arrived is not None:
+                manifest = msgspec.structs.replace(
+                    manifest,
+                    scenes={**self._arrived.scenes, **manifest.scenes},
+                    failures={**self._arrived.failures, **manifest.failures},
                 )
-            self._came = came
+            self._arrived = manifest
         if self._is_raw and LOCK_NAME in files:
-            with suppress(
-                FileError
-            ):  # it was packed as it was; without it, verify takes the files as they are
-                self._came_digests |= locks.read_lock(Path(LOCK_NAME), files[LOCK_NAME])
+            # A damaged `scannet.lock` was packed as it was. The files are then unpacked without it.
+            with suppress(FileError):
+                self._arrived_digests |= locks.read_lock(Path(LOCK_NAME), files[LOCK_NAME])
 
-    def _check_same_folder(self, came: Manifest) -> None:
-        """Refuse scenes that were made in another way than those of the folder, or of another archive."""
-        for other, place in ((self._here, self._out_dir), (self._came, Path("another archive"))):
+    def _check_belongs_here(self, manifest: Manifest) -> None:
+        """Refuse scenes of other options or another label map than the folder or another archive.
+
+        Args:
+            manifest: Their manifest.
+        """
+        others = ((self._head, self._out_dir), (self._arrived, Path("another archive")))
+        for other, place in others:
             if other is None:
                 continue
-            if other.options != came.options:
-                problem = f"holds scenes that were made with {other.options.flags}, the archive {came.options.flags}"
-                raise FileError(place, problem, _ELSEWHERE)
-            if "" not in (other.label_map, came.label_map) and other.label_map != came.label_map:
+            if other.options != manifest.options:
+                problem = (
+                    f"holds scenes that were made with {other.options.flags}, "
+                    f"the archive {manifest.options.flags}"
+                )
+                raise FileError(place, problem, _HINT_OTHER_FOLDER)
+            # Scenes without annotation depend on no label map: theirs is empty.
+            has_label_maps = other.label_map != "" and manifest.label_map != ""
+            if has_label_maps and other.label_map != manifest.label_map:
                 problem = (
                     "holds scenes that were made with another label map than those of the archive"
                 )
-                raise FileError(place, problem, _ELSEWHERE)
+                raise FileError(place, problem, _HINT_OTHER_FOLDER)
 
     def write_others(self, files: Mapping[str, bytes]) -> None:
-        """Write the files of an archive that belong to no scene, or raise an `OutputError`."""
-        own = {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, ACCEPTANCE_NAME}
+        """Write the files of an archive that belong to no scene. Existing files are not replaced.
+
+        Raises:
+            OutputError: A file cannot be written.
+        """
         for name, data in files.items():
-            if name in own or name.startswith(OWN_PREFIX):
+            if name in _NAMES_OF_THE_FOLDER or name.startswith(OWN_PREFIX):
                 continue
             path = self._out_dir / name
-            if path.is_file() and not path.is_symlink() and not has_content(path, data):
+            is_file = path.is_file() and not path.is_symlink()
+            if is_file and not has_content(path, data):
                 self.warnings.append(
                     f"{path}: differs from that of the archive, and stays; to replace it, remove it"
                 )
@@ -188,14 +219,14 @@ class Target:
             self.files[name] = UnpackedFile(self._write_file(name, data), digest)
 
     def write(self, group: StoredGroup, content: memoryview) -> None:
-        """Write the files of a scene, or record what is in their way; may be called in several threads.
+        """Write the files of a scene, or record why it failed. May be called in several threads.
 
         Args:
-            group: The scene, with the digests that its files were checked by.
+            group: The scene; its files have been checked by their SHA-256.
             content: Its tar bytes.
 
         Raises:
-            OutputError: They cannot be written.
+            OutputError: The files cannot be written.
         """
         try:
             if self._is_raw:
@@ -204,24 +235,27 @@ class Target:
                 self._check_scene(group, content)
             for member in group.members:
                 outcome = self._write_file(member.name, member.of(content))
-                self.files[member.name] = UnpackedFile(
-                    outcome, LockEntry(member.sha256, member.size_bytes)
-                )
+                digest = LockEntry(member.sha256, member.size_bytes)
+                self.files[member.name] = UnpackedFile(outcome, digest)
             self.scenes[group.scene_id] = [member.name for member in group.members]
         except FileError as error:
             self.fail(group.scene_id, error, expected=group.members)
 
     def _check_scene(self, group: StoredGroup, content: memoryview) -> None:
-        """Refuse a scene that was made in another way: the manifest of its archive may be lost."""
+        """Refuse a scene of other options by its own file: its archive may have lost its manifest.
+
+        Raises:
+            FileError: It does not belong into the folder.
+        """
         for member in group.members:
             path = self._out_dir / member.name
             meta = parse_meta(NpzReader(member.of(content), path), path)
-            self._check_same_folder(Manifest(meta.options, meta.label_map))
+            self._check_belongs_here(Manifest(meta.options, meta.label_map))
 
     def fail(
         self, scene_id: str, error: ScanNetPrepError, *, expected: Sequence[Member] = ()
     ) -> None:
-        """Record a scene that could not be unpacked; what was written before that was known is removed.
+        """Record a scene that could not be unpacked, and remove its files that were written.
 
         Args:
             scene_id: The scene.
@@ -238,23 +272,21 @@ class Target:
                 (self._out_dir / name).unlink(missing_ok=True)
 
     def fail_missing(self, *, is_cut: bool) -> None:
-        """Record scenes that did not arrive as failures.
+        """Record the scenes that were expected and have not arrived as failures.
 
         Args:
-            is_cut: Whether the archive is cut off. If so, all scenes that it lists were expected; otherwise only those
-                that were named.
+            is_cut: Whether an archive is truncated. Then all selected scenes of its manifest were
+                expected, otherwise only those that the selection names.
         """
-        expected = {*(self._selection.scene_ids or ()), *(self._expected if is_cut else ())}
+        expected: set[str] = set(self._selection.scene_ids or ())
+        if is_cut:
+            expected.update(self._expected)
         for scene_id in sorted(expected - self.scenes.keys() - self.failures.keys()):
-            self.fail(
-                scene_id,
-                UnknownSceneError(
-                    f"{scene_id}: is not in what is whole of the archive", AGAIN_HINT
-                ),
-            )
+            problem = f"{scene_id}: is not among the undamaged scenes of the archive"
+            self.fail(scene_id, UnknownSceneError(problem, HINT_COPY_AGAIN))
 
     def end(self) -> None:
-        """Bring the manifest or `scannet.lock`, and `failed.txt`, up to date when all has been unpacked."""
+        """Update the manifest or `scannet.lock`, and `failed.txt`, after everything else."""
         if self._is_raw:
             self._spare(filter(self._is_whole_raw, self.failures))
             self._end_raw()
@@ -262,68 +294,88 @@ class Target:
             self._end_processed()
 
     def _end_processed(self) -> None:
-        """Merge the manifests of folder and archives. A scene that is whole in the folder stays in it."""
-        head = self._came or self._before or lists.find_head(self._out_dir)
-        if head is None:  # no scene is there, and no manifest came
+        """Merge the manifests of folder and archives. A scene that is whole in the folder stays."""
+        head = self._arrived or self._before or lists.find_head(self._out_dir)
+        if head is None:  # the folder holds no scene, and no manifest arrived
             return
         empty = Manifest(head.options, head.label_map)
         before = self._before or empty
-        arrived = self._came or empty
-        came = {name: entry for name, entry in arrived.scenes.items() if name in self.scenes}
-        came_failures = {
+        arrived = self._arrived or empty
+
+        # Scenes that failed for the archives or in this run may be whole in the folder.
+        failed = {**self._arrived_failures(arrived), **self.failures}
+        whole = self._find_whole_entries(failed, (before, arrived))
+        self._spare(whole.keys() & self.failures.keys())
+        present = whole.keys() | self.scenes.keys()
+        failures = {
+            name: failure
+            for name, failure in {**before.failures, **failed}.items()
+            if name not in present
+        }
+
+        # An unpacked scene has the entry of its archive; without one, `record` reads its file.
+        untouched = {
+            name: entry for name, entry in before.scenes.items() if name not in self.scenes
+        }
+        unpacked = {name: entry for name, entry in arrived.scenes.items() if name in self.scenes}
+        manifest = Manifest(
+            options=head.options,
+            label_map=head.label_map,
+            scenes={**untouched, **unpacked, **whole},
+            failures=failures,
+            program_version=self._choose_version(before, arrived, unpacked),
+        )
+        lists.record(self._out_dir, manifest)
+        finished = self._wanted | self.scenes.keys() | self.failures.keys() | self.spared
+        lists.mark_finished(self._out_dir, finished)
+
+    def _arrived_failures(self, arrived: Manifest) -> dict[str, Finding]:
+        """Return the selected scenes that failed when the archives were processed."""
+        return {
             name: failure
             for name, failure in arrived.failures.items()
             if self._selection.wants(name, find_official_split(name))
         }
-        failed = {**came_failures, **self.failures}
-        whole = self._find_whole_entries(failed, (before, arrived))
-        self._spare(whole.keys() & self.failures.keys())
-        failures = {
-            name: failure
-            for name, failure in {**before.failures, **failed}.items()
-            if name not in whole and name not in self.scenes
-        }
-        # The entry of a scene that was unpacked is that of its archive; without one, its file is read.
-        untouched = {
-            name: entry for name, entry in before.scenes.items() if name not in self.scenes
-        }
-        version = VERSION
-        if before.scenes.keys() <= came.keys():
-            version = arrived.program_version
-        elif not self._has_begun:
-            version = before.program_version
-        scenes = {**untouched, **came, **whole}
-        lists.record(
-            self._out_dir, Manifest(head.options, head.label_map, scenes, failures, version)
-        )
-        lists.mark_finished(
-            self._out_dir, self._wanted | self.scenes.keys() | self.failures.keys() | self.spared
-        )
+
+    def _choose_version(
+        self, before: Manifest, arrived: Manifest, unpacked: Mapping[str, SceneEntry]
+    ) -> str:
+        """Choose the program version of the manifest: of the archives, of the folder, or this one.
+
+        It is that of the archives if all scenes come from there, and that of the folder if nothing
+        was written. Otherwise the manifest is new.
+        """
+        if before.scenes.keys() <= unpacked.keys():
+            return arrived.program_version
+        if not self._has_begun:
+            return before.program_version
+        return VERSION
 
     def _find_whole_entries(
         self, scene_ids: Iterable[str], sources: Sequence[Manifest]
     ) -> dict[str, SceneEntry]:
-        """Find the scenes whose file in the folder is the one that a manifest describes."""
-        whole = {}
+        """Find the scenes whose file in the folder is the one that a manifest records."""
+        whole: dict[str, SceneEntry] = {}
         for scene_id in scene_ids:
             for source in sources:
                 entry = source.scenes.get(scene_id)
                 if entry is None or scene_id in whole:
                     continue
+                path = lists.processed_path(self._out_dir, entry.split, scene_id)
                 with suppress(FileError):
-                    path = lists.processed_path(self._out_dir, entry.split, scene_id)
                     if Fingerprint.from_file(path) == entry.fingerprint:
                         whole[scene_id] = entry
         return whole
 
     def _spare(self, scene_ids: Iterable[str]) -> None:
-        """Take scenes from the failures that are whole in the folder, although they are not in the archives."""
+        """Turn failures of scenes that are whole in the folder into a remark about the damage."""
         self.spared = set(scene_ids)
         if self.spared:
             names = sorted(self.spared)
             problem = self.failures[names[0]].message
             self.damages.append(
-                f"{list_some(names)}: whole in {self._out_dir}, and kept there; not taken from the archive: {problem}"
+                f"{list_some(names)}: whole in {self._out_dir}, and kept there; "
+                f"not taken from the archive: {problem}"
             )
         for scene_id in self.spared:
             del self.failures[scene_id]
@@ -333,80 +385,113 @@ class Target:
         digests = self._merge_digests()
         if digests != self._digests:
             write_if_changed(self._out_dir / LOCK_NAME, locks.encode_lock(digests), is_durable=True)
+        failed_path = self._out_dir / lists.FAILED_NAME
         failed = set(self.failures)
         with suppress(MissingFileError):
-            failed.update(read_scene_list(self._out_dir / lists.FAILED_NAME))
-        lists.write_failed_list(
-            self._out_dir / lists.FAILED_NAME, failed - self.scenes.keys() - self.spared
-        )
+            failed.update(read_scene_list(failed_path))
+        lists.write_failed_list(failed_path, failed - self.scenes.keys() - self.spared)
 
     def _merge_digests(self) -> dict[str, LockEntry]:
         """Merge the `scannet.lock` of the tree with those of the archives.
 
-        A file that was replaced has the entry of its new content, or none. A new file has the entry that its archive
-        records, so that `verify` finds what had changed before it was packed.
+        A replaced file has the entry of its new content, or none. A new file has the entry of its
+        archive, so that `verify` reports it if it had changed before it was packed.
         """
         digests = dict(self._digests)
         changed = []
         for name, (outcome, digest) in self.files.items():
             here = self._digests.get(name)
-            came = self._came_digests.get(name)
-            if came is not None and came != digest:
+            arrived = self._arrived_digests.get(name)
+            if arrived is not None and arrived != digest:
                 changed.append(name)
             if outcome == "kept" and here is not None:
                 continue
-            if outcome != "replaced" and came is not None:
-                digests[name] = came
-            elif digest in (here, came):
+            if outcome != "replaced" and arrived is not None:
+                digests[name] = arrived
+            elif digest in (here, arrived):
                 digests[name] = digest
             else:
                 digests.pop(name, None)
         if changed:
             self.warnings.append(
-                f"{self._out_dir}: {list_some(changed)}: not what {LOCK_NAME} of the archive records; "
+                f"{self._out_dir}: {list_some(changed)}: "
+                f"not what {LOCK_NAME} of the archive records; "
                 "changed or damaged before it was packed"
             )
         return digests
 
     def _is_whole_raw(self, scene_id: str) -> bool:
-        """Whether all files of a scene that index or `scannet.lock` name are there, with a recorded digest."""
-        sources = (self._expected_digests, self._came_digests, self._digests)
+        """Whether all known files of a scene are in the tree, each with a recorded digest.
+
+        The files are those of the index. If it is lost, they are those of the `scannet.lock` of the
+        archive or of the tree.
+        """
+        sources = (self._expected_digests, self._arrived_digests, self._digests)
+        names: list[str] = []
         for source in sources:
-            # The first test is fast, the second one exact.
-            names = [
-                name
-                for name in source
-                if scene_id in name and find_scene(ArchiveKind.RAW, name) == scene_id
-            ]
+            names = _find_names(source, scene_id)
             if names:
                 break
         try:
             for name in names:
-                found = locks.digest_file(self._out_dir / name)
-                if all(found != source.get(name) for source in sources):
+                digest = locks.digest_file(self._out_dir / name)
+                if digest not in [source.get(name) for source in sources]:
                     return False
         except FileError:
             return False
         return bool(names)
 
     def _write_file(self, name: str, data: Buffer) -> str:
+        """Write a file unless it is there already.
+
+        Returns:
+            The outcome, see `UnpackedFile`.
+
+        Raises:
+            FileError: A folder on its way is a link, or is not a folder.
+            OutputError: It cannot be written.
+        """
         path = self._out_dir / name
         for folder in path.parents[: name.count("/")]:
-            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-                problem = (
-                    "is a link that may lead anywhere" if folder.is_symlink() else "is not a folder"
-                )
-                raise FileError(folder, problem, f"remove it, or {_ELSEWHERE}")
-        if (
-            has_content(path, data) and not path.is_symlink()
-        ):  # in this order: of what cannot be looked into, no error
+            if folder.is_symlink():
+                hint = f"remove it, or {_HINT_OTHER_FOLDER}"
+                raise FileError(folder, "is a link that may lead anywhere", hint)
+            if folder.exists() and not folder.is_dir():
+                hint = f"remove it, or {_HINT_OTHER_FOLDER}"
+                raise FileError(folder, "is not a folder", hint)
+
+        # In this order: `has_content` is False if the file cannot be accessed, `is_symlink` raises.
+        if has_content(path, data) and not path.is_symlink():
             return "kept"
-        if not (self._has_begun or self._is_raw):
-            lists.mark_unfinished(
-                self._out_dir, lists.read_unfinished(self._out_dir) | self._wanted
-            )
+        if not self._has_begun and not self._is_raw:
+            unfinished = lists.read_unfinished(self._out_dir) | self._wanted
+            lists.mark_unfinished(self._out_dir, unfinished)
         self._has_begun = True
-        is_there = os.path.lexists(path)
+        exists = os.path.lexists(path)
         make_directory(path.parent)
         write_atomically(path, [data])
-        return "replaced" if is_there else "written"
+        return "replaced" if exists else "written"
+
+
+def _check_kind(out_dir: Path, kind: ArchiveKind) -> None:
+    """Refuse a folder that holds an export, or scenes of the other kind.
+
+    Raises:
+        OutputError: It does.
+    """
+    if is_export(out_dir):
+        raise OutputError(f"{out_dir}: is an export for another program", _HINT_OTHER_FOLDER)
+    try:
+        folder_kind = str(identify_folder(out_dir))
+    except FileError:  # it does not exist, or holds no scenes
+        return
+    if folder_kind != kind:
+        problem = f"{out_dir}: holds {folder_kind} scenes, and the archive {kind} ones"
+        raise OutputError(problem, _HINT_OTHER_FOLDER)
+
+
+def _find_names(digests: Iterable[str], scene_id: str) -> list[str]:
+    """Find the names of the files of a raw scene."""
+    # The first test is fast, the second one exact.
+    candidates = [name for name in digests if scene_id in name]
+    return [name for name in candidates if find_scene(ArchiveKind.RAW, name) == scene_id]

@@ -190,7 +190,7 @@ def _open_raw_tree(path: Path, findings: Findings) -> Source:
         held={},
         failures={failure.scene_id: failure for failure in failures},
         split=None,
-        then="",
+        command_end="",
     )
     raw = {str(scene_id): (scenes[scene_id], split) for scene_id, split in chosen}
     return Source(place, raw, label_map)
