@@ -1,4 +1,4 @@
-"""Arguments of transforms, and how transforms are called: whatever is wrong is refused in words."""
+"""Refusal of wrong arguments of transforms, and of wrong calls."""
 
 import dataclasses
 import pickle
@@ -16,7 +16,7 @@ from scannet_prep import SCANNET20, SCANNET200, collate
 from scannet_prep import transforms as aug
 from scannet_prep.base.errors import UsageError
 
-# Every class, with arguments that it accepts.
+# Accepted arguments of every class.
 VALID: dict[Any, dict[str, Any]] = {
     aug.CenterShift: {"apply_z": True, "apply_xy": True},
     aug.ChromaticAutoContrast: {"blend_factor": 0.5},
@@ -52,16 +52,16 @@ VALID: dict[Any, dict[str, Any]] = {
 }
 ARGUMENTS = [(kind, name) for kind, values in VALID.items() for name in values]
 
-# Numbers in and out of range, other types, and sequences of the right and of other lengths.
-numbers = st.one_of(
+# Numbers in and out of range, other types, and sequences of several lengths.
+NUMBERS = st.one_of(
     st.floats(), st.integers(-3, 300), st.integers(), st.just(10**400), st.booleans(),
     st.floats(0, 1).map(np.float32), st.integers(0, 9).map(np.int64), st.just(1 + 1j),
 )  # fmt: skip
-scalars = st.one_of(
-    numbers, st.none(), st.text(max_size=3), st.binary(max_size=3), st.just(object), st.just({})
+SCALARS = st.one_of(
+    NUMBERS, st.none(), st.text(max_size=3), st.binary(max_size=3), st.just(object), st.just({})
 )
-values = st.recursive(
-    scalars,
+VALUES = st.recursive(
+    SCALARS,
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
         st.tuples(inner, inner),
@@ -80,7 +80,7 @@ def test_every_argument_of_every_class_is_listed_here() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), ARGUMENTS)
-@given(value=values)
+@given(value=VALUES)
 def test_any_argument_is_refused_by_name_or_the_transform_works(
     kind: Any, name: str, value: Any
 ) -> None:
@@ -89,21 +89,23 @@ def test_any_argument_is_refused_by_name_or_the_transform_works(
     except UsageError as error:
         check_refusal(error, kind, name)
         return
+
     assert hash(transform) == hash(pickle.loads(pickle.dumps(transform)))
-    if kind not in {aug.Mix3D, aug.ElasticDistortion}:  # fine noise takes long
-        check_it_works(transform)
+    # Mix3D is not a transform of a sample. Fine noise of ElasticDistortion takes long.
+    if kind not in {aug.Mix3D, aug.ElasticDistortion}:
+        check_works(transform)
 
 
 def check_refusal(error: UsageError, kind: Any, name: str) -> None:
-    """The error names class, argument and expectation."""
+    """Check that the error names class, argument and expectation, and has a hint."""
     start = rf"^{kind.__name__}: \w+ (is|has) .*, expected "
     assert re.match(start, error.message, re.DOTALL)
     assert f"{name} " in error.message
     assert error.hint
 
 
-def check_it_works(transform: Any) -> None:
-    """It makes finite points, or refuses cells that are too small for the scene."""
+def check_works(transform: Any) -> None:
+    """Check that points stay finite, or that cells too small for the scene are refused."""
     sample = make_sample() | {"labels": np.arange(40) % 20}
     try:
         sample = transform(sample, rng())
@@ -198,7 +200,7 @@ def check_it_works(transform: Any) -> None:
         (lambda: aug.mix([]), "mix: there are no scenes, expected at least one"),
     ],
 )
-def test_wrong_arguments_are_refused_where_the_transform_is_made(make: Any, message: str) -> None:
+def test_wrong_argument_is_refused_by_the_constructor(make: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
 
@@ -206,6 +208,7 @@ def test_wrong_arguments_are_refused_where_the_transform_is_made(make: Any, mess
 def test_hint_of_a_wrong_argument_is_the_call_with_its_defaults() -> None:
     with pytest.raises(UsageError) as caught:
         aug.Scale((0.9, 1.1))
+
     assert caught.value.hint == "Scale(smallest=0.9, largest=1.1, anisotropic=False)"
 
 
@@ -224,11 +227,12 @@ def test_callables_of_other_kinds_are_accepted_as_steps(make_step: Any) -> None:
 
 @pytest.mark.parametrize("transform", ALL)
 def test_transform_called_without_rng_shows_the_signature(transform: Any) -> None:
-    expected = (
-        r"called without rng, expected transform\(sample, rng\) with a numpy.random.Generator"
-    )
-    with pytest.raises(UsageError, match=f"^{type(transform).__name__}: {expected}") as caught:
+    name = type(transform).__name__
+    expected = r"expected transform\(sample, rng\) with a numpy.random.Generator"
+    problem = f"^{name}: called without rng, {expected}"
+    with pytest.raises(UsageError, match=problem) as caught:
         transform(make_sample())
+
     assert caught.value.hint == "transform(sample, numpy.random.default_rng(0))"
 
 
@@ -258,9 +262,10 @@ def test_sample_that_is_not_a_dict_is_refused_by_its_type(wrong: Any) -> None:
 )
 def test_missing_array_is_named_with_the_transform(transform: Any, key: str) -> None:
     sample = make_sample()
-    # Without points, the number of vertices is not known.
+    # Without points, the number of vertices of other arrays is unknown.
     if key == "points":
         sample = {"normals": sample["normals"]}
     sample.pop(key, None)
+
     with pytest.raises(UsageError, match=f"^{type(transform).__name__}: the sample has no '{key}'"):
         transform(sample, rng())
