@@ -305,7 +305,7 @@ def test_a_sample_without_its_label_set_is_drawn_only_with_labels_given(root: Pa
     sample = dict(ScanNet(root / "data/processed", split="val")[0])
     assert render(sample).any()
     del sample["label_set"]
-    with pytest.raises(UsageError, match="not known which label set") as caught:
+    with pytest.raises(UsageError, match="label set of the labels is not known") as caught:
         render(sample)
     assert caught.value.hint == "render(..., labels=SCANNET20)"
     assert np.array_equal(render(sample, labels="scannet20"), render(sample, labels=SCANNET20))

@@ -68,7 +68,7 @@ def test_list_is_filtered_by_split_and_class(get: Get) -> None:
     assert names(get("/?class=ScanNet200:+wall&split=train")[1]) == [TRAIN]
     status, page = get("/?class=ScanNet20:+unicorn")
     assert (status, names(page)) == (200, [])
-    assert b"No scene has all of that" in page
+    assert b"No scene matches both filters" in page
 
 
 def test_nothing_of_what_was_asked_for_becomes_markup(get: Get) -> None:
@@ -176,7 +176,7 @@ def test_port_that_is_taken_is_told_with_what_to_type(whole_dir: Path, port: int
     done = run_main("view", "--serve", str(port), "--source", whole_dir / "processed")
     assert done.status == 2
     assert f"port {port} cannot be used: Address already in use" in done.stderr
-    assert "hint: port 0" in done.stderr
+    assert "to use any free port: --serve 0" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Summarize a raw tree, a processed folder, or archives.
 
-    processed folder   its manifest; without one, its files
-    raw tree           the sizes of its files, and the headers of its meshes
-    archives           their indexes
+processed folder   its manifest; without one, its files
+raw tree           the sizes of its files, and the headers of its meshes
+archives           their indexes
 """
 
 from __future__ import annotations
