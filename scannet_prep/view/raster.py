@@ -203,7 +203,11 @@ class _Triangles:
         )
 
     def draw(self, width: int, height: int) -> NDArray[np.uint64]:
-        """Test the pixels in the box of each triangle, and return the picture, (height * width,)."""
+        """Test the pixels in the box of each triangle, and return the picture as keys.
+
+        Returns:
+            uint64 (height * width,), as `_make_keys` makes them.
+        """
         # All tests are numbered, triangle by triangle, in each box row by row.
         box_widths = self.right - self.left + 1
         counts = box_widths * (self.bottom - self.top + 1)
@@ -215,7 +219,7 @@ class _Triangles:
         pixels = np.zeros(height * width, np.uint64)
         for first in range(0, total, _MAX_TESTS):
             last = min(first + _MAX_TESTS, total)
-            # The triangle of each test: `low` to `high`, of which the first and last may be partial.
+            # The triangle of each test: `low` to `high`, where the first and last may be partial.
             low, high = np.searchsorted(ends, [first, last - 1], side="right").tolist()
             span = slice(low, high + 1)
             parts = ends[span].clip(None, last) - starts[span].clip(first)
