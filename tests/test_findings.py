@@ -1,4 +1,4 @@
-"""The one type of findings, and its keys in JSON, which depend on the list that holds them."""
+"""Tests of the type of findings, and of its keys in JSON, which depend on the list."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ FINDING = Finding(message="is damaged", subject="a.ply", scene_id=SCENE, hint="c
 
 @pytest.mark.parametrize("name", ["findings", "unreadable"])
 def test_findings_in_json_have_a_path_and_no_class_of_error(name: str) -> None:
-    keys = ["path", "scene_id", "severity", "message", "hint", "trace"]
-    assert [list(value) for value in to_json({name: [FINDING]})[name]] == [keys]
+    (plain,) = to_json({name: [FINDING]})[name]
+    assert list(plain) == ["path", "scene_id", "severity", "message", "hint", "trace"]
 
 
-@pytest.mark.parametrize("failures", [(FINDING,), {SCENE: FINDING}], ids=["report", "manifest"])
-def test_failures_in_json_have_a_class_of_error_and_no_path(failures: object) -> None:
-    plain = to_json({"failures": failures})["failures"]
-    (failure,) = plain.values() if isinstance(plain, dict) else plain
-    assert list(failure) == ["scene_id", "error", "message", "hint", "trace"]
+def test_failures_of_a_report_in_json_have_a_class_of_error_and_no_path() -> None:
+    (plain,) = to_json({"failures": (FINDING,)})["failures"]
+    assert list(plain) == ["scene_id", "error", "message", "hint", "trace"]
+
+
+def test_failures_of_a_manifest_in_json_have_a_class_of_error_and_no_path() -> None:
+    plain = to_json({"failures": {SCENE: FINDING}})["failures"]
+    assert list(plain) == [SCENE]
+    assert list(plain[SCENE]) == ["scene_id", "error", "message", "hint", "trace"]
 
 
 def test_checks_in_json_have_a_topic() -> None:
@@ -32,7 +36,7 @@ def test_checks_in_json_have_a_topic() -> None:
     assert to_json({"checks": [check]}) == {"checks": [expected]}
 
 
-def test_nested_reports_have_the_same_keys() -> None:
+def test_findings_of_nested_reports_have_the_same_keys() -> None:
     plain = to_json({"report": {"findings": [FINDING]}, "comparison": None})
     assert plain["report"]["findings"][0]["path"] == "a.ply"
 
@@ -42,14 +46,17 @@ def test_failure_message_names_the_file_that_the_error_does_not_name() -> None:
     assert failure.message == "raw/scene: its process ended"
 
 
-def test_finding_message_does_not_repeat_the_path_of_the_error() -> None:
+def test_finding_takes_the_path_of_the_error_out_of_its_message() -> None:
     finding = Finding.from_exception(FileError(Path("a.ply"), "is empty"), Path("folder"))
-    assert (finding.subject, finding.message) == ("a.ply", "is empty")
+    assert finding.subject == "a.ply"
+    assert finding.message == "is empty"
 
 
 def test_exception_in_a_check_becomes_an_error_of_its_scene() -> None:
     findings = Findings(SCENE)
+
     result = findings.attempt(Path("a.ply"), int, "x")
+
     (finding,) = findings.found
     assert result is None
     assert finding.is_error

@@ -1,4 +1,6 @@
-"""What `info` says is what the scenes hold."""
+"""Tests of `info`: its numbers, and its account of damaged folders and trees."""
+
+from __future__ import annotations
 
 import os
 from collections import Counter
@@ -13,195 +15,323 @@ from scannet_prep import ScanNet
 from scannet_prep.base.errors import FileError
 from scannet_prep.synthetic import make_scene, write_release, write_scene
 
-TRAIN, VAL, TEST = ("scene0000_00", "scene0001_00"), "scene0011_00", "scene0707_00"
+TRAIN = ("scene0000_00", "scene0001_00")
+VAL = "scene0011_00"
+TEST = "scene0707_00"
 SCENES = (*TRAIN, VAL, TEST)
+UNLISTED = "scene0900_00"
+VERTICES = 600
 
 
 @pytest.fixture(scope="module")
 def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A raw and a processed tree of two training scenes, one of which lists its groups twice."""
     directory = tmp_path_factory.mktemp("info")
-    write_release(directory / "raw", SCENES, vertices=600, repeats_groups=[TRAIN[1]])
-    assert (
-        run_main("process", directory / "raw", "-o", directory / "processed", "--scannet200").status
-        == 0
-    )
+    raw_dir = directory / "raw"
+    write_release(raw_dir, SCENES, vertices=VERTICES, repeats_groups=[TRAIN[1]])
+    outcome = run_main("process", raw_dir, "-o", directory / "processed", "--scannet200")
+    assert outcome.status == 0
     return directory
 
 
 def info_json(path: Path, status: int = 0) -> Any:
+    """Run `info --json`, which must end with this status, and return the object."""
     outcome = run_main("info", path, "--json")
     assert len(outcome.stdout.splitlines()) == 1
-    assert (outcome.status, outcome.json["exit_status"]) == (status, status)
+    assert outcome.status == status
+    assert outcome.json["exit_status"] == status
     return outcome.json
 
 
-def test_processed_tree_is_described_by_its_manifest_alone(out_dir: Path) -> None:
-    splits = ("train", "val", "test")
-    sizes = {
-        split: sum(path.stat().st_size for path in (out_dir / split).iterdir()) for split in splits
-    }
+# A processed folder.
+
+
+def test_info_counts_processed_scenes_without_opening_them(out_dir: Path) -> None:
+    sizes = {}
+    for split in ("train", "val", "test"):
+        sizes[split] = sum(path.stat().st_size for path in (out_dir / split).iterdir())
     for path in out_dir.glob("*/*.npz"):
-        path.write_bytes(b"")  # nobody looks
-    value = info_json(out_dir)
-    assert (value["kind"], value["is_complete"]) == ("processed", True)
-    assert value["splits"] == {
+        path.write_bytes(b"")
+
+    splits = info_json(out_dir)["splits"]
+
+    assert splits == {
         "train": {"scenes": 2, "vertices": 1200, "size_bytes": sizes["train"]},
         "val": {"scenes": 1, "vertices": 600, "size_bytes": sizes["val"]},
         "test": {"scenes": 1, "vertices": 600, "size_bytes": sizes["test"]},
         "all": {"scenes": 4, "vertices": 2400, "size_bytes": sum(sizes.values())},
     }
-    options = {
+
+
+def test_info_reads_kind_options_and_program_from_the_manifest(whole_dir: Path) -> None:
+    value = info_json(whole_dir / "processed")
+
+    assert value["kind"] == "processed"
+    assert value["is_complete"] is True
+    assert value["options"] == {
         "scannet200": True,
         "align_axis": False,
         "faces": False,
         "labels_from": "aggregation",
     }
-    assert value["options"] == options
     assert value["program"].startswith("scannet-prep ")
-    assert [(item["kind"], item["scenes"]) for item in value["warnings"]] == [
-        ("repeated_groups", [TRAIN[1]])
-    ]
-    assert (value["failures"], value["unreadable"]) == ({}, [])
+    assert value["failures"] == {}
+    assert value["unreadable"] == []
 
 
-@pytest.mark.parametrize("damage", [None, "{}"])
-def test_without_a_manifest_the_files_say_the_same(out_dir: Path, damage: str | None) -> None:
+def test_info_names_each_oddity_of_the_raw_files_with_its_scenes(whole_dir: Path) -> None:
+    warnings = info_json(whole_dir / "processed")["warnings"]
+    oddities = [(warning["kind"], warning["scenes"]) for warning in warnings]
+    assert oddities == [("repeated_groups", [TRAIN[1]])]
+
+
+# Values that come from the manifest alone.
+_MANIFEST_KEYS = {"is_complete", "exit_status", "unreadable", "program"}
+
+
+def without_manifest_keys(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: entry for key, entry in value.items() if key not in _MANIFEST_KEYS}
+
+
+def test_info_without_a_manifest_reads_the_same_from_the_files(out_dir: Path) -> None:
+    expected = info_json(out_dir)
+    (out_dir / "manifest.json").unlink()
+
+    value = info_json(out_dir)
+
+    assert without_manifest_keys(value) == without_manifest_keys(expected)
+    assert value["program"] == ""
+    assert value["is_complete"] is None
+    assert value["unreadable"] == []
+
+
+def test_info_with_a_damaged_manifest_reports_it_and_reads_the_files(out_dir: Path) -> None:
     expected = info_json(out_dir)
     path = out_dir / "manifest.json"
-    path.unlink()
-    if damage is not None:
-        path.write_text(damage)
-    value = info_json(out_dir, 0 if damage is None else 3)
-    assert [item["path"] for item in value["unreadable"]] == ([] if damage is None else [str(path)])
-    changing = ("is_complete", "exit_status", "unreadable", "program")
-    assert (value["program"], value["is_complete"]) == ("", None)
-    assert value == expected | {key: value[key] for key in changing}
+    path.write_text("{}")
+
+    value = info_json(out_dir, status=3)
+
+    assert without_manifest_keys(value) == without_manifest_keys(expected)
+    assert value["program"] == ""
+    assert value["is_complete"] is None
+    assert [finding["path"] for finding in value["unreadable"]] == [str(path)]
 
 
-def test_scene_files_that_cannot_be_read_are_listed(out_dir: Path) -> None:
+@pytest.fixture
+def damaged_value(out_dir: Path) -> Any:
+    """The output for a folder without manifest, with one truncated and one foreign file."""
     (out_dir / "manifest.json").unlink()
-    path = out_dir / "train" / f"{TRAIN[0]}.npz"
-    os.truncate(path, 5000)
+    os.truncate(out_dir / "train" / f"{TRAIN[0]}.npz", 5000)
     np.savez(out_dir / "val" / f"{VAL}.npz", points=np.zeros((3, 3)))
-    value = info_json(out_dir, 3)
-    assert [item["scene_id"] for item in value["unreadable"]] == [TRAIN[0], VAL]
-    assert (value["unreadable"][0]["path"], "truncated" in value["unreadable"][0]["message"]) == (
-        str(path),
-        True,
-    )
-    assert {name: row["scenes"] for name, row in value["splits"].items()} == {
-        "train": 1,
-        "test": 1,
-        "all": 2,
-    }
+    return info_json(out_dir, status=3)
 
 
-def test_info_lists_failures_and_an_unfinished_run(raw_dir: Path, tmp_path: Path) -> None:
+def test_info_lists_scene_files_that_cannot_be_read(damaged_value: Any, out_dir: Path) -> None:
+    truncated, foreign = damaged_value["unreadable"]
+    assert truncated["scene_id"] == TRAIN[0]
+    assert truncated["path"] == str(out_dir / "train" / f"{TRAIN[0]}.npz")
+    assert "truncated" in truncated["message"]
+    assert foreign["scene_id"] == VAL
+
+
+def test_info_does_not_count_scene_files_that_cannot_be_read(damaged_value: Any) -> None:
+    counts = {name: row["scenes"] for name, row in damaged_value["splits"].items()}
+    assert counts == {"train": 1, "test": 1, "all": 2}
+
+
+@pytest.fixture
+def unfinished_dir(raw_dir: Path, tmp_path: Path) -> Path:
+    """A processed folder of an unfinished run, in which one scene failed."""
     out_dir = tmp_path / "out"
     (raw_dir / "scans" / TRAIN[0] / f"{TRAIN[0]}_vh_clean_2.ply").write_bytes(b"")
-    words = ("--scannet200", "--scenes", *TRAIN, TEST)
-    assert run_main("process", raw_dir, "-o", out_dir, *words).status == 3
+    options = ("--scannet200", "--scenes", *TRAIN, TEST)
+    assert run_main("process", raw_dir, "-o", out_dir, *options).status == 3
     (out_dir / "unfinished.txt").touch()
+    return out_dir
 
-    value = info_json(out_dir, 3)
+
+def test_info_json_has_failures_and_marks_an_unfinished_run(unfinished_dir: Path) -> None:
+    value = info_json(unfinished_dir, status=3)
     assert value["is_complete"] is False
     assert list(value["failures"]) == [TRAIN[0]]
 
-    outcome = run_main("info", out_dir)
+
+def test_info_prints_failures_options_and_an_unfinished_run(unfinished_dir: Path) -> None:
+    outcome = run_main("info", unfinished_dir)
+    options = "options: --scannet200 --no-align-axis --no-faces --labels-from aggregation"
     assert "processing has not finished" in outcome.stderr
-    assert (
-        "options: --scannet200 --no-align-axis --no-faces --labels-from aggregation"
-        in outcome.stdout
-    )
+    assert options in outcome.stdout
     assert "scenes failed: 1" in outcome.stdout
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (None, ""),  # the mark of a run that has not ended
+@pytest.fixture(
+    params=[
+        None,
         ('"format_version": 2', '"format_version": "2"'),
         ('"align_axis": false', '"align_axis": "false"'),
     ],
+    ids=["unfinished run", "format version", "option"],
 )
-def test_all_readers_agree_on_unusable_folders(
-    out_dir: Path, verify: Verify, old: str | None, new: str
-) -> None:
-    path = out_dir / "manifest.json"
-    if old is None:
+def unusable_dir(request: pytest.FixtureRequest, out_dir: Path) -> Path:
+    """A processed folder that no reader may use."""
+    if request.param is None:
         (out_dir / "unfinished.txt").touch()
-    else:
-        path.write_text(path.read_text().replace(old, new, 1))
+        return out_dir
+    old, new = request.param
+    path = out_dir / "manifest.json"
+    path.write_text(path.read_text().replace(old, new, 1))
+    return out_dir
+
+
+def test_info_gives_the_reason_of_the_dataset_for_an_unusable_folder(unusable_dir: Path) -> None:
     with pytest.raises(FileError) as caught:
-        ScanNet(out_dir, split="train")
-    assert caught.value.problem in [item["message"] for item in info_json(out_dir, 3)["unreadable"]]
-    status, findings = verify(out_dir)
-    assert (status, findings[0][3]) == (3, caught.value.problem)
-    assert len(findings) == 1
+        ScanNet(unusable_dir, split="train")
+
+    unreadable = info_json(unusable_dir, status=3)["unreadable"]
+
+    assert caught.value.problem in [finding["message"] for finding in unreadable]
 
 
-def test_raw_tree_is_counted_by_split_and_what_cannot_be_read_is_listed(raw_dir: Path) -> None:
-    (raw_dir / "scans/my_room").mkdir()
-    write_scene(make_scene("scene0900_00", vertices=600), raw_dir)
-    value = info_json(raw_dir)
-    assert (value["kind"], value["left_out"]) == ("raw", ["my_room"])
+def test_verify_gives_the_reason_of_the_dataset_for_an_unusable_folder(
+    unusable_dir: Path, verify: Verify
+) -> None:
+    with pytest.raises(FileError) as caught:
+        ScanNet(unusable_dir, split="train")
+
+    status, findings = verify(unusable_dir)
+
+    assert status == 3
+    assert [message for _, _, _, message in findings] == [caught.value.problem]
+
+
+# A raw tree.
+
+
+def test_info_counts_raw_scenes_by_split(raw_dir: Path) -> None:
+    write_scene(make_scene(UNLISTED, vertices=VERTICES), raw_dir)
     sizes = Counter[str]()
     for path in raw_dir.glob("scans*/scene*/*"):
         sizes[path.parent.name] += path.stat().st_size
-    expected = {"train": TRAIN, "val": (VAL,), "test": (TEST,), "none": ("scene0900_00",)}
-    expected["all"] = sum(expected.values(), ())
-    assert value["splits"] == {
-        split: {
+    names_by_split = {
+        "train": TRAIN,
+        "val": (VAL,),
+        "test": (TEST,),
+        "none": (UNLISTED,),
+        "all": (*SCENES, UNLISTED),
+    }
+    expected = {}
+    for split, names in names_by_split.items():
+        expected[split] = {
             "scenes": len(names),
-            "vertices": 600 * len(names),
+            "vertices": VERTICES * len(names),
             "size_bytes": sum(sizes[name] for name in names),
         }
-        for split, names in expected.items()
-    }
+
+    value = info_json(raw_dir)
+
+    assert value["kind"] == "raw"
+    assert value["splits"] == expected
+
+
+def test_info_lists_folders_that_are_not_scenes(raw_dir: Path) -> None:
+    (raw_dir / "scans/my_room").mkdir()
+    assert info_json(raw_dir)["left_out"] == ["my_room"]
+
+
+def test_info_lists_raw_scenes_that_cannot_be_read(raw_dir: Path) -> None:
     (raw_dir / "scans/scene0002_00").symlink_to("nowhere")
     (raw_dir / "scans" / VAL / f"{VAL}_vh_clean_2.ply").write_bytes(b"")
-    value = info_json(raw_dir, 3)
-    found = {item["scene_id"]: item["message"] for item in value["unreadable"]}
-    assert ("leads nowhere" in found["scene0002_00"], "empty" in found[VAL], len(found)) == (
-        True,
-        True,
-        2,
-    )
+
+    unreadable = info_json(raw_dir, status=3)["unreadable"]
+
+    messages = {finding["scene_id"]: finding["message"] for finding in unreadable}
+    assert set(messages) == {"scene0002_00", VAL}
+    assert "leads nowhere" in messages["scene0002_00"]
+    assert "empty" in messages[VAL]
 
 
-@pytest.mark.parametrize("command", ["verify", "info", "process", "pack"])
-def test_a_path_inside_a_tree_or_to_nothing_gives_a_hint(
-    command: str, whole_dir: Path, tmp_path: Path
+# Wrong paths.
+
+
+def output_options(command: str, tmp_path: Path) -> list[str | Path]:
+    if command in {"process", "pack"}:
+        return ["-o", tmp_path / "new.tar.zst"]
+    return []
+
+
+_COMMANDS = ["verify", "info", "process", "pack"]
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+@pytest.mark.parametrize(
+    ("path", "parent", "choice"),
+    [(f"raw/scans/{VAL}", "raw/scans", VAL), ("processed/train", "processed", "train")],
+    ids=["scene folder", "split folder"],
+)
+def test_path_inside_a_tree_is_refused_with_the_tree_to_name(
+    command: str, path: str, parent: str, choice: str, whole_dir: Path, tmp_path: Path
 ) -> None:
-    raw_dir, out_dir = whole_dir / "raw", whole_dir / "processed"
-    (tmp_path / "x.gz").write_bytes(b"\x1f\x8b")
-    for path, hint in (
-        (raw_dir / "scans" / VAL, f"{raw_dir / 'scans'}, and choose {VAL}"),
-        (out_dir / "train", f"{out_dir}, and choose train"),
-        (tmp_path / "x.gz", "tar -xf" if command in {"verify", "info"} else "give the folder"),
-        *(
-            (tmp_path / "nowhere", f"scannet-prep {origin}")
-            for origin in ("download", "process", "demo")
-        ),
-    ):
-        outcome = run_main(
-            command, path, *["-o", tmp_path / "new.tar.zst"] * (command in {"process", "pack"})
-        )
-        assert (outcome.status, hint in outcome.stderr) == (1, True)
-        assert outcome.stderr.startswith(
-            f"error: {path}: {'no such folder' * (path.name == 'nowhere')}"
-        )
+    outcome = run_main(command, whole_dir / path, *output_options(command, tmp_path))
+    assert outcome.status == 1
+    assert outcome.stderr.startswith(f"error: {whole_dir / path}: ")
+    assert f"{whole_dir / parent}, and choose {choice}" in outcome.stderr
 
 
-def test_overviews_fit_the_terminal_and_scenes_are_lists(
-    whole_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("verify", "tar -xf"),
+        ("info", "tar -xf"),
+        ("process", "give the folder"),
+        ("pack", "give the folder"),
+    ],
+)
+def test_gzip_file_is_refused_with_a_hint(command: str, hint: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.gz"
+    path.write_bytes(b"\x1f\x8b")
+
+    outcome = run_main(command, path, *output_options(command, tmp_path))
+
+    assert outcome.status == 1
+    assert outcome.stderr.startswith(f"error: {path}: ")
+    assert hint in outcome.stderr
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_missing_path_is_refused_with_commands_that_make_one(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "nowhere"
+
+    outcome = run_main(command, path, *output_options(command, tmp_path))
+
+    assert outcome.status == 1
+    assert outcome.stderr.startswith(f"error: {path}: no such folder")
+    for origin in ("download", "process", "demo"):
+        assert f"scannet-prep {origin}" in outcome.stderr
+
+
+# The output of the command.
+
+
+@pytest.mark.parametrize("kind", ["raw", "processed"])
+def test_tables_of_info_fit_the_terminal(
+    kind: str, whole_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    for kind in ("raw", "processed"):
-        lines = run_main("info", whole_dir / kind).stdout.splitlines()
-        assert (
-            max(len(line) for line in lines[1:] if "  " in line.strip()) <= 60
-        )  # the first line has the path
-        assert run_main("info", whole_dir / kind, "--scenes").stdout.splitlines() == sorted(SCENES)
+
+    lines = run_main("info", whole_dir / kind).stdout.splitlines()
+
+    # The first line contains the path, which may be longer.
+    table_lines = [line for line in lines[1:] if "  " in line.strip()]
+    assert max(len(line) for line in table_lines) <= 60
+
+
+@pytest.mark.parametrize("kind", ["raw", "processed"])
+def test_info_scenes_lists_the_scene_ids_in_order(kind: str, whole_dir: Path) -> None:
+    lines = run_main("info", whole_dir / kind, "--scenes").stdout.splitlines()
+    assert lines == sorted(SCENES)
+
+
+def test_info_table_of_classes_is_csv(whole_dir: Path) -> None:
     lines = run_main("info", whole_dir / "processed", "--table", "classes").stdout.splitlines()
     assert lines[1].startswith("ScanNet20,0,1,wall,")

@@ -109,7 +109,7 @@ def test_all_that_the_mouse_can_do_the_keyboard_can(shown: Shown) -> None:
     shown.follow(f"#scene={TRAIN}&color=scannet20")
     page = shown.page
     shown.press("i")  # what is in the middle
-    page.locator("#told", has_text="ScanNet20: ").wait_for(state="attached")
+    page.locator("#announcement", has_text="ScanNet20: ").wait_for(state="attached")
     page.keyboard.press("?")
     assert page.locator("#help").is_visible()
     page.keyboard.press("Escape")
@@ -155,7 +155,7 @@ def test_link_restores_what_was_seen_also_where_graphics_were_lost(
     second = show(page_path, link)
     assert share_alike(second.pixels(), pixels) > 0.98  # numbers in the link are rounded
     assert second.link == link
-    assert second.page.locator("#ceiling-told").text_content() == "1.5 m"
+    assert second.page.locator("#ceiling-value").text_content() == "1.5 m"
     second.page.evaluate(
         "lost = viewer.drawing.gl.getExtension('WEBGL_lose_context'), lost.loseContext()"
     )

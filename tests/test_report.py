@@ -1,4 +1,4 @@
-"""Reports: figures against those counted by hand, the page, and what two places have in common."""
+"""Tests of `report`: the figures, the page, and the comparison of two places."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,312 +24,579 @@ from scannet_prep.stages.report.measures import SceneMeasures, measure_scene
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.charts import AxisScale, draw_histogram
 
-TRAIN, VAL, TEST = "scene0000_00", "scene0011_00", "scene0707_00"
+TRAIN = "scene0000_00"
+VAL = "scene0011_00"
+TEST = "scene0707_00"
+
+FLOOR_ID = 2
+WALL_ID = 1
+IDENTITY = np.eye(4)
 
 
 def report(*words: str | Path) -> Outcome:
     return run_main("report", *words)
 
 
-def make_plane(
-    tilt_deg: float, turn_deg: float, height_m: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Points, normals and nyu40 ids of a floor of 4 x 4 m and a wall, turned about z after the floor was tilted."""
-    x, y = (axis.ravel() for axis in np.meshgrid(np.linspace(-2, 2, 30), np.linspace(-2, 2, 30)))
+def report_json(place: Path) -> Any:
+    return report(place, "--json").json["report"]
+
+
+# Measures of a scene.
+
+
+class Room(NamedTuple):
+    """A floor and a wall of 30 x 30 vertices each.
+
+    Attributes:
+        points: float32 (1800, 3), the floor first.
+        normals: float16 (1800, 3).
+        nyu40_ids: uint8 (1800,).
+    """
+
+    points: np.ndarray
+    normals: np.ndarray
+    nyu40_ids: np.ndarray
+
+
+def make_room(*, tilt_deg: float = 0, turn_deg: float = 0, height_m: float = 0) -> Room:
+    """Make a floor of 4 x 4 m, which is tilted, and a wall; then turn both about z."""
+    side = np.linspace(-2, 2, 30)
+    grid_x, grid_y = np.meshgrid(side, side)
+    x = grid_x.ravel()
+    y = grid_y.ravel()
     floor = np.stack([x, y, np.tan(np.radians(tilt_deg)) * x + height_m], axis=1)
     wall = np.stack([x, np.full_like(x, 2), y + 2], axis=1)
-    angle = np.radians(turn_deg)
-    turn = np.array(
-        [[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]]
-    )
-    normals = np.repeat([[0, 0, 1], [0, -1, 0]], 900, axis=0)
+
+    cos = np.cos(np.radians(turn_deg))
+    sin = np.sin(np.radians(turn_deg))
+    turn = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]])
     points = np.concatenate([floor, wall]) @ turn.T
-    return (
-        points.astype(np.float32),
-        (normals @ turn.T).astype(np.float16),
-        np.repeat([2, 1], 900).astype(np.uint8),
-    )
+    normals = np.repeat([[0, 0, 1], [0, -1, 0]], 900, axis=0) @ turn.T
+    nyu40_ids = np.repeat([FLOOR_ID, WALL_ID], 900)
+    return Room(points.astype(np.float32), normals.astype(np.float16), nyu40_ids.astype(np.uint8))
 
 
 @pytest.mark.parametrize(
-    ("tilt", "turn", "height"), [(0, 0, 0), (4, 0, 0.3), (1.5, 7, -1), (30, -20, 0)]
+    ("tilt_deg", "turn_deg", "height_m"),
+    [(0, 0, 0), (4, 0, 0.3), (1.5, 7, -1), (30, -20, 0)],
 )
-def test_tilt_of_floor_and_turn_of_walls_are_those_that_the_room_was_made_with(
-    tilt: float, turn: float, height: float
+def test_measured_tilt_turn_and_height_are_those_of_the_room(
+    tilt_deg: float, turn_deg: float, height_m: float
 ) -> None:
-    found = measure_scene(*make_plane(tilt, turn, height), np.eye(4))
-    assert found.floor_tilt_deg == pytest.approx(tilt, abs=0.01)
-    assert found.wall_turn_deg == pytest.approx(turn, abs=0.02)
-    assert found.floor_height_m == pytest.approx(height, abs=0.001)
+    room = make_room(tilt_deg=tilt_deg, turn_deg=turn_deg, height_m=height_m)
+
+    measures = measure_scene(*room, IDENTITY)
+
+    assert measures.floor_tilt_deg == pytest.approx(tilt_deg, abs=0.01)
+    assert measures.wall_turn_deg == pytest.approx(turn_deg, abs=0.02)
+    assert measures.floor_height_m == pytest.approx(height_m, abs=0.001)
 
 
-def test_floor_is_measured_in_the_aligned_frame_and_without_what_lies_off_it() -> None:
-    points, normals, ids = make_plane(0, 0, 0)
-    points[:60, 2] += np.linspace(
-        0.3, 1.5, 60, dtype=np.float32
-    )  # labeled as floor, on one side of the room
-    assert measure_scene(points, normals, ids, np.eye(4)).floor_tilt_deg == pytest.approx(
-        0, abs=0.05
-    )
-    tilted = np.array([[0.8, 0, -0.6, 0], [0, 1, 0, 0], [0.6, 0, 0.8, 2], [0, 0, 0, 1]])
-    scan = (np.c_[points, np.ones(len(points))] @ np.linalg.inv(tilted).T)[:, :3].astype(np.float32)
-    found = measure_scene(scan, normals @ tilted[:3, :3], ids, tilted)
-    assert found.floor_tilt_deg == pytest.approx(0, abs=0.05)
-    assert found.floor_height_m == pytest.approx(0, abs=0.02)
+def make_room_with_raised_vertices() -> Room:
+    """Make a room in which vertices on one side are labeled as floor, but lie above it."""
+    room = make_room()
+    room.points[:60, 2] += np.linspace(0.3, 1.5, 60, dtype=np.float32)
+    return room
 
 
-def test_sizes_are_counted_by_hand_and_too_few_vertices_tell_nothing_of_the_floor() -> None:
+def test_vertices_off_the_floor_do_not_change_its_tilt() -> None:
+    measures = measure_scene(*make_room_with_raised_vertices(), IDENTITY)
+    assert measures.floor_tilt_deg == pytest.approx(0, abs=0.05)
+
+
+def test_floor_is_measured_in_the_aligned_frame() -> None:
+    aligned_from_scan = np.array([[0.8, 0, -0.6, 0], [0, 1, 0, 0], [0.6, 0, 0.8, 2], [0, 0, 0, 1]])
+    room = make_room_with_raised_vertices()
+    homogeneous = np.c_[room.points, np.ones(len(room.points))]
+    scan_points = (homogeneous @ np.linalg.inv(aligned_from_scan).T)[:, :3].astype(np.float32)
+    scan_normals = room.normals @ aligned_from_scan[:3, :3]
+
+    measures = measure_scene(scan_points, scan_normals, room.nyu40_ids, aligned_from_scan)
+
+    assert measures.floor_tilt_deg == pytest.approx(0, abs=0.05)
+    assert measures.floor_height_m == pytest.approx(0, abs=0.02)
+
+
+def test_extents_and_area_are_those_counted_by_hand() -> None:
     points = np.array([[0, 0, 0], [0.05, 0.05, 3], [0.25, 0, 1], [1.01, 2.01, -1]], np.float32)
-    ids = np.full(4, 2, np.uint8)
-    assert measure_scene(points, np.zeros((4, 3)), ids, np.eye(4)) == SceneMeasures(
-        1.01, 2.01, 4.0, 0.03
-    )
-    line = np.zeros((500, 3), np.float32)
-    line[:, 0] = np.linspace(0, 5, 500)
-    assert (
-        measure_scene(line, np.zeros((500, 3)), np.full(500, 2, np.uint8), np.eye(4)).floor_tilt_deg
-        is None
-    )
+    nyu40_ids = np.full(4, FLOOR_ID, np.uint8)
+
+    measures = measure_scene(points, np.zeros((4, 3)), nyu40_ids, IDENTITY)
+
+    # Four vertices are too few for a floor.
+    assert measures == SceneMeasures(x_m=1.01, y_m=2.01, z_m=4.0, area_m2=0.03)
 
 
-def test_figures_of_a_tiny_scene_are_those_counted_by_hand(tmp_path: Path) -> None:
-    write_tiny(tmp_path)
-    found = report(tmp_path, "--json").json["report"]
-    row = found["splits"]["train"]
-    assert (row["scenes"], row["vertices"], row["annotated"], row["labeled"]) == (1, 6, 6, 5)
-    classes = {item["name"]: item for item in found["label_sets"]["ScanNet20"]}
-    columns = ("train_id", "raw_id", "train", "val", "scenes", "share")
-    assert [classes["wall"][key] for key in columns] == [0, 1, 3, 0, 1, 0.5]
-    assert [classes["floor"][key] for key in columns[2:5]] == [2, 0, 1]
-    assert sum(item["train"] + item["val"] for item in found["label_sets"]["ScanNet200"]) == 5
-    (scene,) = found["table"]
-    assert [scene[key] for key in ("scene", "vertices", "x_m", "y_m", "z_m", "area_m2")] == [
-        SCENE_ID,
-        6,
-        1,
-        1,
-        1,
-        0.04,
-    ]
-    assert scene["floor_tilt_deg"] is None
-    assert found["measures"]["labeled"] == {"min": 0.8333, "median": 0.8333, "max": 0.8333}
+def test_floor_of_vertices_on_a_line_has_no_tilt() -> None:
+    points = np.zeros((500, 3), np.float32)
+    points[:, 0] = np.linspace(0, 5, 500)
+    nyu40_ids = np.full(500, FLOOR_ID, np.uint8)
+
+    measures = measure_scene(points, np.zeros((500, 3)), nyu40_ids, IDENTITY)
+
+    assert measures.floor_tilt_deg is None
 
 
-def test_distribution_counts_vertices_by_split_and_leaves_test_out(whole_dir: Path) -> None:
-    found = tables.distribution(whole_dir / "processed", SCANNET20)
-    scenes = {
-        split: read_processed(next((whole_dir / "processed" / split).glob("*.npz")))
-        for split in ("train", "val")
-    }
-    for split, scene in scenes.items():
-        assert found[split].tolist() == [
-            np.count_nonzero(scene.labels == train_id) for train_id in range(20)
-        ]
-    assert found.share.sum() == pytest.approx(
-        sum(np.count_nonzero(it.labels >= 0) for it in scenes.values()) / 1200
-    )
-
-
-def test_folder_archive_and_raw_tree_of_the_same_scenes_have_the_same_figures(
-    whole_dir: Path, packed_dir: Path
-) -> None:
-    folder, raw = (
-        report(whole_dir / name, "--json").json["report"] for name in ("processed", "raw")
-    )
-    assert folder["label_sets"] == raw["label_sets"]
-    columns = [key for key in folder["table"][0] if key != "size_bytes"]
-    rows = [[[row[key] for key in columns] for row in found["table"]] for found in (folder, raw)]
-    assert rows[0] == rows[1]
-    assert [row["scene"] for row in folder["table"]] == [TRAIN, VAL, TEST]
-    archive = report(packed_dir / "processed.tar.zst", "--json").json["report"]
-    assert {key: archive[key] for key in ("label_sets", "splits", "table")} == {
-        key: folder[key] for key in ("label_sets", "splits", "table")
-    }
-
-
-def test_scenes_that_stand_out_are_named_with_the_reason(out_dir: Path, tmp_path: Path) -> None:
-    write_release(tmp_path / "raw", [TRAIN], vertices=2000)
-    info = raw_file(tmp_path / "raw", ".txt")
-    angle = np.radians(8)
-    tilted = [
-        1,
-        0,
-        0,
-        0,
-        0,
-        np.cos(angle),
-        -np.sin(angle),
-        0,
-        0,
-        np.sin(angle),
-        np.cos(angle),
-        0,
-        0,
-        0,
-        0,
-        1,
-    ]
-    text = " ".join(f"{number:.6f}" for number in tilted)
-    info.write_text(re.sub("axisAlignment = .*", f"axisAlignment = {text}", info.read_text()))
-    found = report(tmp_path / "raw", "--json").json["report"]
-    assert list(found["odd"]) == [TRAIN]
-    assert re.search(r"floor tilt, degrees: (8|7\.9)", found["odd"][TRAIN])
-    assert "limit: 3" in found["odd"][TRAIN]
-    assert found["gallery"][TRAIN].startswith("odd: ")
+# Figures of a place.
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of a raw tree whose annotator wrote markup, and of which one scene is damaged."""
+def tiny_report(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The report of a scene of six vertices: three of wall, two of floor, one unlabeled."""
+    root = tmp_path_factory.mktemp("tiny")
+    write_tiny(root)
+    return report_json(root)
+
+
+def test_counts_of_a_split_are_those_counted_by_hand(tiny_report: Any) -> None:
+    row = tiny_report["splits"]["train"]
+    assert row["scenes"] == 1
+    assert row["vertices"] == 6
+    assert row["annotated"] == 6
+    assert row["labeled"] == 5
+
+
+def test_counts_of_classes_are_those_counted_by_hand(tiny_report: Any) -> None:
+    classes = {row["name"]: row for row in tiny_report["label_sets"]["ScanNet20"]}
+    expected_wall = {"train_id": 0, "raw_id": 1, "train": 3, "val": 0, "scenes": 1, "share": 0.5}
+    expected_floor = {"train": 2, "val": 0, "scenes": 1}
+    assert expected_wall.items() <= classes["wall"].items()
+    assert expected_floor.items() <= classes["floor"].items()
+
+
+def test_counts_of_scannet200_add_up_to_the_labeled_vertices(tiny_report: Any) -> None:
+    rows = tiny_report["label_sets"]["ScanNet200"]
+    assert sum(row["train"] + row["val"] for row in rows) == 5
+
+
+def test_row_of_a_scene_has_the_measures_counted_by_hand(tiny_report: Any) -> None:
+    (row,) = tiny_report["table"]
+    expected = {
+        "scene": SCENE_ID,
+        "vertices": 6,
+        "x_m": 1,
+        "y_m": 1,
+        "z_m": 1,
+        "area_m2": 0.04,
+        "floor_tilt_deg": None,
+    }
+    assert expected.items() <= row.items()
+
+
+def test_summary_of_a_measure_has_minimum_median_and_maximum(tiny_report: Any) -> None:
+    assert tiny_report["measures"]["labeled"] == {"min": 0.8333, "median": 0.8333, "max": 0.8333}
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_distribution_counts_the_vertices_of_each_class(whole_dir: Path, split: str) -> None:
+    scene = read_processed(next((whole_dir / "processed" / split).glob("*.npz")))
+    expected = [np.count_nonzero(scene.labels == train_id) for train_id in range(20)]
+
+    distribution = tables.distribution(whole_dir / "processed", SCANNET20)
+
+    assert distribution[split].tolist() == expected
+
+
+def test_shares_of_a_distribution_leave_out_test_scenes(whole_dir: Path) -> None:
+    labeled_count = 0
+    for split in ("train", "val"):
+        scene = read_processed(next((whole_dir / "processed" / split).glob("*.npz")))
+        labeled_count += np.count_nonzero(scene.labels >= 0)
+
+    distribution = tables.distribution(whole_dir / "processed", SCANNET20)
+
+    assert distribution.share.sum() == pytest.approx(labeled_count / 1200)
+
+
+@pytest.fixture(scope="module")
+def folder_report(whole_dir: Path) -> Any:
+    return report_json(whole_dir / "processed")
+
+
+def test_report_has_a_row_for_each_scene(folder_report: Any) -> None:
+    assert [row["scene"] for row in folder_report["table"]] == [TRAIN, VAL, TEST]
+
+
+def test_report_of_a_raw_tree_has_the_figures_of_its_processed_folder(
+    whole_dir: Path, folder_report: Any
+) -> None:
+    raw_report = report_json(whole_dir / "raw")
+
+    def without_sizes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row | {"size_bytes": 0} for row in rows]
+
+    assert raw_report["label_sets"] == folder_report["label_sets"]
+    assert without_sizes(raw_report["table"]) == without_sizes(folder_report["table"])
+
+
+@pytest.mark.parametrize("key", ["label_sets", "splits", "table"])
+def test_report_of_an_archive_has_the_figures_of_its_folder(
+    packed_dir: Path, folder_report: Any, key: str
+) -> None:
+    archive_report = report_json(packed_dir / "processed.tar.zst")
+    assert archive_report[key] == folder_report[key]
+
+
+def test_scene_with_a_tilted_floor_stands_out_with_the_reason(tmp_path: Path) -> None:
+    write_release(tmp_path, [TRAIN], vertices=2000)
+    cos = np.cos(np.radians(8))
+    sin = np.sin(np.radians(8))
+    tilted = np.array([[1, 0, 0, 0], [0, cos, -sin, 0], [0, sin, cos, 0], [0, 0, 0, 1]])
+    alignment = " ".join(f"{number:.6f}" for number in tilted.ravel())
+    path = raw_file(tmp_path, ".txt")
+    path.write_text(re.sub("axisAlignment = .*", f"axisAlignment = {alignment}", path.read_text()))
+
+    result = report_json(tmp_path)
+
+    assert list(result["odd"]) == [TRAIN]
+    assert re.search(r"floor tilt, degrees: (8|7\.9)", result["odd"][TRAIN])
+    assert "limit: 3" in result["odd"][TRAIN]
+    assert result["gallery"][TRAIN].startswith("odd: ")
+
+
+# The page.
+
+
+class Written(NamedTuple):
+    """The outcome of a report, and the page that it wrote."""
+
+    outcome: Outcome
+    page: str
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The report of a raw tree with markup in names, a damaged scene and no label map."""
     root = tmp_path_factory.mktemp("page")
-    write_release(root / "<raw>", [TRAIN, VAL, TEST], vertices=600)
-    edit_json(raw_file(root / "<raw>", ".aggregation.json"), _write_markup)
-    patch(raw_file(root / "<raw>", "_vh_clean_2.ply", VAL), -40, b"")
-    data = raw_file(root / "<raw>", "_vh_clean_2.ply", VAL).read_bytes()
-    raw_file(root / "<raw>", "_vh_clean_2.ply", VAL).write_bytes(data[:-100])
-    (root / "<raw>" / LABEL_MAP_NAME).unlink()
-    outcome = report(root / "<raw>", "-o", root / "report.html")
-    assert (outcome.status, VAL in outcome.stdout) == (3, True)
-    assert "the built-in label map is used" in outcome.stdout
-    return (root / "report.html").read_text(encoding="utf-8")
+    raw_dir = root / "<raw>"
+    write_release(raw_dir, [TRAIN, VAL, TEST], vertices=600)
+    edit_json(raw_file(raw_dir, ".aggregation.json"), _write_markup)
+    damaged = raw_file(raw_dir, "_vh_clean_2.ply", VAL)
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    (raw_dir / LABEL_MAP_NAME).unlink()
+    outcome = report(raw_dir, "-o", root / "report.html")
+    return Written(outcome, (root / "report.html").read_text(encoding="utf-8"))
 
 
 def _write_markup(value: Any) -> None:
     value["segGroups"][0]["label"] = "<script>alert('&quot;')</script>"
 
 
-def test_page_loads_nothing_and_escapes_what_annotators_and_folders_are_called(page: str) -> None:
-    assert not set(re.findall(r"<([a-z]+)", page)) & {"script", "iframe", "object", "a"}
-    assert "default-src 'none'; img-src data:; style-src 'sha256-" in page
-    sources = re.findall(r' src="([^"]*)"', page)
+def test_report_of_a_damaged_tree_names_the_scene_and_has_status_3(written: Written) -> None:
+    assert written.outcome.status == 3
+    assert VAL in written.outcome.stdout
+
+
+def test_report_notes_a_missing_label_map(written: Written) -> None:
+    assert "the built-in label map is used" in written.outcome.stdout
+
+
+def test_page_has_no_element_that_runs_or_loads_anything(written: Written) -> None:
+    tags = set(re.findall(r"<([a-z]+)", written.page))
+    assert not tags & {"script", "iframe", "object", "a"}
+
+
+def test_page_has_a_policy_that_allows_only_embedded_images(written: Written) -> None:
+    assert "default-src 'none'; img-src data:; style-src 'sha256-" in written.page
+
+
+def test_page_embeds_its_pictures(written: Written) -> None:
+    sources = re.findall(r' src="([^"]*)"', written.page)
     assert len(sources) == 2
     assert all(source.startswith("data:image/png;base64,iVBOR") for source in sources)
-    tags = " ".join(re.findall(r"<[a-z][^>]*>", page))
+
+
+def test_page_has_no_handlers_inline_styles_or_links(written: Written) -> None:
+    tags = " ".join(re.findall(r"<[a-z][^>]*>", written.page))
     assert not re.search(r" (on[a-z]+|style)=", tags)
     assert re.findall(r" href=\"([^\"]*)\"", tags) == ["data:,"]
-    assert "url(" not in page
-    assert "&lt;script&gt;alert('&amp;quot;')" in page
-    assert "<raw>" not in page
-    assert "&lt;raw&gt;" in page
+    assert "url(" not in written.page
 
 
-def test_page_names_the_damaged_scene_with_advice_and_shows_the_others(page: str) -> None:
-    advice = (f"{VAL}_vh_clean_2.ply", "download it again", "errors: 1;")
-    for words in (*advice, TRAIN, TEST, "ScanNet200", "vertices", "degrees"):
-        assert words in page, words
+def test_page_escapes_raw_categories(written: Written) -> None:
+    assert "&lt;script&gt;alert('&amp;quot;')" in written.page
 
 
-def test_scales_begin_and_end_at_round_numbers_around_all_values() -> None:
+def test_page_escapes_the_name_of_the_folder(written: Written) -> None:
+    assert "<raw>" not in written.page
+    assert "&lt;raw&gt;" in written.page
+
+
+@pytest.mark.parametrize("words", [f"{VAL}_vh_clean_2.ply", "download it again", "errors: 1;"])
+def test_page_names_the_damaged_scene_with_advice(written: Written, words: str) -> None:
+    assert words in written.page
+
+
+@pytest.mark.parametrize("words", [TRAIN, TEST, "ScanNet200", "vertices", "degrees"])
+def test_page_shows_the_other_scenes_and_their_figures(written: Written, words: str) -> None:
+    assert words in written.page
+
+
+def test_page_describes_the_label_coverage_by_nyu40_ids(written: Written) -> None:
+    assert "vertices of a train or val scene that have a nyu40 id" in written.page
+
+
+# Charts.
+
+
+def test_axis_has_round_ticks_around_all_values() -> None:
     assert AxisScale.over([3, 97], 100).ticks == [0, 20, 40, 60, 80, 100]
+
+
+def test_axis_of_equal_values_includes_them() -> None:
+    ticks = AxisScale.over([5, 5], 100).ticks
+    assert ticks[0] <= 5 < ticks[-1]
+
+
+def test_logarithmic_axis_has_powers_of_ten_as_ticks() -> None:
     assert AxisScale.over([20, 3000], 300, is_log=True).ticks == [10, 100, 1000, 10000]
-    assert AxisScale.over([20, 3000], 300, is_log=True)(100) == 100
-    assert AxisScale.over([5, 5], 100).ticks[0] <= 5 < AxisScale.over([5, 5], 100).ticks[-1]
-    bars = draw_histogram([1, 2, 3, 10, 100], "things", is_log=True).iter("rect")
-    assert (
-        sum(int((bar[0].text or "").rpartition(" ")[2]) for bar in bars if bar.get("height") != "0")
-        == 5
-    )
+
+
+def test_logarithmic_axis_gives_equal_factors_equal_lengths() -> None:
+    scale = AxisScale.over([20, 3000], 300, is_log=True)
+    assert scale(100) == 100
+
+
+def test_bars_of_a_histogram_count_all_values() -> None:
+    count = 0
+    for bar in draw_histogram([1, 2, 3, 10, 100], "things", is_log=True).iter("rect"):
+        if bar.get("height") != "0":
+            title = bar[0].text or ""
+            count += int(title.rpartition(" ")[2])
+    assert count == 5
+
+
+# The comparison of processed scenes.
 
 
 @pytest.fixture
-def other(whole_dir: Path, tmp_path: Path) -> Path:
+def other_dir(whole_dir: Path, tmp_path: Path) -> Path:
     """A copy of the processed folder."""
     return Path(shutil.copytree(whole_dir / "processed", tmp_path / "other"))
 
 
 def compare(here: Path, there: Path) -> tuple[int, Any]:
+    """Compare two places, and return the exit status and the comparison."""
     outcome = report(here, "--against", there, "--json")
     return outcome.status, outcome.json.get("comparison", outcome.json)
 
 
-def test_copies_archives_and_their_manifests_hold_the_same_data(
-    whole_dir: Path, packed_dir: Path, other: Path
+@pytest.mark.parametrize(
+    ("here_name", "there_name"),
+    [
+        ("folder", "archive"),
+        ("folder", "manifest"),
+        ("folder", "copy"),
+        ("manifest", "archive"),
+        ("manifest", "manifest"),
+    ],
+)
+def test_copies_archives_and_manifests_of_a_folder_are_the_same(
+    whole_dir: Path, packed_dir: Path, other_dir: Path, here_name: str, there_name: str
 ) -> None:
-    here, archive = whole_dir / "processed", packed_dir / "processed.tar.zst"
-    manifest = other / "manifest.json"
-    for mine, theirs in (
-        (here, archive),
-        (here, manifest),
-        (here, other),
-        (manifest, archive),
-        (manifest, manifest),
-    ):
-        status, found = compare(mine, theirs)
-        assert (status, found["same"], found["differences"]) == (0, 3, {}), (mine, theirs)
+    places = {
+        "folder": whole_dir / "processed",
+        "copy": other_dir,
+        "manifest": other_dir / "manifest.json",
+        "archive": packed_dir / "processed.tar.zst",
+    }
+
+    status, comparison = compare(places[here_name], places[there_name])
+
+    assert status == 0
+    assert comparison["same"] == 3
+    assert comparison["differences"] == {}
 
 
-def test_arrays_options_and_inputs_that_differ_are_told_scene_by_scene(
-    whole_dir: Path, raw_dir: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def changed_dir(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with other options, made from raw files of which one differs."""
+    root = tmp_path_factory.mktemp("changed")
+    raw_dir = Path(shutil.copytree(whole_dir / "raw", root / "raw"))
+    info_path = raw_file(raw_dir, ".txt")
+    info_path.write_text(info_path.read_text() + "note = 1\n")
+    options = ("--align-axis", "--faces")
+    assert run_main("process", raw_dir, "-o", root / "processed", *options).status == 0
+    return root / "processed"
+
+
+def test_comparison_lists_every_scene_that_differs(whole_dir: Path, changed_dir: Path) -> None:
+    status, comparison = compare(whole_dir / "processed", changed_dir)
+    assert status == 3
+    assert comparison["same"] == 0
+    assert list(comparison["differences"]) == [TRAIN, VAL, TEST]
+
+
+def test_comparison_lists_the_options_and_arrays_that_differ(
+    whole_dir: Path, changed_dir: Path
 ) -> None:
-    info = raw_file(raw_dir, ".txt")
-    info.write_text(info.read_text() + "note = 1\n")
-    assert run_main("process", raw_dir, "-o", tmp_path / "a", "--align-axis", "--faces").status == 0
-    status, found = compare(whole_dir / "processed", tmp_path / "a")
-    differences = found["differences"]
-    assert (status, found["same"], list(differences)) == (3, 0, [TRAIN, VAL, TEST])
-    assert differences[VAL]["options align_axis"] == ["False", "True"]
-    assert {"array points", "array normals", "array faces"} <= set(differences[VAL])
-    assert not {"array labels", "array colors"} & set(differences[VAL])
-    inputs = {f"inputs {info.name} size_bytes", f"inputs {info.name} crc32"}
+    _, comparison = compare(whole_dir / "processed", changed_dir)
+    differences = comparison["differences"][VAL]
+    assert differences["options align_axis"] == ["False", "True"]
+    assert {"array points", "array normals", "array faces"} <= set(differences)
+    assert not {"array labels", "array colors"} & set(differences)
+
+
+def test_comparison_lists_the_inputs_that_differ(whole_dir: Path, changed_dir: Path) -> None:
+    _, comparison = compare(whole_dir / "processed", changed_dir)
+    differences = comparison["differences"]
+    inputs = {f"inputs {TRAIN}.txt size_bytes", f"inputs {TRAIN}.txt crc32"}
     assert set(differences[TRAIN]) - set(differences[VAL]) == inputs
-    on_record = compare(whole_dir / "processed", tmp_path / "a/manifest.json")[1]["differences"][
-        VAL
-    ]
-    assert {"crc32", "options align_axis", "options faces"} <= set(on_record)
 
 
-def test_scenes_that_only_one_place_has_are_named(whole_dir: Path, other: Path) -> None:
-    edit_json(other / "manifest.json", lambda value: value["scenes"].pop(TEST))
-    status, found = compare(whole_dir / "processed", other)
-    assert (status, found["only_here"], found["only_there"], found["same"]) == (3, [TEST], [], 2)
-    assert compare(other / "manifest.json", whole_dir / "processed")[1]["only_there"] == [TEST]
+def test_comparison_with_a_manifest_lists_its_options_and_digests(
+    whole_dir: Path, changed_dir: Path
+) -> None:
+    _, comparison = compare(whole_dir / "processed", changed_dir / "manifest.json")
+    differences = comparison["differences"][VAL]
+    assert {"crc32", "options align_axis", "options faces"} <= set(differences)
 
 
-def test_another_version_of_the_program_does_not_count(whole_dir: Path, other: Path) -> None:
-    path = other / f"train/{TRAIN}.npz"
+def test_scene_that_only_the_first_place_has_is_named(whole_dir: Path, other_dir: Path) -> None:
+    edit_json(other_dir / "manifest.json", lambda value: value["scenes"].pop(TEST))
+
+    status, comparison = compare(whole_dir / "processed", other_dir)
+
+    assert status == 3
+    assert comparison["only_here"] == [TEST]
+    assert comparison["only_there"] == []
+    assert comparison["same"] == 2
+
+
+def test_scene_that_only_the_second_place_has_is_named(whole_dir: Path, other_dir: Path) -> None:
+    edit_json(other_dir / "manifest.json", lambda value: value["scenes"].pop(TEST))
+    _, comparison = compare(other_dir / "manifest.json", whole_dir / "processed")
+    assert comparison["only_there"] == [TEST]
+
+
+def test_comparison_ignores_the_version_of_the_program(whole_dir: Path, other_dir: Path) -> None:
+    path = other_dir / f"train/{TRAIN}.npz"
     scene = read_processed(path)
-    path.write_bytes(
-        b"".join(encode_processed(replace(scene, meta=replace(scene.meta, program_version="9.9"))))
-    )
-    outcome = report(whole_dir / "processed", "--against", other)
-    assert (outcome.status, "the same data; same: 3" in outcome.stdout) == (0, True)
+    scene = replace(scene, meta=replace(scene.meta, program_version="9.9"))
+    path.write_bytes(b"".join(encode_processed(scene)))
+
+    outcome = report(whole_dir / "processed", "--against", other_dir)
+
+    assert outcome.status == 0
+    assert "the same data; same: 3" in outcome.stdout
 
 
-def test_files_count_and_not_what_their_manifest_records(whole_dir: Path, other: Path) -> None:
-    path = other / f"val/{VAL}.npz"
+@pytest.fixture
+def damaged_dir(other_dir: Path) -> Path:
+    """A folder with a damaged scene, and with a wrong CRC-32 on record for another one."""
+    path = other_dir / f"val/{VAL}.npz"
     patch(path, path.stat().st_size // 2, b"\xff\x00\xff")
     edit_json(
-        other / "manifest.json", lambda value: value["scenes"][TRAIN].update(crc32="00000000")
+        other_dir / "manifest.json", lambda value: value["scenes"][TRAIN].update(crc32="00000000")
     )
-    status, found = compare(whole_dir / "processed", other)
-    assert (status, [item["scene_id"] for item in found["findings"]]) == (3, [VAL])
-    assert (found["same"], found["differences"]) == (2, {})
-    told = report(whole_dir / "processed", "--against", other).stdout
-    assert f"  {VAL}: error; {path}: " in told  # of which of the two places
-    assert told.endswith("same: 2, different: 0, only here: 0, only there: 0, errors: 1\n")
-    found = compare(whole_dir / "processed", other / "manifest.json")[1]["differences"]
-    assert {name: list(facts) for name, facts in found.items()} == {TRAIN: ["crc32"]}
-    outcome = report(other)
-    assert (outcome.status, outcome.stdout.count("error: ")) == (3, 2), outcome.stdout
+    return other_dir
 
 
-def test_raw_trees_are_compared_file_by_file_also_with_a_lock_alone(
-    whole_dir: Path, raw_dir: Path, tmp_path: Path
+def test_comparison_of_folders_reads_the_files_and_not_their_records(
+    whole_dir: Path, damaged_dir: Path
 ) -> None:
-    lock = tmp_path / LOCK_NAME
-    files = [path for path in raw_dir.rglob("*") if path.is_file()]
-    lock.write_bytes(
-        encode_lock({path.relative_to(raw_dir).as_posix(): digest_file(path) for path in files})
-    )
-    assert compare(whole_dir / "raw", lock)[0] == 0
+    status, comparison = compare(whole_dir / "processed", damaged_dir)
+    assert status == 3
+    assert [finding["scene_id"] for finding in comparison["findings"]] == [VAL]
+    assert comparison["same"] == 2
+    assert comparison["differences"] == {}
+
+
+def test_comparison_names_the_damaged_file_and_counts_the_errors(
+    whole_dir: Path, damaged_dir: Path
+) -> None:
+    text = report(whole_dir / "processed", "--against", damaged_dir).stdout
+    assert f"  {VAL}: error; {damaged_dir}/val/{VAL}.npz: " in text
+    assert text.endswith("same: 2, different: 0, only here: 0, only there: 0, errors: 1\n")
+
+
+def test_comparison_with_a_manifest_reads_its_records(whole_dir: Path, damaged_dir: Path) -> None:
+    _, comparison = compare(whole_dir / "processed", damaged_dir / "manifest.json")
+    names = {scene_id: list(facts) for scene_id, facts in comparison["differences"].items()}
+    assert names == {TRAIN: ["crc32"]}
+
+
+def test_report_counts_damage_and_wrong_records_as_errors(damaged_dir: Path) -> None:
+    outcome = report(damaged_dir)
+    assert outcome.status == 3
+    assert outcome.stdout.count("error: ") == 2, outcome.stdout
+
+
+# The comparison of raw trees.
+
+
+def write_lock(path: Path, files: dict[str, bytes], raw_dir: Path) -> Path:
+    """Write a record of a raw tree, with other content for some of its files."""
+    entries = {}
+    for file in raw_dir.rglob("*"):
+        if file.is_file():
+            entries[file.relative_to(raw_dir).as_posix()] = digest_file(file)
+    for name, content in files.items():
+        entries[name] = LockEntry(hashlib.sha256(content).hexdigest(), len(content))
+    path.write_bytes(encode_lock(entries))
+    return path
+
+
+def test_raw_tree_and_its_lock_are_the_same(whole_dir: Path, tmp_path: Path) -> None:
+    lock = write_lock(tmp_path / LOCK_NAME, {}, whole_dir / "raw")
+    status, _ = compare(whole_dir / "raw", lock)
+    assert status == 0
+
+
+def test_comparison_of_raw_trees_lists_files_that_differ_or_are_missing(
+    raw_dir: Path, tmp_path: Path
+) -> None:
+    lock = write_lock(tmp_path / LOCK_NAME, {}, raw_dir)
     mesh = raw_file(raw_dir, "_vh_clean_2.ply", TEST)
     patch(mesh, -1, b"\x07")
-    (raw_dir / "scannetv2-labels.combined.tsv").unlink()
-    raw_file(raw_dir, "_vh_clean_2.labels.ply").unlink()
-    status, found = compare(raw_dir, lock)
-    assert (status, found["same"], list(found["differences"])) == (3, 1, [TRAIN, TEST, "label map"])
-    assert list(found["differences"][TEST]) == [f"{mesh.name} sha256"]
-    assert found["differences"][TRAIN][f"{TRAIN}_vh_clean_2.labels.ply sha256"][0] == "-"
+    (raw_dir / LABEL_MAP_NAME).unlink()
+    labels_mesh = raw_file(raw_dir, "_vh_clean_2.labels.ply")
+    labels_mesh.unlink()
+
+    status, comparison = compare(raw_dir, lock)
+
+    differences = comparison["differences"]
+    assert status == 3
+    assert comparison["same"] == 1
+    assert list(differences) == [TRAIN, TEST, "label map"]
+    assert list(differences[TEST]) == [f"{mesh.name} sha256"]
+    assert differences[TRAIN][f"{labels_mesh.name} sha256"][0] == "-"
+
+
+def test_stream_that_differs_from_the_record_is_named(raw_dir: Path, tmp_path: Path) -> None:
+    stream = raw_file(raw_dir, ".sens")
+    stream.write_bytes(b"here")
+    name = stream.relative_to(raw_dir).as_posix()
+    lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
+
+    status, comparison = compare(raw_dir, lock)
+
+    differences = comparison["differences"]
+    assert status == 3
+    assert list(differences) == [TRAIN]
+    assert set(differences[TRAIN]) == {f"{stream.name} sha256", f"{stream.name} size_bytes"}
+
+
+def test_stream_that_only_one_place_has_is_no_difference(raw_dir: Path, tmp_path: Path) -> None:
+    name = raw_file(raw_dir, ".sens").relative_to(raw_dir).as_posix()
+    lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
+    status, _ = compare(raw_dir, lock)
+    assert status == 0
+
+
+def test_file_in_tasks_that_differs_from_the_record_is_named(raw_dir: Path, tmp_path: Path) -> None:
+    name = "tasks/limited-bboxes.zip"
+    (raw_dir / "tasks").mkdir()
+    (raw_dir / name).write_bytes(b"here")
+    lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
+
+    status, comparison = compare(raw_dir, lock)
+
+    assert status == 3
+    assert list(comparison["differences"]["tasks"]) == [name]
+
+
+# Places that cannot be compared or described.
 
 
 @pytest.mark.parametrize(
@@ -350,114 +617,105 @@ def test_raw_trees_are_compared_file_by_file_also_with_a_lock_alone(
         ),
         ("hello", "line 1 reads 'hello', expected digest, size and path"),
     ],
+    ids=["empty lock", "empty manifest", "old manifest", "foreign manifest", "text"],
 )
-def test_nothing_is_not_compared_with_nothing(tmp_path: Path, content: str, words: str) -> None:
+def test_record_that_names_no_scene_is_refused(tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "record"
     path.write_text(content)
+
     outcome = report(path, "--against", path)
-    assert (outcome.status, words in outcome.stderr) == (1, True), outcome.stderr
+
+    assert outcome.status == 1
+    assert words in outcome.stderr
 
 
-def write_lock(path: Path, files: dict[str, bytes], raw_dir: Path) -> Path:
-    """Write a record of a raw tree, with other content for some of its files."""
-    entries = {}
-    for file in raw_dir.rglob("*"):
-        if file.is_file():
-            entries[file.relative_to(raw_dir).as_posix()] = digest_file(file)
-    for name, content in files.items():
-        entries[name] = LockEntry(hashlib.sha256(content).hexdigest(), len(content))
-    path.write_bytes(encode_lock(entries))
+def test_raw_scenes_against_processed_scenes_are_wrong_usage(whole_dir: Path) -> None:
+    outcome = report(whole_dir / "raw", "--against", whole_dir / "processed")
+    assert outcome.status == 2
+    assert "they cannot be compared" in outcome.stderr
+
+
+def make_unusable_place(kind: str, whole_dir: Path, tmp_path: Path) -> Path:
+    """Make a place that has neither raw nor processed scenes."""
+    path = tmp_path / kind
+    if kind == "empty":
+        path.mkdir()
+    elif kind == "export":
+        words = ("--format", "octformer", "-o", path)
+        assert run_main("export", whole_dir / "processed", *words).status == 0
     return path
 
 
-def test_stream_that_differs_from_the_record_is_named(raw_dir: Path, tmp_path: Path) -> None:
-    stream = raw_file(raw_dir, ".sens")
-    stream.write_bytes(b"here")
-    name = stream.relative_to(raw_dir).as_posix()
-    lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
-
-    status, found = compare(raw_dir, lock)
-
-    assert status == 3
-    assert list(found["differences"]) == [TRAIN]
-    assert set(found["differences"][TRAIN]) == {
-        f"{stream.name} sha256",
-        f"{stream.name} size_bytes",
-    }
-
-
-def test_stream_that_only_one_place_has_is_no_difference(raw_dir: Path, tmp_path: Path) -> None:
-    name = raw_file(raw_dir, ".sens").relative_to(raw_dir).as_posix()
-    lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
-    assert compare(raw_dir, lock)[0] == 0
-
-
-def test_file_in_tasks_that_differs_from_the_record_is_named(raw_dir: Path, tmp_path: Path) -> None:
-    name = "tasks/limited-bboxes.zip"
-    (raw_dir / "tasks").mkdir()
-    (raw_dir / name).write_bytes(b"here")
-    lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
-
-    status, found = compare(raw_dir, lock)
-
-    assert status == 3
-    assert list(found["differences"]["tasks"]) == [name]
-
-
-def test_raw_and_processed_scenes_cannot_be_compared(whole_dir: Path) -> None:
-    outcome = report(whole_dir / "raw", "--against", whole_dir / "processed")
-    assert (outcome.status, "they cannot be compared" in outcome.stderr) == (2, True)
-
-
-def test_places_that_are_none_are_refused_before_anything_is_written(
-    whole_dir: Path, tmp_path: Path
+@pytest.mark.parametrize("is_compared", [False, True], ids=["report", "comparison"])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("nowhere", "no such folder"),
+        ("empty", "holds neither raw nor processed scenes"),
+        ("export", "is an export, expected raw or processed scenes"),
+    ],
+)
+def test_unusable_place_is_refused_before_a_page_is_written(
+    whole_dir: Path, tmp_path: Path, kind: str, words: str, is_compared: bool
 ) -> None:
-    (tmp_path / "empty").mkdir()
-    export = tmp_path / "export"
-    assert (
-        run_main("export", whole_dir / "processed", "--format", "octformer", "-o", export).status
-        == 0
-    )
+    place = make_unusable_place(kind, whole_dir, tmp_path)
     page = tmp_path / "page/report.html"
-    for place, words in (
-        (tmp_path / "nowhere", "no such folder"),
-        (tmp_path / "empty", "holds neither raw nor processed scenes"),
-        (export, "is an export, expected raw or processed scenes"),
-    ):
-        for more in ((), ("--against", whole_dir / "processed")):
-            outcome = report(place, "-o", page, *more)
-            assert (outcome.status, words in outcome.stderr) == (1, True), outcome.stderr
-            assert "hint: " in outcome.stderr
-    assert report(whole_dir / "processed", "-o", tmp_path / "page.pdf").status == 2
+    options = ("--against", whole_dir / "processed") if is_compared else ()
+
+    outcome = report(place, "-o", page, *options)
+
+    assert outcome.status == 1
+    assert words in outcome.stderr
+    assert "hint: " in outcome.stderr
     assert not page.parent.exists()
 
 
-def test_folder_that_is_not_finished_is_shown_with_the_error(other: Path) -> None:
-    (other / "unfinished.txt").write_text("")
-    (other / f"train/{TRAIN}.npz").unlink()
-    found = report(other, "--json")
-    assert (found.status, len(found.json["report"]["table"])) == (3, 3)
-    messages = [item["message"] for item in found.json["report"]["findings"]]
+def test_page_that_does_not_end_in_html_is_wrong_usage(whole_dir: Path, tmp_path: Path) -> None:
+    assert report(whole_dir / "processed", "-o", tmp_path / "page.pdf").status == 2
+
+
+def test_unfinished_folder_is_described_with_its_errors(other_dir: Path) -> None:
+    (other_dir / "unfinished.txt").write_text("")
+    (other_dir / f"train/{TRAIN}.npz").unlink()
+
+    outcome = report(other_dir, "--json")
+
+    result = outcome.json["report"]
+    messages = [finding["message"] for finding in result["findings"]]
+    assert outcome.status == 3
+    assert len(result["table"]) == 3
     assert any("processing has not finished" in message for message in messages)
     assert any("no such file" in message for message in messages)
-    assert all(item["hint"] for item in found.json["report"]["findings"])
+    assert all(finding["hint"] for finding in result["findings"])
 
 
-def test_report_of_an_older_folder_names_no_label_set_that_it_does_not_know(other: Path) -> None:
-    edit_json(other / "manifest.json", lambda value: value.update(format_version=1))
-    outcome = report(other)
+def test_report_of_an_older_folder_names_no_label_set(other_dir: Path) -> None:
+    edit_json(other_dir / "manifest.json", lambda value: value.update(format_version=1))
+
+    outcome = report(other_dir)
+
     assert outcome.status == 3
-    assert outcome.stdout.startswith(f"{other}: processed scenes\n")
+    assert outcome.stdout.startswith(f"{other_dir}: processed scenes\n")
     assert "it has format 1, expected 2" in outcome.stdout
 
 
-def test_summary_and_json_are_plain_text_on_standard_output(whole_dir: Path) -> None:
-    outcome = run_main("report", whole_dir / "processed", "--no-progress")
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert outcome.stdout.startswith(
-        f"{whole_dir / 'processed'}: processed scenes, ScanNet20, frame of the scan\n"
-    )
+# The output of the command.
+
+
+def test_report_prints_contents_and_splits_as_text(whole_dir: Path) -> None:
+    place = whole_dir / "processed"
+
+    outcome = run_main("report", place, "--no-progress")
+
+    assert outcome.status == 0
+    assert outcome.stderr == ""
+    heading = f"{place}: processed scenes, ScanNet20, frame of the scan\n"
+    assert outcome.stdout.startswith(heading)
     assert "train       1     1,201" in outcome.stdout
+
+
+def test_report_json_is_one_object_with_a_row_per_scene(whole_dir: Path) -> None:
     (line,) = report(whole_dir / "processed", "--json").stdout.splitlines()
-    assert set(json.loads(line)) == {"exit_status", "command", "report", "comparison", "output"}
-    assert set(MEASURES) <= set(json.loads(line)["report"]["table"][0])
+    value = json.loads(line)
+    assert set(value) == {"exit_status", "command", "report", "comparison", "output"}
+    assert set(MEASURES) <= set(value["report"]["table"][0])

@@ -1,4 +1,6 @@
-"""Every kind of damage to a processed folder gives exactly its finding; and the command as such."""
+"""Tests of `verify` on processed folders, and of the command as a whole."""
+
+from __future__ import annotations
 
 import os
 import re
@@ -6,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from commands import (
     TEST,
     TRAIN,
     VAL,
+    Outcome,
     Verify,
     check_one,
     edit_json,
@@ -36,186 +39,315 @@ from scannet_prep.stages.scene_checks import CheckTask, check_scenes
 from scannet_prep.synthetic import write_release
 
 OTHER = str(official_scenes("train")[-1])
-# Given the processed folder and the scene.
-Damage = Callable[[Path, str], object]
+
+FoundFindings = dict[str, list[dict[str, Any]]]
 
 
-def npz(out_dir: Path, scene_id: str = TRAIN, split: str = "train") -> Path:
+# Damage to one scene of a processed folder.
+
+
+class Damage(NamedTuple):
+    """Damage to a scene, and the finding that it causes.
+
+    Attributes:
+        apply: Damages a scene, given the folder and the scene id.
+        pattern: Matches the message of the finding.
+        split: The folder of the file that the finding names.
+    """
+
+    apply: Callable[[Path, str], object]
+    pattern: str
+    split: str = "train"
+
+
+def scene_file(out_dir: Path, scene_id: str, split: str = "train") -> Path:
     return out_dir / split / f"{scene_id}.npz"
 
 
-def edit_entry(**changes: object) -> Damage:
-    return lambda out_dir, scene_id: edit_json(
-        out_dir / "manifest.json", lambda value: value["scenes"][scene_id].update(changes)
-    )
+def edit_array(key: str, change: Callable[[Any], object]) -> Callable[[Path, str], None]:
+    """Change one array of a scene, with the record that belongs to the changed file."""
 
-
-def rewrite(key: str, change: Callable[[Any], object]) -> Damage:
-    """Write a scene with one array changed, and record it as if nothing had happened."""
-
-    def damage(out_dir: Path, scene_id: str) -> None:
-        scene = read_processed(npz(out_dir, scene_id))
+    def apply(out_dir: Path, scene_id: str) -> None:
+        path = scene_file(out_dir, scene_id)
+        scene = read_processed(path)
         array = getattr(scene, key).copy()
         change(array)
         scene = replace(scene, **{key: array})
         data = b"".join(map(bytes, encode_processed(scene)))
-        npz(out_dir, scene_id).write_bytes(data)
+        path.write_bytes(data)
         entry = to_plain(SceneEntry.from_scene(scene, Fingerprint.from_bytes(data)))
         edit_json(
             out_dir / "manifest.json", lambda value: value["scenes"].update({scene_id: entry})
         )
 
-    return damage
+    return apply
 
 
-SCENE_DAMAGES: dict[str, tuple[Damage, str]] = {
-    "NaN among the points": (rewrite("points", lambda points: points[5].fill(np.nan)), "points are not all finite"),
-    "normal that is too short": (rewrite("normals", lambda normals: normals[5].fill(0.5)), "normals of 1 vertices"),
-    "label of another class": (
-        rewrite("stored_labels", lambda labels: labels.put(5, labels[5] ^ 1)),
+def edit_entry(**changes: object) -> Callable[[Path, str], None]:
+    """Change the record of a scene in the manifest."""
+
+    def apply(out_dir: Path, scene_id: str) -> None:
+        edit_json(
+            out_dir / "manifest.json", lambda value: value["scenes"][scene_id].update(changes)
+        )
+
+    return apply
+
+
+def set_one_point_to_nan(points: np.ndarray) -> None:
+    points[5] = np.nan
+
+
+def shorten_one_normal(normals: np.ndarray) -> None:
+    normals[5] = 0.5
+
+
+def change_one_label(labels: np.ndarray) -> None:
+    labels[5] ^= 1
+
+
+def add_instance_without_group(instances: np.ndarray) -> None:
+    instances[instances.argmax()] = 32_000
+
+
+def flip_one_bit(out_dir: Path, scene_id: str) -> None:
+    flip(scene_file(out_dir, scene_id), 3000)
+
+
+def truncate(out_dir: Path, scene_id: str) -> None:
+    os.truncate(scene_file(out_dir, scene_id), 5000)
+
+
+def write_foreign_file(out_dir: Path, scene_id: str) -> None:
+    np.savez(scene_file(out_dir, scene_id), points=np.zeros((3, 3)))
+
+
+def copy_other_scene(out_dir: Path, scene_id: str) -> None:
+    shutil.copy(scene_file(out_dir, OTHER), scene_file(out_dir, scene_id))
+
+
+def move_to_val(out_dir: Path, scene_id: str) -> None:
+    scene_file(out_dir, scene_id).rename(scene_file(out_dir, scene_id, "val"))
+
+
+def copy_to_val(out_dir: Path, scene_id: str) -> None:
+    shutil.copy(scene_file(out_dir, scene_id), scene_file(out_dir, scene_id, "val"))
+
+
+def remove_entry(out_dir: Path, scene_id: str) -> None:
+    edit_json(out_dir / "manifest.json", lambda value: value["scenes"].pop(scene_id))
+
+
+def remove_file(out_dir: Path, scene_id: str) -> None:
+    scene_file(out_dir, scene_id).unlink()
+
+
+DAMAGES = {
+    "point that is NaN": Damage(
+        edit_array("points", set_one_point_to_nan), "points are not all finite"
+    ),
+    "normal that is too short": Damage(
+        edit_array("normals", shorten_one_normal), "normals of 1 vertices"
+    ),
+    "label of another class": Damage(
+        edit_array("stored_labels", change_one_label),
         "labels disagree with the raw ids at 1 vertices",
     ),
-    "instance without a group": (
-        rewrite("instances", lambda ids: ids.put(ids.argmax(), 32_000)), "instances hold 32000, which is no",
+    "instance without a group": Damage(
+        edit_array("instances", add_instance_without_group), "instances hold 32000, which is no"
     ),
-    "flipped bit in an array": (lambda out_dir, scene: flip(npz(out_dir, scene), 3000), "'points' is damaged.*CRC-32"),
-    "truncated scene": (lambda out_dir, scene: os.truncate(npz(out_dir, scene), 5000), "is truncated"),
-    "scene of another program": (
-        lambda out_dir, scene: np.savez(npz(out_dir, scene), points=np.zeros((3, 3))), "another program",
+    "flipped bit in an array": Damage(flip_one_bit, "'points' is damaged.*CRC-32"),
+    "truncated file": Damage(truncate, "is truncated"),
+    "file of another program": Damage(write_foreign_file, "another program"),
+    "file of another scene": Damage(copy_other_scene, f"holds '{OTHER}'"),
+    "scene in the folder of another split": Damage(
+        move_to_val, "is not in the manifest as a val scene", split="val"
     ),
-    "file of another scene": (
-        lambda out_dir, scene: shutil.copy(npz(out_dir, OTHER), npz(out_dir, scene)), f"holds '{OTHER}'",
+    "scene in the folders of two splits": Damage(
+        copy_to_val, "is not in the manifest as a val scene", split="val"
     ),
-    "scene in the folder of another split": (
-        lambda out_dir, scene: npz(out_dir, scene).rename(npz(out_dir, scene, "val")),
-        "is not in the manifest as a val scene",
+    "scene without an entry": Damage(remove_entry, "is not in the manifest"),
+    "missing file": Damage(remove_file, "no such file, though the manifest names it"),
+    "entry with another vertex count": Damage(
+        edit_entry(vertices=601, nyu40_counts={"0": 601}, scannet_counts={"0": 601}), "600.*601"
     ),
-    "scene that the manifest does not name": (
-        lambda out_dir, scene: edit_json(out_dir / "manifest.json", lambda value: value["scenes"].pop(scene)),
-        "is not in the manifest",
-    ),
-    "scene in two splits": (
-        lambda out_dir, scene: shutil.copy(npz(out_dir, scene), npz(out_dir, scene, "val")),
-        "is not in the manifest as a val scene",
-    ),
-    "scene that is gone": (
-        lambda out_dir, scene: npz(out_dir, scene).unlink(), "no such file, though the manifest names it",
-    ),
-    "record of another vertex count": (
-        edit_entry(vertices=601, nyu40_counts={"0": 601}, scannet_counts={"0": 601}), "600.*601",
-    ),
-    "record of other nyu40 ids": (edit_entry(nyu40_counts={"0": 600}), "nyu40 counts"),
-    "record of another file": (edit_entry(size_bytes=1), "size bytes"),
-}  # fmt: skip
+    "entry with other nyu40 ids": Damage(edit_entry(nyu40_counts={"0": 600}), "nyu40 counts"),
+    "entry of another file": Damage(edit_entry(size_bytes=1), "size bytes"),
+}
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """Findings of each damage: each is done to a scene of its own, and all are checked at once."""
+def findings_by_damage(tmp_path_factory: pytest.TempPathFactory) -> FoundFindings:
+    """The findings of each damage, where each is applied to a scene of its own."""
     directory = tmp_path_factory.mktemp("damaged")
-    scenes = dict(zip(SCENE_DAMAGES, map(str, official_scenes("train")), strict=False))
-    write_release(directory / "raw", [*scenes.values(), OTHER, VAL], vertices=600)
-    assert run_main("process", directory / "raw", "-o", directory / "out").status == 0
-    for name, scene_id in scenes.items():
-        SCENE_DAMAGES[name][0](directory / "out", scene_id)
-    outcome = run_main("verify", directory / "out", "--json", "--limit", "1000")
+    out_dir = directory / "out"
+    scene_ids = dict(zip(DAMAGES, map(str, official_scenes("train")), strict=False))
+    write_release(directory / "raw", [*scene_ids.values(), OTHER, VAL], vertices=600)
+    assert run_main("process", directory / "raw", "-o", out_dir).status == 0
+    for name, scene_id in scene_ids.items():
+        DAMAGES[name].apply(out_dir, scene_id)
+
+    outcome = run_main("verify", out_dir, "--json", "--limit", "1000")
+
     assert outcome.status == 3
-    findings = outcome.json["findings"]
-    assert {item["scene_id"] for item in findings} <= set(scenes.values())
-    return {
-        name: [item for item in findings if item["scene_id"] == scene]
-        for name, scene in scenes.items()
-    }
+    findings = {name: [] for name in DAMAGES}
+    names = {scene_id: name for name, scene_id in scene_ids.items()}
+    for finding in outcome.json["findings"]:
+        findings[names[finding["scene_id"]]].append(finding)
+    return findings
 
 
-@pytest.mark.parametrize("name", SCENE_DAMAGES)
+@pytest.mark.parametrize("name", DAMAGES)
 def test_damage_to_a_processed_scene_is_one_error(
-    found: dict[str, list[dict[str, Any]]], name: str
+    findings_by_damage: FoundFindings, name: str
 ) -> None:
-    (finding,) = found[name]
+    damage = DAMAGES[name]
+    (finding,) = findings_by_damage[name]
     assert finding["severity"] == "error"
-    folder = "val" if "split" in name else "train"
-    assert finding["path"].endswith(f"out/{folder}/{finding['scene_id']}.npz")
-    assert re.search(SCENE_DAMAGES[name][1], finding["message"])
+    assert finding["path"].endswith(f"out/{damage.split}/{finding['scene_id']}.npz")
+    assert re.search(damage.pattern, finding["message"])
 
 
-def test_what_process_writes_has_no_findings_with_any_options(
-    raw_dir: Path, tmp_path: Path, verify: Verify
+# Processed folders as a whole.
+
+
+@pytest.mark.parametrize(
+    "options", ["--labels-from ply", "--scannet200 --align-axis --faces"], ids=str
+)
+def test_output_of_process_has_no_findings(
+    raw_dir: Path, tmp_path: Path, verify: Verify, options: str
 ) -> None:
-    for name, line in (("a", "--labels-from ply"), ("b", "--scannet200 --align-axis --faces")):
-        assert run_main("process", raw_dir, "-o", tmp_path / name, *line.split()).status == 0
-        assert verify(tmp_path / name) == (0, [])
-        found = [verify.value[key] for key in ("kind", "scenes", "vertices", "size_bytes")]
-        assert found == [
-            "processed",
-            3,
-            1800,
-            sum(path.stat().st_size for path in (tmp_path / name).glob("*/*.npz")),
-        ]
+    out_dir = tmp_path / "out"
+    assert run_main("process", raw_dir, "-o", out_dir, *options.split()).status == 0
+
+    status, findings = verify(out_dir)
+
+    assert status == 0
+    assert findings == []
+    assert verify.value["kind"] == "processed"
+    assert verify.value["scenes"] == 3
+    assert verify.value["vertices"] == 1800
+    size_bytes = sum(path.stat().st_size for path in out_dir.glob("*/*.npz"))
+    assert verify.value["size_bytes"] == size_bytes
 
 
-def test_a_failed_scene_and_a_lost_manifest_are_errors(
-    raw_dir: Path, out_dir: Path, verify: Verify
-) -> None:
+@pytest.fixture
+def failed_dir(raw_dir: Path, out_dir: Path) -> Path:
+    """A processed folder of a run in which one scene failed."""
     raw_file(raw_dir, MESH.suffix).write_bytes(b"")
     assert run_main("process", raw_dir, "-o", out_dir).status == 3
-    check_one(verify(out_dir), "error", TRAIN, "manifest.json", "this scene failed", "empty")
-    (out_dir / "manifest.json").unlink()
-    assert ("error", "", "manifest.json", "no such file") in verify(out_dir)[1]
+    return out_dir
 
 
-def test_people_get_findings_hints_and_what_to_type(raw_dir: Path) -> None:
-    path = raw_file(raw_dir, INFO.suffix, TEST)
-    path.unlink()
-    outcome = run_main("verify", raw_dir)
-    assert outcome.status == 3
-    lines = outcome.stdout.splitlines()
-    assert lines[0] == f"error: {relative(TEST, INFO.suffix)}: no such file"
-    assert "hint: download it: every test scene has one" in lines
-    assert any(f"scannet-prep download --types seg --verify -o {raw_dir}" in line for line in lines)
-    assert "train 1 of 1,201, val 1 of 312, test 1 of 100" in lines[-2]
-    assert lines[-1] == "1 error, 3 notes"
-    outcome = run_main("verify", raw_dir, "-q")
-    assert (outcome.status, outcome.stdout, outcome.stderr.splitlines()[0]) == (
-        3,
-        "",
-        f"error: {path}: no such file",
-    )
+def test_scene_that_failed_in_processing_is_an_error(failed_dir: Path, verify: Verify) -> None:
+    check_one(verify(failed_dir), "error", TRAIN, "manifest.json", "this scene failed", "empty")
 
 
-def test_worker_that_is_killed_is_a_finding_of_its_scene(tmp_path: Path) -> None:
-    tasks = [CheckTask(SceneId(name), tmp_path / name) for name in (TRAIN, VAL, TEST)]
-    findings = Findings()
-    results = check_scenes(look_or_die, tasks, VAL, findings, title="look", jobs=2)
-    assert results == {SceneId(name): name for name in (TRAIN, TEST)}
-    assert [(item.scene_id, item.place) for item in findings.found] == [(VAL, str(tmp_path / VAL))]
-    assert "its worker process ended with status -9" in findings.found[0].message
+def test_missing_manifest_is_an_error(failed_dir: Path, verify: Verify) -> None:
+    (failed_dir / "manifest.json").unlink()
+    _, findings = verify(failed_dir)
+    assert ("error", "", "manifest.json", "no such file") in findings
 
 
-def test_number_of_workers_changes_nothing_in_the_report(raw_dir: Path) -> None:
-    raw_file(raw_dir, MESH.suffix).write_bytes(b"")
-    raw_file(raw_dir, SEGMENTS.suffix, VAL).unlink()
-    one, two = (run_main("verify", raw_dir, "--json", "--jobs", jobs) for jobs in ("1", "2"))
-    assert (one.status, one.json | {"seconds": 0}) == (3, two.json | {"seconds": 0})
+def find_error(verify: Verify) -> dict[str, Any]:
+    """Return the only error of the last check."""
+    findings = verify.value["findings"]
+    (error,) = [finding for finding in findings if finding["severity"] == "error"]
+    return error
 
 
-def test_scene_that_no_manifest_lists_is_to_be_removed(out_dir: Path, verify: Verify) -> None:
+def test_unlisted_scene_is_an_error_with_the_command_to_remove_it(
+    out_dir: Path, verify: Verify
+) -> None:
     path = out_dir / "train/scene0002_00.npz"
-    path.write_bytes((out_dir / f"train/{TRAIN}.npz").read_bytes())
-    status, findings = verify(out_dir)
-    assert (status, [finding[1] for finding in findings if finding[0] == "error"]) == (
-        3,
-        ["scene0002_00"],
-    )
-    (finding,) = [item for item in verify.value["findings"] if item["severity"] == "error"]
-    assert finding["hint"] == f"remove it: rm {path}"
+    shutil.copy(out_dir / f"train/{TRAIN}.npz", path)
+
+    status, _ = verify(out_dir)
+
+    error = find_error(verify)
+    assert status == 3
+    assert error["scene_id"] == "scene0002_00"
+    assert error["hint"] == f"remove it: rm {path}"
 
 
-def test_damaged_scene_comes_with_the_command_that_makes_it_again(
+def test_damaged_scene_is_an_error_with_the_command_to_make_it_again(
     out_dir: Path, verify: Verify
 ) -> None:
     os.truncate(out_dir / f"train/{TRAIN}.npz", 5000)
+
     verify(out_dir)
-    (finding,) = [item for item in verify.value["findings"] if item["severity"] == "error"]
-    assert "scannet-prep process" in finding["hint"]
-    assert "--checksum" in finding["hint"]
+
+    hint = find_error(verify)["hint"]
+    assert "scannet-prep process" in hint
+    assert "--checksum" in hint
+
+
+# The text of the command.
+
+
+@pytest.fixture
+def incomplete_dir(raw_dir: Path) -> Path:
+    """A raw tree in which one file is missing."""
+    raw_file(raw_dir, INFO.suffix, TEST).unlink()
+    return raw_dir
+
+
+@pytest.fixture
+def incomplete_outcome(incomplete_dir: Path) -> Outcome:
+    return run_main("verify", incomplete_dir)
+
+
+def test_verify_prints_errors_first_with_hints(incomplete_outcome: Outcome) -> None:
+    lines = incomplete_outcome.stdout.splitlines()
+    assert incomplete_outcome.status == 3
+    assert lines[0] == f"error: {relative(TEST, INFO.suffix)}: no such file"
+    assert "hint: download it: every test scene has one" in lines
+
+
+def test_verify_prints_the_command_that_downloads_again(
+    incomplete_outcome: Outcome, incomplete_dir: Path
+) -> None:
+    command = f"scannet-prep download --types seg --verify -o {incomplete_dir}"
+    assert command in incomplete_outcome.stdout
+
+
+def test_verify_prints_the_counts_last(incomplete_outcome: Outcome) -> None:
+    *_, summary, counts = incomplete_outcome.stdout.splitlines()
+    assert "train 1 of 1,201, val 1 of 312, test 1 of 100" in summary
+    assert counts == "1 error, 3 notes"
+
+
+def test_quiet_verify_prints_errors_on_standard_error_only(incomplete_dir: Path) -> None:
+    outcome = run_main("verify", incomplete_dir, "-q")
+
+    path = raw_file(incomplete_dir, INFO.suffix, TEST)
+    assert outcome.status == 3
+    assert outcome.stdout == ""
+    assert outcome.stderr.splitlines()[0] == f"error: {path}: no such file"
+
+
+# Worker processes.
+
+
+def test_killed_worker_becomes_a_finding_of_its_scene(tmp_path: Path) -> None:
+    tasks = [CheckTask(SceneId(name), tmp_path / name) for name in (TRAIN, VAL, TEST)]
+    findings = Findings()
+
+    results = check_scenes(look_or_die, tasks, VAL, findings, title="check", jobs=2)
+
+    (finding,) = findings.found
+    assert results == {SceneId(name): name for name in (TRAIN, TEST)}
+    assert finding.scene_id == VAL
+    assert finding.place == str(tmp_path / VAL)
+    assert "its worker process ended with status -9" in finding.message
+
+
+def test_report_of_verify_is_identical_for_any_number_of_workers(raw_dir: Path) -> None:
+    raw_file(raw_dir, MESH.suffix).write_bytes(b"")
+    raw_file(raw_dir, SEGMENTS.suffix, VAL).unlink()
+
+    one = run_main("verify", raw_dir, "--json", "--jobs", "1")
+    two = run_main("verify", raw_dir, "--json", "--jobs", "2")
+
+    assert one.status == 3
+    assert one.json | {"seconds": 0} == two.json | {"seconds": 0}

@@ -1,8 +1,11 @@
-"""`view --serve`: pages of a whole place, for browsers on this machine only."""
+"""Tests of `view --serve`: pages of all scenes, for browsers on this machine only."""
+
+from __future__ import annotations
 
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -10,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import pytest
@@ -19,11 +23,18 @@ from scannet_prep.stages.serve import SceneServer
 from scannet_prep.stages.view import Viewing, open_scenes
 from scannet_prep.view.coloring import ViewedScene
 
-Get = Callable[..., tuple[int, bytes]]
+
+class Answer(NamedTuple):
+    status: int
+    content: bytes
+
+
+Get = Callable[..., Answer]
 
 
 @pytest.fixture(scope="module")
 def port(whole_dir: Path) -> Iterator[int]:
+    """The port of a server, which must print nothing until it is interrupted."""
     process = start_command("view", "--serve", "0", "--source", whole_dir / "processed", "--json")
     yield json.loads(process.stdout.readline())["port"]
     process.send_signal(signal.SIGINT)
@@ -33,166 +44,258 @@ def port(whole_dir: Path) -> Iterator[int]:
 
 @pytest.fixture
 def get(port: int) -> Get:
-    def get(
-        path: str, method: str = "GET", host: str | None = "localhost:1234", **headers: str
-    ) -> tuple[int, bytes]:
+    """A function that sends a request to the server."""
+
+    def get(path: str, method: str = "GET", host: str | None = "localhost:1234") -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.putrequest(method, path, skip_host=True)
-        for name, value in (({"Host": host} if host is not None else {}) | headers).items():
-            connection.putheader(name, value)
+        if host is not None:
+            connection.putheader("Host", host)
         connection.endheaders()
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        response = connection.getresponse()
+        return Answer(response.status, response.read())
 
     return get
 
 
-def names(page: bytes) -> list[str]:
+def listed_scenes(page: bytes) -> list[str]:
     return re.findall(r'<a href="/scene/([^"]+)">', page.decode())
 
 
-def test_list_has_all_scenes_and_their_pictures(get: Get) -> None:
-    status, page = get("/")
-    assert (status, names(page)) == (200, list(SCENES))
-    for name in SCENES:
-        status, picture = get(f"/thumbnail/{name}")
-        assert status == 200
-        assert picture.startswith(b"\x89PNG")
-        assert get(f"/thumbnail/{name}")[1] == picture
+# The list of scenes.
 
 
-def test_list_is_filtered_by_split_and_class(get: Get) -> None:
-    assert names(get("/?split=val")[1]) == [VAL]
-    assert names(get("/?split=&class=")[1]) == list(SCENES)
-    assert names(get("/?class=ScanNet20:+wall")[1]) == [TRAIN, VAL]
-    assert names(get("/?class=ScanNet200:+wall&split=train")[1]) == [TRAIN]
-    status, page = get("/?class=ScanNet20:+unicorn")
-    assert (status, names(page)) == (200, [])
-    assert b"No scene has all of that" in page
+def test_list_has_all_scenes(get: Get) -> None:
+    answer = get("/")
+    assert answer.status == 200
+    assert listed_scenes(answer.content) == list(SCENES)
 
 
-def test_nothing_of_what_was_asked_for_becomes_markup(get: Get) -> None:
-    evil = quote('"><script>alert(1)</script>')
-    assert b"<script" not in get(f"/?class={evil}&split={evil}")[1]
+@pytest.mark.parametrize("scene_id", SCENES)
+def test_thumbnail_of_a_scene_is_a_png_and_always_the_same(get: Get, scene_id: str) -> None:
+    answer = get(f"/thumbnail/{scene_id}")
+    assert answer.status == 200
+    assert answer.content.startswith(b"\x89PNG")
+    assert get(f"/thumbnail/{scene_id}") == answer
 
 
-def test_page_of_a_scene_leads_back_to_the_list(get: Get) -> None:
-    status, page = get(f"/scene/{VAL}")
-    assert status == 200
-    assert b'"home":"/"' in page
-    assert f'"name":"{VAL}"'.encode() in page
+@pytest.mark.parametrize(
+    ("query", "scenes"),
+    [
+        ("split=val", [VAL]),
+        ("split=&class=", list(SCENES)),
+        ("class=ScanNet20:+wall", [TRAIN, VAL]),
+        ("class=ScanNet200:+wall&split=train", [TRAIN]),
+    ],
+    ids=["split", "empty", "class", "class and split"],
+)
+def test_list_is_filtered_by_split_and_class(get: Get, query: str, scenes: list[str]) -> None:
+    assert listed_scenes(get(f"/?{query}").content) == scenes
+
+
+def test_list_without_a_matching_scene_contains_a_message(get: Get) -> None:
+    answer = get("/?class=ScanNet20:+unicorn")
+    assert answer.status == 200
+    assert listed_scenes(answer.content) == []
+    assert b"No scene matches both filters" in answer.content
+
+
+def test_markup_in_a_query_is_not_in_the_page(get: Get) -> None:
+    markup = quote('"><script>alert(1)</script>')
+    assert b"<script" not in get(f"/?class={markup}&split={markup}").content
+
+
+# The page of a scene.
+
+
+def test_page_of_a_scene_links_to_the_list(get: Get) -> None:
+    answer = get(f"/scene/{VAL}")
+    assert answer.status == 200
+    assert b'"home":"/"' in answer.content
+    assert f'"name":"{VAL}"'.encode() in answer.content
+
+
+def test_scene_is_read_once_for_many_simultaneous_requests(whole_dir: Path) -> None:
+    loaded = []
+
+    class SlowViewing(Viewing):
+        def load(self, scene_id: str) -> ViewedScene:
+            loaded.append(scene_id)
+            time.sleep(0.1)
+            return super().load(scene_id)
+
+    viewing = open_scenes([VAL], whole_dir / "processed")
+    slow_viewing = SlowViewing(
+        place=viewing.place,
+        scene_ids=viewing.scene_ids,
+        predictions=None,
+        color="",
+        label_set=viewing.label_set,
+    )
+    with SceneServer(slow_viewing, port=0) as server, ThreadPoolExecutor(8) as pool:
+        for kind in ("scene", "thumbnail"):
+            contents = set(pool.map(server.make, [kind] * 8, [VAL] * 8))
+            assert len(contents) == 1
+    assert loaded == [VAL]
+
+
+# Requests that are refused.
 
 
 @pytest.mark.parametrize(
     "path",
-    ["/scene/scene0999_00", "/scene/", f"/pages/{VAL}", f"/scene/{VAL}/", "/../../etc/passwd",
-     "/scene/../../etc/passwd", "/scene/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", f"/thumbnail/{VAL}.png",
-     "/thumbnail/..", "/%00", "http://[/", "http://evil.example/"],
-)  # fmt: skip
-def test_nothing_but_the_list_and_its_scenes_is_served(get: Get, path: str) -> None:
-    assert get(path)[0] == 404
+    [
+        "/scene/scene0999_00",
+        "/scene/",
+        f"/pages/{VAL}",
+        f"/scene/{VAL}/",
+        "/../../etc/passwd",
+        "/scene/../../etc/passwd",
+        "/scene/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        f"/thumbnail/{VAL}.png",
+        "/thumbnail/..",
+        "/%00",
+        "http://[/",
+        "http://evil.example/",
+    ],
+)
+def test_path_of_nothing_that_is_served_is_not_found(get: Get, path: str) -> None:
+    assert get(path).status == 404
 
 
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:8808", "127.0.0.1.evil.example", "localhost.evil", "", None],
 )
-def test_other_names_of_this_machine_are_refused(get: Get, host: str | None) -> None:
-    status, answer = get("/", host=host)
-    assert status == 421
-    assert b"scene" not in answer
+def test_request_for_another_host_is_refused(get: Get, host: str | None) -> None:
+    answer = get("/", host=host)
+    assert answer.status == 421
+    assert b"scene" not in answer.content
 
 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:8808", "127.0.0.1:9"]
 )
-def test_this_machine_by_any_port_is_answered(get: Get, host: str) -> None:
-    assert get("/", host=host)[0] == 200
+def test_request_for_this_machine_with_any_port_is_answered(get: Get, host: str) -> None:
+    assert get("/", host=host).status == 200
 
 
 @pytest.mark.parametrize(
     "method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "NONSENSE"]
 )
-def test_only_reading_is_allowed(get: Get, method: str) -> None:
-    assert get("/", method)[0] == 405
+def test_other_method_than_get_is_refused(get: Get, method: str) -> None:
+    assert get("/", method).status == 405
 
 
-def test_browser_that_goes_away_is_no_reason_to_print(port: int) -> None:
-    for request in (b"", f"GET /scene/{VAL} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()):
-        with socket.create_connection(("127.0.0.1", port)) as browser:
-            browser.sendall(request)
-            browser.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )  # reset, not closed
-    time.sleep(0.3)  # the fixture `port` looks at what was printed
-
-
-def test_page_that_is_asked_for_many_times_at_once_is_made_once(whole_dir: Path) -> None:
-    asked = []
-
-    class Slow(Viewing):
-        def load(self, scene_id: str) -> ViewedScene:
-            asked.append(scene_id)
-            time.sleep(0.1)
-            return super().load(scene_id)
-
-    seen = open_scenes([VAL], whole_dir / "processed")
-    viewing = Slow(seen.place, seen.scene_ids, None, "", seen.label_set)
-    with SceneServer(viewing, 0) as server, ThreadPoolExecutor(8) as pool:
-        for kind in ("scene", "thumbnail"):
-            assert len(set(pool.map(server.make, [kind] * 8, [VAL] * 8))) == 1
-    assert asked == [VAL]  # its page and its picture
-
-
-def test_only_this_machine_can_connect(port: int) -> None:
+def test_other_machines_cannot_connect(port: int) -> None:
     with socket.socket() as other, pytest.raises(OSError, match=r"refused|unreachable"):
         other.connect(("127.0.0.2", port))
 
 
-def test_damaged_scene_is_told_and_the_others_are_shown(out_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "request_bytes",
+    [b"", f"GET /scene/{VAL} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()],
+    ids=["before the request", "before the answer"],
+)
+def test_connection_reset_by_the_browser_prints_nothing(port: int, request_bytes: bytes) -> None:
+    """The fixture `port` checks that nothing is printed."""
+    with socket.create_connection(("127.0.0.1", port)) as browser:
+        browser.sendall(request_bytes)
+        # Without lingering, closing resets the connection.
+        browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    # Give the server the time to print.
+    time.sleep(0.3)
+
+
+# A folder with a damaged scene.
+
+
+class DamagedRun(NamedTuple):
+    """A server of a folder with a damaged scene, after requests for two scenes.
+
+    Attributes:
+        path: The damaged file.
+        port: The port.
+        text: The text that the command printed.
+        damaged: The answer for the damaged scene.
+        intact: The answer for an intact scene.
+        status: Exit status of the command.
+    """
+
+    path: Path
+    port: int
+    text: str
+    damaged: Answer
+    intact: Answer
+    status: int
+
+
+@pytest.fixture(scope="module")
+def damaged_run(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> DamagedRun:
+    out_dir = tmp_path_factory.mktemp("damaged") / "processed"
+    shutil.copytree(whole_dir / "processed", out_dir)
     path = out_dir / "val" / f"{VAL}.npz"
     path.write_bytes(path.read_bytes()[:1000])
     process = start_command("view", "--serve", "0", "--source", out_dir)
+    answers = []
     try:
-        told = "".join(process.stdout.readline() for _ in range(4))
-        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", told)[1])
+        text = "".join(process.stdout.readline() for _ in range(4))
+        match = re.search(r"http://127\.0\.0\.1:(\d+)/", text)
+        assert match is not None
+        port = int(match[1])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        found = {}
-        for name in (VAL, TRAIN):
-            connection.request("GET", f"/scene/{name}")
-            answer = connection.getresponse()
-            found[name] = answer.status, answer.read()
-        assert f"\n  ssh -L {port}:127.0.0.1:{port} " in told
+        for scene_id in (VAL, TRAIN):
+            connection.request("GET", f"/scene/{scene_id}")
+            response = connection.getresponse()
+            answers.append(Answer(response.status, response.read()))
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
-    assert found[TRAIN][0] == 200
-    assert found[VAL][0] == 500
-    assert str(path).encode() in found[VAL][1]
-    assert process.returncode == 0
+    return DamagedRun(path, port, text, *answers, status=process.returncode)
 
 
-def test_port_that_is_taken_is_told_with_what_to_type(whole_dir: Path, port: int) -> None:
-    done = run_main("view", "--serve", str(port), "--source", whole_dir / "processed")
-    assert done.status == 2
-    assert f"port {port} cannot be used: Address already in use" in done.stderr
-    assert "hint: port 0" in done.stderr
+def test_damaged_scene_is_an_error_and_others_are_shown(damaged_run: DamagedRun) -> None:
+    assert damaged_run.damaged.status == 500
+    assert str(damaged_run.path).encode() in damaged_run.damaged.content
+    assert damaged_run.intact.status == 200
+
+
+def test_interrupted_server_has_exit_status_0(damaged_run: DamagedRun) -> None:
+    assert damaged_run.status == 0
+
+
+def test_server_prints_the_ssh_command_for_a_tunnel(damaged_run: DamagedRun) -> None:
+    port = damaged_run.port
+    assert f"\n  ssh -L {port}:127.0.0.1:{port} " in damaged_run.text
+
+
+# Wrong usage.
+
+
+def test_port_in_use_is_refused_with_the_option_for_a_free_one(whole_dir: Path, port: int) -> None:
+    outcome = run_main("view", "--serve", str(port), "--source", whole_dir / "processed")
+    assert outcome.status == 2
+    assert f"port {port} cannot be used: Address already in use" in outcome.stderr
+    assert "to use any free port: --serve 0" in outcome.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("words", "status", "problem"),
     [
-        (["--serve", "70000"], "is not a port"),
-        (["--serve", "-o", "page.html"], "--serve writes no file"),
-        (["--serve", "--png"], "not allowed with argument"),
-        (["--serve", "--size", "800x600"], "--serve writes no file"),
-        (["--serve", "--source", "nowhere"], "nowhere"),
-        (["scene0999_00", "--serve"], "has no scene scene0999_00"),
+        (["--serve", "70000"], 2, "is not a port"),
+        (["--serve", "-o", "page.html"], 2, "--serve writes no file"),
+        (["--serve", "--png"], 2, "not allowed with argument"),
+        (["--serve", "--size", "800x600"], 2, "--serve writes no file"),
+        (["--serve", "--source", "nowhere"], 1, "nowhere"),
+        (["scene0999_00", "--serve"], 2, "has no scene scene0999_00"),
     ],
+    ids=["port", "output", "picture", "size", "source", "scene"],
 )
-def test_what_cannot_be_served_is_an_error(whole_dir: Path, words: list[str], problem: str) -> None:
-    done = run_main(
-        "view", *words, *([] if "--source" in words else ["--source", whole_dir / "processed"])
-    )
-    assert done.status in {1, 2}
-    assert problem in done.stderr
+def test_wrong_arguments_of_serve_are_refused(
+    whole_dir: Path, words: list[str], status: int, problem: str
+) -> None:
+    source = [] if "--source" in words else ["--source", whole_dir / "processed"]
+    outcome = run_main("view", *words, *source)
+    assert outcome.status == status
+    assert problem in outcome.stderr

@@ -1,22 +1,25 @@
-"""Look at the machine, the folders, the server and the GPUs.
+"""Check the machine, the folders, the server and the GPUs.
 
-Answers what a maintainer would ask first: versions, the processors, memory and open files that may be used, file
-systems and their locks, free space, proxies, the server, whether PLACE is complete, and GPUs. It takes less than 10 s,
-even if a file system, the server or a GPU driver hangs, and leaves nothing behind.
+Answers the first questions of a maintainer: versions; the processors, memory and open files that
+may be used; file systems, their locks and free space; proxies; the server; whether PLACE is
+complete; GPUs. It takes less than 10 s, even if the server, a GPU driver or the file system of
+PLACE hangs. Only PyTorch on a slow file system takes longer. Leaves nothing behind.
 
-Each line is ok, note (worth knowing), or problem (it is going to hurt), with what to do about it. The exit status is 0,
-or 3 if there are problems. A server that cannot be reached is a note: only download needs it.
+Each line is ok, a note (worth knowing), or a problem (it will cause failures) with what to do
+about it. The exit status is 0, or 3 if there are problems. A server that cannot be reached is a
+note, because only download needs it.
 
-With --ddp, under torchrun, on all machines of a job: whether all ranks are there, see the same scenes, plan the same
-epoch with the same versions, and can add up a number together. If not, it names the rank that is the reason, within a
-time limit.
+--ddp compares all ranks of a job; run it under torchrun on all machines of the job. It checks
+that all ranks start, find the same scenes, plan the same epoch with the same versions, and
+complete an all-reduce. Within a time limit, it names the ranks that do not.
 
 examples:
   scannet-prep doctor
   scannet-prep doctor data/processed --json
   torchrun --nproc_per_node=4 -m scannet_prep doctor --ddp
 
-environment: SCANNET_PREP_BASE_URL is the address of the server; users and passwords in proxies never show
+environment: SCANNET_PREP_BASE_URL is the address of the server. Users and passwords of proxies
+are never shown.
 """
 
 from __future__ import annotations
@@ -42,20 +45,21 @@ def add_arguments(parser: shared.CommandParser) -> None:
         nargs="?",
         type=shared.place_argument,
         metavar="PLACE",
-        help="folder of scenes, or an archive: path or address (default: data/processed, if it exists)",
+        help="folder of scenes, or an archive: path or address "
+        "(default: data/processed, if it exists)",
     )
     ranks = parser.add_argument_group("under torchrun")
     ranks.add_argument(
         "--ddp",
         action="store_true",
-        help="compare all ranks, and try whether they can work together",
+        help="compare all ranks, and check that they can communicate",
     )
     ranks.add_argument(
         "--timeout",
         type=shared.positive_number,
         default=60,
         metavar="S",
-        help="seconds to wait (default: 60)",
+        help="seconds to wait for all ranks, and again for the all-reduce (default: 60)",
     )
 
 
@@ -70,12 +74,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = doctor.run(str(arguments.place or ""), os.environ, base_url)
     status = _show(report, console)
     if doctor.has_hanging_check():
-        os._exit(status)  # the check would keep the process; everything has been printed
+        # The check would keep the process from ending. Everything has been printed.
+        os._exit(status)
     return status
 
 
 def _compare_ranks(arguments: argparse.Namespace, console: Console) -> int:
-    """Compare all ranks of a job. Only the first prints on standard output."""
+    """Compare all ranks of a job; only rank 0 prints on standard output."""
     from scannet_prep.base.launcher import read_torchrun_job
     from scannet_prep.stages.doctor import ranks
 
@@ -83,7 +88,8 @@ def _compare_ranks(arguments: argparse.Namespace, console: Console) -> int:
     report = ranks.run(place, os.environ, timeout_s=arguments.timeout)
     is_first = read_torchrun_job(os.environ).rank == 0
     status = _show(report, console, is_first=is_first)
-    os._exit(status)  # as above
+    # A thread that hangs would keep the process from ending.
+    os._exit(status)
 
 
 def _show(report: DoctorReport, console: Console, *, is_first: bool = True) -> int:
@@ -98,6 +104,7 @@ def _show(report: DoctorReport, console: Console, *, is_first: bool = True) -> i
 
 
 def _describe(checks: Iterable[Finding]) -> Iterator[str]:
+    """Describe checks, with a line for each and one for its hint."""
     for check in checks:
         yield f"{check.severity}: {check.subject}: {check.message}"
         if check.hint:

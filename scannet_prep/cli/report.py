@@ -1,11 +1,12 @@
 """Make a page of figures and pictures, or compare two places.
 
-Describes a processed folder, an archive or a raw tree as a whole; with -o as a page with charts and pictures: classes,
-sizes, warnings, scenes that stand out, floors that are not horizontal, walls that are off the axes.
+Describes a processed folder, an archive or a raw tree as a whole: classes, sizes, warnings, scenes
+that stand out, floors that are not horizontal, walls that are off the axes. With -o, it also writes
+a page with charts and pictures.
 
-With --against it compares two places scene by scene: the exit status is 0 if both hold the same data, and 3 if
-something differs. Either side may also be a manifest.json or a scannet.lock alone. Processed scenes are compared array
-by array, raw ones file by file. The version of the program does not count.
+--against compares two places scene by scene. The exit status is 0 if both hold the same data, and 3
+if something differs. Either side may also be only a manifest.json or a scannet.lock. Processed
+scenes are compared array by array, raw scenes file by file. The version of the program is ignored.
 
 examples:
   scannet-prep report data/processed -o report.html
@@ -40,7 +41,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         nargs="*",
         default=[_DEFAULT_PLACE],
         metavar="PLACE",
-        help="processed folder, raw tree; or an archive, or all shards of one: "
+        help="processed folder or raw tree; or an archive, or all shards of one: "
         f"paths or addresses (default: {_DEFAULT_PLACE})",
     )
     parser.add_argument(
@@ -48,14 +49,14 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--output",
         type=shared.file_argument(".html"),
         metavar="FILE.html",
-        help="write the page there (default: only a summary on standard output)",
+        help="file for the page (default: only a summary on standard output)",
     )
     parser.add_argument(
         "--against",
         type=shared.place_argument,
         nargs="+",
         metavar="PLACE",
-        help="compare with another place, a manifest.json or a scannet.lock",
+        help="compare with this place, manifest.json or scannet.lock",
     )
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
@@ -100,7 +101,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _warn(errors: Sequence[Finding], console: Console) -> None:
-    """Print errors on standard error, unless standard output lists them: all but tracebacks."""
+    """Print on standard error what standard output does not list.
+
+    Standard output lists errors without their tracebacks; with `-q`, it lists nothing.
+    """
     unique = list(dict.fromkeys(errors))
     if not console.is_quiet:
         unique = [error for error in unique if error.trace]
@@ -108,7 +112,7 @@ def _warn(errors: Sequence[Finding], console: Console) -> None:
 
 
 def _show_tables(tables: Sequence[Table], *, has_all: bool) -> Iterator[str]:
-    """Format the tables that have rows: as columns if they hold numbers, otherwise as lists."""
+    """Format the tables that have rows: tables with numbers as columns, others as lists."""
     for table in tables:
         if not table.rows:
             continue
@@ -116,5 +120,8 @@ def _show_tables(tables: Sequence[Table], *, has_all: bool) -> Iterator[str]:
             yield f"\n{table.title}:\n"
             yield format_table(table.header, table.rows, right=table.right)
         else:
-            rows = [f"{row[0]}: {'; '.join(filter(None, row[1:]))}" for row in table.rows]
+            rows = []
+            for name, *cells in table.rows:
+                details = "; ".join(cell for cell in cells if cell)
+                rows.append(f"{name}: {details}")
             yield from describe_list(table.title, rows, has_all=has_all)

@@ -1,12 +1,13 @@
-"""Check a raw or a processed tree, an archive, or an export.
+"""Check a raw tree, a processed folder, an archive, or an export.
 
-Changes nothing. Lists the damage scene by scene; several archives count as the shards of one. An error is something
-wrong; a note is worth knowing, and nothing is wrong.
+Changes nothing, and lists the damage scene by scene. Several archives are checked as shards of one.
+An error is something wrong; a note is worth knowing, but nothing is wrong.
 
-Raw: structure of every file, counts that must agree across files, segment ids of groups, labels.ply against the groups,
-the label map; every frame of .sens and every member of .zip files; and, unless scenes are chosen, the files in tasks/.
-A tree may also hold only such files. Processed: checksums, shapes and values of every file, the manifest. Both: the
-official splits. Archive: every byte. Export: every file that its manifest names.
+Raw tree: the structure of every file, counts that must agree across files, segment ids of groups,
+labels.ply against the groups, the label map, every frame of .sens files, every member of .zip
+files, the official splits; and, unless scenes are selected, the files in tasks/. The tree may also
+hold only such large files. Processed folder: checksums, shapes and values of every file, the
+manifest, the official splits. Archive: every byte. Export: every file that its manifest names.
 
 To compare two folders, archives or raw trees, or a raw tree with the scannet.lock of another copy:
 scannet-prep report PLACE --against PLACE
@@ -41,7 +42,9 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     shared.add_places_argument(parser)
     parser.add_argument(
-        "--complete", action="store_true", help="a missing scene of the official lists is an error"
+        "--complete",
+        action="store_true",
+        help="report missing scenes of the official splits as errors",
     )
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
@@ -69,7 +72,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     root = report.paths[0]
     lines = list(describe_findings(report.findings, root, has_all=console.is_verbose))
     if report.errors and report.kind == "raw":
-        lines.append(f"to download again what is missing or damaged: {_download_command(report)}")
+        command = _download_command(report)
+        lines.append(f"to download missing and damaged files again: {command}")
     lines.append(_summarize(report, console.seconds))
     error_count = len(report.errors)
     note_count = len(report.findings) - error_count
@@ -83,14 +87,14 @@ def _download_command(report: VerifyReport) -> str:
     types, scenes = report.to_download
     root = quote(report.paths[0])
     command = f"scannet-prep download --types {' '.join(types)} --verify -o {root}"
-    # Only the damaged scenes, if they are few: a tree of a few scenes need not become complete.
+    # Name the damaged scenes if there are only a few: not every tree has to become complete.
     if 0 < len(scenes) <= _MAX_SHOWN_SCENES:
         command += f" --scenes {' '.join(scenes)}"
     return command
 
 
 def _summarize(report: VerifyReport, seconds: float) -> str:
-    """Count what was checked, in one line."""
+    """Return the counts of the check, in one line."""
     splits = []
     for name, row in report.splits.items():
         splits.append(f"{name} {row['present']:,} of {row['official']:,}")

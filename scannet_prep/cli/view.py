@@ -1,10 +1,12 @@
-"""Look at scenes, labels and predictions: a page, a picture, or a mesh.
+"""Show scenes, labels and predictions: as a page, a picture, or a mesh.
 
-Shows processed scenes, their labels and predictions: as one page for a browser, which needs neither network nor server;
-as pictures; or as coloured meshes for MeshLab and other programs. Needs no display.
+Writes processed scenes with their labels and predictions as one page for a browser, which needs
+neither network nor server; as pictures; or as coloured meshes for MeshLab and other programs. Needs
+no display.
 
-The ending of -o chooses the form: .html, .png or .ply. Surfaces are not drawn from behind, so that one looks into a
-room through its nearer walls. Scenes have triangles if process --faces kept them; otherwise their points are drawn.
+The ending of -o determines the form: .html, .png or .ply. Surfaces are not drawn from behind, so
+the inside of a room is visible through its nearer walls. Scenes that were processed with --faces
+are drawn as triangles, others as points.
 
 examples:
   scannet-prep view scene0011_00
@@ -71,20 +73,21 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--output",
         type=shared.path_argument,
         metavar="OUT",
-        help="file that ends in .html, .png or .ply, or a folder (default: SCENE.html in the current one)",
+        help="file that ends in .html, .png or .ply, or a folder "
+        "(default: SCENE.html in the current folder)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--export",
         choices=("html", "png", "ply"),
-        help="what to write, if the ending of -o does not choose it",
+        help="form of the files, if -o is not a file",
     )
     form.add_argument(
         "--png",
         action="store_const",
         const="png",
         dest="export",
-        help="write a picture of each scene: --export png",
+        help="write a picture of each scene; the same as --export png",
     )
     form.add_argument(
         "--serve",
@@ -92,31 +95,33 @@ def add_arguments(parser: shared.CommandParser) -> None:
         const=_DEFAULT_PORT,
         type=_port_argument,
         metavar="PORT",
-        help=f"serve all scenes of PLACE, or those named, to browsers on this machine (default port: {_DEFAULT_PORT})",
+        help="serve the named scenes, or all scenes of PLACE, to browsers on this machine "
+        f"(default port: {_DEFAULT_PORT})",
     )
 
-    shown = parser.add_argument_group("what is shown")
-    shown.add_argument(
+    content = parser.add_argument_group("content")
+    content.add_argument(
         "--color",
         choices=_COLORS,
         default="",
         metavar="COLOR",
-        help=f"{', '.join(_COLORS)} (default: the prediction, the labels, or rgb: the first that there is)",
+        help=f"{', '.join(_COLORS)} "
+        "(default: the first that a scene has of prediction, labels and rgb)",
     )
     add_labels_argument(
-        shown, "label set of the labels, and of the prediction (default: that of PLACE)"
+        content, "label set of the labels and of the predictions (default: that of PLACE)"
     )
-    shown.add_argument(
+    content.add_argument(
         "--pred",
         type=shared.path_argument,
         metavar="DIR",
-        help="folder with one prediction per scene, in the forms that evaluate takes",
+        help="folder with one prediction per scene, in the forms that evaluate reads",
     )
-    shown.add_argument(
+    content.add_argument(
         "--task",
         choices=_TASKS,
         default=_TASKS[0],
-        help=f"what is predicted (default: {_TASKS[0]})",
+        help=f"task of the predictions (default: {_TASKS[0]})",
     )
 
     pictures = parser.add_argument_group("pictures")
@@ -126,7 +131,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="orbit, top, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)",
     )
     pictures.add_argument(
-        "--size", type=_size_argument, metavar="WxH", help="pixels (default: 800x600)"
+        "--size", type=_size_argument, metavar="WxH", help="size in pixels (default: 800x600)"
     )
     shared.add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
@@ -159,7 +164,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _picture_options(arguments: argparse.Namespace) -> PictureOptions | None:
-    """Return the options of pictures; None if none was given."""
+    """Return the options of pictures; None if none are given."""
     from scannet_prep.view.camera import Camera
     from scannet_prep.view.renderer import PictureOptions
 
@@ -170,7 +175,7 @@ def _picture_options(arguments: argparse.Namespace) -> PictureOptions | None:
 
 
 def _serve(viewing: Viewing, port: int, console: Console) -> int:
-    """Serve until the user interrupts it, which is the normal end."""
+    """Serve scenes until the user presses Ctrl-C, which is the normal end."""
     import socket
 
     from scannet_prep.stages.serve import SceneServer
@@ -179,9 +184,9 @@ def _serve(viewing: Viewing, port: int, console: Console) -> int:
     scenes = format_count(len(viewing.scene_ids), "scene")
     ssh = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} {socket.gethostname()}"
     text = f"""\
-{scenes} of {viewing.place.name}, {viewing.label_set.name}; Ctrl-C ends it
+{scenes} of {viewing.place.name}, {viewing.label_set.name}; stop with Ctrl-C
 open in a browser: {server.url}
-if that is on another machine, first type there:
+if the browser is on another machine, first type there:
   {ssh}"""
     value = {
         "url": server.url,
@@ -218,6 +223,6 @@ def _port_argument(text: str) -> int:
     is_number = text.isascii() and text.isdigit()
     if not is_number or int(text) >= 1 << 16:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a port: a number below 65536, or 0 for any that is free"
+            f"{text!r} is not a port: expected a number below 65536, or 0 for any free port"
         )
     return int(text)

@@ -1,7 +1,8 @@
-"""Summarizes a raw tree, a processed folder, or archives.
+"""Summarize a raw tree, a processed folder, or archives.
 
-A processed folder is described by its manifest or, without one, by its files; a raw tree by the sizes of its files and
-the headers of its meshes; archives by their indexes.
+processed folder   its manifest; without one, its files
+raw tree           the sizes of its files, and the headers of its meshes
+archives           their indexes
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ from scannet_prep.source import Place, SourceKind, identify
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What is in a place.
+    """The summary of a place.
 
     Attributes:
-        paths: The tree, or the archives: paths or addresses.
+        paths: The folder, or the archives: paths or addresses.
         kind: `raw`, `processed` or `archive`.
-        splits: By split (`none` where nobody knows it, `all` for the sum) how many `scenes` and `vertices`, and their
-            `size_bytes`; in archives also their `stored_bytes`.
+        splits: For each split, for `none` (scenes of no known split) and for `all`: number of
+            `scenes` and `vertices`, and `size_bytes`; in archives also `stored_bytes`.
         scene_ids: The scenes, sorted.
-        head: What the first of the archives says of itself: what it was made from, by which program, the terms.
-        program: What wrote the manifest or the archive; empty where nothing says so.
-        is_complete: Whether a processed tree may be used; None where no manifest says so.
-        options: The options that processed scenes were made with; None for raw ones.
-        failures: Why scenes are missing that were asked for, by id.
-        warnings: What was odd about the raw files of processed scenes, each oddity once.
-        shared_files: Of a raw tree, the sizes in bytes of the files in `tasks/`, by name.
+        head: The description in the first archive: source, program and terms.
+        program: The program that wrote the manifest or the archive; empty if it is not recorded.
+        is_complete: Whether a processed folder may be used; None without a manifest.
+        options: The options that the scenes were processed with; None for raw scenes.
+        failures: Why selected scenes are missing, by scene id.
+        warnings: The oddities of the raw files of processed scenes, each once.
+        shared_files: For a raw tree, the size in bytes of each file in `tasks/`, by name.
         left_out: Folders beside those of raw scenes whose names are not scene ids.
-        missing_shards: Shards that are needed to make the set of the archives whole.
+        missing_shards: The shards that are missing from the set of the archives.
         size_bytes: Size of the archives.
-        unreadable: What could not be read, and why; and why a processed tree as a whole must not be used.
+        unreadable: What could not be read, and why a processed folder as a whole cannot be used.
     """
 
     paths: tuple[str, ...]
@@ -76,32 +77,34 @@ class Info:
 def run(
     places: Sequence[Place], *, certificates: bool | Path = True, progress: Progress | None = None
 ) -> Info:
-    """Find out what is there.
+    """Summarize a place.
 
     Args:
-        places: A raw or a processed tree; or an archive, or several that count as the shards of one: paths, addresses,
-            or objects that read the bytes.
-        certificates: Of addresses, whom to trust, as `RangeSource` takes it.
-        progress: Told of every raw scene.
+        places: A raw tree or a processed folder; or an archive, or all shards of one: paths,
+            addresses, or objects that read the bytes.
+        certificates: The certificates to trust for addresses, as `RangeSource` takes them.
+        progress: Advanced by each raw scene.
 
     Raises:
-        MissingFileError: It is neither a raw nor a processed tree, nor an archive.
-        ArchiveError: An archive is truncated, damaged at its end, or was written by something else.
-        FileError: It cannot be looked into.
-        UsageError: Several folders, the same archive twice, or not an address.
-        TransferError: An archive is on a web server, which does not give it.
+        MissingFileError: It is none of these.
+        ArchiveError: An archive is truncated, is damaged at its end, or is of another program.
+        FileError: It cannot be read.
+        UsageError: There are several folders, an archive is named twice, or an address is invalid.
+        TransferError: An archive on a web server cannot be read.
     """
     kind, folder = identify(places)
     if folder is None:
-        return _read_archives(places, certificates)
+        return _summarize_archives(places, certificates)
     if kind is SourceKind.PROCESSED:
-        return _read_processed(folder)
-    return _read_raw(folder, progress or Progress())
+        return _summarize_processed_folder(folder)
+    return _summarize_raw_tree(folder, progress or Progress())
 
 
-def _read_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
+def _summarize_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
+    """Summarize archives from their indexes."""
     archives = open_archives(places, certificates=certificates)
     head = archives[0].index.head
+    names = tuple(archive.name for archive in archives)
     scenes = {}
     failures: dict[str, str] = {}
     for archive in archives:
@@ -110,9 +113,12 @@ def _read_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
             scenes[scene.scene_id] = scene
     numbers = []
     for scene in scenes.values():
-        sizes = {"stored_bytes": scene.stored_bytes, "size_bytes": scene.size_bytes}
-        numbers.append((scene.split, {"vertices": scene.vertex_count, **sizes}))
-    names = tuple(archive.name for archive in archives)
+        counts = {
+            "vertices": scene.vertex_count,
+            "stored_bytes": scene.stored_bytes,
+            "size_bytes": scene.size_bytes,
+        }
+        numbers.append((scene.split, counts))
     return Info(
         paths=names,
         kind="archive",
@@ -121,88 +127,109 @@ def _read_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
         head=head,
         program=head.program,
         options=head.options,
-        failures={name: text for name, text in failures.items() if name not in scenes},
+        failures={name: reason for name, reason in failures.items() if name not in scenes},
         missing_shards=find_missing_shards(names),
         size_bytes=sum(archive.source.size_bytes for archive in archives),
     )
 
 
-def _read_processed(path: Path) -> Info:
+def _summarize_processed_folder(path: Path) -> Info:
+    """Summarize a processed folder from its manifest; without one, from its files."""
     state = find_state(path)
-    manifest, entries = state.manifest, state.manifest.scenes
-    found = ((name, warning) for name, entry in entries.items() for warning in entry.warnings)
+    manifest = state.manifest
+    numbers = []
+    warnings = []
+    for scene_id, entry in manifest.scenes.items():
+        counts = {"vertices": entry.vertex_count, "size_bytes": entry.size_bytes}
+        numbers.append((entry.split, counts))
+        warnings += [(scene_id, warning) for warning in entry.warnings]
+
+    program = ""
+    is_complete = None
+    if state.has_manifest:
+        program = f"scannet-prep {manifest.program_version}"
+        is_complete = not state.faults
     return Info(
         paths=(str(path),),
         kind="processed",
-        splits=count_by_split(
-            (entry.split, {"vertices": entry.vertex_count, "size_bytes": entry.size_bytes})
-            for entry in entries.values()
-        ),
-        scene_ids=tuple(entries),
-        program=f"scannet-prep {manifest.program_version}" if state.has_manifest else "",
-        is_complete=not state.faults if state.has_manifest else None,
-        options=manifest.options if entries else None,
+        splits=count_by_split(numbers),
+        scene_ids=tuple(manifest.scenes),
+        program=program,
+        is_complete=is_complete,
+        options=manifest.options if manifest.scenes else None,
         failures={name: failure.message for name, failure in manifest.failures.items()},
-        warnings=tuple(summarize_warnings(found)),
+        warnings=tuple(summarize_warnings(warnings)),
         unreadable=tuple(Finding.from_exception(fault, path) for fault in state.faults),
     )
 
 
-def _read_raw(path: Path, progress: Progress) -> Info:
-    scenes: dict[str, dict[str, int]] = {}
-    unreadable: list[Finding] = []
+def _summarize_raw_tree(path: Path, progress: Progress) -> Info:
+    """Summarize a raw tree from the sizes of its files and the headers of its meshes."""
     raw_scenes = find_raw_scenes(path, may_be_empty=True)
     needs_mesh = has_segmentation_files(raw_scenes.values())
+    scenes: dict[str, dict[str, int]] = {}
+    unreadable: list[Finding] = []
     with progress.work("info", len(raw_scenes), "scenes"):
         for name, scene in raw_scenes.items():
             findings = Findings(name)
-            if scene.problem:
-                findings.error(scene.directory, scene.problem)
-            else:
-                numbers = findings.attempt(
-                    scene.directory, _count, scene, findings, needs_mesh=needs_mesh
-                )
-                if numbers is not None:
-                    scenes[name] = numbers
+            counts = _measure_raw_scene(scene, findings, needs_mesh=needs_mesh)
+            if counts is not None:
+                scenes[name] = counts
             unreadable += findings.found
             progress.advance()
+    numbers = [(find_official_split(name), counts) for name, counts in scenes.items()]
+    shared_files = {file.name: file.stat().st_size for file in find_shared_files(path).values()}
     return Info(
         paths=(str(path),),
         kind="raw",
-        splits=count_by_split(
-            (find_official_split(name), numbers) for name, numbers in scenes.items()
-        ),
+        splits=count_by_split(numbers),
         scene_ids=tuple(scenes),
-        shared_files={
-            shared.name: shared.stat().st_size for shared in find_shared_files(path).values()
-        },
-        left_out=tuple(stranger.name for stranger in find_strangers(raw_scenes)),
+        shared_files=shared_files,
+        left_out=tuple(folder.name for folder in find_strangers(raw_scenes)),
         unreadable=tuple(unreadable),
     )
 
 
-def _count(scene: RawScene, findings: Findings, *, needs_mesh: bool) -> dict[str, int]:
-    """Count the vertices and bytes of one raw scene."""
-    vertices = 0
+def _measure_raw_scene(
+    scene: RawScene, findings: Findings, *, needs_mesh: bool
+) -> dict[str, int] | None:
+    """Count the vertices and bytes of a raw scene; None if its folder cannot be read."""
+    if scene.problem:
+        findings.error(scene.directory, scene.problem)
+        return None
+    vertex_count = 0
     if needs_mesh:
-        vertices, _ = findings.attempt(scene.path(MESH), count_elements, scene.path(MESH)) or (0, 0)
-    size_bytes = sum(path.stat().st_size for path in scene.directory.iterdir() if path.is_file())
-    return {"vertices": vertices, "size_bytes": size_bytes}
+        mesh_path = scene.path(MESH)
+        counts = findings.attempt(mesh_path, count_elements, mesh_path)
+        if counts is not None:
+            vertex_count, _ = counts
+    size_bytes = findings.attempt(scene.directory, _add_file_sizes, scene.directory)
+    if size_bytes is None:
+        return None
+    return {"vertices": vertex_count, "size_bytes": size_bytes}
+
+
+def _add_file_sizes(folder: Path) -> int:
+    """Return the size of all files in a folder, in bytes."""
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
 def count_by_split(
     scenes: Iterable[tuple[str | None, Mapping[str, int]]],
 ) -> dict[str, dict[str, int]]:
-    """Add up the numbers of scenes.
+    """Add up the numbers of scenes by split.
 
     Args:
-        scenes: Split and numbers of each; None for a scene of no split.
+        scenes: The split of each scene (None if it is in no split), and its numbers by name.
 
     Returns:
-        By split, `none` for no split, and `all` together: number of scenes, and the sum of each number.
+        For each split that occurs, for `none` (no split) and for `all`: the number of `scenes`,
+        and the sum of each number.
     """
-    found: dict[str, Counter[str]] = {name: Counter() for name in (*map(str, Split), "none", "all")}
+    totals: dict[str, Counter[str]] = {}
+    for name in (*map(str, Split), "none", "all"):
+        totals[name] = Counter()
     for split, numbers in scenes:
         for name in (str(split or "none"), "all"):
-            found[name].update({"scenes": 1, **numbers})
-    return {name: dict(row) for name, row in found.items() if row}
+            totals[name].update({"scenes": 1, **numbers})
+    return {name: dict(row) for name, row in totals.items() if row}

@@ -1,8 +1,8 @@
 """Check many scenes in worker processes, for `verify` and `report`.
 
-worker returns a result        --> result, and the findings that it collected
-worker raises an exception     --> finding: the other scenes go on
-worker process dies twice      --> finding: the other scenes go on
+worker returns a result       --> the result, and the findings that it collected
+worker raises an exception    --> a finding, and the other scenes are checked
+worker process dies twice     --> a finding, and the other scenes are checked
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class CheckTask:
     """One scene to check.
 
     Attributes:
-        scene_id: Its name.
+        scene_id: The scene.
         path: Its folder or file.
-        data: Anything else that the check needs to know about the scene.
+        data: Any other data that the check needs.
     """
 
     scene_id: SceneId
@@ -50,13 +50,13 @@ def check_scenes(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> dict[SceneId, Result]:
-    """Check scenes in worker processes. A bad scene becomes a finding and stops no other.
+    """Check scenes in worker processes. A bad scene becomes a finding and does not stop the others.
 
     Args:
-        check: A module-level function of task, context and findings. An exception becomes an
-            error of the scene.
+        check: A module-level function of task, context and findings. If it raises an exception,
+            that becomes an error of the scene.
         tasks: The scenes.
-        context: The argument that all calls share.
+        context: The second argument of all calls.
         findings: Collects the findings of all scenes.
         title: Title of the work, for the progress.
         jobs: Number of worker processes.
@@ -75,8 +75,8 @@ def check_scenes(
             if isinstance(outcome, WorkerDiedError):
                 findings.found.append(Finding.from_exception(outcome, task.path, task.scene_id))
             else:
-                result, found = outcome
-                findings.found += found
+                result, scene_findings = outcome
+                findings.found += scene_findings
                 if result is not None:
                     results[task.scene_id] = result
             progress.advance()

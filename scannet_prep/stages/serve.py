@@ -1,12 +1,12 @@
-"""Serve pages of scenes to a browser on this machine, or at the other end of an SSH tunnel.
+"""Serve pages of scenes to a browser on this machine, or on another one by an SSH tunnel.
 
     /                     the scenes, with pictures; ?split= and ?class= filter them
-    /scene/<scene>        the page of one
-    /thumbnail/<scene>    its picture, PNG
+    /scene/<scene>        the page of a scene
+    /thumbnail/<scene>    the picture of a scene, PNG
 
-The server listens on 127.0.0.1 only. A request has to name this machine in its `Host`: otherwise a
-web site could let its own name lead here (DNS rebinding) and read what is served. Paths are looked up
-among the scenes, and never become paths of files.
+The server listens on 127.0.0.1 only. The `Host` of a request must be a name of this machine:
+otherwise a web site could point its own name at this server (DNS rebinding) and read the scenes.
+Paths are looked up among the scenes and never become paths of files.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ from scannet_prep.view.renderer import PictureOptions, render_scene
 ADDRESS = "127.0.0.1"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _THUMBNAIL = PictureOptions(width=320, height=240, has_legend=False)
-_MAX_KEPT_FILES = 48  # pages and pictures
-_MAX_KEPT_SCENES = 16  # so that the page of a scene whose picture was just made needs no reading
+# Pages and pictures.
+_MAX_KEPT_FILES = 48
+# The page of a scene is often requested soon after its picture.
+_MAX_KEPT_SCENES = 16
 _CONTENT_TYPES = {"scene": "text/html; charset=utf-8", "thumbnail": "image/png"}
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -49,21 +51,22 @@ _HEADERS = {
 
 
 class SceneServer(ThreadingHTTPServer):
-    """Serves scenes until it is stopped; run it by `serve_forever`. Scenes are read on request.
+    """A server of scenes, which are read on request; `serve_forever` runs it.
 
     Args:
-        viewing: The scenes. The browser shows what is wrong with one.
+        viewing: The scenes. If one cannot be shown, the browser shows the reason.
         port: The port to listen on; 0 for any free port.
 
     Attributes:
-        url: The address of the list.
+        url: The address of the list of scenes.
 
     Raises:
         UsageError: The port is in use, or only an administrator may use it.
     """
 
     daemon_threads = True
-    request_queue_size = 128  # connections beyond it wait for a second
+    # Connections beyond this number wait for a second.
+    request_queue_size = 128
 
     def __init__(self, viewing: Viewing, port: int) -> None:
         try:
@@ -71,7 +74,7 @@ class SceneServer(ThreadingHTTPServer):
         except OSError as error:
             raise UsageError(
                 f"port {port} cannot be used: {error.strerror}",
-                "port 0 takes any that is free: --serve 0",
+                "to use any free port: --serve 0",
             ) from error
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.viewing = viewing
@@ -83,12 +86,12 @@ class SceneServer(ThreadingHTTPServer):
             self._classes[scene_id] = set(_name_classes(viewing.place.entries[scene_id]))
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in its base class
-        """Ignore browsers that close a connection; errors of a scene have been answered."""
+        """Ignore connections that browsers close; errors of scenes are part of an answer."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
     def make_list(self, query: str) -> bytes:
-        """Make the page that lists the scenes which match a query."""
+        """Make the page that lists the scenes that match a query."""
         filters = {key: values[-1] for key, values in parse_qs(query).items()}
         split = filters.get("split", "")
         class_name = filters.get("class", "")
@@ -121,21 +124,23 @@ class SceneServer(ThreadingHTTPServer):
         return make_page(
             title,
             element("header", element("h1", title), form, element("p", summary, role="status")),
-            element("main", element("ul", cards or element("p", "No scene has all of that."))),
+            element("main", element("ul", cards or element("p", "No scene matches both filters."))),
             style=read_asset("page/scenes.css"),
             images="'self' data:",
             forms="'self'",
         )
 
     def make(self, kind: str, scene_id: str) -> bytes:
-        """Make the page or the picture of a scene.
+        """Return the page or the picture of a scene.
 
-        One at a time, and each once: browsers send many requests, and some of them twice.
+        Files are made one at a time and then kept: browsers send many requests at once, some of
+        them twice.
         """
         with self._lock:
             return self._make_once(kind, scene_id)
 
     def _make(self, kind: str, scene_id: str) -> bytes:
+        """Make the page or the picture of a scene."""
         scene = self._load(scene_id)
         color = self.viewing.choose_color(scene)
         if kind == "scene":
@@ -146,7 +151,7 @@ class SceneServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET requests."""
+    """The handler of a request; it only answers GET."""
 
     server: SceneServer
     server_version = f"scannet-prep/{VERSION}"
@@ -156,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n%(explain)s\n"
 
     def parse_request(self) -> bool:
-        """Refuse requests that are not for this server, before anything is looked up."""
+        """Refuse other methods and other hosts before the path is looked up."""
         if not super().parse_request():
             return False
         if self.command != "GET":
@@ -179,22 +184,22 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(self.server.make(kind, scene_id), _CONTENT_TYPES[kind])
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
-        except Exception as error:  # noqa: BLE001 - it concerns one scene; the others can be seen
+        except Exception as error:  # noqa: BLE001 - the other scenes can still be shown
             problem, hint, _ = explain(error)
             text = f"{problem}\n{hint}"
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=text)
 
     def end_headers(self) -> None:
-        """Add the headers of all answers."""
+        """Add the headers that all answers have."""
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in its base class
-        """Print nothing: a library does not print."""
+        """Print nothing, because a library does not print."""
 
     def _read_host(self) -> str:
-        """Read the name of the machine in `Host`, in lower case and without the port."""
+        """Return the host name of the `Host` header, in lower case and without the port."""
         host: str = self.headers.get("Host", "")
         name, _, port = host.rpartition(":")
         if not port.isdigit():
@@ -202,6 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         return name.lower()
 
     def _answer(self, content: bytes, content_type: str) -> None:
+        """Send content with status 200."""
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(content)))
@@ -212,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _make_choice(
     label: str, name: str, all_label: str, counts: Mapping[str, int], chosen: str
 ) -> Element:
-    """Make a filter: its values, and how many scenes have each."""
+    """Make a filter: its values, and the number of scenes that have each value."""
     options = [element("option", all_label, value="")]
     for value, count in counts.items():
         selected = "selected" if value == chosen else None
@@ -222,7 +228,7 @@ def _make_choice(
 
 
 def _name_classes(entry: SceneEntry) -> Iterator[str]:
-    """Name the classes that occur in a scene, such as `ScanNet20: wall`."""
+    """Return the names of the classes in a scene, such as `ScanNet20: wall`."""
     for label_set in (SCANNET20, SCANNET200):
         counts = entry.counts(label_set)
         for label_class in label_set.classes:
@@ -231,7 +237,7 @@ def _name_classes(entry: SceneEntry) -> Iterator[str]:
 
 
 def _make_card(scene_id: str, entry: SceneEntry) -> Element:
-    """Show a scene in the list."""
+    """Make the entry of a scene in the list."""
     image = element(
         "img",
         src=f"/thumbnail/{scene_id}",

@@ -1,6 +1,6 @@
 """Show processed scenes as pages, pictures and coloured meshes.
 
-The way of a page, for each scene once:
+The journey of a scene into a page, a picture or a mesh:
 
     open_scenes  find scenes and predictions by name; nothing is read
     run          choose the output files
@@ -9,7 +9,7 @@ The way of a page, for each scene once:
                  --> a temporary file
                  after the last scene: give all files their final names
 
-So a scene that is damaged, or cannot be shown, leaves no file at all.
+If a scene is damaged or cannot be shown, no file is written.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ KINDS: tuple[Kind, ...] = ("html", "png", "ply")
 
 @dataclass(frozen=True, slots=True)
 class Viewing:
-    """Scenes to show, unread, and how they are coloured.
+    """The scenes to show, which are not read yet, and their colouring.
 
     Attributes:
         place: The place that holds the scenes.
         scene_ids: The scenes to show.
-        predictions: Predictions for all of these; None for none.
-        color: The colouring; empty for the first of prediction, labels and colours of the scan
-            that a scene has.
+        predictions: Predictions for all of these; None to show none.
+        color: The colouring. If empty, each scene gets the first that it has of prediction, labels
+            and colours of the scan.
         label_set: The label set that the colouring `labels` stands for.
     """
 
@@ -80,13 +80,15 @@ class Viewing:
         """Read one of the scenes and its prediction, and check them.
 
         Raises:
-            FileError: One is damaged, has invalid values, or they do not fit each other.
+            FileError: The scene or the prediction is damaged, has invalid values, or they do not
+                match.
         """
         path = self.place.file_path(scene_id)
         scene = parse_processed(self.place.read(scene_id), path)
         split = self.place.entries[scene_id].split
         check_meta(scene.meta, path, scene_id, split, self.place.options)
-        for problem in find_problems(scene):
+        problem = next(iter(find_problems(scene)), None)
+        if problem is not None:
             raise ProcessedFileError(path, problem, again_hint(path))
         prediction = None
         if self.predictions is not None:
@@ -94,7 +96,7 @@ class Viewing:
         return view_scene(scene, prediction=prediction)
 
     def choose_color(self, scene: ViewedScene) -> str:
-        """Choose the colouring that was asked for, or the most telling one that the scene has."""
+        """Return the requested colouring, or the default one of the scene."""
         labels = self.label_set.name.lower()
         if self.color == "labels":
             return labels
@@ -108,8 +110,8 @@ class ViewReport:
     """The result of `run`.
 
     Attributes:
-        kind: `html`: one page of all scenes. `png` or `ply`: a file for each.
-        colors: The colouring of each scene; on a page, the page begins with the first.
+        kind: `html` for one page of all scenes; `png` or `ply` for a file per scene.
+        colors: The colouring of each scene. A page initially shows that of its first scene.
         files: Size in bytes of each file that was written.
     """
 
@@ -129,22 +131,22 @@ def open_scenes(
     label_set: LabelSet | None = None,
     certificates: bool | Path = True,
 ) -> Viewing:
-    """Find the scenes to show, and their predictions. Reads none of them.
+    """Find the scenes to show and their predictions, without reading them.
 
     Args:
         words: Scene ids, and `@FILE` with one id per line; empty for all scenes, or for all that
             have a prediction.
         source: A processed folder or an archive.
-        takes_all: Whether empty words may stand for more than one scene.
-        pred_dir: Folder with predictions of the scenes, in the forms that `evaluate` takes.
-        task: What is predicted.
+        takes_all: Whether several scenes are shown if no words are given.
+        pred_dir: Folder with predictions of the scenes, in the forms that `evaluate` reads.
+        task: The task of the predictions.
         color: One of `COLORINGS`, or `labels`; empty for the default of each scene.
         label_set: The label set of labels and prediction; None for the one that the scenes were
             processed with.
         certificates: The certificates to trust for addresses, as `RangeSource` takes them.
 
     Raises:
-        UsageError: It is not clear which scene is meant, or a colouring needs a prediction.
+        UsageError: Several scenes are possible, or a colouring needs a prediction.
         UnknownSceneError: The place does not have a scene.
         FileError: The place cannot be used, or predictions are missing.
         TransferError: An archive on a web server cannot be read.
@@ -201,17 +203,16 @@ def run(
 
     Args:
         viewing: The scenes.
-        output: A file, whose ending determines its kind, or else a folder; by default the current
-            one.
-        kind: The kind of the files; by default that of the ending of the output, or else `html`.
+        output: A file, whose ending determines its kind, or a folder; by default the current
+            folder.
+        kind: The kind of the files; by default that of the ending of the output, otherwise `html`.
         options: Options of pictures.
         progress: Advanced by each scene.
 
     Raises:
         UsageError: The ending contradicts the kind, several scenes are to go into one picture,
-            options of pictures are given for something else, or a scene cannot be coloured so.
-        FileError: A scene or a prediction is damaged, has invalid values, or they do not fit each
-            other.
+            options of pictures are given for other files, or a scene has no such colouring.
+        FileError: A scene or a prediction is damaged, has invalid values, or they do not match.
         OutputError: A file cannot be written.
     """
     kind, paths = _choose_paths(viewing.scene_ids, output, kind)
@@ -239,13 +240,14 @@ def run(
         for temporary in temporaries.values():
             temporary.unlink(missing_ok=True)
         for path in new_folders:
-            with suppress(OSError):  # it is not empty, or has not been made
+            # The folder may not exist, or contain the files by now.
+            with suppress(OSError):
                 path.rmdir()
     return ViewReport(kind, colors, sizes)
 
 
 def _refuse_scene_file(place: Place) -> None:
-    """Refuse the `.npz` of a scene where a scene id, a folder or an archive is expected."""
+    """Refuse the `.npz` file of a scene in place of a scene id, a folder or an archive."""
     path = Path(str(place))
     if path.suffix != ".npz" or not SceneId.is_valid(path.stem):
         return
@@ -257,7 +259,7 @@ def _refuse_scene_file(place: Place) -> None:
 
 
 def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[str]:
-    """Find the scenes that were named.
+    """Return the ids of the named scenes.
 
     Raises:
         UnknownSceneError: A word is not a scene id, or the place does not have the scene.
@@ -291,7 +293,7 @@ def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Seq
     """Check that all scenes have a prediction.
 
     Raises:
-        MissingFileError: Some have none.
+        MissingFileError: Some scenes have no prediction.
     """
     missing = sorted(set(scene_ids) - paths.keys())
     if missing:
@@ -300,12 +302,12 @@ def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Seq
         raise MissingFileError(
             pred_dir,
             f"has no predictions of {counts}: {list_some(missing)}",
-            f"to view one that is there: {command}",
+            f"to view a scene that has one: {command}",
         )
 
 
 def _suggest_commands(place: SceneSource, example: str) -> str:
-    """Return the hint for a scene that is not named, or not there."""
+    """Return the hint for a scene that is not named or does not exist."""
     view = _view_command(place.name, example)
     return (
         f"for example: {view}; to list the scenes: scannet-prep info {quote(place.name)} --scenes"
@@ -323,11 +325,11 @@ def _view_command(source: str, scene_id: str) -> str:
 def _choose_paths(
     scene_ids: Sequence[str], output: Path | None, kind: Kind | None
 ) -> tuple[Kind, dict[str, Path]]:
-    """Choose the kind of the files, and the file of each scene; of a page, the same one for all.
+    """Choose the kind of the files and the file of each scene; a page is the file of all scenes.
 
     Raises:
         UsageError: See `run`.
-        OutputError: A file is in the way of the folder.
+        OutputError: The folder is a file.
     """
     ending = None
     if output is not None:
@@ -358,7 +360,7 @@ def _check_ending(output: Path, ending: Kind | None, kind: Kind | None) -> None:
     """Check that the output is a folder, or a file with the ending of its kind.
 
     Raises:
-        UsageError: It has another ending.
+        UsageError: The output has another ending.
     """
     if not output.suffix or output.is_dir():
         return
@@ -369,7 +371,7 @@ def _check_ending(output: Path, ending: Kind | None, kind: Kind | None) -> None:
         expected = f".{kind}"
     raise UsageError(
         f"{output} does not end in {expected}",
-        "name a file that ends so, or a folder that exists: -o OUT",
+        "name a file with this ending, or an existing folder: -o OUT",
     )
 
 
@@ -379,7 +381,7 @@ def _load_scenes(
     """Load the scenes one after the other, and choose their colourings.
 
     Raises:
-        UsageError: A scene cannot be coloured so.
+        UsageError: A scene does not have the requested colouring.
     """
     for scene_id in viewing.scene_ids:
         scene = viewing.load(scene_id)
@@ -401,7 +403,7 @@ def _encode(
     if kind == "html":
         from scannet_prep.view.page import make_scene_page
 
-        # The page begins with the colouring of the first scene, which must be loaded to know it.
+        # The page starts with the colouring of the first scene, which is chosen when it is loaded.
         first_id, first = next(scenes)
         others = (scene for _, scene in scenes)
         yield paths[first_id], [make_scene_page(chain([first], others), color=colors[first_id])]
@@ -418,19 +420,21 @@ def _encode(
 
 
 def _read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:
-    """Read a prediction. Raw ids of other classes are shown as unlabeled.
+    """Read a prediction, with raw ids outside the label set as unlabeled.
 
     Raises:
-        FileError: It is damaged, or has ids that do not exist.
+        FileError: The prediction is damaged, or has ids that do not exist.
     """
     predictions.unknown_ids.clear()
     values = predictions.read(scene_id, vertex_count)
     path = predictions.paths[scene_id]
     label_set = predictions.label_set
+    # Text files hold raw ids, arrays hold train ids.
     valid_ids = range(-1, len(label_set))
-    if path.suffix == ".txt":  # raw ids
-        has_nyu40_ids = label_set.raw_ids_key == "nyu40_ids"
-        valid_ids = range((MAX_NYU40_ID if has_nyu40_ids else MAX_SCANNET_ID) + 1)
+    if path.suffix == ".txt" and label_set.raw_ids_key == "nyu40_ids":
+        valid_ids = range(MAX_NYU40_ID + 1)
+    elif path.suffix == ".txt":
+        valid_ids = range(MAX_SCANNET_ID + 1)
     invalid = [str(number) for number in predictions.unknown_ids if number not in valid_ids]
     if invalid:
         other = "scannet20" if label_set == SCANNET200 else "scannet200"

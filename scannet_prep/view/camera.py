@@ -18,8 +18,10 @@ _NAMED_VIEWS = {
 }
 _ANGLES = re.compile(r"([-+]?\d{1,3}(?:\.\d{1,3})?),([-+]?\d{1,2}(?:\.\d{1,3})?)")
 FIELD_OF_VIEW = math.radians(40)
-NEAR = 0.05  # metres
-FILLED = 0.96  # share of the picture that the points fill, in the tighter direction
+# The smallest distance of a visible point from the camera, in metres.
+NEAR = 0.05
+# The share of the picture that the points fill, in the tighter direction.
+FILLED = 0.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Camera:
         """Parse `orbit`, `top`, or azimuth and elevation such as `-60,40`.
 
         Raises:
-            UsageError: It is something else.
+            UsageError: It is none of these.
         """
         if text in _NAMED_VIEWS:
             return cls(*_NAMED_VIEWS[text])
@@ -68,7 +70,7 @@ class Camera:
         return np.array([right, np.cross(towards, right), towards], np.float32)
 
     def project(self, points: NDArray[np.float32], width: int, height: int) -> Projected:
-        """Project points into a picture that they just fit into.
+        """Project points so that they just fit into a picture.
 
         Args:
             points: float32 (V, 3), finite; at least one.
@@ -104,11 +106,11 @@ class Camera:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projected:
-    """Points in a picture.
+    """The positions of points in a picture.
 
     Attributes:
         x: float32 (V,), pixels from the left; whole numbers are the middles of pixels.
-        y: float32 (V,), pixels from the top; the same.
+        y: float32 (V,), pixels from the top; whole numbers are the middles of pixels.
         nearness: float32 (V,), 1 / metres in front of the camera; positive.
         scale: float32 (V,), pixels per metre at that distance.
         position: float32 (3,), the camera, in the frame of the points.

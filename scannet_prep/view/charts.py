@@ -20,7 +20,7 @@ SERIES = ("a", "b")
 """Classes of the series of a chart."""
 
 # In pixels.
-_ROW = 14
+_ROW_HEIGHT = 14
 _NAME_WIDTH = 122
 _BAR_WIDTH = 196
 _HISTOGRAM_WIDTH = 280
@@ -31,7 +31,7 @@ _CELL = 14
 _CONFUSION_MARGIN = 190
 
 _BINS = 24
-_MAX_NAME = 19  # characters
+_MAX_NAME_LETTERS = 19
 _CELL_COLOR = "#08519c"
 
 
@@ -86,7 +86,7 @@ class AxisScale:
         return cls([step * index for index in range(first, last + 1)], pixels)
 
     def __call__(self, value: float) -> float:
-        """Return the position of a number in pixels; of one outside, the nearer end."""
+        """Return the position of a number in pixels; outside the axis, that of the nearer end."""
         low = self.ticks[0]
         high = self.ticks[-1]
         share = (value - low) / (high - low)
@@ -103,12 +103,12 @@ def draw_bars(
     Args:
         rows: Names, and a count for each series; 0 has no bar.
         series: Names of the series; one or two.
-        unit: What is counted.
+        unit: The unit of the counts, such as `vertices`.
         largest: The largest count on the axis, so that several charts can be compared.
     """
     scale = AxisScale.over([1, largest], _BAR_WIDTH, is_log=True)
-    height = len(rows) * _ROW
-    thickness = (_ROW - 3) / len(series)
+    height = len(rows) * _ROW_HEIGHT
+    thickness = (_ROW_HEIGHT - 3) / len(series)
     parts = [_text(unit, _BAR_WIDTH / 2, height + 28)]
     for tick in scale.ticks:
         x = scale(tick)
@@ -116,12 +116,14 @@ def draw_bars(
         parts.append(_text(shorten(tick), x, height + 13))
 
     for row, (name, counts) in enumerate(rows):
-        parts.append(_text(_shorten_name(name), -5, row * _ROW + 11, anchor="end", title=name))
+        parts.append(
+            _text(_shorten_name(name), -5, row * _ROW_HEIGHT + 11, anchor="end", title=name)
+        )
         for index, (count, label) in enumerate(zip(counts, series, strict=True)):
             bar = _bar(
                 f"{name}, {label}: {count:,} {unit}",
                 x=0,
-                y=row * _ROW + 1.5 + index * thickness,
+                y=row * _ROW_HEIGHT + 1.5 + index * thickness,
                 width=scale(count) if count else 0.0,
                 height=thickness - 0.5,
                 series=SERIES[index],
@@ -140,7 +142,7 @@ def draw_bars(
 def draw_histogram(
     values: Sequence[float], axis: str, *, is_log: bool = False, shown: Sequence[float] = ()
 ) -> Element:
-    """Draw how many scenes have which value.
+    """Draw a histogram of a value over all scenes.
 
     Args:
         values: One for each scene; positive if the axis is logarithmic.
@@ -154,10 +156,10 @@ def draw_histogram(
     counts = np.histogram(values, edges)[0].tolist()
     up = AxisScale.over([0, *counts], -_HISTOGRAM_HEIGHT, min_step=1)
 
-    turned = f"translate(-34 {-_HISTOGRAM_HEIGHT / 2}) rotate(-90)"
+    rotated = f"translate(-34 {-_HISTOGRAM_HEIGHT / 2}) rotate(-90)"
     parts = [
         _text(axis, _HISTOGRAM_WIDTH / 2, 33),
-        element("g", _text("scenes", 0, 0), transform=turned),
+        element("g", _text("scenes", 0, 0), transform=rotated),
     ]
     for tick in up.ticks:
         y = up(tick)
@@ -189,29 +191,30 @@ def draw_histogram(
 def draw_confusion(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
     """Draw the confusion matrix as SVG.
 
-    It has a row for each class of the ground truth, and a column for each predicted one. The larger
-    its share of the row, the darker a cell. Pointing at it shows the numbers.
+    The matrix has a row for each class of the ground truth and a column for each predicted class.
+    The larger its share of the row, the darker a cell. Pointing at a cell shows its numbers.
 
     Args:
-        confusion: int64 (K, K + 1), as `SemanticScores` has it; the last column is for none of the
-            classes.
+        confusion: int64 (K, K + 1), as in `SemanticScores`. The last column counts the vertices
+            that were predicted as none of the classes.
         names: The classes, K.
     """
     margin = _CONFUSION_MARGIN
-    height, width = (count * _CELL for count in confusion.shape)
+    height = confusion.shape[0] * _CELL
+    width = confusion.shape[1] * _CELL
     columns = [*names, "(none)"]
     parts = [
         element("rect", x=-margin, y=-margin, width="100%", height="100%", fill="white"),
         element("rect", width=width, height=height, fill="none", stroke="gray"),
-        _turned_text("prediction", f"translate({width / 2} {_CELL - margin})", "middle"),
-        _turned_text(
+        _rotated_text("prediction", f"translate({width / 2} {_CELL - margin})", "middle"),
+        _rotated_text(
             "ground truth", f"translate({_CELL - margin} {height / 2}) rotate(-90)", "middle"
         ),
     ]
     for row, name in enumerate(names):
-        parts.append(_turned_text(name, f"translate(-6 {row * _CELL + 11})", "end"))
+        parts.append(_rotated_text(name, f"translate(-6 {row * _CELL + 11})", "end"))
     for column, name in enumerate(columns):
-        parts.append(_turned_text(name, f"translate({column * _CELL + 11} -6) rotate(-90)"))
+        parts.append(_rotated_text(name, f"translate({column * _CELL + 11} -6) rotate(-90)"))
 
     row_sums = confusion.sum(axis=1).tolist()
     for row, column in np.argwhere(confusion).tolist():
@@ -242,10 +245,10 @@ def shorten(value: float) -> str:
 
 
 def _shorten_name(name: str) -> str:
-    """Cut off a name that is too long for its column."""
-    if len(name) <= _MAX_NAME:
+    """Shorten a name that is too long for its column."""
+    if len(name) <= _MAX_NAME_LETTERS:
         return name
-    return f"{name[: _MAX_NAME - 1]}…"
+    return f"{name[: _MAX_NAME_LETTERS - 1]}…"
 
 
 def _picture(
@@ -273,5 +276,5 @@ def _text(words: str, x: float, y: float, *, anchor: str = "middle", title: str 
     return element("text", words, titles, x=x, y=y, text_anchor=anchor)
 
 
-def _turned_text(words: str, transform: str, anchor: str = "start") -> Element:
+def _rotated_text(words: str, transform: str, anchor: str = "start") -> Element:
     return element("text", words, transform=transform, text_anchor=anchor)

@@ -1,7 +1,7 @@
-"""A scene as it is shown: its vertices, and the colours of each way to look at them.
+"""A scene to show: its vertices, and the colours of each of its colourings.
 
-Pages, pictures and coloured meshes show the same `ViewedScene`, so that they agree. Vertices, their
-order and the frame are those of the processed scene or of the sample.
+Pages, pictures and coloured meshes are made from the same `ViewedScene`, so they agree. Vertices,
+their order and their frame are those of the processed scene or of the sample.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLORINGS = (
     "prediction",
     "error",
 )
-"""Names of all colourings, in the order in which they are offered."""
+"""Names of all colourings, in the order in which pages list them."""
 
 _MAX_COLORS = 1 << 16
 
@@ -46,12 +46,12 @@ class Category:
     """The meaning of a colour: a class, an instance, a segment, a verdict.
 
     Attributes:
-        name: Name to show, such as `wall`, `chair 12 (office chair)`, `segment 17`, `wrong`. May
-            hold any character, so that pages have to escape it.
+        name: Name to show, such as `wall`, `chair 12 (office chair)`, `segment 17`, `wrong`. It
+            may contain any character, so pages have to escape it.
         color: Red, green, blue, 0..255.
         count: Number of vertices; at least one.
-        raw_category: The annotator's text for an annotated instance; otherwise empty. May hold any
-            character, too.
+        raw_category: The annotator's text for an annotated instance; otherwise empty. It may
+            contain any character, too.
     """
 
     name: str
@@ -83,10 +83,10 @@ class Coloring:
 
 
 class Colorings(Mapping[str, Coloring]):
-    """The colourings of a scene by name; each is made when it is first asked for.
+    """The colourings of a scene by name; each is made on its first use.
 
     Args:
-        makers: Functions that make them, in any order.
+        makers: A function for each colouring, in any order.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], Coloring]]) -> None:
@@ -108,7 +108,7 @@ class Colorings(Mapping[str, Coloring]):
         return len(self._makers)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a colouring of that name. Makes none."""
+        """Whether there is a colouring of that name. Does not make it."""
         return name in self._makers
 
 
@@ -128,10 +128,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewedScene:
-    """One scene as it is shown.
+    """A scene to show.
 
     Attributes:
-        scene_id: Its name.
+        scene_id: The scene; may be empty for a sample.
         split: The split; empty if it is unknown.
         frame: `axis-aligned` or `frame of the scan`; empty if it is unknown.
         points: float32 (V, 3), metres, finite; z is up.
@@ -151,10 +151,10 @@ class ViewedScene:
     colorings: Mapping[str, Coloring]
 
     def check_coloring(self, name: str) -> None:
-        """Check that the scene can be coloured so.
+        """Check that the scene has a colouring.
 
         Raises:
-            UsageError: It cannot.
+            UsageError: It does not.
         """
         if name not in self.colorings:
             raise UsageError(
@@ -166,14 +166,14 @@ class ViewedScene:
         """Return one of the colourings.
 
         Raises:
-            UsageError: The scene has none of that name.
+            UsageError: The scene has no colouring of that name.
         """
         self.check_coloring(name)
         return self.colorings[name]
 
 
 def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None) -> ViewedScene:
-    """Give a processed scene all the colours that it can have.
+    """Make all colourings of a processed scene.
 
     Args:
         scene: The scene. Its points are finite and its faces refer to its vertices, as
@@ -253,7 +253,7 @@ def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:
 def color_prediction(prediction: Prediction) -> Coloring:
     """Colour vertices by predicted class, or by predicted instance.
 
-    Of masks that overlap, the most confident is shown, of equal ones the first.
+    Where masks overlap, the most confident one is shown; of equal ones, the first.
     """
     label_set = prediction.label_set
     values = prediction.values
@@ -276,11 +276,11 @@ def color_prediction(prediction: Prediction) -> Coloring:
 def color_error(prediction: Prediction, truth: NDArray[np.int64]) -> Coloring:
     """Colour vertices by whether the predicted class is right.
 
-    Vertices without a class are unlabeled, because nobody knows. With instances, so are those of
-    wall and floor: the benchmark has no instances of these.
+    Vertices whose true class is unknown are unlabeled. With instances, vertices of wall and floor
+    are unlabeled, too: the benchmark has no instances of these classes.
 
     Args:
-        prediction: The prediction; of instances, those that `color_prediction` shows.
+        prediction: The prediction; of overlapping masks, the same ones as in `color_prediction`.
         truth: int64 (V,), train ids of the same label set, -1 where unlabeled.
     """
     label_set = prediction.label_set
@@ -302,8 +302,9 @@ def color_error(prediction: Prediction, truth: NDArray[np.int64]) -> Coloring:
 
 
 def color_numbers(numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-    """Give each number from 0 a bright colour, very different from its neighbours'; -1 is black."""
-    count = min(int(numbers.max(initial=0)) + 1, _MAX_COLORS)  # then the colours repeat
+    """Return a bright random colour for each number from 0, and black for -1."""
+    # Above _MAX_COLORS, the colours repeat.
+    count = min(int(numbers.max(initial=0)) + 1, _MAX_COLORS)
     table = np.random.default_rng(0).integers(64, 256, (count + 1, 3), np.uint8)
     table[-1] = 0
     return table[np.where(numbers < 0, -1, numbers % count)]

@@ -1,7 +1,7 @@
 """Trees of HTML and SVG elements, and whole pages.
 
 All HTML that the program writes is made here. Content is text, never markup: it is escaped when the
-tree is written. Only style sheets and scripts are written as they are.
+tree is written. Only style sheets and scripts are written unescaped.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
         attributes: `_` stands for `-`, and one at the end is removed (`class_`). Attributes that
             are None are left out.
     """
-    made = Element(tag)
+    tree = Element(tag)
     for name, value in attributes.items():
         if value is None:
             continue
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        made.set(name.rstrip("_").replace("_", "-"), text)
-    append(made, *children)
-    return made
+        tree.set(name.rstrip("_").replace("_", "-"), text)
+    append(tree, *children)
+    return tree
 
 
 def append(parent: Element, *children: Child) -> None:
@@ -61,8 +61,8 @@ def make_page(
         content: Content of the body.
         style: The style sheet.
         script: The script; none by default.
-        images: Where images may come from, as in a Content-Security-Policy.
-        forms: Where forms may lead.
+        images: The allowed sources of images, as in a Content-Security-Policy.
+        forms: The allowed targets of forms, as in a Content-Security-Policy.
 
     Returns:
         The whole file, UTF-8.
@@ -80,7 +80,8 @@ def make_page(
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
         element("title", title),
-        element("link", rel="icon", href="data:,"),  # or else browsers ask a server for one
+        # Without this, browsers request an icon from the server.
+        element("link", rel="icon", href="data:,"),
         element("style", style),
     )
     body = element("body", *content, scripts)
@@ -125,7 +126,7 @@ def read_fragment(name: str) -> Element:
 
 
 def _append_text(parent: Element, text: str) -> None:
-    """Append a text: behind the last child, or else at the beginning."""
+    """Append a text: after the last child, or as the beginning of an element without children."""
     if len(parent):
         parent[-1].tail = (parent[-1].tail or "") + text
     else:
@@ -133,6 +134,6 @@ def _append_text(parent: Element, text: str) -> None:
 
 
 def _hash_source(text: str) -> str:
-    """Name a script or a style sheet in a Content-Security-Policy."""
+    """Return the source expression of a script or a style sheet for a Content-Security-Policy."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

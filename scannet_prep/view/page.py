@@ -1,6 +1,6 @@
-"""Scenes as one HTML file that shows them in a browser: no network, no server, no installation.
+"""HTML pages that show scenes in a browser, without network, server or installation.
 
-The way of a scene:
+The journey of a scene:
 
     coloring   all its colourings
     page       vertices sorted along a Z-order curve
@@ -8,10 +8,10 @@ The way of a scene:
                --> descriptions as JSON, in one <script type="application/json">
     markup     one file of blocks, descriptions, style sheet and script
 
-Positions are whole multiples of a step. 65,535 steps are the longest side of the scene's box, so that
-a step is 0.1 mm in a room. Along a Z-order curve, neighbours are alike. The blocks hold the
-differences between neighbours, byte by byte, which compress to half the size. The order of the mesh
-is lost; a page does not need it.
+Positions are whole multiples of a step. 65,535 steps are the longest side of the scene's box, so
+a step is about 0.1 mm in a room. Neighbours on a Z-order curve are similar. The blocks hold the
+differences between neighbours, byte by byte, which compress to half the size. The order of the
+mesh is lost; a page does not need it.
 """
 
 from __future__ import annotations
@@ -53,20 +53,26 @@ def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str
     """Make a page that shows scenes.
 
     Args:
-        scenes: At least one; they are encoded one after the other.
-        color: The colouring that is shown first, if a scene has it; by default `rgb`.
+        scenes: The scenes, at least one; they are encoded one after the other.
+        color: The initial colouring, if a scene has it; by default `rgb`.
         home: Address of a list of scenes that the page links to; none by default.
 
     Returns:
         The whole file, UTF-8. The same scenes always give the same bytes.
     """
     blocks = _Blocks()
-    described = [_describe_scene(scene, blocks) for scene in scenes]
-    title: str = described[0]["name"]
-    if len(described) > 1:
-        title += f" and {len(described) - 1:,} more"
-    data = {"title": title, "color": color, "home": home, **_describe_view(), "scenes": described}
-    # Escaped so that no name can end the element.
+    descriptions = [_describe_scene(scene, blocks) for scene in scenes]
+    title: str = descriptions[0]["name"]
+    if len(descriptions) > 1:
+        title += f" and {len(descriptions) - 1:,} more"
+    data = {
+        "title": title,
+        "color": color,
+        "home": home,
+        **_describe_view(),
+        "scenes": descriptions,
+    }
+    # Escape "<", so that no name can end the element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return make_page(
         title,
@@ -116,10 +122,10 @@ class _Blocks:
         columns = np.ascontiguousarray(array.reshape(len(array), -1).T)
         # Differences of unsigned numbers wrap around, and so do the sums that undo them.
         differences = np.diff(columns, axis=1, prepend=columns.dtype.type(0))
-        item_bytes = columns.dtype.itemsize
+        value_bytes = columns.dtype.itemsize
         # (columns, bytes, rows): the first byte of all rows, then the second, and so on.
-        planes = differences.astype(f"<u{item_bytes}").view(np.uint8)
-        planes = planes.reshape(*columns.shape, item_bytes).transpose(0, 2, 1)
+        planes = differences.astype(f"<u{value_bytes}").view(np.uint8)
+        planes = planes.reshape(*columns.shape, value_bytes).transpose(0, 2, 1)
         packed = deflate.deflate_compress(np.ascontiguousarray(planes).data, _DEFLATE_LEVEL)
 
         name = f"block-{len(self.texts)}"
@@ -128,7 +134,7 @@ class _Blocks:
             "block": name,
             "rows": len(array),
             "columns": len(columns),
-            "bytes": item_bytes,
+            "bytes": value_bytes,
         }
 
 
@@ -141,7 +147,8 @@ def _describe_scene(scene: ViewedScene, blocks: _Blocks) -> dict[str, Any]:
     points = scene.points.astype(np.float64)
     origin = points.min(axis=0)
     longest = float((points - origin).max())
-    step = longest / _GRID_STEPS or 1.0 / _GRID_STEPS  # a scene of one point has no extent
+    # A scene of one point has no extent.
+    step = (longest or 1.0) / _GRID_STEPS
     grid = np.rint((points - origin) / step).astype(np.uint16)
 
     order = _z_order(grid)
@@ -184,14 +191,15 @@ def _describe_coloring(
 
 
 def _describe_category(category: Category) -> dict[str, Any]:
-    described = {
+    """Describe a category."""
+    description = {
         "name": category.name,
         "color": "#{:02x}{:02x}{:02x}".format(*category.color),
         "count": category.count,
     }
     if category.raw_category:
-        described["raw"] = category.raw_category
-    return described
+        description["raw"] = category.raw_category
+    return description
 
 
 def _z_order(grid: NDArray[np.uint16]) -> NDArray[np.int64]:
@@ -211,12 +219,12 @@ def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[n
     """Pack triangles of the sorted vertices, (F, 3).
 
     Returns:
-        Sorted rows of the lowest corner, and the distances of the two others from it.
+        Sorted rows of the lowest corner, and the differences of the two others from it.
     """
     new_indices = np.empty(len(order), np.int64)
     new_indices[order] = np.arange(len(order))
     corners = new_indices[faces]
-    # Rotate each triangle to its lowest corner; the side that is seen stays the same.
+    # Rotate each triangle to its lowest corner, which does not turn it over.
     rotations = (corners.argmin(axis=1)[:, np.newaxis] + np.arange(3)) % 3
     corners = np.take_along_axis(corners, rotations, axis=1)
     corners = corners[np.lexsort(corners.T[::-1])]

@@ -1,4 +1,4 @@
-"""Pictures as PNG, and text in pictures."""
+"""PNG encoding, and text in pictures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def draw_text(
     color: tuple[int, int, int],
     scale: int = 1,
 ) -> None:
-    """Draw a line of text whose top left is at (x, y); other characters than ASCII become `?`."""
+    """Draw a line of text whose top left is at (x, y); characters outside ASCII become `?`."""
     font = _read_font()
     columns = b"".join(font.get(letter, font["?"]) + b"\0" for letter in text)
     # Bits of the text, (8, W): a byte is a column, its lowest bit is on top.

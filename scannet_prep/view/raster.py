@@ -1,9 +1,9 @@
-"""What is visible at each pixel: squares and triangles with a depth test, in NumPy.
+"""A software rasterizer: squares and triangles with a depth test, in NumPy.
 
-While a picture is drawn, each pixel is one number: the nearness in the upper half, the number of the
-vertex or triangle in the lower half. The bits of positive float32 numbers are in the order of their
-values, so that the greatest number is the nearest, and a maximum is the depth test. 0 stands for
-nothing.
+While a picture is drawn, each pixel is one integer: the nearness in the upper half, the number of
+the vertex or triangle in the lower half. The bit patterns of positive float32 numbers have the
+order of their values. So the greatest integer is the nearest, and the depth test is a maximum.
+0 stands for an empty pixel.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from numpy.typing import NDArray
 from scannet_prep.view.camera import Projected
 
 SPREAD = 2.4
-"""Size of a point, in distances between vertices, which are uneven."""
+"""Size of a point, in mean distances between vertices: more than 1, as the distances vary."""
 
+# The possible sides of squares, in pixels.
 _SIDES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64])
+# Cells of the grid of `estimate_spacing`, along each axis.
 _CELLS = 64
-_MAX_TESTS = 1 << 14  # pairs of a pixel and a triangle that fit into the cache
-_EDGE = -1e-3  # so that rounding leaves no gap between triangles
+# Pairs of a pixel and a triangle that are tested at a time: their arrays fit into the cache.
+_MAX_TESTS = 1 << 14
+# The lowest weight of a pixel inside a triangle, below 0 so that rounding leaves no gap.
+_MIN_WEIGHT = -1e-3
 _MIN_AREA = 1e-2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What is visible of a scene.
+    """The visible part of a scene.
 
     Attributes:
         pixels: Integers (P,), the pixels that are not empty: row * width + column.
@@ -64,7 +68,7 @@ def draw_points(
 
     Args:
         points: The vertices in the picture.
-        shown: bool (V,), which are drawn.
+        shown: bool (V,), the vertices to draw.
         spacing: Distance between neighbours, in metres.
         width: Width of the picture, in pixels.
         height: Height of the picture, in pixels.
@@ -81,7 +85,7 @@ def draw_points(
     is_in_height = (y >= -reach) & (y < height + reach)
     shown = shown & is_in_width & is_in_height
 
-    # Squares may reach over the border.
+    # Squares may extend beyond the picture, so it gets a border.
     keys = _make_keys(points.nearness, np.arange(len(x)))
     border = int(_SIDES[-1])
     pixels = np.zeros((height + 2 * border, width + 2 * border), np.uint64)
@@ -101,7 +105,7 @@ def draw_points(
 
 
 def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, height: int) -> Seen:
-    """Draw triangles that are seen from their front.
+    """Draw the triangles that face the camera.
 
     Args:
         points: The vertices in the picture.
@@ -114,7 +118,8 @@ def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, heig
     filled, numbers = _read_keys(pixels)
     corners = triangles.corners.take(numbers, axis=1)
     weights = triangles.weigh(numbers, *np.divmod(filled, width)).clip(0)
-    weights *= triangles.nearness.take(numbers, axis=1)  # perspective
+    # Weights are linear in the picture; dividing by the distance makes them linear in space.
+    weights *= triangles.nearness.take(numbers, axis=1)
     return Seen(filled, corners, weights / weights.sum(axis=0))
 
 
@@ -136,9 +141,9 @@ def estimate_spacing(points: NDArray[np.float32]) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Triangles:
-    """Triangles in a picture: those that are seen from their front and cover a pixel's middle.
+    """The triangles of a picture that face the camera and may cover the middle of a pixel.
 
-    Corners are in the first axis, because sums and minima over rows that lie together are fast.
+    The first axis is that of the corners: sums and minima over whole rows are fast.
 
     Attributes:
         corners: (3, N), indices of vertices.
@@ -166,12 +171,12 @@ class _Triangles:
     def select(
         cls, points: Projected, faces: NDArray[np.int32], width: int, height: int
     ) -> _Triangles:
-        """Select the triangles that are drawn."""
+        """Select the triangles to draw."""
         corners = np.ascontiguousarray(faces.T)
         x = points.x.take(corners)
         y = points.y.take(corners)
 
-        # Those that are seen from their front.
+        # Those that face the camera.
         areas = _cross(x[1] - x[0], y[1] - y[0], x[2] - x[0], y[2] - y[0])
         front = np.flatnonzero(areas > _MIN_AREA)
         x = x.take(front, axis=1)
@@ -198,7 +203,11 @@ class _Triangles:
         )
 
     def draw(self, width: int, height: int) -> NDArray[np.uint64]:
-        """Test the pixels in the box of each triangle; return the picture, (height * width,)."""
+        """Test the pixels in the box of each triangle, and return the picture as keys.
+
+        Returns:
+            uint64 (height * width,), as `_make_keys` makes them.
+        """
         # All tests are numbered, triangle by triangle, in each box row by row.
         box_widths = self.right - self.left + 1
         counts = box_widths * (self.bottom - self.top + 1)
@@ -210,25 +219,25 @@ class _Triangles:
         pixels = np.zeros(height * width, np.uint64)
         for first in range(0, total, _MAX_TESTS):
             last = min(first + _MAX_TESTS, total)
-            # The triangle of each test: `low` to `high`, the first and the last of them in part.
+            # The triangle of each test: `low` to `high`, where the first and last may be partial.
             low, high = np.searchsorted(ends, [first, last - 1], side="right").tolist()
             span = slice(low, high + 1)
             parts = ends[span].clip(None, last) - starts[span].clip(first)
             numbers = np.repeat(np.arange(low, high + 1), parts)
 
-            # Its pixel.
-            places_in_box = np.arange(first, last) - starts.take(numbers)
-            rows, columns = np.divmod(places_in_box, box_widths.take(numbers))
+            # The pixel of each test.
+            indices_in_box = np.arange(first, last) - starts.take(numbers)
+            rows, columns = np.divmod(indices_in_box, box_widths.take(numbers))
             rows = rows + self.top.take(numbers)
             columns = columns + self.left.take(numbers)
 
-            # Those inside of their triangle.
+            # The tests whose pixel is inside its triangle.
             weights = self.weigh(numbers, rows, columns)
-            inside = np.flatnonzero(weights.min(axis=0) >= _EDGE)
+            inside = np.flatnonzero(weights.min(axis=0) >= _MIN_WEIGHT)
             numbers = numbers.take(inside)
             nearness = (weights.take(inside, axis=1) * shares.take(numbers, axis=1)).sum(axis=0)
-            places = (rows * width + columns).take(inside)
-            np.maximum.at(pixels, places, _make_keys(nearness, numbers))
+            pixel_indices = (rows * width + columns).take(inside)
+            np.maximum.at(pixels, pixel_indices, _make_keys(nearness, numbers))
         return pixels
 
     def weigh(
@@ -241,7 +250,7 @@ class _Triangles:
         Args:
             numbers: (M,), the triangles.
             rows: (M,), the rows of the pixels.
-            columns: (M,), their columns.
+            columns: (M,), the columns of the pixels.
         """
         x = self.x.take(numbers, axis=1) - columns.astype(np.float32)
         y = self.y.take(numbers, axis=1) - rows.astype(np.float32)

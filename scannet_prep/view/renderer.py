@@ -1,4 +1,4 @@
-"""Scenes as pictures: colours, light and a legend, on top of what `raster` finds to be visible."""
+"""Pictures of scenes: the visible surfaces from `raster`, with colours, light and a legend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ LIGHT = np.array([0.35, 0.45, 0.82], np.float32)
 """Direction to the light: to the right, up, towards the camera."""
 
 AMBIENT = 0.55
-_LIGHT_STEPS = 32  # makes almost even surfaces even, and files smaller
+# The number of brightness levels. Few levels make nearly flat surfaces even, and files smaller.
+_LIGHT_STEPS = 32
 _FLOOR_QUANTILE = 0.01
 _MARGIN = 8
 _MAX_LETTERS = 28
@@ -43,10 +44,10 @@ class PictureOptions:
         width: In pixels.
         height: In pixels.
         camera: The viewing direction.
-        has_legend: Whether it has a legend and a title.
+        has_legend: Whether the picture has a legend and a title.
 
     Raises:
-        UsageError: A size is not positive, or too large.
+        UsageError: The picture is too small or too large.
     """
 
     width: int = 800
@@ -70,9 +71,9 @@ def render_scene(
 ) -> NDArray[np.uint8]:
     """Draw a scene: its triangles if it has faces, otherwise its points.
 
-    Surfaces are drawn as they were seen when the room was scanned, and not from behind: one looks
-    into a room through the nearer walls and the ceiling. Surfaces are shaded by the direction they
-    face, except in the colours of the scan or of normals.
+    Surfaces are drawn from the side that was scanned, and not from behind: the picture shows the
+    inside of a room through its nearer walls and its ceiling. Surfaces are shaded by the direction
+    they face, except in the colours of the scan or of normals.
 
     Args:
         scene: The scene.
@@ -83,7 +84,7 @@ def render_scene(
         uint8 (H, W, 3), red, green, blue; row 0 on top.
 
     Raises:
-        UsageError: The scene cannot be coloured so.
+        UsageError: The scene has no such colouring.
     """
     options = options or PictureOptions()
     coloring = scene.coloring(color)
@@ -109,18 +110,18 @@ def render_scene(
 
 
 def find_floor(points: NDArray[np.float32]) -> float:
-    """Find the height of the floor, in metres: 1 % of the points are below."""
+    """Estimate the height of the floor, in metres: 1 % of the points are lower."""
     return float(np.quantile(points[:, 2], _FLOOR_QUANTILE))
 
 
 def _fill(width: int, height: int, color: Color) -> NDArray[np.uint8]:
-    """Make a picture of one colour; much faster than `np.full`."""
+    """Make a picture of one colour, much faster than `np.full`."""
     row = np.tile(np.array(color, np.uint8), width)
     return np.tile(row, height).reshape(height, width, 3)
 
 
 def _draw(scene: ViewedScene, projected: Projected, width: int, height: int) -> Seen:
-    """Find what is visible of a scene."""
+    """Find the visible part of a scene."""
     if scene.faces is not None and len(scene.faces):
         return draw_triangles(projected, scene.faces, width, height)
     # Only points on surfaces that face the camera, and those without a normal.
@@ -139,7 +140,7 @@ def _color_pixels(
     """Return the colour of each visible pixel, uint8 (P, 3)."""
     if not coloring.categories:
         return (seen.blend(coloring.colors) + 0.5).astype(np.uint8)
-    # Categories are never mixed: the vertex that counts most gives the colour.
+    # Categories are never mixed: the vertex with the greatest weight gives the colour.
     colors = coloring.colors.take(seen.nearest, axis=0)
     if scene.normals is None:
         return colors
@@ -158,7 +159,7 @@ def _light(normals: NDArray[np.floating[Any]], camera: Camera) -> NDArray[np.flo
 def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> int:
     """Draw the categories as a column on the right, with their shares of the vertices.
 
-    If they are too many, the last line counts the others.
+    If there are too many, the last line counts the omitted ones.
 
     Returns:
         The width of the legend; 0 if the picture is too narrow for one.
@@ -170,12 +171,12 @@ def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> in
     shown = coloring.categories
     if len(shown) > max_lines:
         shown = shown[: max_lines - 1]
-    left_out = len(coloring.categories) - len(shown)
+    omitted_count = len(coloring.categories) - len(shown)
 
     names = [_shorten_name(category) for category in shown]
     shares = [f"{category.count / len(coloring.colors):.1%}" for category in shown]
-    if left_out:
-        names.append(f"and {left_out:,} more")
+    if omitted_count:
+        names.append(f"and {omitted_count:,} more")
         shares.append("")
     if not names:
         return 0
@@ -198,13 +199,13 @@ def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> in
 
 
 def _shorten_name(category: Category) -> str:
-    """Return the name of a category, cut off if it is too long for the legend."""
+    """Return the name of a category, shortened if it is too long for the legend."""
     if len(category.name) <= _MAX_LETTERS:
         return category.name
     return f"{category.name[: _MAX_LETTERS - 3]}..."
 
 
 def _text_scale(image: NDArray[np.uint8]) -> int:
-    """Return how many pixels of a picture are one pixel of the text."""
+    """Return the factor by which text is enlarged in a picture."""
     height, width = image.shape[:2]
     return max(1, int(min(height, width)) // 400)

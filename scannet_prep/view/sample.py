@@ -1,4 +1,4 @@
-"""Samples of the dataset as pictures: for notebooks, and to see the effect of a transform."""
+"""Pictures of dataset samples: for notebooks, and to see the effect of a transform."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scannet_prep.view.renderer import PictureOptions, render_scene
 
 _LABEL_SETS = {label_set.name: label_set for label_set in (SCANNET20, SCANNET200)}
 _NOTEBOOK_OPTIONS = PictureOptions(width=640, height=480)
-_WORDS = {"u": "uint8", "iu": "integers", "f": "floats"}
+_KIND_NAMES = {"u": "uint8", "iu": "integers", "f": "floats"}
 
 
 class _Array(NamedTuple):
@@ -36,7 +36,7 @@ class _Array(NamedTuple):
         key: Its key.
         kinds: The kinds of its numbers: i, u, f; u alone means uint8.
         columns: The shape of a row.
-        make: Makes the colouring of it, and of the label set.
+        make: Makes the colouring from the array and the label set.
     """
 
     key: str
@@ -67,11 +67,11 @@ def render(
 ) -> NDArray[np.uint8]:
     """Draw a sample, without a display and without a graphics library.
 
-    Surfaces are not drawn from behind, so that one looks into a room through its nearer walls and
-    its ceiling.
+    Surfaces are not drawn from behind: the picture shows the inside of a room through its nearer
+    walls and its ceiling.
 
     Args:
-        sample: A sample of `ScanNet`, as it comes or changed by transforms.
+        sample: A sample of `ScanNet`, with or without transforms.
         color: `labels`, `rgb`, `instances`, `segments` or `normals`.
         labels: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`. By default that of
             `sample["label_set"]`, which it must equal; required if the sample has no such key.
@@ -83,7 +83,7 @@ def render(
         uint8 (height, width, 3), red, green, blue.
 
     Raises:
-        UsageError: The sample cannot be shown so; the message gives the reason.
+        UsageError: The sample cannot be drawn; the message gives the reason.
     """
     label_set = None if labels is None else parse_label_set(labels)
     width, height = size
@@ -92,7 +92,7 @@ def render(
 
 
 def draw_sample(sample: Mapping[str, Any]) -> bytes | None:
-    """Encode a picture of a sample for a notebook as PNG; None if it has nothing to show."""
+    """Draw a sample for a notebook as PNG; return None if it has nothing to show."""
     for color in ("labels", "rgb", "normals"):
         try:
             viewed = _view_sample(sample, color, label_set=None)
@@ -115,10 +115,10 @@ def describe_sample(sample: Mapping[str, Any]) -> str:
 
 
 def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | None) -> ViewedScene:
-    """Check a sample, and give it one colouring.
+    """Check a sample, and make one colouring of it.
 
     Raises:
-        UsageError: It cannot be shown so.
+        UsageError: It cannot be drawn in this colouring.
     """
     if color not in _ARRAYS:
         known = ", ".join(_ARRAYS)
@@ -149,7 +149,7 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
 def _choose_label_set(
     sample: Mapping[str, Any], label_set: LabelSet | None, *, is_needed: bool
 ) -> LabelSet:
-    """Choose the label set of a sample: the one that was asked for, or its own.
+    """Choose the label set of a sample: the requested one, or its own.
 
     Raises:
         UsageError: They differ, or a label set is needed and there is none.
@@ -158,22 +158,24 @@ def _choose_label_set(
     if label_set is not None and own_label_set is not None and label_set != own_label_set:
         raise UsageError(
             f"labels is {label_set.name}, but the labels of the sample are of {own_label_set.name}",
-            f"leave out labels=..., or read the sample with ScanNet(..., labels={label_set.name.upper()})",
+            "leave out labels=..., "
+            f"or read the sample with ScanNet(..., labels={label_set.name.upper()})",
         )
     known = label_set or own_label_set
     if known is not None:
         return known
     if is_needed:
         raise UsageError(
-            "it is not known which label set the labels are of", "render(..., labels=SCANNET20)"
+            "the label set of the labels is not known", "render(..., labels=SCANNET20)"
         )
-    return SCANNET20  # any: the colouring does not use it
+    # The colouring does not use the label set, so any one will do.
+    return SCANNET20
 
 
 def _check_geometry(
     points: NDArray[Any], normals: NDArray[Any] | None, faces: NDArray[Any] | None
 ) -> None:
-    """Check that there are points, finite ones, and that faces refer to them.
+    """Check that there are points, that all are finite, and that faces refer to them.
 
     Raises:
         UsageError: They cannot be drawn.
@@ -202,7 +204,7 @@ def _read_array(
     *,
     length: int | None = None,
 ) -> NDArray[Any]:
-    """Take an array, or a tensor, of a sample, and check its type and shape.
+    """Return an array or tensor of a sample as an array, and check its type and shape.
 
     Args:
         sample: The sample.
@@ -228,6 +230,6 @@ def _read_array(
         if not columns:
             shape += ","
         raise UsageError(
-            f"{key}: found {array.dtype} {array.shape}, expected {_WORDS[kinds]} ({shape})"
+            f"{key}: found {array.dtype} {array.shape}, expected {_KIND_NAMES[kinds]} ({shape})"
         )
     return array

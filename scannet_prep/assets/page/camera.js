@@ -1,15 +1,15 @@
-/** Where the scene is looked at from: an angle and a distance from a target. z is up. Metres and radians. */
+/** A camera that turns about a target, by angles and a distance. z is up; units are metres and radians. */
 class Camera {
   target = [0, 0, 0];
-  azimuth = 0; // counter-clockwise from above; 0 where x is greatest
-  elevation = 0; // 0 is level, a quarter turn looks straight down
+  azimuth = 0; // counter-clockwise from above; at 0 the camera is on the side of greater x
+  elevation = 0; // 0 is level; at a quarter turn the camera looks straight down
   distance = 1;
   eye = new Float64Array(3);
   right = new Float64Array(3);
   up = new Float64Array(3);
   back = new Float64Array(3);
   clipFromScene = new Float64Array(16);
-  clipFromGrid = new Float32Array(16); // grid: steps from the origin, as positions are stored
+  clipFromGrid = new Float32Array(16); // grid: steps from the origin, the unit of the stored positions
   gridEye = new Float32Array(3);
 
   /** @param defaults the numbers of `camera.py`: azimuth, elevation, slope (of the shorter side), filled, near. */
@@ -17,17 +17,17 @@ class Camera {
     this.defaults = defaults;
   }
 
-  /** Half the width of what is in the picture, at a distance of 1. */
-  #wide(aspect) {
+  /** Half the visible width at a distance of 1. */
+  #halfWidth(aspect) {
     return this.defaults.slope * Math.max(1, aspect);
   }
 
-  /** Half the height, the same. */
-  #high(aspect) {
+  /** Half the visible height at a distance of 1. */
+  #halfHeight(aspect) {
     return this.defaults.slope * Math.max(1, 1 / aspect);
   }
 
-  /** The first view of a scene. */
+  /** Return to the first view of a scene. */
   reset(scene, positions, aspect) {
     this.azimuth = this.defaults.azimuth;
     this.elevation = this.defaults.elevation;
@@ -41,13 +41,13 @@ class Camera {
   }
 
   /**
-   * Go as near as the whole scene allows, as `Camera.project` of `camera.py` does: a point is in the picture if
-   * |sideways - shift| <= slope * (distance - towards), on both sides.
+   * Move as near as possible while the whole scene is in the picture, like `Camera.project` of `camera.py`: a point is
+   * in the picture if |sideways - shift| <= slope * (distance - towards), on both sides.
    */
   fit({ origin, size, step }, positions, aspect) {
     this.#turn();
     const { right, up, back, defaults } = this;
-    const slopes = [this.#wide(aspect) * defaults.filled, this.#high(aspect) * defaults.filled];
+    const slopes = [this.#halfWidth(aspect) * defaults.filled, this.#halfHeight(aspect) * defaults.filled];
     const middle = origin.map((start, axis) => start + size[axis] / 2);
     const extremes = [-Infinity, -Infinity, -Infinity, -Infinity];
     let nearest = -Infinity;
@@ -70,7 +70,7 @@ class Camera {
       (extremes[2] + extremes[3]) / 2 / slopes[1],
       nearest + 2 * defaults.near,
     );
-    this.target = middle.map((at, axis) => at + shifts[0] * right[axis] + shifts[1] * up[axis]);
+    this.target = middle.map((start, axis) => start + shifts[0] * right[axis] + shifts[1] * up[axis]);
   }
 
   orbit(azimuth, elevation) {
@@ -78,7 +78,7 @@ class Camera {
     this.elevation = Math.min(Math.PI / 2, Math.max(-Math.PI / 2, this.elevation + elevation));
   }
 
-  /** Move the target by parts of the picture's shorter side. */
+  /** Move the target by fractions of the picture's shorter side. */
   pan(right, up) {
     const side = 2 * this.distance * this.defaults.slope;
     for (let axis = 0; axis < 3; axis++) {
@@ -90,20 +90,21 @@ class Camera {
     this.distance = Math.min(1000, Math.max(2 * this.defaults.near, this.distance * factor));
   }
 
-  /** Compute directions and matrices from what was set. */
+  /** Compute directions and matrices from angles, distance and target. */
   update(scene, aspect) {
     this.#turn();
     const { eye, right, up, back, target, clipFromScene: m } = this;
-    const wide = this.#wide(aspect), high = this.#high(aspect);
-    let apart = 0; // of the target and the middle of the scene, squared
-    for (let axis = 0; axis < 3; axis++) apart += (target[axis] - scene.center[axis]) ** 2;
+    const halfWidth = this.#halfWidth(aspect);
+    const halfHeight = this.#halfHeight(aspect);
+    let squaredDistance = 0; // of the target from the middle of the scene
+    for (let axis = 0; axis < 3; axis++) squaredDistance += (target[axis] - scene.center[axis]) ** 2;
     const { near } = this.defaults;
-    const far = this.distance + Math.sqrt(apart) + 2 * scene.radius + 2 * near;
+    const far = this.distance + Math.sqrt(squaredDistance) + 2 * scene.radius + 2 * near;
     for (let axis = 0; axis < 3; axis++) {
       eye[axis] = target[axis] + this.distance * back[axis];
       this.gridEye[axis] = (eye[axis] - scene.origin[axis]) / scene.step;
-      m[4 * axis] = right[axis] / wide;
-      m[4 * axis + 1] = up[axis] / high;
+      m[4 * axis] = right[axis] / halfWidth;
+      m[4 * axis + 1] = up[axis] / halfHeight;
       m[4 * axis + 2] = ((far + near) / (far - near)) * -back[axis];
       m[4 * axis + 3] = -back[axis];
     }

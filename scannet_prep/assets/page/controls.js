@@ -1,11 +1,11 @@
-/** Mouse, touch and keys of the picture; each turns into a call of the viewer. */
+/** Mouse, touch and keys of the picture, which call methods of the viewer. */
 
-const TURN = 0.087; // radians a key: 5 degrees
-const SHIFT = 0.05; // of the picture's height a key
-const ZOOM = 1.15;
+const TURN = 0.087; // radians per key press: 5 degrees
+const SHIFT = 0.05; // fraction of the picture's height per key press
+const ZOOM = 1.15; // factor per key press
 
 class PointerControls {
-  #pointers = new Map(); // where each finger is
+  #pointers = new Map(); // the position of each finger, by its id
   #hasMoved = false;
 
   constructor(canvas, viewer) {
@@ -38,8 +38,8 @@ class PointerControls {
     if (Math.abs(dx) + Math.abs(dy) > 0) this.#hasMoved = true;
     if (this.#pointers.size === 2) {
       const other = [...this.#pointers].find(([id]) => id !== event.pointerId)[1];
-      const apart = (x, y) => Math.max(1, Math.hypot(x - other.x, y - other.y));
-      camera.zoom(apart(before.x, before.y) / apart(event.offsetX, event.offsetY));
+      const distance = (x, y) => Math.max(1, Math.hypot(x - other.x, y - other.y));
+      camera.zoom(distance(before.x, before.y) / distance(event.offsetX, event.offsetY));
       camera.pan(-dx / 2, dy / 2);
     } else if (event.shiftKey || event.ctrlKey || event.buttons & 6) camera.pan(-dx, dy);
     else camera.orbit(-4 * dx, 4 * dy);
@@ -57,13 +57,14 @@ class PointerControls {
 
   #wheel(event) {
     event.preventDefault();
-    const pixels = event.deltaY * (event.deltaMode ? 33 : 1); // some browsers count in lines
+    // Some browsers count in lines.
+    const pixels = event.deltaY * (event.deltaMode ? 33 : 1);
     this.viewer.camera.zoom(Math.exp(Math.max(-300, Math.min(300, pixels)) * 0.0015));
     this.viewer.moved();
   }
 }
 
-/** What the keys do, where no control has the focus that needs them itself. */
+/** Handle the keys, unless a control with the focus needs them itself. */
 function listenToKeys(viewer) {
   const { camera } = viewer;
   const press = (id) => () => document.getElementById(id).click();
@@ -87,7 +88,7 @@ function listenToKeys(viewer) {
     "[": slide("point-size", -1), "]": slide("point-size", 1), ",": slide("ceiling", -1), ".": slide("ceiling", 1),
     t: press("top"), r: press("reset"), m: press("mesh"), x: press("backs"), g: press("grid"), b: press("theme"), l: press("fold"),
     n: press("next"), p: press("previous"), "?": press("keys"), "/": search,
-    i: () => viewer.tellMiddle(), c: () => viewer.turnAboutMiddle(), Escape: () => viewer.pointAway(),
+    i: () => viewer.announceMiddle(), c: () => viewer.turnAboutMiddle(), Escape: () => viewer.pointAway(),
   };
   document.addEventListener("keydown", (event) => {
     const { target } = event;

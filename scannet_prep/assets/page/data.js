@@ -1,9 +1,10 @@
-/** The scenes of the page: their descriptions are JSON, their arrays compressed text in blocks beside it. */
+/** The scenes of the page. Their descriptions are JSON; their arrays are compressed text in blocks beside it. */
 
 const ARRAY_TYPES = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
 
 /**
- * Decode an array. Stored are the differences of neighbouring rows, column by column, byte by byte: raw deflate, base64.
+ * Decode an array. A block holds the differences of neighbouring rows, column by column, byte by byte, as base64 of raw
+ * deflate.
  * @param {{block: string, rows: number, columns: number, bytes: number}} array
  */
 async function decodeArray({ block, rows, columns, bytes }) {
@@ -12,41 +13,44 @@ async function decodeArray({ block, rows, columns, bytes }) {
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   const planes = new Uint8Array(await new Response(stream).arrayBuffer());
   if (planes.length !== rows * columns * bytes) throw new Error(`${block} has ${planes.length} bytes`);
-  const found = new ARRAY_TYPES[bytes](rows * columns);
+  const values = new ARRAY_TYPES[bytes](rows * columns);
   for (let column = 0; column < columns; column++) {
     const start = column * bytes * rows;
     let value = 0;
     for (let row = 0; row < rows; row++) {
       for (let byte = 0; byte < bytes; byte++) value += planes[start + byte * rows + row] << (8 * byte);
-      found[row * columns + column] = value; // which cuts off what is beyond its bits
+      // The array keeps only the bits of its type, so that the sums wrap around.
+      values[row * columns + column] = value;
     }
   }
-  return found;
+  return values;
 }
 
 function decodeBase64(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text); // of newer browsers, and faster
-  const letters = atob(text), bytes = new Uint8Array(letters.length);
+  // Newer browsers have a faster function.
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
   for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
   return bytes;
 }
 
-/** One scene. Its arrays are decoded when they are first asked for. */
+/** A scene, whose arrays are decoded on their first use. */
 class Scene {
   #arrays;
   #decoded = new Map();
 
   constructor(description) {
-    const { arrays, ...shown } = description;
+    const { arrays, ...fields } = description;
     this.#arrays = arrays;
-    Object.assign(this, shown);
+    Object.assign(this, fields);
     this.size = description.grid.map((cells) => cells * description.step);
     this.center = this.size.map((length, axis) => description.origin[axis] + length / 2);
     this.radius = Math.max(0.1, Math.hypot(...this.size) / 2);
   }
 
   coloring(name) {
-    return this.colorings.find((item) => item.name === name);
+    return this.colorings.find((coloring) => coloring.name === name);
   }
 
   /** Decode one of the scene's arrays, once. */
@@ -61,13 +65,13 @@ class Scene {
     return this.#array(this.#arrays.positions);
   }
 
-  /** uint8 (V, 3), 0 as 128, which is what the colours of normals are; null where there are none. */
+  /** uint8 (V, 3), with 128 for 0, from the colours of the normals; null if the scene has none. */
   async normals() {
     const coloring = this.coloring("normals");
     return coloring ? this.values(coloring) : null;
   }
 
-  /** uint32 (F, 3); null where there are none. Stored are the second and third corner as distances from the first. */
+  /** uint32 (F, 3); null if the scene has none. The second and third corner are stored as differences from the first. */
   async corners() {
     const stored = await this.#array(this.#arrays.faces);
     if (!stored) return null;
@@ -79,23 +83,24 @@ class Scene {
     return corners;
   }
 
-  /** Colours, uint8 (V, 3), or indices of categories, (V,), of one colouring. */
+  /** The colours of a colouring, uint8 (V, 3), or its indices of categories, (V,). */
   values(coloring) {
     return this.#array(coloring.values);
   }
 
-  /** What is known of a vertex: pairs of a name and a text. */
+  /** Describe a vertex, as pairs of a name and a text. */
   async describe(vertex) {
     const positions = await this.positions();
     const rows = [];
     for (const coloring of this.colorings) {
       if (!coloring.categories.length) continue;
       const category = coloring.categories[(await this.values(coloring))[vertex]];
-      rows.push([coloring.title.replace(/s$/, ""), category.name]); // "instances" are for all of them
+      // The title is a plural, such as "instances".
+      rows.push([coloring.title.replace(/s$/, ""), category.name]);
       if (category.raw) rows.push(["raw category", category.raw]);
     }
-    const at = this.origin.map((start, axis) => (start + positions[3 * vertex + axis] * this.step).toFixed(3));
-    rows.push(["x, y, z", `${at.join(", ")} m`]);
+    const coordinates = this.origin.map((start, axis) => (start + positions[3 * vertex + axis] * this.step).toFixed(3));
+    rows.push(["x, y, z", `${coordinates.join(", ")} m`]);
     return rows;
   }
 }

@@ -1,4 +1,4 @@
-/** Draws one scene with WebGL2: its vertices or triangles, a metre grid, and the numbers of vertices for picking. */
+/** The drawing of a scene with WebGL2: its vertices or triangles, a metre grid, and numbers of vertices for picking. */
 
 const VERTEX_SHADER = `#version 300 es
 precision highp float;
@@ -6,12 +6,13 @@ precision highp int;
 uniform mat4 clipFromGrid;
 uniform bool isPoints, hasCategories, hasLight, hasBacks;
 uniform float pointScale, ambient, ceiling;
-uniform vec3 eye, light;  // in the frame of position; and towards the light
+uniform vec3 eye;  // in the frame of position
+uniform vec3 light;  // the direction towards the light
 uniform highp sampler2D palette;
 in vec3 position;
 in vec3 color;
 in uint category;
-in vec3 normal;  // whole numbers, with 128 for 0
+in vec3 normal;  // integers, with 128 for 0
 out vec3 shade;
 out float brightness, below;
 flat out vec3 categoryShade;
@@ -19,8 +20,8 @@ flat out float isOn;
 flat out int vertex;
 
 void main() {
-  ivec2 place = ivec2(category & 255u, category >> 8);
-  vec4 entry = hasCategories ? texelFetch(palette, place, 0) : vec4(color, 1.0);
+  ivec2 texel = ivec2(category & 255u, category >> 8);
+  vec4 entry = hasCategories ? texelFetch(palette, texel, 0) : vec4(color, 1.0);
   vec3 unit = (normal - 128.0) / 127.5;
   bool hasNormal = unit != vec3(0.0);
   brightness = hasLight && hasNormal ? ambient + (1.0 - ambient) * clamp(dot(unit, light), 0.0, 1.0) : 1.0;
@@ -32,11 +33,12 @@ void main() {
   gl_Position = clipFromGrid * vec4(position, 1.0);
   gl_PointSize = clamp(ceil(pointScale / gl_Position.w), 1.0, 64.0);
   bool isBack = !hasBacks && dot(eye - position, unit) < 0.0;
-  if (isPoints && (isBack || isOn * below < 0.5)) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);  // outside of the picture
+  // Move hidden points out of the picture.
+  if (isPoints && (isBack || isOn * below < 0.5)) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);
 }`;
 
-// Of a triangle, nothing is left if one of its corners is above the ceiling. Its class is that of one corner, so that
-// the colours are those of the legend and none between them.
+// A triangle is hidden if one of its corners is above the ceiling. Its class is that of one corner, so that its colour is
+// in the legend and not a mixture.
 const COLOR_SHADER = `#version 300 es
 precision highp float;
 uniform bool hasCategories;
@@ -87,12 +89,13 @@ void main() {
 }`;
 
 const PALETTE_WIDTH = 256;
-const MAX_GRID_M = 1000; // rooms have less than 20; a stray vertex may be anywhere
+// Rooms are smaller than 20 m, but a stray vertex may be anywhere.
+const MAX_GRID_M = 1000;
 const ATTRIBUTES = ["position", "color", "category", "normal"];
 const [POSITION, COLOR, CATEGORY, NORMAL] = ATTRIBUTES.keys();
 const AXIS_COLORS = [[0.9, 0.25, 0.25], [0.2, 0.7, 0.3], [0.3, 0.5, 1]];
 
-/** A program with its uniforms by name. */
+/** Compile a program, and find its uniforms by name. */
 function makeProgram(gl, vertexText, fragmentText) {
   const program = gl.createProgram();
   for (const [kind, text] of [[gl.VERTEX_SHADER, vertexText], [gl.FRAGMENT_SHADER, fragmentText]]) {
@@ -101,7 +104,7 @@ function makeProgram(gl, vertexText, fragmentText) {
     gl.compileShader(shader);
     gl.attachShader(program, shader);
   }
-  ATTRIBUTES.forEach((name, place) => gl.bindAttribLocation(program, place, name));
+  ATTRIBUTES.forEach((name, location) => gl.bindAttribLocation(program, location, name));
   gl.linkProgram(program);
   if (!gl.getProgramParameter(program, gl.LINK_STATUS) && !gl.isContextLost()) {
     throw new Error(gl.getProgramInfoLog(program));
@@ -123,7 +126,7 @@ class Drawing {
   #lines = null;
   #palette = new Uint8Array(0);
 
-  /** @throws {Error} where there is no WebGL2. */
+  /** @throws {Error} The browser has no WebGL2. */
   constructor(canvas) {
     const gl = canvas.getContext("webgl2", { alpha: false, antialias: devicePixelRatio < 2 });
     if (!gl) throw new Error("no WebGL2");
@@ -145,7 +148,7 @@ class Drawing {
     gl.enable(gl.DEPTH_TEST);
   }
 
-  /** Draws numbers of vertices; made when it is needed, which is after the first picture. */
+  /** The program that draws numbers of vertices, made on its first use after the first picture. */
   get numbers() {
     return (this.#numbers ??= makeProgram(this.gl, VERTEX_SHADER, NUMBER_SHADER));
   }
@@ -158,7 +161,7 @@ class Drawing {
     return this.#cornerCount > 0;
   }
 
-  /** Take over the arrays of a scene; `normals` and `corners` may be null. */
+  /** Set the arrays of a scene; `normals` and `corners` may be null. */
   setScene(scene, positions, normals, corners) {
     const { gl } = this;
     this.#vertexCount = positions.length / 3;
@@ -171,7 +174,7 @@ class Drawing {
     this.#setLines(scene);
   }
 
-  /** Take over colours, or indices of categories. */
+  /** Set the colours, or the indices of categories. */
   setColoring(values, categories) {
     const { gl } = this;
     this.#hasCategories = categories.length > 0;
@@ -189,7 +192,7 @@ class Drawing {
     this.setHidden(new Set());
   }
 
-  /** Hide the categories of these numbers. */
+  /** Hide the categories with these numbers. */
   setHidden(hidden) {
     const { gl } = this;
     const height = this.#palette.length / 4 / PALETTE_WIDTH;
@@ -238,7 +241,7 @@ class Drawing {
     gl.disable(gl.CULL_FACE);
   }
 
-  /** A grid of metres on the floor, and axes of a metre at its corner; no grid where it would have too many lines. */
+  /** Set the grid of metres on the floor, unless it is too large, and the axes of one metre at its corner. */
   #setLines({ origin, size, floor }) {
     const { gl } = this;
     const low = [0, 1].map((axis) => Math.floor(origin[axis]));
@@ -261,17 +264,17 @@ class Drawing {
     gl.vertexAttribPointer(COLOR, 3, gl.FLOAT, false, 24, 12);
   }
 
-  /** Give each vertex its part of an array; null for the same value for all, as it was set in the constructor. */
-  #setAttribute(place, data, type, isScaled = false) {
+  /** Set an attribute of the vertices; null for the value for all vertices that the constructor has set. */
+  #setAttribute(location, data, type, isScaled = false) {
     const { gl } = this;
     if (!data) {
-      gl.disableVertexAttribArray(place);
+      gl.disableVertexAttribArray(location);
       return;
     }
-    this.#fill(ATTRIBUTES[place], data);
-    gl.enableVertexAttribArray(place);
-    if (type === gl.UNSIGNED_INT) gl.vertexAttribIPointer(place, 1, type, 0, 0);
-    else gl.vertexAttribPointer(place, 3, type, isScaled, 0, 0);
+    this.#fill(ATTRIBUTES[location], data);
+    gl.enableVertexAttribArray(location);
+    if (type === gl.UNSIGNED_INT) gl.vertexAttribIPointer(location, 1, type, 0, 0);
+    else gl.vertexAttribPointer(location, 3, type, isScaled, 0, 0);
   }
 
   #fill(name, data) {

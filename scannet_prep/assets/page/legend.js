@@ -1,15 +1,15 @@
-/** How many lines are made at a time: a scene may have thousands of segments, and a browser lays all lines out. */
+/** The number of lines that are made at a time: a scene may have thousands of segments, and layout takes time. */
 const LEGEND_LINES = 200;
 
 /** The categories of a colouring: name, colour, share; each can be switched on and off. */
 class Legend {
   #categories = [];
-  #listed = []; // numbers of the categories whose names hold what is searched for
-  #shown = 0; // how many of these have a line
+  #listed = []; // numbers of the categories whose names match the search
+  #shown = 0; // the number of these that have a line
   #total = 1;
   #hidden = new Set();
 
-  /** @param {() => void} changed is called when categories were switched. */
+  /** @param {() => void} changed called after categories have been switched on or off. */
   constructor(changed) {
     this.root = document.getElementById("legend");
     this.list = document.getElementById("categories");
@@ -27,7 +27,7 @@ class Legend {
     });
   }
 
-  /** Show a colouring; `hidden` has the numbers of its categories that are off, and is kept up to date. */
+  /** Show a colouring; `hidden` is the set of the numbers of its hidden categories, which the legend updates. */
   show(coloring, hidden) {
     this.#hidden = hidden;
     this.#categories = coloring.categories;
@@ -61,7 +61,7 @@ class Legend {
     this.#summarize();
   }
 
-  /** Make the lines of the next categories that are listed. */
+  /** Make the lines of the next listed categories. */
   #extend() {
     const next = this.#listed.slice(this.#shown, this.#shown + LEGEND_LINES);
     const rows = next.map((number) => makeRow(this.#categories[number], number, this.#total, !this.#hidden.has(number)));
@@ -79,12 +79,12 @@ class Legend {
   }
 }
 
-/** The number of the category whose line an element is in. */
+/** Return the number of the category whose line contains an element. */
 function numberOf(element) {
   return Number(element.closest("li").dataset.number);
 }
 
-/** A line of the legend. Names come from files: they are set as text, never as markup. */
+/** Make a line of the legend. Names come from files, so they are set as text and never as markup. */
 function makeRow(category, number, total, isOn) {
   const make = (name, className, text) => {
     const element = document.createElement(name);
@@ -92,10 +92,12 @@ function makeRow(category, number, total, isOn) {
     element.textContent = text;
     return element;
   };
-  const item = make("li", "", ""), label = make("label", "", "");
-  const box = make("input", "", ""), swatch = make("span", "swatch", "");
+  const line = make("li", "", "");
+  const label = make("label", "", "");
+  const box = make("input", "", "");
+  const swatch = make("span", "swatch", "");
   const only = make("button", "only", "only");
-  item.dataset.number = number;
+  line.dataset.number = number;
   box.type = "checkbox";
   box.checked = isOn;
   only.type = "button";
@@ -103,12 +105,13 @@ function makeRow(category, number, total, isOn) {
   swatch.style.background = category.color;
   label.title = `${category.name}: ${countOf(category.count, "vertex", "vertices")}`;
   label.append(box, swatch, make("span", "name", category.name), make("span", "share", formatShare(category.count / total)));
-  item.append(label, only);
-  return item;
+  line.append(label, only);
+  return line;
 }
 
 function countOf(number, one, many) {
-  const digits = String(number).replace(/\B(?=(\d{3})+$)/g, ","); // toLocaleString takes a tenth of a second at first
+  // The first call of toLocaleString takes a tenth of a second.
+  const digits = String(number).replace(/\B(?=(\d{3})+$)/g, ",");
   return `${digits} ${number === 1 ? one : many}`;
 }
 

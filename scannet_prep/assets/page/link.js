@@ -1,8 +1,9 @@
-/** The view as the part of the page's address behind `#`, and back. */
+/** Conversion of the view to the part of the page's address after `#`, and back. */
 
-const MAX_NUMBER = 1e9; // a view from farther away shows nothing
+// A view from farther away shows nothing.
+const MAX_NUMBER = 1e9;
 
-/** What is seen, as text: scene, colouring, camera, what is off, and what differs from the defaults. */
+/** Write the view as text: scene, colouring, camera, hidden categories, and options that differ from the defaults. */
 function writeLink({ scene, coloring, camera, hidden, options }) {
   const round = (number) => Number(number.toFixed(4)).toString();
   const words = new URLSearchParams({ scene: scene.name, color: coloring.name });
@@ -20,28 +21,28 @@ function writeLink({ scene, coloring, camera, hidden, options }) {
   return `#${words}`;
 }
 
-/** The same from text; what is missing or no view is left out. */
+/** Read the view from text, leaving out values that are missing or invalid. */
 function readLink(text) {
   const words = new URLSearchParams(text.replace(/^#/, ""));
   const view = (words.get("view") ?? "").split(",").map(Number);
-  const found = { scene: words.get("scene"), color: words.get("color"), options: {} };
+  const link = { scene: words.get("scene"), color: words.get("color"), options: {} };
   if (view.length === 6 && view.every((number) => Math.abs(number) < MAX_NUMBER) && view[2] > 0) {
-    found.view = { azimuth: view[0], elevation: view[1], distance: view[2], target: view.slice(3) };
+    link.view = { azimuth: view[0], elevation: view[1], distance: view[2], target: view.slice(3) };
   }
   for (const name of ["hide", "only"]) {
-    if (words.has(name)) found[name] = new Set(words.getAll(name));
+    if (words.has(name)) link[name] = new Set(words.getAll(name));
   }
   for (const [name, low, high] of [["points", 1 / 4, 4], ["ceiling", 0, MAX_NUMBER]]) {
     const number = Number.parseFloat(words.get(name));
-    if (Number.isFinite(number)) found.options[name] = Math.min(high, Math.max(low, number));
+    if (Number.isFinite(number)) link.options[name] = Math.min(high, Math.max(low, number));
   }
   for (const name of ["mesh", "grid", "backs", "light"]) {
-    if (words.has(name)) found.options[name] = words.get(name) === "true";
+    if (words.has(name)) link.options[name] = words.get(name) === "true";
   }
-  return found;
+  return link;
 }
 
-/** Which categories of a colouring are off by a link. */
+/** Return the numbers of the categories of a colouring that a link hides. */
 function hiddenByLink({ hide, only }, categories) {
   const hidden = new Set();
   categories.forEach(({ name }, index) => {

@@ -1,4 +1,4 @@
-/** Finds the vertex at a place of the picture: numbers of vertices are drawn instead of colours, in a small window. */
+/** Find the vertex at a pixel, by drawing numbers of vertices instead of colours into a small window around it. */
 
 const PICK_REACH = 6; // pixels
 const PICK_SIZE = 2 * PICK_REACH + 1;
@@ -11,20 +11,20 @@ class Picking {
     this.drawing = drawing;
     this.target = gl.createFramebuffer();
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.target);
-    for (const [format, place] of [
+    for (const [format, attachment] of [
       [gl.RGBA8, gl.COLOR_ATTACHMENT0],
       [gl.DEPTH_COMPONENT24, gl.DEPTH_ATTACHMENT],
     ]) {
       const buffer = gl.createRenderbuffer();
       gl.bindRenderbuffer(gl.RENDERBUFFER, buffer);
       gl.renderbufferStorage(gl.RENDERBUFFER, format, PICK_SIZE, PICK_SIZE);
-      gl.framebufferRenderbuffer(gl.FRAMEBUFFER, place, gl.RENDERBUFFER, buffer);
+      gl.framebufferRenderbuffer(gl.FRAMEBUFFER, attachment, gl.RENDERBUFFER, buffer);
     }
   }
 
   /**
-   * The vertex that is shown at a pixel, or nearest to it; -1 where there is none.
-   * Where triangles are drawn, their vertices lie before them; else a corner of the triangle is taken.
+   * Return the vertex at a pixel, or the nearest one in the window; -1 if there is none.
+   * Vertices of triangles are drawn in front of them; without a vertex in the window, it is a corner of the triangle.
    */
   find(x, y, camera, view) {
     const { drawing } = this;

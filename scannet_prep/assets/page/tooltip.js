@@ -1,10 +1,10 @@
-/** What is known of the point under the mouse, beside it. */
+/** The box beside the mouse that describes the point under it. */
 class Tooltip {
   constructor() {
     this.box = document.getElementById("tooltip");
   }
 
-  /** @param {[string, string][]} rows names and texts; they come from files and are set as text, never as markup. */
+  /** @param {[string, string][]} rows names and texts; they come from files, so they are set as text and never as markup. */
   show(rows) {
     const list = document.createElement("dl");
     for (const pair of rows) {
@@ -16,7 +16,7 @@ class Tooltip {
     this.box.hidden = false;
   }
 
-  /** Move beside a place of the window, to where there is room. */
+  /** Move beside a point of the window, to the side with enough room. */
   place(x, y) {
     const { offsetWidth: width, offsetHeight: height } = this.box;
     this.box.style.left = `${Math.max(4, x + width + 24 > innerWidth ? x - width - 12 : x + 14)}px`;

@@ -1,17 +1,18 @@
-/** Joins the parts: which scene is seen, how, and what the controls of the page do. */
+/** The viewer: it holds the scene, the view and the options, and connects them to the controls of the page. */
 
 const $ = (id) => document.getElementById(id);
-const LINK_DELAY_MS = 300; // browsers allow some changes of the address a second
+// Browsers allow only a few changes of the address per second.
+const LINK_DELAY_MS = 300;
 
 class Viewer {
   coloring = null;
   scene = null;
-  #hidden = new Map(); // by scene and colouring, numbers of categories
+  #hidden = new Map(); // sets of the numbers of hidden categories, by scene and colouring
   #isDue = false;
   #isPointDue = false;
   #pointed = { x: 0, y: 0, vertex: -1 };
   #linkTimer = 0;
-  #task = 0; // of the newest scene or colouring that was asked for
+  #task = 0; // number of the latest request for a scene or a colouring
 
   constructor(data) {
     this.data = data;
@@ -40,31 +41,31 @@ class Viewer {
     return `${this.scene.name} ${this.coloring.name}`;
   }
 
-  /** Numbers of the categories that are off. */
+  /** The numbers of the hidden categories. */
   get hidden() {
     if (!this.#hidden.has(this.#hiddenKey)) this.#hidden.set(this.#hiddenKey, new Set());
     return this.#hidden.get(this.#hiddenKey);
   }
 
-  /** What is seen, as the part of an address behind `#`. */
+  /** The view, as the part of an address after `#`. */
   get link() {
     return writeLink(this);
   }
 
-  /** Of the picture: width by height. */
+  /** The width of the picture divided by its height. */
   get aspect() {
     this.#resize();
     return this.canvas.width / this.canvas.height;
   }
 
-  /** Show what a link says, and the first of everything where it says nothing. */
+  /** Show the view of a link, with defaults for all that it does not contain. */
   async follow(text) {
     const link = readLink(text);
     for (const [name, option] of Object.entries(this.options)) option.value = link.options[name] ?? option.start;
-    await this.open(this.scenes.find((item) => item.name === link.scene) ?? this.scenes[0], link.color, link);
+    await this.open(this.scenes.find((scene) => scene.name === link.scene) ?? this.scenes[0], link.color, link);
   }
 
-  /** Show a scene. The colouring stays, if it has that; the rest is that of a link, if there is one. */
+  /** Show a scene in the same colouring, if it has that, and in the view of a link, if one is given. */
   async open(scene, colorName = this.coloring?.name, link = null) {
     const task = ++this.#task;
     this.canvas.ariaBusy = "true";
@@ -75,7 +76,8 @@ class Viewer {
       this.scene = scene;
       this.positions = positions;
       this.coloring = null;
-      clearTimeout(this.#linkTimer); // there is no view to write down before the colours are there
+      // Without a colouring, there is no view to write into the address.
+      clearTimeout(this.#linkTimer);
       this.pointAway();
       this.#describeScene();
       this.camera.reset(scene, positions, this.aspect);
@@ -83,16 +85,17 @@ class Viewer {
     if (link) {
       if (link.view) {
         Object.assign(this.camera, link.view);
-        this.camera.orbit(0, 0); // these keep angle and distance within their limits
+        // These keep angle and distance within their limits.
+        this.camera.orbit(0, 0);
         this.camera.zoom(1);
       } else this.camera.reset(scene, positions, this.aspect);
       this.#showOptions();
     }
-    const wanted = scene.coloring(colorName) ?? scene.coloring(this.data.color) ?? scene.colorings[0];
-    await this.color(wanted.name, link);
+    const coloring = scene.coloring(colorName) ?? scene.coloring(this.data.color) ?? scene.colorings[0];
+    await this.color(coloring.name, link);
   }
 
-  /** Choose a colouring. */
+  /** Show a colouring of the scene. */
   async color(name, link = null) {
     const task = ++this.#task;
     this.canvas.ariaBusy = "true";
@@ -109,7 +112,7 @@ class Viewer {
     this.moved();
   }
 
-  /** Draw soon, and note the view in the address when it rests. */
+  /** Draw soon, and write the view into the address once it stops changing. */
   moved() {
     if (!this.coloring) return;
     clearTimeout(this.#linkTimer);
@@ -117,13 +120,14 @@ class Viewer {
     this.invalidate();
   }
 
+  /** Draw before the next frame. */
   invalidate() {
     if (this.#isDue) return;
     this.#isDue = true;
     requestAnimationFrame(() => this.#draw());
   }
 
-  /** Tell of the point at a place of the canvas, in CSS pixels. */
+  /** Describe the point at a position on the canvas, in CSS pixels. */
   pointAt(x, y) {
     this.#pointed.x = x;
     this.#pointed.y = y;
@@ -133,7 +137,7 @@ class Viewer {
       this.#isPointDue = false;
       const vertex = this.#pick(this.#pointed.x, this.#pointed.y);
       if (vertex < 0) this.pointAway();
-      else if (vertex !== this.#pointed.vertex) await this.#tell(vertex);
+      else if (vertex !== this.#pointed.vertex) await this.#showTooltip(vertex);
       const { left, top } = this.canvas.getBoundingClientRect();
       this.tooltip.place(left + this.#pointed.x, top + this.#pointed.y);
     });
@@ -144,12 +148,12 @@ class Viewer {
     this.tooltip.hide();
   }
 
-  /** Tell of the point in the middle, for those who have no mouse. */
-  async tellMiddle() {
+  /** Describe the point in the middle, for people without a mouse. */
+  async announceMiddle() {
     this.pointAt(this.canvas.clientWidth / 2, this.canvas.clientHeight / 2);
     const vertex = this.#pick(this.#pointed.x, this.#pointed.y);
     const rows = vertex < 0 ? [] : await this.scene.describe(vertex);
-    $("told").textContent = rows.map((pair) => pair.join(": ")).join("; ") || "nothing is in the middle";
+    $("announcement").textContent = rows.map((pair) => pair.join(": ")).join("; ") || "nothing is in the middle";
   }
 
   turnAboutMiddle() {
@@ -178,12 +182,13 @@ class Viewer {
 
   #pick(x, y) {
     if (!this.coloring) return -1;
-    if (this.#isDue) this.#prepare(); // the camera has moved since the last picture
+    // The camera may have moved since the last picture.
+    if (this.#isDue) this.#prepare();
     const scale = this.canvas.width / this.canvas.clientWidth;
     return this.picking.find(Math.floor(x * scale), Math.floor(y * scale), this.camera, this.view);
   }
 
-  async #tell(vertex) {
+  async #showTooltip(vertex) {
     this.#pointed.vertex = vertex;
     const { scene } = this;
     const rows = await scene.describe(vertex);
@@ -210,8 +215,9 @@ class Viewer {
     const { camera, canvas, view, options, scene } = this;
     camera.update(scene, this.aspect);
     const { slope } = this.data.camera;
-    const pixels = Math.min(canvas.width, canvas.height) / (2 * slope); // of a metre at a distance of one metre
-    view.pointScale = options.points.value * scene.pointSize * pixels;
+    // The length of one metre at a distance of one metre, in pixels.
+    const metrePixels = Math.min(canvas.width, canvas.height) / (2 * slope);
+    view.pointScale = options.points.value * scene.pointSize * metrePixels;
     view.ceiling = (scene.floor + options.ceiling.value - scene.origin[2]) / scene.step;
     view.hasMesh = options.mesh.value;
     view.hasGrid = options.grid.value;
@@ -233,7 +239,7 @@ class Viewer {
     this.canvas.ariaBusy = "false";
   }
 
-  /** The directions of x, y and z, in a corner of the picture. */
+  /** Draw the directions of x, y and z in a corner of the picture. */
   #drawAxes() {
     const { right, up } = this.camera;
     for (let axis = 0; axis < 3; axis++) {
@@ -270,7 +276,7 @@ class Viewer {
     const isWhole = ceiling.value >= Number($("ceiling").max);
     $("ceiling").value = isWhole ? $("ceiling").max : ceiling.value;
     $("ceiling").ariaValueText = isWhole ? "nothing is cut off" : `cut off at ${ceiling.value.toFixed(2)} m`;
-    $("ceiling-told").textContent = isWhole ? "whole" : `${ceiling.value.toFixed(1)} m`;
+    $("ceiling-value").textContent = isWhole ? "whole" : `${ceiling.value.toFixed(1)} m`;
     for (const [id, option] of [["mesh", mesh], ["grid", grid], ["backs", backs], ["theme", light]]) $(id).ariaPressed = option.value;
     document.documentElement.dataset.theme = light.value ? "light" : "dark";
   }
@@ -321,16 +327,19 @@ class Viewer {
     new ResizeObserver(() => this.invalidate()).observe(this.canvas);
     addEventListener("hashchange", () => this.follow(location.hash));
     this.canvas.addEventListener("webglcontextlost", (event) => {
-      event.preventDefault(); // else it is never given back
-      showTrouble("The browser needs the graphics memory elsewhere. This page goes on as soon as it is given back.");
+      // Otherwise, the browser never restores it.
+      event.preventDefault();
+      showTrouble("The browser needs the graphics memory elsewhere. This page continues as soon as it gets it back.");
     });
-    this.canvas.addEventListener("webglcontextrestored", () => location.reload()); // the address has the view
+    // The address contains the view.
+    this.canvas.addEventListener("webglcontextrestored", () => location.reload());
   }
 }
 
-/** A choice among the colourings. */
+/** Make the radio button of a colouring. */
 function makeChoice(coloring, index) {
-  const label = document.createElement("label"), input = document.createElement("input");
+  const label = document.createElement("label");
+  const input = document.createElement("input");
   Object.assign(input, { type: "radio", name: "coloring", value: coloring.name });
   label.title = `${coloring.title} (${index + 1})`;
   label.append(input, coloring.name);
@@ -342,7 +351,7 @@ function showTrouble(text) {
   $("trouble").hidden = false;
 }
 
-/** Show the page's scenes, or say in plain words why that cannot be. */
+/** Show the scenes of the page, or the reason why that is impossible. */
 async function start() {
   if (!window.DecompressionStream) {
     showTrouble("This browser is too old: it cannot unpack the scenes. Firefox 121, Chrome 108, Safari 16.4 and later can.");

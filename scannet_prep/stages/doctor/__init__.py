@@ -1,10 +1,13 @@
-"""The stage `doctor`: answers to the first questions of a maintainer, within ten seconds.
+"""Check the machine, the folders, the server and the GPUs within ten seconds.
 
-    threads:    folder, scenes, server, GPU --> a finding each, or no answer in time
-    meanwhile:  versions, cores, memory and other checks that cannot hang
+    threads      folder, scenes, server, GPU --> a finding each, or "no answer" after 7 s
+    meanwhile    versions, cores, memory and other checks that cannot hang
 
 A file system, a name server or a GPU driver may hang. The thread that waits for it is left behind
 and ends with the process.
+
+One case takes longer: Python keeps its global lock while it loads the libraries of PyTorch, so a
+slow or hanging file system that holds PyTorch stops all threads.
 """
 
 from __future__ import annotations
@@ -33,12 +36,20 @@ _THREAD_NAME = "scannet-prep doctor"
 _HINT_FILE_SYSTEM = (
     "the file system hangs, or is very slow: df -h {place} hangs, too; ask its administrator"
 )
-# What to do if a check does not end in time.
+# The hint for each topic whose check does not end in time.
 _HINTS = {
     "folder": _HINT_FILE_SYSTEM,
-    "scenes": f"{_HINT_FILE_SYSTEM}; to check every scene, however long it takes: scannet-prep verify {{place}}",
-    "server": "only download needs it: check HTTPS_PROXY and the firewall, or download on another machine",
-    "GPU": "run nvidia-smi: if it hangs, too, the driver does; else PyTorch is on a file system that is slow or hangs",
+    "scenes": (
+        f"{_HINT_FILE_SYSTEM}; "
+        "to check every scene, however long it takes: scannet-prep verify {place}"
+    ),
+    "server": (
+        "only download needs it: check HTTPS_PROXY and the firewall, or download on another machine"
+    ),
+    "GPU": (
+        "run nvidia-smi: if it hangs, too, the driver hangs; "
+        "otherwise PyTorch is on a file system that is slow or hangs"
+    ),
 }
 
 
@@ -48,7 +59,7 @@ class DoctorReport:
 
     Attributes:
         checks: One finding for each topic, in a fixed order.
-        seconds: The duration of the run.
+        seconds: The duration of the run, in seconds.
     """
 
     checks: tuple[Finding, ...]
@@ -61,11 +72,11 @@ class DoctorReport:
 
 
 def run(place: str, environ: Mapping[str, str], base_url: str) -> DoctorReport:
-    """Check everything that training and processing depend on. An exception becomes a finding.
+    """Check what training and processing depend on. An exception becomes a finding.
 
     Args:
-        place: A folder or an archive of scenes, or an address; empty for `data/processed`, if that
-            exists.
+        place: A folder or an archive of scenes: path or address; empty for `data/processed`, if
+            that exists.
         environ: The environment of this process.
         base_url: Address of the server that `download` fetches from.
     """
@@ -86,15 +97,15 @@ def run(place: str, environ: Mapping[str, str], base_url: str) -> DoctorReport:
 
 
 def has_hanging_check() -> bool:
-    """Whether a check still waits for an answer.
+    """Whether a check is still running.
 
-    It could keep the process from ending: a library that is being left waits for its own threads.
+    It could keep the process from ending, because libraries wait for their own threads at exit.
     """
     return any(thread.name == _THREAD_NAME for thread in threading.enumerate())
 
 
 def _public_name(place: str) -> str:
-    """Return a path as it is, and an address without what may be secret in it."""
+    """Return a path unchanged, and an address without user, password and query."""
     if "://" not in place:
         return place
     # Imported here: paths do not need requests.
@@ -104,7 +115,7 @@ def _public_name(place: str) -> str:
 
 
 def _start(topic: str, probe: Probe[str], argument: str) -> SimpleQueue[Finding]:
-    """Start a check in a thread. Its result goes into the queue that is returned."""
+    """Start a check in a thread, and return the queue that receives its result."""
     results = SimpleQueue[Finding]()
 
     def work() -> None:
@@ -117,7 +128,7 @@ def _start(topic: str, probe: Probe[str], argument: str) -> SimpleQueue[Finding]
 def _wait(
     topic: str, results: SimpleQueue[Finding], deadline_s: float, shown_place: str
 ) -> Finding:
-    """Return the result of a thread. If there is none in time, that is the finding."""
+    """Return the result of a thread, or a finding that it did not answer in time."""
     try:
         return results.get(timeout=max(_READING_S, deadline_s - time.monotonic()))
     except Empty:

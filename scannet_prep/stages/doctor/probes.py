@@ -1,6 +1,6 @@
-"""The checks: those that cannot hang, such as versions, and those that may.
+"""The checks of `doctor`, both those that cannot hang and those that may.
 
-Each check yields remarks; `make_check` merges them into one finding.
+Each check yields remarks, and `make_check` merges them into one finding.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOW_MEMORY_BYTES = 2 << 30
 _LOW_SHM_BYTES = 1 << 30
 _MIN_FREE_SHM_BYTES = 16 << 20
 _LOW_DISK_BYTES = 5_000_000_000
-_MAX_MESSAGE = 300  # characters
+_MAX_MESSAGE_LETTERS = 300
 _SHOWN_NAMES = (
     "HTTPS_PROXY",
     "HTTP_PROXY",
@@ -68,8 +68,8 @@ class Remark(NamedTuple):
     """A part of a finding.
 
     Attributes:
-        severity: `ok`, `note` (worth knowing), or `problem` (going to hurt).
-        text: What was found; may be empty.
+        severity: `ok`, `note` (worth knowing), or `problem` (will cause failures).
+        text: The observation; may be empty.
         hint: What to do about it; may be empty.
     """
 
@@ -83,7 +83,7 @@ Probe: TypeAlias = Callable[[Argument], Iterator[Remark]]
 
 
 def make_check(topic: str, probe: Probe[Argument], argument: Argument) -> Finding:
-    """Make one check. Anything that a library or a driver raises is a remark, too.
+    """Make one check, and turn any exception of a library or a driver into a remark.
 
     The finding is as severe as the most severe remark.
     """
@@ -92,11 +92,13 @@ def make_check(topic: str, probe: Probe[Argument], argument: Argument) -> Findin
         remarks.extend(probe(argument))
     except ScanNetPrepError as error:
         remarks = [Remark("problem", error.message, error.hint)]
-    except Exception as error:  # noqa: BLE001 - see above
-        hint = "this cannot be found out here; please report this line"
+    except Exception as error:  # noqa: BLE001 - a driver may raise anything
+        hint = "this is a bug of scannet-prep: please report this line"
         if topic == "GPU":
             hint = "test it alone: python -c 'import torch; torch.cuda.init()'"
-        remarks.append(Remark("problem", f"{type(error).__name__}: {error}"[:_MAX_MESSAGE], hint))
+        remarks.append(
+            Remark("problem", f"{type(error).__name__}: {error}"[:_MAX_MESSAGE_LETTERS], hint)
+        )
     severities = [remark.severity for remark in remarks]
     return Finding(
         subject=topic,
@@ -120,19 +122,19 @@ def check_machine(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def check_versions(_environ: Mapping[str, str]) -> Iterator[Remark]:
-    """Find the versions of Python, of this package, and of the packages that it needs."""
+    """Find the versions of Python, of this package, and of its dependencies."""
     versions = [f"scannet-prep {VERSION}", f"python {platform.python_version()}"]
     installed = [name for name in _PACKAGES if find_spec(name)]
     versions += [f"{name} {metadata.version(name)}" for name in installed]
     versions.append(f"{platform.system()} {platform.machine()}")
     yield Remark("ok", ", ".join(versions))
     if find_spec("numba") is None:
-        hint = 'process is faster with it: pip install "scannet-prep[fast]"'
+        hint = 'to make process faster: pip install "scannet-prep[fast]"'
         yield Remark("note", "numba is not installed", hint)
 
 
 def check_cores(environ: Mapping[str, str]) -> Iterator[Remark]:
-    """Find the processors of the machine, and how many of them may be used."""
+    """Find the processors of the machine, and the number that may be used."""
     limits = find_core_limits(environ)
     count = min(limits.values())
     machine = os.cpu_count() or 1
@@ -143,7 +145,7 @@ def check_cores(environ: Mapping[str, str]) -> Iterator[Remark]:
 
 
 def check_memory(environ: Mapping[str, str]) -> Iterator[Remark]:
-    """Find the memory of the machine, and how much of it may be used."""
+    """Find the memory of the machine, and the amount that may be used."""
     limits = find_memory_limits(environ)
     limit = min(limits.values())
     names = ", ".join(f"{name} {format_bytes(number)}" for name, number in limits.items())
@@ -152,14 +154,16 @@ def check_memory(environ: Mapping[str, str]) -> Iterator[Remark]:
         yield Remark(
             "problem",
             "too little for several workers",
-            "for more: srun --mem=8G, docker run --memory=8g, ulimit -v unlimited; with this little: --jobs 1",
+            "for more: srun --mem=8G, docker run --memory=8g, ulimit -v unlimited; "
+            "otherwise pass --jobs 1",
         )
 
 
 def check_shared_memory(_environ: Mapping[str, str]) -> Iterator[Remark]:
     """Check the file system that holds shared memory and semaphores."""
     path = Path("/dev/shm")  # noqa: S108
-    if not path.is_dir():  # not Linux
+    # Other systems than Linux do not have it.
+    if not path.is_dir():
         yield Remark("ok", f"there is no {path}")
         return
     usage = shutil.disk_usage(path)
@@ -169,26 +173,29 @@ def check_shared_memory(_environ: Mapping[str, str]) -> Iterator[Remark]:
     elif usage.total < _LOW_SHM_BYTES:
         yield Remark(
             "note",
-            "small: batches of collate_torch need no room in it, other tensors of workers and NCCL do",
+            "small: batches of collate_torch need no room in it, "
+            "but other tensors of workers and NCCL do",
             "docker run --shm-size=8g, or --ipc=host",
         )
 
 
 def check_open_files(_environ: Mapping[str, str]) -> Iterator[Remark]:
-    """Check how many files a process may have open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # -1 for no limit
+    """Check the limit of open files of a process."""
+    # -1 stands for no limit.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"soft limit {soft:,}, hard limit {hard:,}".replace("-1", "none")
     yield Remark("ok", text)
     if 0 <= soft < _LOW_OPEN_FILES:
         yield Remark(
             "note",
             "few for many workers, which need one for each tensor",
-            "ulimit -n 65536; where that is not allowed, ask the administrator for a higher hard limit",
+            "ulimit -n 65536; if that is not allowed, "
+            "ask the administrator for a higher hard limit",
         )
 
 
 def check_environment(environ: Mapping[str, str]) -> Iterator[Remark]:
-    """List the variables that redirect connections. Passwords never show."""
+    """List the variables that affect connections, without values that may hold passwords."""
     names = []
     settings = []
     for name, value in sorted(environ.items()):
@@ -204,9 +211,9 @@ def check_environment(environ: Mapping[str, str]) -> Iterator[Remark]:
 
 
 def check_folder(place: str) -> Iterator[Remark]:
-    """Check the file system of a folder, or of the nearest one that exists.
+    """Check the file system of a folder: its type, its free space and its file locks.
 
-    Checks its type, its free space, and whether file locks work.
+    If the folder does not exist, the nearest existing parent is checked.
     """
     folder = Path(place or DEFAULT_PLACE).absolute()
     while not folder.is_dir() and folder != folder.parent:
@@ -215,7 +222,8 @@ def check_folder(place: str) -> Iterator[Remark]:
     status = os.statvfs(folder)
     free_bytes = status.f_bavail * status.f_frsize
     text = f"{folder}: {file_system}, {format_bytes(free_bytes)} free"
-    if status.f_files:  # 0 if the file system sets no limit on the number of files
+    # 0 if the file system does not limit the number of files.
+    if status.f_files:
         text += f", room for {status.f_favail:,} files"
     yield Remark("ok", text)
 
@@ -224,7 +232,7 @@ def check_folder(place: str) -> Iterator[Remark]:
         yield Remark("problem", "it is full", f"free some space: df -h {name}")
     elif status.f_blocks and free_bytes < _LOW_DISK_BYTES:
         hint = "all scenes need about 5 GB processed, and 21 GB raw"
-        yield Remark("note", "little is free", hint)
+        yield Remark("note", "little space is free", hint)
     if status.f_files and status.f_favail < RESERVE_FILES:
         hint = f"remove some, or ask for a quota: df -i {name}"
         yield Remark("problem", "no more files can be made", hint)
@@ -232,21 +240,19 @@ def check_folder(place: str) -> Iterator[Remark]:
         yield Remark(
             "note",
             "on the network",
-            "for training, pack the scenes onto a local disk: scannet-prep pack -o /LOCAL/scannet.tar.zst",
+            "for training, pack the scenes onto a local disk: "
+            "scannet-prep pack -o /LOCAL/scannet.tar.zst",
         )
     yield _check_locks(folder)
 
 
 def check_scenes(place: str) -> Iterator[Remark]:
-    """Check that the scenes of a folder or an archive exist, with the recorded sizes.
-
-    Reads no scene.
-    """
+    """Check that the scenes of a folder or an archive exist and have their recorded sizes."""
     from scannet_prep.source import SourceKind, identify
 
     if not place and not Path(DEFAULT_PLACE).exists():
         hint = "name a folder: scannet-prep doctor PLACE"
-        yield Remark("note", f"{DEFAULT_PLACE} is not there", hint)
+        yield Remark("note", f"{DEFAULT_PLACE} does not exist", hint)
         return
     place = place or DEFAULT_PLACE
     if identify([place]).kind is SourceKind.RAW:
@@ -256,7 +262,7 @@ def check_scenes(place: str) -> Iterator[Remark]:
 
 
 def check_server(base_url: str) -> Iterator[Remark]:
-    """Check that the server of the release answers, with any status."""
+    """Check that the server of the release answers, whatever the status."""
     from scannet_prep.remote.addresses import is_server_address, public_url
     from scannet_prep.remote.client import Client
     from scannet_prep.remote.policy import TransferPolicy
@@ -266,7 +272,7 @@ def check_server(base_url: str) -> Iterator[Remark]:
     if not is_server_address(base_url):
         yield Remark(
             "problem",
-            f"{shown_url}; it is not an address",
+            f"{shown_url} is not an address",
             "export SCANNET_PREP_BASE_URL=https://HOST/scannet/, or unset SCANNET_PREP_BASE_URL",
         )
         return
@@ -277,7 +283,7 @@ def check_server(base_url: str) -> Iterator[Remark]:
             pass
     except AttemptError as error:
         if not error.is_answer and not error.is_busy:
-            hint = error.hint or "only download needs it: download where there is a network"
+            hint = error.hint or "only download needs it: download on a machine with a network"
             yield Remark("note", f"{shown_url}; {error.reason}", hint)
             return
     yield Remark("ok", f"{shown_url} answers")
@@ -288,9 +294,10 @@ def check_gpu(_argument: str) -> Iterator[Remark]:
     if find_spec("torch") is None:
         yield Remark("note", "PyTorch is not installed", "to train: pip install torch")
         return
-    # A driver that hangs must not stop the other threads. PyTorch keeps Python's lock while it
-    # waits for the driver, ctypes does not, so ask the driver through ctypes first.
-    with suppress(OSError):  # no driver
+    # A driver that hangs must not stop the other threads. PyTorch keeps Python's global lock while
+    # it waits for the driver, ctypes does not. So call the driver through ctypes first; without a
+    # driver, this raises OSError.
+    with suppress(OSError):
         ctypes.CDLL("libcuda.so.1").cuInit(0)
     import torch
 
@@ -310,8 +317,9 @@ def check_gpu(_argument: str) -> Iterator[Remark]:
     if not names and has_nvidia_device():
         yield Remark(
             "problem",
-            f"there is a GPU, and PyTorch (built for CUDA {torch.version.cuda}) cannot use it",
-            "nvidia-smi shows driver and version; docker run --gpus all, apptainer exec --nv",
+            f"there is a GPU, but PyTorch (built for CUDA {torch.version.cuda}) cannot use it",
+            "compare with the driver version of nvidia-smi; in a container, start it with "
+            "docker run --gpus all or apptainer exec --nv",
         )
 
 
@@ -325,12 +333,12 @@ PROBES: dict[str, Probe[str]] = {
 
 
 def has_nvidia_device() -> bool:
-    """Whether the machine has a GPU of NVIDIA, and its driver is loaded."""
+    """Whether the machine has an NVIDIA GPU whose driver is loaded."""
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _check_raw_scenes(raw_dir: Path) -> Iterator[Remark]:
-    """Count the scenes of a raw tree, and the scenes of its `failed.txt`."""
+    """Count the scenes of a raw tree, and those listed in its `failed.txt`."""
     from scannet_prep.raw.layout import find_raw_scenes
     from scannet_prep.release.splits import read_scene_list
 
@@ -363,7 +371,8 @@ def _check_processed_scenes(place: str) -> Iterator[Remark]:
             f"to see why: scannet-prep info {quote(shown)}",
         )
     if opened.folder is None:
-        return  # the size of an archive has been compared with its index
+        # The size of an archive has been compared with its index.
+        return
 
     missing = []
     resized = []
@@ -394,7 +403,8 @@ def _check_processed_scenes(place: str) -> Iterator[Remark]:
 
 def _find_type(folder: Path) -> str:
     """Find the type of the file system that holds a folder."""
-    command = ["df", "--output=fstype", str(folder)]  # only GNU df has the option
+    # Only GNU df has this option.
+    command = ["df", "--output=fstype", str(folder)]
     with suppress(OSError, subprocess.CalledProcessError):
         output = subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True)  # noqa: S603
         return output.split()[-1]
@@ -402,17 +412,17 @@ def _find_type(folder: Path) -> str:
 
 
 def _check_locks(folder: Path) -> Remark:
-    """Check that a file that is locked cannot be locked again."""
+    """Check that a locked file cannot be locked again."""
     try:
         with (
             tempfile.NamedTemporaryFile(prefix=".scannet-prep-doctor-", dir=folder) as file,
             Path(file.name).open("rb") as same_file,
         ):
-            has_locks = _keeps_out(file.fileno(), same_file.fileno())
+            has_locks = _refuses_second_lock(file.fileno(), same_file.fileno())
     except OSError as error:
         return Remark(
             "note",
-            f"nothing can be written here ({error.strerror}), so locks were not tried",
+            f"nothing can be written here ({error.strerror}), so locks were not checked",
             "write to another folder: -o DIR",
         )
     if has_locks:
@@ -424,13 +434,14 @@ def _check_locks(folder: Path) -> Remark:
     )
 
 
-def _keeps_out(descriptor: int, other_descriptor: int) -> bool:
-    """Whether a lock on one descriptor refuses a lock on the other, of the same file."""
+def _refuses_second_lock(descriptor: int, other_descriptor: int) -> bool:
+    """Whether a lock on one descriptor of a file prevents a lock on another descriptor."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         fcntl.flock(other_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # the file system has no locks
+    except OSError:
+        # The file system does not support locks.
         return False
     return False

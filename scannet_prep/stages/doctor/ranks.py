@@ -1,13 +1,12 @@
-"""`doctor --ddp`: whether all ranks of a job are there, agree, and can work together.
+"""Compare the ranks of a job for `doctor --ddp`, and name those that are missing or differ.
 
-If not, which rank is the reason. A collective operation only reports late that some rank is
-missing. So every rank leaves its own keys in the store of the job. Rank 0 reads them until the
-time is up, and reports what it found:
+A collective operation only reports late that some rank is missing. So every rank writes its own
+keys into the store of the job. Rank 0 reads them until the time is up, and reports:
 
     here/RANK   host and process: the rank has started
-    facts/RANK  scenes, plan and versions, as the rank sees them, or why it cannot see them
+    facts/RANK  scenes, plan and versions of the rank, or the error that it met
     sum/RANK    the result of the all-reduce, which follows
-    end/0       rank 0 has read enough: all may end
+    end/0       rank 0 has finished, and all ranks may end
 """
 
 from __future__ import annotations
@@ -30,28 +29,35 @@ from scannet_prep.release.findings import Finding
 from scannet_prep.stages.doctor import DoctorReport
 
 Results: TypeAlias = dict[int, dict[str, Any]]
-"""What ranks have left under a key, by rank, in order of arrival."""
+"""The values of a key by rank, in order of arrival."""
 
 _POLL_INTERVAL_S = 0.05
 _GRACE_S = 5.0
 _EXIT_DELAY_S = 1.0
 _SLOW_AFTER_S = 3.0
 _SLOW_FACTOR = 3.0
-_MAX_POINTS = 600_000  # of a batch, for the plan
+# Of a batch, for the plan to compare.
+_MAX_POINTS = 600_000
 _MAX_NAMED_RANKS = 8
 _HINT_MISSING = (
-    "was it started, on every machine, with the same MASTER_ADDR, MASTER_PORT and number of ranks?"
+    "start it on every machine with the same MASTER_ADDR, MASTER_PORT and number of ranks"
 )
 _HINT_STUCK = "its file system is slow or hangs: scannet-prep doctor PLACE on that machine"
-_HINT_SLOW = "all others wait for it in every step: look at its disk and its load"
-_HINT_DIFFERENT = "give all ranks the same scenes, verified, and the same versions of NumPy, PyTorch and scannet-prep"
-_HINT_NETWORK = "look at its network: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; docs/training-hangs.md"
+_HINT_SLOW = "all other ranks wait for it in every step: check its disk and its load"
+_HINT_DIFFERENT = (
+    "give all ranks the same verified scenes, "
+    "and the same versions of NumPy, PyTorch and scannet-prep"
+)
+_HINT_NETWORK = (
+    "check its network: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; "
+    "see docs/training-hangs.md"
+)
 
 
 def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorReport:
     """Compare the ranks of a job. Must be called on all of them, under torchrun.
 
-    Something that hangs may go on in a thread when this returns: end the process with `os._exit`.
+    A thread may still hang when this returns: end the process with `os._exit`.
 
     Args:
         place: Folder or archive of processed scenes.
@@ -59,7 +65,7 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
         timeout_s: How long to wait for the ranks, and again for the all-reduce.
 
     Returns:
-        On rank 0, everything that was found; on the others, only why they cannot reach rank 0.
+        On rank 0, all findings; on the others, only the reason why they cannot reach rank 0.
 
     Raises:
         UsageError: PyTorch is not installed, or this is not a rank of a job.
@@ -67,7 +73,7 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     started_s = time.monotonic()
     job = read_torchrun_job(environ)
     try:
-        from torch import distributed  # noqa: F401 - only whether it is installed
+        from torch import distributed  # noqa: F401 - checks that it is installed
     except ImportError:
         raise UsageError(
             "comparing ranks needs PyTorch, which is not installed", "pip install torch"
@@ -79,14 +85,15 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     except RuntimeError as error:
         checks = [_describe_store_error(error, job, keeps_store=keeps_store)]
     if keeps_store:
-        time.sleep(_EXIT_DELAY_S)  # until the others have read that all may end
+        # Keep the store until the other ranks have read that all may end.
+        time.sleep(_EXIT_DELAY_S)
     return DoctorReport(tuple(checks), round(time.monotonic() - started_s, 3))
 
 
 def _compare_ranks(
     job: TorchrunJob, place: str, timeout_s: float, *, keeps_store: bool
 ) -> list[Finding]:
-    """Leave the keys of this rank; on rank 0, judge those of all ranks.
+    """Write the keys of this rank; on rank 0, judge the keys of all ranks.
 
     Raises:
         RuntimeError: The store cannot be reached.
@@ -98,13 +105,13 @@ def _compare_ranks(
         facts = _attempt(_find_facts, place, job)
         board.write("facts", facts)
         if "error" not in facts:
-            # Over another connection: one that waits for a rank blocks all other requests.
+            # Use another connection: one that waits for a rank blocks all its other requests.
             board.write("sum", _attempt(_all_reduce, _connect(job, timeout_s), job, timeout_s))
 
     threading.Thread(target=work, daemon=True).start()
     if job.rank == 0:
         return _Judge(board, job.world_size, timeout_s).judge()
-    # Again over another connection, so that the thread can write.
+    # Use another connection here as well, so that the thread can write.
     _connect(job, timeout_s).wait(["end/0"], timedelta(seconds=2 * timeout_s + _GRACE_S))
     return []
 
@@ -133,12 +140,12 @@ def _describe_store_error(error: RuntimeError, job: TorchrunJob, *, keeps_store:
     return _problem(
         "ranks",
         f"rank {job.rank} cannot use the store of the job at {job.host}:{job.port}: {text}",
-        f"{reason}; look at MASTER_ADDR and MASTER_PORT",
+        f"{reason}; check MASTER_ADDR and MASTER_PORT",
     )
 
 
 class _Board:
-    """The keys that ranks leave in the store of the job.
+    """The keys of the ranks in the store of the job.
 
     Args:
         store: The store.
@@ -150,18 +157,18 @@ class _Board:
         self._rank = rank
 
     def write(self, key: str, value: object) -> None:
-        """Leave a key of this rank."""
+        """Write a key of this rank."""
         self._store.set(f"{key}/{self._rank}", json.dumps(value))
 
     def read(self, key: str, rank: int) -> Any:  # noqa: ANN401 - as it was written
-        """Read a key of a rank; None if there is none yet."""
+        """Read a key of a rank; None if it is not written yet."""
         name = f"{key}/{rank}"
         if not self._store.check([name]):
             return None
         return json.loads(self._store.get(name))
 
     def name(self, rank: int) -> str:
-        """Name a rank, with its host and process if it has started."""
+        """Return the name of a rank, with its host and process if it has started."""
         location = self.read("here", rank)
         if not location:
             return f"rank {rank}"
@@ -169,7 +176,7 @@ class _Board:
 
 
 class _Judge:
-    """Rank 0, which reads the keys of all ranks and reports what is wrong.
+    """The judgement of rank 0 about the keys of all ranks.
 
     Args:
         board: The keys.
@@ -183,7 +190,7 @@ class _Judge:
         self._timeout_s = timeout_s
 
     def judge(self) -> list[Finding]:
-        """Report what all ranks have left, and let them end."""
+        """Read the keys of all ranks, report the findings, and let all ranks end."""
         facts, arrivals_s = self._collect("facts")
         checks = self._judge_presence(facts, arrivals_s)
         readable = {rank: facts[rank] for rank in sorted(facts) if "error" not in facts[rank]}
@@ -198,7 +205,7 @@ class _Judge:
         """Collect a key of all ranks until the time is up.
 
         Returns:
-            The values, and when each was seen.
+            The values, and the time at which each was read.
         """
         results: Results = {}
         arrivals_s: dict[int, float] = {}
@@ -213,7 +220,7 @@ class _Judge:
                 results[rank] = result
                 arrivals_s[rank] = time.monotonic()
                 if key == "sum" and "error" in result:
-                    # The others wait for this rank, perhaps for ever.
+                    # The other ranks wait for this one, perhaps without end.
                     deadline_s = min(deadline_s, time.monotonic() + 1.0)
             time.sleep(_POLL_INTERVAL_S)
         return results, arrivals_s
@@ -240,20 +247,20 @@ class _Judge:
                 )
         if all(check.severity == "note" for check in checks):
             spread_s = times_s[-1] - first_s
-            text = f"all {self._world_size} are there, the last {spread_s:.1f} s after the first"
+            text = f"all {self._world_size} have started, the last {spread_s:.1f} s after the first"
             checks.insert(0, _ok("ranks", text))
         return checks
 
     def _judge_missing(self, rank: int, name: str) -> Finding:
-        """Describe a rank that has left no facts."""
+        """Describe a rank that has not written its facts."""
         has_started = self._board.read("here", rank) is not None
         if has_started:
-            text = f"{name} came, but could not read the scenes in time"
+            text = f"{name} has started, but could not read the scenes in time"
             return _problem("ranks", text, _HINT_STUCK)
-        return _problem("ranks", f"{name} is missing: it never came", _HINT_MISSING)
+        return _problem("ranks", f"{name} is missing: it never started", _HINT_MISSING)
 
     def _judge_agreement(self, facts: Results) -> list[Finding]:
-        """Compare the facts of the ranks with those of most ranks, or else of the first."""
+        """Compare the facts of each rank with those of most ranks; of equally many, the first."""
         if not facts:
             return []
         checks = []
@@ -275,7 +282,7 @@ class _Judge:
         return checks
 
     def _judge_sums(self, sums: Results) -> Finding:
-        """Check the all-reduce; report the first rank that failed, which made others fail."""
+        """Check the all-reduce, and report the first rank that failed: it made others fail."""
         for rank, result in sums.items():
             if "error" in result:
                 text = f"{self._board.name(rank)}: {result['error']}"
@@ -283,24 +290,24 @@ class _Judge:
         silent = [rank for rank in range(self._world_size) if rank not in sums]
         if silent:
             names = ", ".join(self._board.name(rank) for rank in silent[:_MAX_NAMED_RANKS])
-            text = f"did not end within {self._timeout_s:.0f} s on {names}"
+            text = f"did not finish within {self._timeout_s:.0f} s on {names}"
             return _problem("all-reduce", text, _HINT_NETWORK)
         return _ok("all-reduce", f"{sums[0]['backend']} works on all {self._world_size} ranks")
 
 
 def _attempt(function: Callable[..., dict[str, Any]], *arguments: object) -> dict[str, Any]:
-    """Call a function. Returns its result, or `error` and `hint`."""
+    """Call a function, and return its result, or `error` and `hint` of its exception."""
     try:
         return function(*arguments)
     except ScanNetPrepError as error:
         return {"error": error.message, "hint": error.hint}
-    except Exception as error:  # noqa: BLE001 - whatever a backend raises is reported
+    except Exception as error:  # noqa: BLE001 - a backend may raise anything
         first_line, _, _ = f"{type(error).__name__}: {error}"[:300].partition("\n")
         return {"error": first_line, "hint": ""}
 
 
 def _find_facts(place: str, job: TorchrunJob) -> dict[str, Any]:
-    """Find the facts on which all ranks must agree."""
+    """Collect the facts on which all ranks must agree."""
     import numpy as np
     import torch
 
@@ -323,7 +330,7 @@ def _find_facts(place: str, job: TorchrunJob) -> dict[str, Any]:
 
 
 def _all_reduce(store: Any, job: TorchrunJob, timeout_s: float) -> dict[str, Any]:  # noqa: ANN401 - of torch
-    """Let all ranks add up a number, with NCCL if there are GPUs, otherwise with gloo."""
+    """Add a number over all ranks, with NCCL if there are GPUs, otherwise with gloo."""
     import torch
     from torch import distributed
 
@@ -342,7 +349,8 @@ def _all_reduce(store: Any, job: TorchrunJob, timeout_s: float) -> dict[str, Any
     )
     ones = torch.ones(1, device=device)
     distributed.all_reduce(ones)
-    total = ones.item()  # waits for the GPU
+    # Reading the number waits for the GPU.
+    total = ones.item()
     if total != job.world_size:
         raise UsageError(
             f"all-reduce with {backend} is wrong: {job.world_size} ones add up to {total}"
@@ -352,8 +360,10 @@ def _all_reduce(store: Any, job: TorchrunJob, timeout_s: float) -> dict[str, Any
 
 
 def _ok(topic: str, message: str) -> Finding:
+    """Make a finding that everything is in order."""
     return Finding(subject=topic, message=message, severity="ok")
 
 
 def _problem(topic: str, message: str, hint: str) -> Finding:
+    """Make a finding of a problem."""
     return Finding(subject=topic, message=message, severity="problem", hint=hint)

@@ -1,9 +1,10 @@
 """Figures of a processed folder, an archive or a raw tree, and a page that shows them.
 
-source    open the place; read or make each scene, in worker processes
-measures  measure each scene, in the worker
-figures   put the measures of all scenes together
-page      the page, with pictures of a few scenes
+source        open the place; read or process each scene, in worker processes
+measures      measure each scene, in the worker
+figures       combine the measures of all scenes
+page          the page, with pictures of a few scenes
+comparison    the differences from another place
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ def run(
             addresses, or objects that read the bytes.
         reading: How to read it.
         page_path: The file for the page; None for none.
-        comparison: The comparison with another place, to be shown on the page.
+        comparison: The comparison with another place, to show on the page.
 
     Raises:
-        MissingFileError: It is none of these.
-        FileError: It cannot be read.
-        UsageError: Several folders.
+        MissingFileError: The place is none of these.
+        FileError: The place cannot be read.
+        UsageError: There are several folders.
         TransferError: An archive on a web server cannot be read.
         WorkerDiedError: Worker processes cannot be started.
         OutputError: The page cannot be written.
@@ -77,11 +78,12 @@ def _measure(
 ) -> tuple[SceneEntry, SceneMeasures]:
     """Measure one scene, in a worker."""
     scene, entry = source.load(task.scene_id)
-    if not (np.isfinite(scene.points).all() and np.isfinite(scene.axis_alignment).all()):
+    is_finite = np.isfinite(scene.points).all() and np.isfinite(scene.axis_alignment).all()
+    if not is_finite:
         raise FileError(source.place.name, "points or the axis alignment are not all finite")
     if source.raw is None and entry != source.place.entries[task.scene_id]:
         hint = f"to list the differences: scannet-prep verify {quote(source.place.name)}"
-        findings.error(source.place.name, "is not what the manifest records", hint)
+        findings.error(source.place.name, "differs from its record in the manifest", hint)
     aligned_from_points = scene.axis_alignment
     if scene.meta.options.align_axis:
         aligned_from_points = np.eye(4)
@@ -92,7 +94,7 @@ def _measure(
 def _draw(task: CheckTask, source: Source, _findings: Findings) -> bytes:
     """Draw the points of a scene as PNG, in a worker.
 
-    Test scenes, which have no labels, are drawn in their own colours.
+    Test scenes have no labels and are drawn in the colours of the scan.
     """
     scene, entry = source.load(task.scene_id)
     color = "rgb" if entry.split is Split.TEST else "scannet20"

@@ -1,11 +1,13 @@
-"""Compare two places scene by scene: prove that they hold the same data, or list the differences.
+"""Compare two places scene by scene, and list the differences.
 
-    two places with processed scenes   arrays and descriptions; not the version of the program
+What is compared depends on the places:
+
+    two places with processed scenes   arrays and metadata, except the version of the program
     a manifest.json on either side     the records of whole files
     raw trees, or their scannet.lock   SHA-256 of the files
 
-Of raw files, only those that scenes are made from have to be on both sides. All others, such as
-sensor streams, are compared if both sides have them.
+Raw files that scenes are processed from must exist on both sides. All others, such as sensor
+streams, are compared only if both sides have them.
 """
 
 from __future__ import annotations
@@ -32,29 +34,32 @@ from scannet_prep.stages.report.source import Reading, Source, Table, open_sourc
 from scannet_prep.stages.scene_checks import CheckTask
 
 SceneFacts: TypeAlias = Mapping[str, str]
+"""The values of a scene to compare, as texts by name."""
+
 Differences: TypeAlias = Mapping[str, tuple[str, str]]
-"""By the name of a fact: its value here, and there; `-` for none."""
+"""The values of each differing fact here and there, by its name; `-` for none."""
 
 _NONE = "-"
 _INPUT_SUFFIXES = {kind.suffix for kind in INPUT_KINDS}
 _SUFFIXES = {kind.suffix for kind in KINDS.values()}
 _DIGEST = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
-_MAX_FACT = 90  # characters; a longer text is represented by its digest
+# A longer text is represented by its length and CRC-32.
+_MAX_FACT_LETTERS = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two places have in common, and what differs.
+    """The result of a comparison.
 
     Attributes:
-        here: The first place.
-        there: The second one.
-        same: Number of scenes that are the same in both.
+        here: The name of the first place.
+        there: The name of the second place.
+        same: Number of scenes that are the same in both places.
         only_here: Scenes that only the first place has.
-        only_there: Scenes that only the second one has.
-        differences: The differences of each scene that both have; for raw scenes, also of the
-            `label map` and of the files in `tasks`.
-        findings: What cannot be read.
+        only_there: Scenes that only the second place has.
+        differences: The differences of each scene that both have. For raw scenes, `label map` and
+            `tasks` have the differences of the label map and of the files in `tasks/`.
+        findings: The errors of scenes that cannot be read.
     """
 
     here: str
@@ -67,7 +72,7 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether both hold the same data."""
+        """Whether both places hold the same data."""
         return not (self.only_here or self.only_there or self.differences or self.findings)
 
     @property
@@ -86,7 +91,7 @@ class Comparison:
 
     @property
     def table(self) -> Table:
-        """All differences; of digests, the beginning."""
+        """All differences, with shortened digests."""
         rows = []
         for scene_id, differences in self.differences.items():
             for name, values in differences.items():
@@ -106,7 +111,7 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
     Args:
         here: A processed folder, an archive or all its shards, or a `manifest.json`; or a raw tree
             or a `scannet.lock`.
-        there: Another one of the same kind.
+        there: Another place of the same kind.
         reading: How to read them.
 
     Raises:
@@ -116,18 +121,19 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
         WorkerDiedError: Worker processes cannot be started.
     """
     findings = Findings()
-    sides = _open_side(here, reading, findings), _open_side(there, reading, findings)
-    mine, theirs = sides
+    mine = _open_side(here, reading, findings)
+    theirs = _open_side(there, reading, findings)
     if mine.kind != theirs.kind:
         raise UsageError(
-            f"{mine.name} holds {mine.kind} scenes, {theirs.name} {theirs.kind} ones: they cannot be compared",
+            f"{mine.name} holds {mine.kind} scenes, {theirs.name} holds {theirs.kind} scenes: "
+            "they cannot be compared",
             "name two raw folders, or two processed folders or archives",
         )
     scenes_here = mine.scene_ids
     scenes_there = theirs.scene_ids
     common = sorted(scenes_here & scenes_there)
-    results = reading.check(_compare_scene, common, sides, findings)
-    differences = {scene_id: found for scene_id, found in results.items() if found}
+    results = reading.check(_compare_scene, common, (mine, theirs), findings)
+    differences = {scene_id: result for scene_id, result in results.items() if result}
     same = len(results) - len(differences)
     differences |= _compare_shared_files(mine, theirs)
     return Comparison(
@@ -143,7 +149,7 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the places. Picklable.
+    """One of the places, or the record of one. Picklable.
 
     Attributes:
         name: Path or address.
@@ -166,7 +172,7 @@ class _Side:
 
     @property
     def scene_ids(self) -> set[str]:
-        """All scenes."""
+        """The ids of all scenes."""
         if self.source is not None:
             return set(self.source.scene_ids)
         return set(self.entries or self.locked)
@@ -175,7 +181,7 @@ class _Side:
         """Find the files of a raw scene, or their records, by name.
 
         Raises:
-            MissingFileError: There is none.
+            MissingFileError: The scene has no files.
         """
         if self.source is None or self.source.raw is None:
             return self.locked[scene_id]
@@ -187,12 +193,17 @@ class _Side:
             raise MissingFileError(raw.directory, "holds none of the scene's files", command)
         return files
 
+    def digest_shared_file(self, name: str) -> str:
+        """Return the SHA-256 of one of the shared files; `-` if it does not exist."""
+        file = self.shared_files.get(name)
+        return _NONE if file is None else _digest(file).sha256
+
     def collect_facts(self, scene_id: str, *, compares_arrays: bool) -> SceneFacts:
         """Collect the facts of a processed scene.
 
         Args:
             scene_id: The scene.
-            compares_arrays: Whether the facts are those of its arrays, or those of its record.
+            compares_arrays: Whether to collect facts of its arrays rather than of its record.
         """
         if self.source is None:
             return self._flatten_entry(self.entries[scene_id])
@@ -236,12 +247,12 @@ def _compare_raw_files(
 
 
 def _digest_facts(files: Mapping[str, Path | LockEntry], names: Iterable[str]) -> SceneFacts:
-    """Return size and SHA-256 of the named files, as far as they are there."""
+    """Return size and SHA-256 of the named files that exist."""
     return _flatten({name: _digest(files[name]) for name in names if name in files})
 
 
 def _digest(file: Path | LockEntry) -> LockEntry:
-    """Return the record of a file; compute it for the file itself."""
+    """Return the record of a file, which is computed if the file itself is given."""
     if isinstance(file, LockEntry):
         return file
     return digest_file(file)
@@ -251,34 +262,35 @@ def _compare_facts(here: SceneFacts, there: SceneFacts) -> Differences:
     """Find the facts that differ."""
     differences = {}
     for name in {**here, **there}:
-        values = here.get(name, _NONE), there.get(name, _NONE)
-        if values[0] != values[1]:
-            differences[name] = values
+        value_here = here.get(name, _NONE)
+        value_there = there.get(name, _NONE)
+        if value_here != value_there:
+            differences[name] = (value_here, value_there)
     return differences
 
 
 def _compare_shared_files(here: _Side, there: _Side) -> dict[str, Differences]:
     """Compare the label map, and the files in `tasks/` that both sides have."""
     differences: dict[str, Differences] = {}
-    label_maps = []
-    for side in (here, there):
-        file = side.shared_files.get(LABEL_MAP_NAME)
-        label_maps.append(_NONE if file is None else _digest(file).sha256)
-    if label_maps[0] != label_maps[1]:
-        differences["label map"] = {LABEL_MAP_NAME: (label_maps[0], label_maps[1])}
+    label_map_here = here.digest_shared_file(LABEL_MAP_NAME)
+    label_map_there = there.digest_shared_file(LABEL_MAP_NAME)
+    if label_map_here != label_map_there:
+        differences["label map"] = {LABEL_MAP_NAME: (label_map_here, label_map_there)}
 
     tasks = {}
-    for name in sorted(here.shared_files.keys() & there.shared_files.keys()):
-        digests = _digest(here.shared_files[name]).sha256, _digest(there.shared_files[name]).sha256
-        if name != LABEL_MAP_NAME and digests[0] != digests[1]:
-            tasks[name] = digests
+    common = here.shared_files.keys() & there.shared_files.keys()
+    for name in sorted(common - {LABEL_MAP_NAME}):
+        digest_here = here.digest_shared_file(name)
+        digest_there = there.digest_shared_file(name)
+        if digest_here != digest_there:
+            tasks[name] = (digest_here, digest_there)
     if tasks:
         differences["tasks"] = tasks
     return differences
 
 
 def _collect_array_facts(scene: ProcessedScene) -> SceneFacts:
-    """Return the description of a scene, and type, shape and CRC-32 of each array."""
+    """Return the metadata of a scene, and type, shape and CRC-32 of each array."""
     facts = _flatten(replace(scene.meta, program_version=""))
     for key, array in scene.arrays().items():
         if key != "meta":
@@ -291,7 +303,7 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
     """Open a place, or read the record of one.
 
     Raises:
-        FileError: It names no scene.
+        FileError: The place names no scene.
     """
     path = Path(str(places[0])).expanduser()
     if len(places) == 1 and _is_record(path):
@@ -299,7 +311,7 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
     else:
         side = _open_place(places, path, reading, findings)
     if not side.scene_ids:
-        # To find no difference would prove nothing.
+        # A comparison of nothing must not report that the data are the same.
         raise FileError(
             side.name,
             "names no scene: there is nothing to compare",
@@ -320,7 +332,7 @@ def _open_place(places: Sequence[Place], path: Path, reading: Reading, findings:
     if source.raw is None:
         options = source.place.options
         return _Side(name=name, kind="processed", source=source, options=options)
-    shared_files = {f"{TASKS_DIR}/{it.name}": it for it in find_shared_files(path).values()}
+    shared_files = {f"{TASKS_DIR}/{file.name}": file for file in find_shared_files(path).values()}
     label_map = find_label_map(path)
     if label_map is not None:
         shared_files[LABEL_MAP_NAME] = label_map
@@ -353,7 +365,7 @@ def _read_record(path: Path) -> _Side:
 
 
 def _flatten(value: object, name: str = "") -> dict[str, str]:
-    """Return the facts in a description, by name; a nested value is named after its path."""
+    """Return the facts in a value, by name; the name of a nested value is the path to it."""
     plain = to_plain(value)
     if isinstance(plain, dict):
         facts = {}
@@ -361,7 +373,7 @@ def _flatten(value: object, name: str = "") -> dict[str, str]:
             facts.update(_flatten(nested, f"{name} {key}".lstrip()))
         return facts
     text = str(plain)
-    if len(text) > _MAX_FACT:
+    if len(text) > _MAX_FACT_LETTERS:
         crc32 = Fingerprint.from_bytes(text.encode()).crc32
         text = f"{len(text):,} characters, CRC-32 {crc32}"
     return {name: text}

@@ -1,4 +1,4 @@
-"""The figures of a report: tables of scenes and classes, and which scenes stand out."""
+"""The figures of a report: tables of scenes and classes, and the scenes that stand out."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Measure(NamedTuple):
         title: Its title, with its unit.
         section: Its section of the page.
         is_log: Whether its axis is logarithmic.
-        shown: Values that the axis has to include.
-        limit: A scene stands out if the absolute value is greater. None to compare scenes with each
-            other: then a scene stands out if it is farther from the middle half of all scenes than
-            three times the width of that half (Tukey's outer fences), which counts as at least a
-            tenth of the median.
+        shown: Values that the axis must include.
+        limit: A scene stands out if its absolute value is greater. None to compare scenes with
+            each other: then a scene stands out if its distance from the middle half of all scenes
+            is more than three times the width of that half (Tukey's outer fences). The width
+            counts as at least a tenth of the median.
     """
 
     title: str
@@ -67,8 +67,9 @@ MEASURES = {
 """The measures, by column of the table of scenes."""
 
 _MIN_COMPARED_SCENES = 8
-_GALLERY_COUNT = 4  # of the largest, the smallest and the oddest scenes
-_UNKNOWN = SceneMeasures(math.nan, math.nan, math.nan, math.nan)
+# How many of the largest, the smallest and the oddest scenes are in the gallery.
+_GALLERY_COUNT = 4
+_UNKNOWN = SceneMeasures(x_m=math.nan, y_m=math.nan, z_m=math.nan, area_m2=math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +83,13 @@ class Report:
             folder whose manifest cannot be read.
         splits: For each split, and for `all`: number of `scenes` and `vertices`; `size_bytes` of
             the files of scenes (unpacked, in an archive); vertices of train and val (`annotated`),
-            and those of them that have a group (`labeled`).
-        label_sets: A row for each class of each label set, as `tables.distribution` has them.
+            and those of them that have a nyu40 id (`labeled`).
+        label_sets: A row for each class of each label set, as in `tables.distribution`.
         measures: `min`, `median` and `max` of each measure, without those that no scene has.
-        odd: Scenes that stand out, the oddest first, and why.
-        gallery: Scenes that are worth a look, and why: the largest, the smallest, the oddest.
+        odd: The reason why each scene stands out, the oddest scene first.
+        gallery: The reason why each scene is in the gallery: it is large, small or odd.
         warnings: The oddities of the raw files, each once.
-        findings: What could not be read or made, and what is worth knowing.
+        findings: The errors of scenes that could not be read or processed, and notes.
         table: A row for each scene: `tables.scenes` and the measures.
     """
 
@@ -114,20 +115,23 @@ class Report:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that are wrong, not only worth knowing."""
+        """The findings that are errors, not notes."""
         return tuple(finding for finding in self.findings if finding.is_error)
 
     def tables(self) -> list[Table]:
-        """Return the figures that are few enough to be read one by one."""
+        """Return the figures that are shown as tables rather than charts."""
         findings = []
         for finding in self.findings:
-            where = f"{finding.severity}: {finding.place}"
-            findings.append([where, finding.message, finding.hint])
+            subject = f"{finding.severity}: {finding.place}"
+            findings.append([subject, finding.message, finding.hint])
         splits = [_format_split(split, row) for split, row in self.splits.items()]
         measures = []
         for name, row in self.measures.items():
             measures.append([MEASURES[name].title, *map(format_measure, row.values())])
-        warnings = [[it.text, list_some(it.scenes), it.kind.advice] for it in self.warnings]
+        warnings = [
+            [warning.text, list_some(warning.scenes), warning.kind.advice]
+            for warning in self.warnings
+        ]
         return [
             Table("Errors and notes", ["where", "what", "what to do"], findings),
             Table(
@@ -156,16 +160,16 @@ def make_report(
     measured: Mapping[str, tuple[SceneEntry, SceneMeasures]],
     findings: tuple[Finding, ...],
 ) -> Report:
-    """Put the figures of all scenes together.
+    """Combine the figures of all scenes.
 
     Args:
         source: The scenes.
         measured: For each scene that was read, its entry in a manifest and its measures.
-        findings: What was found on the way.
+        findings: The findings of reading and measuring.
     """
     import pandas as pd
 
-    # Scenes that could not be read have only the entry of the manifest.
+    # A scene that could not be read only has its entry in the manifest.
     entries: dict[str, SceneEntry] = dict(source.place.entries)
     entries.update({scene_id: entry for scene_id, (entry, _) in measured.items()})
     measures = []
@@ -204,14 +208,15 @@ def make_report(
 
 
 def format_measure(value: float) -> str:
-    """Format a number with four digits, or as a whole: `0.1234`, `12.34`, `124,000`."""
+    """Format a number with four digits, or as a whole number: `0.1234`, `12.34`, `124,000`."""
     if abs(value) < 1000:
-        return f"{value + 0:.4g}"  # + 0 turns -0 into 0
+        # Adding 0 turns -0 into 0.
+        return f"{value + 0:.4g}"
     return f"{value:,.0f}"
 
 
 def _count(entry: SceneEntry) -> dict[str, int]:
-    """Return the numbers of a scene that are added up by split."""
+    """Return the numbers of a scene that are summed by split."""
     annotated = 0
     labeled = 0
     if entry.split is not Split.TEST:
@@ -245,7 +250,7 @@ def _format_split(split: str, row: Mapping[str, int]) -> list[str]:
 
 
 def _find_odd(numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Find the scenes that stand out, the oddest first, and why."""
+    """Find the scenes that stand out, with the reason, the oddest first."""
     # A column for each measure; a scene stands out if its score is above 1.
     scores = numbers[[]].copy()
     reasons = {}
@@ -271,7 +276,7 @@ def _find_odd(numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _choose_gallery(numbers: pd.DataFrame, odd: Mapping[str, str]) -> dict[str, str]:
-    """Choose the largest, the smallest and the oddest scenes, and say why."""
+    """Choose the largest, the smallest and the oddest scenes, each with its reason."""
     sizes = numbers.vertices.sort_values(kind="stable")
     chosen = {}
     for scene_id in sizes.index[::-1][:_GALLERY_COUNT]:
@@ -284,7 +289,7 @@ def _choose_gallery(numbers: pd.DataFrame, odd: Mapping[str, str]) -> dict[str, 
 
 
 def _to_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Turn a table into values for JSON, with None for missing ones."""
+    """Turn a table into rows for JSON, with None for missing values."""
     text = table.reset_index().to_json(orient="records")
     rows: list[dict[str, Any]] = json.loads(text)
     return rows

@@ -1,4 +1,4 @@
-"""The size of a scene, whether its floor is horizontal, and whether its walls follow the axes."""
+"""The size of a scene, the tilt of its floor, and the turn of its walls about z."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-WALL, FLOOR = 1, 2  # nyu40 ids
+# nyu40 ids.
+WALL = 1
+FLOOR = 2
+
 _CELL_M = 0.1
+# Fewer vertices do not determine a floor or the directions of walls.
 _MIN_VERTICES = 100
-_MIN_FLOOR_M = 0.1  # spread of a floor in either direction, below which its plane is uncertain
-_MIN_AGREEMENT = 0.3  # of the walls, 0..1
-_MAX_UPRIGHT_Z = 0.3
+# The plane of a floor is uncertain if the floor spreads less than this in one direction.
+_MIN_FLOOR_SPREAD_M = 0.1
+# How far walls must agree on a direction, from 0 to 1 (all the same).
+_MIN_WALL_AGREEMENT = 0.3
+# A surface is upright if the horizontal part of its normal is longer, and its z shorter, than this.
 _MIN_UPRIGHT_XY = 0.5
-_FITS = 5
+_MAX_UPRIGHT_Z = 0.3
+_FIT_COUNT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +33,12 @@ class SceneMeasures:
         x_m: Extent of all vertices along x, metres.
         y_m: Extent along y.
         z_m: Extent along z.
-        area_m2: Area of all squares of 10 cm, seen from above, that hold a vertex.
-        floor_tilt_deg: Angle between the normal of the floor and z, 0..90 degrees; None if less
-            than 100 vertices are labeled as floor, or they lie in a line.
-        floor_height_m: z of the middle of the floor, metres; None as above.
+        area_m2: Area of all squares of 10 cm, seen from above, that contain a vertex.
+        floor_tilt_deg: Angle between the normal of the floor and z, 0..90 degrees; None if fewer
+            than 100 vertices are labeled as floor, or they lie on a line.
+        floor_height_m: z of the middle of the floor, metres; None if the tilt is None.
         wall_turn_deg: Angle about z between the walls and the axes x and y, -45..45 degrees; None
-            if less than 100 vertices are labeled as wall, or the walls have no common directions.
+            if fewer than 100 vertices are labeled as wall, or the walls have no common directions.
     """
 
     x_m: float
@@ -59,7 +66,7 @@ def measure_scene(
     """
     x_m, y_m, z_m = (round(float(np.ptp(axis)), 4) for axis in points.T)
 
-    # One number for each square that holds a vertex.
+    # A number for the square of each vertex: x + 2^26 y, in squares.
     squares = np.floor(points[:, :2].astype(np.float64) / _CELL_M) @ (1, 1 << 26)
     area_m2 = round(len(np.unique(squares)) * _CELL_M**2, 2)
 
@@ -80,19 +87,19 @@ def measure_scene(
 
 
 def _fit_floor(points: NDArray[np.float64]) -> tuple[float | None, float | None]:
-    """Fit a plane, without the points that are farther from it than three median distances.
+    """Fit a plane, leaving out the points farther from it than three median distances.
 
     Returns:
         Its tilt in degrees and its height in metres; None for both if there is no plane.
     """
     kept = points
-    for _ in range(_FITS):
+    for _ in range(_FIT_COUNT):
         if len(kept) < _MIN_VERTICES:
             return None, None
         middle = kept.mean(axis=0)
         # The smallest variance comes first; its axis is the normal of the plane.
         variances, axes = np.linalg.eigh(np.cov((kept - middle).T))
-        if variances[1] < _MIN_FLOOR_M**2:
+        if variances[1] < _MIN_FLOOR_SPREAD_M**2:
             return None, None
         distances = np.abs((points - middle) @ axes[:, 0])
         kept = points[distances <= 3 * np.median(distances) + 0.001]
@@ -101,14 +108,18 @@ def _fit_floor(points: NDArray[np.float64]) -> tuple[float | None, float | None]
 
 
 def _measure_turn(normals: NDArray[np.float64]) -> float | None:
-    """Return the mean direction of upright surfaces, ignoring quarter turns, in degrees."""
+    """Return the mean direction of upright surfaces modulo 90 degrees, in -45..45 degrees.
+
+    Args:
+        normals: float64 (N, 3), in the axis-aligned frame.
+    """
     x, y, z = normals.T
     is_upright = (np.abs(z) < _MAX_UPRIGHT_Z) & (np.hypot(x, y) > _MIN_UPRIGHT_XY)
     if np.count_nonzero(is_upright) < _MIN_VERTICES:
         return None
-    # Four times the angle is the same for all four directions of a room.
+    # Multiplied by four, the angles of the four walls of a room are equal modulo 360 degrees.
     angles = np.arctan2(y[is_upright], x[is_upright])
     mean = np.exp(4j * angles).mean()
-    if abs(mean) < _MIN_AGREEMENT:
+    if abs(mean) < _MIN_WALL_AGREEMENT:
         return None
     return round(float(np.degrees(np.angle(mean)) / 4), 3)

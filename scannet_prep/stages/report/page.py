@@ -1,4 +1,4 @@
-"""The page of a report: one file without a script, which loads nothing."""
+"""The page of a report: one file without a script, which loads no other file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ from scannet_prep.view.charts import SERIES, draw_bars, draw_histogram
 from scannet_prep.view.markup import Child, element, embed_png, make_page, read_asset
 
 _SPLITS = ("train", "val")
+# The notes under the headings of sections.
 _NOTES = {
-    "Sizes": "The area is that of all squares of 10 cm, seen from above, that hold a vertex.",
-    "Label coverage": "The share of the vertices of a train or val scene that belong to an annotated group.",
-    "Floor and walls": "In the axis-aligned frame, by the vertices labeled floor and wall, where there are enough.",
-    "Gallery": "The largest, the smallest and the oddest scenes, in colours of ScanNet20; test scenes in their own.",
+    "Sizes": "The area is that of all squares of 10 cm, seen from above, that contain a vertex.",
+    "Label coverage": "The share of the vertices of a train or val scene that have a nyu40 id.",
+    "Floor and walls": (
+        "In the axis-aligned frame, from the vertices labeled floor and wall, "
+        "for scenes with enough of these."
+    ),
+    "Gallery": (
+        "The largest, the smallest and the oddest scenes, in the colours of ScanNet20; "
+        "test scenes in the colours of the scan."
+    ),
 }
-_TERMS = f"""\
-Pictures and figures derive from ScanNet and are under its terms of use: give them only to people who have accepted
-them ({TERMS_URL}). Made by scannet-prep {VERSION} report."""
+_TERMS = (
+    "Pictures and figures derive from ScanNet and are under its terms of use: "
+    f"give them only to people who have accepted the terms ({TERMS_URL}). "
+    f"Made by scannet-prep {VERSION} report."
+)
 
 
 def make_report_page(
@@ -32,8 +41,8 @@ def make_report_page(
     """Make the page.
 
     Args:
-        report: What it shows.
-        pictures: The scenes of the gallery, by id, as PNG.
+        report: The figures to show.
+        pictures: The pictures of the gallery as PNG, by scene id.
         comparison: The comparison with another place; None for none.
     """
     return make_page(
@@ -47,7 +56,7 @@ def make_report_page(
 def _make_sections(
     report: Report, pictures: Mapping[str, bytes], comparison: Comparison | None
 ) -> Iterator[Element]:
-    """Make the parts of the page, from top to bottom."""
+    """Make the header and the sections of the page, from top to bottom."""
     errors = f"errors: {len(report.errors):,}"
     odd = f"scenes that stand out: {len(report.odd):,}"
     summary = f"{report.contents}; {errors}; {odd}"
@@ -55,10 +64,10 @@ def _make_sections(
 
     if comparison is not None:
         title = f"Compared with {comparison.there}"
-        yield _section(title, comparison.summary, _lay_out(comparison.table))
+        yield _section(title, comparison.summary, _make_table(comparison.table))
     for table in report.tables():
         if table.rows:
-            yield _section(table.title, "", _lay_out(table))
+            yield _section(table.title, "", _make_table(table))
     for name, rows in report.label_sets.items():
         yield _show_classes(name, rows)
 
@@ -78,13 +87,14 @@ def _make_sections(
 
 
 def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
-    """Draw the vertices of each class of a label set: a chart for each frequency of classes."""
+    """Draw the vertex counts of a label set, with a chart for each group of class frequency."""
     largest = max(row[split] for row in rows for split in _SPLITS)
     charts = []
     for frequency in dict.fromkeys(row["frequency"] for row in rows):
         group = [row for row in rows if row["frequency"] == frequency]
         occurring = [row for row in group if row["scenes"]]
-        occurring.sort(key=lambda row: -row["train"] - row["val"])
+        # The most frequent class first.
+        occurring.sort(key=lambda row: row["train"] + row["val"], reverse=True)
         if not occurring:
             continue
         title = f"{frequency or 'classes'}: {len(occurring)} of {len(group)} occur"
@@ -93,7 +103,10 @@ def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
         charts.append(element("figure", element("figcaption", title), chart))
 
     share = sum(row["share"] for row in rows)
-    note = f"{share:.1%} of the vertices of train and val have one of its classes. The axis is logarithmic."
+    note = (
+        f"{share:.1%} of the vertices of train and val have one of its classes. "
+        "The axis is logarithmic."
+    )
     keys = []
     for split, series in zip(_SPLITS, SERIES, strict=True):
         keys.append(element("span", split, class_=f"key {series}"))
@@ -101,7 +114,7 @@ def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
 
 
 def _draw_measure(report: Report, name: str) -> Element:
-    """Draw how many scenes have which value of a measure."""
+    """Draw a histogram of a measure over all scenes."""
     measure = MEASURES[name]
     values = [row[name] for row in report.table if row[name] is not None]
     if measure.is_log:
@@ -111,21 +124,21 @@ def _draw_measure(report: Report, name: str) -> Element:
 
 
 def _show_picture(scene_id: str, reason: str, data: bytes) -> Element:
-    """Show a scene of the gallery."""
+    """Make the figure of a scene in the gallery."""
     image = element("img", src=embed_png(data), alt=f"{scene_id}, {reason}")
     caption = element("figcaption", element("b", scene_id), element("br"), reason)
     return element("figure", image, caption)
 
 
-def _lay_out(table: Table) -> Element:
-    """Lay out a table."""
-    lines = [_lay_out_row("th", table.header, table.right)]
-    lines += [_lay_out_row("td", row, table.right) for row in table.rows]
+def _make_table(table: Table) -> Element:
+    """Make the element of a table."""
+    lines = [_make_row("th", table.header, table.right)]
+    lines += [_make_row("td", row, table.right) for row in table.rows]
     return element("div", element("table", lines), class_="table")
 
 
-def _lay_out_row(tag: str, cells: Sequence[str], right: frozenset[int]) -> Element:
-    """Lay out a row; columns in `right` hold numbers."""
+def _make_row(tag: str, cells: Sequence[str], right: frozenset[int]) -> Element:
+    """Make the element of a row; columns in `right` hold numbers."""
     row = element("tr")
     for column, cell in enumerate(cells):
         row.append(element(tag, cell, class_="number" if column in right else None))
@@ -133,4 +146,5 @@ def _lay_out_row(tag: str, cells: Sequence[str], right: frozenset[int]) -> Eleme
 
 
 def _section(title: str, note: str, *content: Child) -> Element:
+    """Make a section with a heading and a note."""
     return element("section", element("h2", title), element("p", note, class_="note"), *content)

@@ -1,4 +1,4 @@
-"""The scenes of a report: processed ones are read, raw ones are made."""
+"""The scenes of a report: processed scenes are read, raw scenes are processed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How places are read.
+    """The options for reading places.
 
     Attributes:
         certificates: The certificates to trust for addresses, as `RangeSource` takes them.
@@ -68,7 +68,14 @@ class Reading:
 
 
 class Table(NamedTuple):
-    """Rows of words, for the page and for a terminal; columns in `right` are numbers."""
+    """A table of texts, for the page and for a terminal.
+
+    Attributes:
+        title: The title.
+        header: The names of the columns.
+        rows: The cells of each row.
+        right: The indices of the columns that hold numbers.
+    """
 
     title: str
     header: Sequence[str]
@@ -82,7 +89,7 @@ class Source:
 
     Attributes:
         place: The processed scenes; for a raw tree, only its name and the scenes that cannot be
-            made.
+            processed.
         raw: The scenes of a raw tree and their splits, by id; None for processed scenes.
         label_map: The label map of the raw scenes.
     """
@@ -102,22 +109,22 @@ class Source:
 
     @property
     def scene_ids(self) -> list[str]:
-        """All scenes."""
+        """The ids of all scenes."""
         if self.raw is not None:
             return list(self.raw)
         return list(self.place.entries)
 
     def load(self, scene_id: str) -> tuple[ProcessedScene, SceneEntry]:
-        """Read or make a scene, and its entry in a manifest.
+        """Read or process a scene, and make its entry in a manifest.
 
         The size in the entry of a raw scene is that of all its files.
 
         Raises:
-            FileError: A file of it cannot be read, or is damaged.
+            FileError: A file of the scene cannot be read, or is damaged.
             AnnotationError: Its raw files contradict each other.
         """
         if self.raw is not None:
-            return self._make_scene(*self.raw[scene_id])
+            return self._process_raw(*self.raw[scene_id])
         path = self.place.file_path(scene_id)
         try:
             data = self.place.read(scene_id)
@@ -128,8 +135,8 @@ class Source:
         check_meta(scene.meta, path, scene_id, split, self.place.options)
         return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
 
-    def _make_scene(self, raw: RawScene, split: Split) -> tuple[ProcessedScene, SceneEntry]:
-        """Make a scene of a raw tree."""
+    def _process_raw(self, raw: RawScene, split: Split) -> tuple[ProcessedScene, SceneEntry]:
+        """Process a scene of a raw tree, and make its entry."""
         label_map = self.label_map or builtin_label_map()
         scene = process_scene(raw, split, ProcessOptions(), label_map)
         files = [path for path in raw.directory.iterdir() if path.is_file()]
@@ -138,23 +145,23 @@ class Source:
 
 
 class _UnmadeScenes(SceneSource):
-    """Represents the processed scenes of a raw tree, which has none."""
+    """The processed scenes of a raw tree, which has none."""
 
     def read_entries(self) -> Mapping[str, SceneEntry]:
-        """Return nothing."""
+        """Return no entries."""
         return {}
 
     def file_path(self, scene_id: str) -> Path:
-        """Refuse: a scene is made, not read."""
+        """Refuse to read, because raw scenes are processed."""
         raise NotImplementedError(scene_id)
 
     def read(self, scene_id: str) -> memoryview:
-        """Refuse: a scene is made, not read."""
+        """Refuse to read, because raw scenes are processed."""
         raise NotImplementedError(scene_id)
 
 
 def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -> Source:
-    """Open a place. What is wrong with it as a whole is a finding.
+    """Open a place. A fault of the place as a whole becomes a finding.
 
     Raises:
         ScanNetPrepError: Any error of `identify` and `open_processed`.

@@ -1,10 +1,10 @@
 """Check a raw tree, a processed folder, an export, or archives.
 
-    folder:    plan(folder) --> tasks;  look(task) for each scene, in worker processes
-    archives:  each is read once, from its beginning to its end
-    both:      the scenes that are there, compared with the official splits
+    folder     plan --> tasks --> check_scene for each task, in worker processes
+    archives   read each archive once, from its beginning to its end
+    both       compare the scenes with the official splits
 
-Whatever is wrong with a file is a finding, and the check goes on.
+A fault in a file becomes a finding and does not stop the check.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from scannet_prep.stages.verify import export, processed, raw
 
 _HINT_DAMAGED = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
-    "the other scenes can be used: scannet-prep unpack recovers them"
+    "to recover the other scenes: scannet-prep unpack"
 )
 _HINT_WARNING = (
-    "the files here are whole; copy the archive again, or pack it again: scannet-prep pack --force"
+    "the scenes are intact; copy the archive again, or pack it again: scannet-prep pack --force"
 )
-# Each module has `plan`, which finds the scenes to check, and `look`, which checks one.
+# Each module has `plan`, which finds the scenes to check, and `check_scene`.
 _CHECKS: dict[str, Any] = {
     SourceKind.RAW: raw,
     SourceKind.PROCESSED: processed,
@@ -56,8 +56,8 @@ class VerifyReport:
         size_bytes: Size of the files that were read, or of all archives.
         splits: For each split, how many of its official scenes are `present`, and how many there
             are (`official`).
-        whole_scenes: Scenes that were checked and have no errors, sorted.
-        damaged_scenes: Scenes that have errors, as far as they can be named, sorted.
+        whole_scenes: The checked scenes without errors, sorted.
+        damaged_scenes: The scenes with errors, if their names are known, sorted.
         findings: Errors first, then by scene and file.
     """
 
@@ -74,9 +74,9 @@ class VerifyReport:
 
     @property
     def to_download(self) -> tuple[list[str], list[str]]:
-        """Types and scenes of a raw tree to download again.
+        """The file types and scenes of a raw tree to download again.
 
-        There are no scenes if others may be concerned, too.
+        Scenes are empty if an error may concern any scene.
         """
         types, scenes = raw.find_damaged_types(self.findings)
         if "" in scenes:
@@ -85,19 +85,19 @@ class VerifyReport:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that are wrong, not only worth knowing."""
+        """The findings that are errors, not notes."""
         return tuple(finding for finding in self.findings if finding.is_error)
 
 
 @dataclass(slots=True)
 class _Checked:
-    """What a check has read.
+    """The data that a check has collected about a place.
 
     Attributes:
         paths: The folder, or the archives.
         kind: As in the report.
-        vertices: The scenes that were checked, and how many vertices each has; 0 for damaged ones.
-        present: The split of every scene that is there, also of those that were not selected.
+        vertices: The number of vertices of each checked scene; 0 if it is damaged.
+        present: The split of each scene of the place, selected or not.
         size_bytes: As in the report.
         shared_files: As in the report.
     """
@@ -119,12 +119,12 @@ def run(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check a place. Whatever is wrong with a file is a finding, and the check goes on.
+    """Check a place. A fault in a file becomes a finding and does not stop the check.
 
     Args:
-        places: A raw tree, a processed folder or an export; or archives, of which several count as
-            the shards of one: paths, addresses, or objects that read the bytes.
-        selection: Which scenes; all by default.
+        places: A raw tree, a processed folder or an export; or an archive, or shards of one:
+            paths, addresses, or objects that read the bytes.
+        selection: The scenes to check; all by default.
         must_be_complete: Whether a missing scene of the official lists is an error.
         certificates: The certificates to trust for addresses, as `RangeSource` takes them.
         jobs: Number of worker processes, or of threads for archives.
@@ -133,8 +133,8 @@ def run(
     Raises:
         MissingFileError: There is no such place.
         FileError: The place cannot be read.
-        UsageError: There are several folders; only some of the scenes must be complete; or there
-            are no scenes of the selected splits.
+        UsageError: There are several folders; `must_be_complete` is combined with a selection of
+            single scenes; or there are no scenes of the selected splits.
         UnknownSceneError: The selection contradicts itself.
         WorkerDiedError: Worker processes cannot be started.
         ScanNetPrepError: For archives, any error of `ArchiveSet`.
@@ -144,8 +144,8 @@ def run(
     findings = Findings()
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError(
-            "a part of the scenes cannot be complete",
-            "leave out --complete; or leave out --scenes and --limit",
+            "a selection of single scenes cannot be complete",
+            "leave out --complete, or leave out --scenes and --limit",
         )
 
     kind, folder = identify(places, may_be_export=True)
@@ -162,7 +162,7 @@ def run(
     damaged = {finding.scene_id for finding in findings.found if finding.is_error}
     has_checked = checked.vertices or checked.shared_files
     if not has_checked and not damaged:
-        # To check nothing and find nothing wrong would not be a check.
+        # A check of nothing must not report success.
         names = ", ".join(splits)
         raise UsageError(f"{root}: holds no scenes of the splits {names}", "check --splits")
     return VerifyReport(
@@ -191,7 +191,7 @@ def _check_folder(
     check = _CHECKS[kind]
     tasks, present, context = check.plan(folder, selection, findings)
     results = check_scenes(
-        check.look, tasks, context, findings, title="verify", jobs=jobs, progress=progress
+        check.check_scene, tasks, context, findings, title="verify", jobs=jobs, progress=progress
     )
     vertices = {}
     size_bytes = 0
@@ -210,7 +210,7 @@ def _check_folder(
 def _check_archives(
     archives: ArchiveSet, selection: Selection, findings: Findings, jobs: int, progress: Progress
 ) -> _Checked:
-    """Check archives, each once.
+    """Check archives, and report the scenes that they should hold.
 
     Raises:
         ScanNetPrepError: Any error of `GroupReader.read`.
@@ -222,9 +222,11 @@ def _check_archives(
             vertices |= _check_archive(reader, findings, jobs, progress)
             manifest = findings.attempt(Path(reader.name), reader.read_manifest)
             # The manifest of a truncated archive names the scenes that are lost.
-            if manifest and not (reader.index or archives.missing_shards):
-                entries = manifest.scenes.items()
-                expected.update(name for name, it in entries if selection.wants(name, it.split))
+            is_truncated = reader.index is None and not archives.missing_shards
+            if manifest and is_truncated:
+                for scene_id, entry in manifest.scenes.items():
+                    if selection.wants(scene_id, entry.split):
+                        expected.add(scene_id)
     if selection.limit is None:
         _report_lost_scenes(archives, expected - vertices.keys(), findings)
     if selection == Selection():
@@ -239,7 +241,7 @@ def _check_archive(
     """Check one archive.
 
     Returns:
-        The scenes that were checked, and how many vertices each has; 0 for damaged ones.
+        The number of vertices of each checked scene; 0 if it is damaged.
     """
     vertices = {}
     for group, problem in reader.read(lambda *_: None, jobs, progress):
@@ -258,17 +260,17 @@ def _check_archive(
 
 def _report_lost_scenes(archives: ArchiveSet, scene_ids: set[str], findings: Findings) -> None:
     """Report the scenes that archives should hold and do not."""
-    message = "is not in what is whole of the archive, or is of another split than was asked for"
+    message = "is not in the intact part of the archive, or not in the selected splits"
     hint = _HINT_DAMAGED
     if archives.has_indexes:
-        message = "is not here, or not in the splits that were asked for"
+        message = "is not here, or not in the selected splits"
         hint = ""
     for scene_id in sorted(scene_ids):
         findings.error(archives.names[0], message, hint, scene_id=scene_id)
 
 
 def _check_checksums(archives: ArchiveSet, findings: Findings) -> None:
-    """Compare archives on a disk with the checksum files beside them, if there are any."""
+    """Compare archives on a disk with the checksum files beside them, if these exist."""
     for reader in archives.readers:
         if isinstance(reader.source, FileSource):
             path = Path(reader.name)
@@ -283,7 +285,7 @@ def _compare_with_lists(
     *,
     must_be_complete: bool,
 ) -> dict[str, dict[str, int]]:
-    """Report the missing scenes of the official splits, and return the numbers of each split."""
+    """Report the missing scenes of the official splits, and count those of each split."""
     already_reported = {finding.scene_id for finding in findings.found if finding.is_error}
     splits = {}
     for split in selection.splits or tuple(Split):

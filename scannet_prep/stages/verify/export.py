@@ -25,8 +25,8 @@ def plan(
     """Find the scenes of an export, without reading them.
 
     Returns:
-        Scenes to check, each with the fingerprints of its files by name; and the split of every
-        scene that is there.
+        The scenes to check, each with the fingerprints of its files by name; and the split of
+        each scene of the export.
     """
     path = out_dir / EXPORT_NAME
     try:
@@ -39,10 +39,10 @@ def plan(
 
     unfinished = sorted(read_unfinished(out_dir))
     if unfinished:
-        message = f"names scenes that have still to be made: {list_some(unfinished)}"
+        message = f"lists scenes that have still to be made: {list_some(unfinished)}"
         findings.error(out_dir / UNFINISHED_NAME, message, _HINT_EXPORT_AGAIN)
     for name, failure in manifest.failures.items():
-        message = f"says that the scene failed: {failure.message}"
+        message = f"records that the scene failed: {failure.message}"
         findings.error(path, message, failure.hint, scene_id=name)
     _check_files(out_dir, manifest.shared, findings)
 
@@ -56,11 +56,11 @@ def plan(
     return tuple(tasks[: selection.limit]), present, None
 
 
-def look(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]:
+def check_scene(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]:
     """Check the files of one scene, in a worker.
 
     Returns:
-        0, because vertices are not counted; and the size of the files.
+        0, because vertices are not counted; and the size of the files in bytes.
     """
     _check_files(task.path, task.data, findings)
     return 0, sum(fingerprint.size_bytes for fingerprint in task.data.values())
@@ -69,7 +69,7 @@ def look(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]
 def _check_files(
     out_dir: Path, fingerprints: Mapping[str, Fingerprint], findings: Findings
 ) -> None:
-    """Compare files with their fingerprints on record."""
+    """Compare files with their recorded fingerprints."""
     for name, expected in fingerprints.items():
         path = out_dir / name
         actual = findings.attempt(path, Fingerprint.from_file, path)
@@ -79,4 +79,5 @@ def _check_files(
 
 
 def _describe(fingerprint: Fingerprint) -> str:
+    """Describe a fingerprint in words."""
     return f"{fingerprint.size_bytes:,} bytes and CRC-32 {fingerprint.crc32}"

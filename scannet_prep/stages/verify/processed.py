@@ -1,4 +1,4 @@
-"""Check a processed folder: its manifest and its files; then each scene."""
+"""Check a processed folder: its manifest, its files, and each scene."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def plan(
     """Find the scenes of a processed folder, without opening them.
 
     Returns:
-        Scenes to check, each with its split, its entry in the manifest and the options of the
-        folder; and the split of every scene that is there.
+        The scenes to check, each with its split, its entry in the manifest and the options of the
+        folder; and the split of each scene that has a file.
 
     Raises:
         OldFormatError: The folder has the format of an older version, which cannot be checked.
     """
     state = _find_usable_state(out_dir, findings)
     manifest = state.manifest
-    # A scene may lie in two splits.
-    present = {(name, split): path for name, split, path in folder.iter_processed_scenes(out_dir)}
+    # A scene may have a file in two splits.
+    present = {(name, split) for name, split, _ in folder.iter_processed_scenes(out_dir)}
     recorded = {(SceneId(name), entry.split): entry for name, entry in manifest.scenes.items()}
-    # Without a manifest, and after an interruption, files count that no manifest records.
+    # Without a manifest or after an interruption, files that no manifest records are valid.
     is_manifest_final = state.has_manifest and not (out_dir / folder.UNFINISHED_NAME).exists()
     already_read = {fault.path for fault in state.faults}
 
     splits = dict(sorted(present))
     tasks = []
-    for name, split in sorted(present | recorded):
+    for name, split in sorted(present | recorded.keys()):
         if not selection.wants(name, split):
             continue
         path = folder.processed_path(out_dir, split, name)
@@ -56,7 +56,9 @@ def plan(
 
     _report_failures(out_dir, manifest, selection, findings)
     known: set[str] = set(manifest.failures)
-    known.update(name for name, split in present | recorded if selection.wants(name, split))
+    for name, split in present | recorded.keys():
+        if selection.wants(name, split):
+            known.add(name)
     for scene_id in set(selection.scene_ids or ()) - known:
         findings.error(out_dir, "is not here, or not in the selected splits", scene_id=scene_id)
     return tuple(tasks[: selection.limit]), splits, None
@@ -77,7 +79,7 @@ def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
 def _report_failures(
     out_dir: Path, manifest: Manifest, selection: Selection, findings: Findings
 ) -> None:
-    """Report the scenes that failed in processing. Their splits are not on record."""
+    """Report the scenes that failed in processing, whose splits are not recorded."""
     for scene_id, failure in manifest.failures.items():
         if selection.scene_ids is None or scene_id in selection.scene_ids:
             problem = f"this scene failed: {failure.message}"
@@ -87,21 +89,21 @@ def _report_failures(
 def _process_again(out_dir: Path) -> str:
     """Return the hint for scenes that are missing or damaged."""
     command = f"scannet-prep process -o {quote(str(out_dir))} --checksum"
-    return f"{command} keeps whole scenes and makes the others again"
+    return f"{command} keeps intact scenes and makes the others again"
 
 
-def look(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]:
+def check_scene(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]:
     """Check one scene, in a worker.
 
     Returns:
-        The number of its vertices, and the size of its file.
+        The number of its vertices, and the size of its file in bytes.
     """
     data = read_file(task.path)
     split, entry, options = task.data
     scene = parse_processed(data, task.path)
     check_meta(scene.meta, task.path, task.scene_id, split, options)
     problems = list(find_problems(scene))
-    # One cause, one finding: a file that is wrong by itself cannot match its record either.
+    # A file that is wrong by itself cannot match its record either: report one cause once.
     if not problems and entry is not None:
         actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
         problems = _find_difference(actual, entry)

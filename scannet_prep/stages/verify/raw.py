@@ -1,9 +1,10 @@
-"""Check a raw tree: its label map, its lock files and its folders; then each scene.
+"""Check a raw tree: its label map, its lock files, its folders, and each scene.
 
-plan                 scenes and records --> a task for each scene
-look, in a worker    each file alone --> all files together, by making the scene
---> the labels of labels.ply, compared with the groups
-check_shared_files   the files in tasks/, which belong to no scene
+plan                  find scenes and records --> a task for each scene
+check_scene           check each file alone
+                      --> process the scene, to check all files together
+                      --> compare the labels of labels.ply with the groups
+check_shared_files    check the files in tasks/, which belong to no scene
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ _REPORTED_ELSEWHERE = {
 
 
 class SceneData(NamedTuple):
-    """What `plan` knows of a scene.
+    """The data of a scene to check.
 
     Attributes:
         files: Its files.
         split: Its split.
-        records: Its files on record.
+        records: Its records in `scannet.lock`.
         is_for_segmentation: Whether it must have the files that segmentation needs.
     """
 
@@ -85,11 +86,11 @@ def plan(
 
     Args:
         raw_dir: The tree.
-        selection: Which scenes.
+        selection: The scenes to check.
         findings: Collects the findings.
 
     Returns:
-        Scenes to check, each with `SceneData`; the official split of every scene that is there;
+        The scenes to check, each with `SceneData`; the official split of each scene of the tree;
         and the label map beside the scenes, or the built-in one.
 
     Raises:
@@ -117,7 +118,7 @@ def plan(
     return tuple(tasks), present, _check_label_map(raw_dir, findings)
 
 
-def look(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
+def check_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
     """Check one scene, in a worker.
 
     Returns:
@@ -130,7 +131,7 @@ def look(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int,
     if not task.path.is_dir():
         return 0, 0
 
-    # Each file alone.
+    # Check each file alone.
     paths = {}
     for kind in release.INPUT_KINDS:
         path = files.path(kind)
@@ -150,7 +151,7 @@ def look(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int,
         hint = "remove the folder, or download the scene"
         findings.error(task.path, "holds no file of the release", hint)
 
-    # All files together.
+    # Check all files together.
     if release.MESH not in contents:
         return 0, size_bytes
     scene = _make_scene(files, data.split, contents, label_map, findings)
@@ -181,11 +182,11 @@ def check_shared_files(raw_dir: Path, findings: Findings, progress: Progress) ->
 
 
 def find_damaged_types(findings: Iterable[Finding]) -> tuple[list[str], set[str]]:
-    """Find what to download again.
+    """Find the file types to download again.
 
     Returns:
-        Words for `download --types`; and the scenes that these files belong to, with an empty text
-        for a file that belongs to none.
+        The arguments of `download --types`; and the scenes of the damaged files, with an empty
+        name for a file that belongs to no scene.
     """
     types: dict[str, None] = {}
     scenes: set[str] = set()
@@ -209,7 +210,7 @@ def find_damaged_types(findings: Iterable[Finding]) -> tuple[list[str], set[str]
 def check_digests(
     records: LockRecords, findings: Findings, advance: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Compare files with their records. Skips missing files that have been reported.
+    """Compare files with their records, but skip missing files that have been reported.
 
     Args:
         records: The files and their records.
@@ -217,7 +218,7 @@ def check_digests(
         advance: Called with the number of bytes that were read.
     """
     already_reported = {finding.subject for finding in findings.found if finding.is_error}
-    hint = "download it again"
+    hint = "download the file again"
     for path, expected in records:
         if not path.exists():
             if already_reported.isdisjoint({str(path), str(path.parent)}):
@@ -239,7 +240,7 @@ def _is_for_segmentation(
 ) -> bool:
     """Whether every scene must have the files that segmentation needs.
 
-    A tree without any of them is not damaged if it holds other files of the release, such as
+    A tree without any of these is not damaged if it holds other files of the release, such as
     sensor streams.
     """
     if has_segmentation_files(scenes.values()):
@@ -249,8 +250,8 @@ def _is_for_segmentation(
     command = f"scannet-prep download --types seg -o {quote(str(raw_dir))}"
     findings.note(
         raw_dir,
-        "no scene has a mesh or an annotation: only the files that are here are checked",
-        f"for the files that segmentation needs: {command}",
+        "no scene has a mesh or an annotation: only the existing files are checked",
+        f"to download the files that segmentation needs: {command}",
     )
     return False
 
@@ -280,7 +281,7 @@ def _note_removed_scenes(
     records: Mapping[Path, LockRecords],
     findings: Findings,
 ) -> None:
-    """Note the scenes that are on record and have no folder."""
+    """Note the recorded scenes that have no folder."""
     names = [folder.name for folder in records]
     removed = [name for name in names if SceneId.is_valid(name) and name not in scenes]
     if removed:
@@ -289,7 +290,7 @@ def _note_removed_scenes(
 
 
 def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
-    """Read the label map beside the scenes; the built-in one if there is none."""
+    """Read and check the label map beside the scenes, or return the built-in one."""
     builtin = builtin_label_map()
     path = find_label_map(raw_dir)
     if path is None:
@@ -326,7 +327,7 @@ def _report_missing_files(
 
 
 def _check_other_files(files: RawScene, findings: Findings) -> int:
-    """Check the files of a scene that are not inputs of `process`; return their size in bytes."""
+    """Check the files that are not inputs of `process`, and return their size in bytes."""
     size_bytes = 0
     for kind in release.KINDS.values():
         path = files.path(kind)
@@ -348,10 +349,10 @@ def _make_scene(
     label_map: LabelMap,
     findings: Findings,
 ) -> ProcessedScene | None:
-    """Make the scene from its whole files, and report its oddities.
+    """Process the scene from its intact files, and report its oddities.
 
     Returns:
-        The scene; None if it cannot be made, or has no groups.
+        The scene; None if it cannot be processed, or has no groups.
     """
     kinds = {release.MESH, release.INFO}
     if release.SEGMENTS in contents:
@@ -379,7 +380,7 @@ def _check_ply_labels(
     scene: ProcessedScene | None,
     findings: Findings,
 ) -> None:
-    """Compare labels.ply with the mesh, and with the groups of the scene if it has any."""
+    """Compare labels.ply with the mesh and, if the scene has groups, with the groups."""
     path = raw.path(release.LABELS_MESH)
     labels_mesh: LabelsMesh = contents[release.LABELS_MESH]
     matched = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH])
