@@ -13,7 +13,7 @@ from tiny import Ply, aggregation_file, info_file, process_tiny, write_tiny
 
 from scannet_prep import ScanNet
 from scannet_prep.base.errors import FileError, LockedError
-from scannet_prep.base.files import run_lock
+from scannet_prep.base.run_lock import run_lock
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.scene import ProcessOptions, encode_processed
 from scannet_prep.stages.process import ProcessReport, plan, run

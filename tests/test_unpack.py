@@ -12,7 +12,7 @@ from archives import TREE, call, pack_tree, read_tree, unpack_pipe, write_tree
 from commands import TEST, TRAIN, VAL, Verify, digests, edit_json
 
 from scannet_prep import ScanNet
-from scannet_prep.base.files import run_lock
+from scannet_prep.base.run_lock import run_lock
 from scannet_prep.stages import unpack
 
 
