@@ -1,4 +1,4 @@
-# scannet-prep, without data, without an account, and without accepted terms. docs/containers.md says how to use it.
+# scannet-prep, without data, account or accepted terms. See docs/containers.md.
 #
 #     docker build -t scannet-prep .
 #     docker run --rm --user "$(id -u):$(id -g)" -v "$PWD/data:/data" scannet-prep process /data/ScanNet -o /data/processed
@@ -7,7 +7,8 @@
 ARG PYTHON=python:3.13-slim
 
 FROM ${PYTHON} AS build
-# Extras, such as `fast` (numba: process is faster, the image twice as large): --build-arg EXTRAS=fast
+# Extras, such as `fast` (with numba, process is faster, and the image is twice as large):
+# --build-arg EXTRAS=fast
 ARG EXTRAS=""
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
@@ -17,15 +18,17 @@ RUN python -m venv --without-pip /opt/scannet-prep \
 
 FROM ${PYTHON}
 COPY --from=build /opt/scannet-prep /opt/scannet-prep
-# HOME: callers' user ids are unknown here, and have none. PYTHONUNBUFFERED: lines of progress show at once.
+# HOME: the user id of the caller has no home folder in the image.
+# PYTHONUNBUFFERED: lines of progress appear at once.
 ENV PATH=/opt/scannet-prep/bin:$PATH \
     HOME=/tmp \
     NUMBA_CACHE_DIR=/tmp/numba \
     PYTHONUNBUFFERED=1 \
     SCANNET_PREP_VOLUME=/data
-# A number, so that Kubernetes can see that it is not root. Where it runs as somebody else: --user "$(id -u):$(id -g)"
+# A number, so that Kubernetes can check that it is not root. To run as yourself:
+# --user "$(id -u):$(id -g)"
 USER 1000:1000
-# The default folders of the commands, data/ScanNet and data/processed, are then in the volume /data.
+# From here, the default folders data/ScanNet and data/processed are in the volume /data.
 WORKDIR /
 ENTRYPOINT ["scannet-prep"]
 CMD ["--help"]

@@ -1,6 +1,6 @@
-"""Prepares ScanNet v2 for 3D semantic and instance segmentation: download, process, pack, train.
+"""Prepare ScanNet v2 for 3D semantic and instance segmentation: download, process, pack, train.
 
-The names below are loaded when they are first used, so that importing this package costs nothing.
+Each public name is loaded when it is first used, so that importing this package is fast.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from importlib import import_module
 
 from scannet_prep.base.version import VERSION
 
-TYPE_CHECKING = False  # as type checkers take it; `typing` is slow to load, and until then an interrupt is Python's own
+# Type checkers take a variable of this name for True. Importing `typing` for it would be slow, and
+# an interrupt during the import would end in a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from scannet_prep.base.errors import ScanNetPrepError as ScanNetPrepError
     from scannet_prep.processed.scene import ProcessedScene as ProcessedScene
@@ -33,31 +35,40 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-_HOMES = {
-    "training.collate": ("Batch", "collate", "collate_torch"),
-    "training.concat": ("ConcatDataset",),
-    "training.dataset": ("ScanNet",),
-    "base.errors": ("ScanNetPrepError",),
-    "release.label_sets": ("SCANNET20", "SCANNET200", "LabelClass", "LabelSet"),
-    "processed.scene": ("ProcessedScene", "read_processed"),
-    "training.keys": ("WithEpoch",),
-    "training.samplers": ("EvalSampler", "PointBudgetBatchSampler"),
-    "release.scene": ("SceneId", "Split"),
-    "release.splits": ("official_scenes",),
-    "view.sample": ("render",),
+# The module of each public name.
+_MODULES = {
+    "Batch": "training.collate",
+    "ConcatDataset": "training.concat",
+    "EvalSampler": "training.samplers",
+    "LabelClass": "release.label_sets",
+    "LabelSet": "release.label_sets",
+    "PointBudgetBatchSampler": "training.samplers",
+    "ProcessedScene": "processed.scene",
+    "SCANNET20": "release.label_sets",
+    "SCANNET200": "release.label_sets",
+    "ScanNet": "training.dataset",
+    "ScanNetPrepError": "base.errors",
+    "SceneId": "release.scene",
+    "Split": "release.scene",
+    "WithEpoch": "training.keys",
+    "collate": "training.collate",
+    "collate_torch": "training.collate",
+    "official_scenes": "release.splits",
+    "read_processed": "processed.scene",
+    "render": "view.sample",
 }
 
-__all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]  # noqa: PLE0604 - texts
+__all__ = ["__version__", *_MODULES]  # noqa: PLE0604 - the keys are strings
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from its module."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """List the public names."""
     return sorted(__all__)

@@ -1,10 +1,11 @@
 """Entry point: `python -m scannet_prep` and the command `scannet-prep`.
 
-    first SIGINT, SIGTERM or SIGHUP --> KeyboardInterrupt in the main thread --> cleanup, one line, exit status 130
-    another one, or 10 s later      --> one line, exit status 130 at once
+    first SIGINT, SIGTERM or SIGHUP --> KeyboardInterrupt in the main thread --> cleanup --> exit
+    another one, or 10 s later      --> exit at once
 
-The second way skips all cleanup. It loses nothing, because a kill at any moment loses nothing. It also ends a command
-whose interrupt was lost: Python discards exceptions in finalizers, and an interrupt can leave a lock locked.
+Both ways print one line and exit with status 130. The second one skips all cleanup, which is safe
+because a kill at any moment loses nothing. It also ends a command that the interrupt did not stop:
+Python discards exceptions in finalizers, and an interrupt can leave a lock locked.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CLEANUP_S = 10.0
-# `timeout` and Slurm send a signal to the process and again to its group. Within this time, it is the same signal.
+# `timeout` and Slurm send a signal to the process, and again to its group. A second signal within
+# this time counts as the same one.
 _SAME_SIGNAL_S = 1.0
+# Time of the first signal, on the monotonic clock.
 _interrupted_s: float | None = None
 
 
 def main() -> int:
-    """Run the command line and return the exit status. After an interrupt, exit without returning."""
+    """Run the command line and return the exit status; after an interrupt, exit at once."""
     try:
         for number in _SIGNALS:
             # nohup ignores SIGHUP, and a shell ignores SIGINT for its background jobs.
@@ -37,28 +40,29 @@ def main() -> int:
         status = run()
         _ignore_signals()
     except KeyboardInterrupt:
-        # The interrupt came while the program was being loaded, or after the command had ended.
+        # The command handles interrupts itself. This one came before it started or after it ended.
         _ignore_signals()
         from scannet_prep.cli.console import Console
 
         status = Console(is_json="--json" in sys.argv).interrupted()
     if status == 130:
-        # An interrupt inside `exec`, which dataclasses use, would make Python end itself by SIGINT, without a status.
         with suppress(OSError, ValueError):  # a stream may be closed
             sys.stdout.flush()
             sys.stderr.flush()
+        # Not by returning: after an interrupt inside `exec`, which dataclasses use, Python would
+        # kill itself by SIGINT instead of exiting with this status.
         os._exit(status)
     return status
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt for the first signal, and exit at a later one."""
-    global _interrupted_s  # noqa: PLW0603 - signals belong to the process
+    """Raise KeyboardInterrupt for the first signal; exit for a later one."""
+    global _interrupted_s  # noqa: PLW0603 - a process has one signal handler
     now_s = time.monotonic()
     if _interrupted_s is None:
         _interrupted_s = now_s
-        # Unlike threading.Thread, this needs no lock, which the interrupted code may hold.
-        with suppress(RuntimeError):  # the process may not start another thread
+        # threading.Thread would need a lock, which the interrupted code may hold.
+        with suppress(RuntimeError):  # no more threads can be started
             _thread.start_new_thread(_exit_after_cleanup, ())
         raise KeyboardInterrupt
     if now_s - _interrupted_s > _SAME_SIGNAL_S:
@@ -71,17 +75,19 @@ def _exit_after_cleanup() -> None:
 
 
 def _exit_at_once() -> None:
-    """Leave the line of the progress bar, print the line that an interrupted command ends with, and exit."""
-    line = b"interrupted: run the same command again\n"
+    """Print the last line of an interrupted command, and exit without any cleanup."""
+    message = b"interrupted: run the same command again\n"
     with suppress(OSError):  # standard error may be closed
+        if os.isatty(2):
+            message = b"\n" + message  # the cursor may be on the line of a progress bar
         _, can_write, _ = select.select([], [2], [], 0)
-        if can_write:  # a full pipe would block
-            os.write(2, b"\n" + line if os.isatty(2) else line)
+        if can_write:  # writing to a full pipe would block
+            os.write(2, message)
     os._exit(130)
 
 
 def _ignore_signals() -> None:
-    """Ignore signals from now on: the command has ended."""
+    """Ignore signals from now on, because the command has ended."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""Runs the command as a user does, in this process or in one of its own, and looks at what it finds and leaves."""
+"""Run the command as a user does, in this process or in a new one, and inspect the results."""
 
 from __future__ import annotations
 
@@ -29,17 +29,28 @@ from scannet_prep.stages import pool
 from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.synthetic import write_release
 
-TRAIN, VAL, TEST = "scene0000_00", "scene0011_00", "scene0707_00"
+TRAIN = "scene0000_00"
+VAL = "scene0011_00"
+TEST = "scene0707_00"
 SCENES = (TRAIN, VAL, TEST)
-VERTEX_BYTES = 18  # of labels.ply: x y z, red green blue alpha, label
+# Size of a vertex in labels.ply: x y z, red green blue alpha, label.
+VERTEX_BYTES = 18
 
-Row = tuple[str, str, str, str]
 PYTHON = sys.executable
 COMMAND = [PYTHON, "-W", "error", "-m", "scannet_prep"]
+# Commands that start a worker process unless they get `--jobs 1`.
+_COMMANDS_WITH_WORKERS = {"process", "verify", "report", "export"}
+# For tests of full disks: a module that is written by halves must not stay in Python's cache.
+NO_BYTECODE = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+# Severity, scene, file and message of a finding.
+Row = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """Exit status and output of a program."""
+
     status: int
     stdout: str
     stderr: str
@@ -50,9 +61,9 @@ class Outcome:
 
 
 class WorkersHere(pool.WorkerProcesses):
-    """Workers in this process, to which tasks and results are sent as to a process of its own.
+    """Workers in this process: in most tests, starting a worker takes longer than its work.
 
-    To start a worker process takes longer than it works in most tests.
+    Tasks and results are pickled all the same.
     """
 
     def run(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -65,12 +76,20 @@ class WorkersHere(pool.WorkerProcesses):
 def run_main(
     *words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main
 ) -> Outcome:
-    """Run the command in this process, with one worker in it unless told otherwise: for what needs no process."""
-    argv, before = [*map(str, words)], Path.cwd()
+    """Run the command in this process, with one worker that is in it too, unless `--jobs` is given.
+
+    Args:
+        words: The arguments.
+        cwd: Folder in which it runs.
+        main: Entry point of another program, to be run in place of the command.
+    """
+    argv = [*map(str, words)]
     has_workers = "--jobs" in argv[:-1] and argv[argv.index("--jobs") + 1] != "1"
-    if argv and argv[0] in {"process", "verify", "report", "export"} and "--jobs" not in argv:
+    if argv and argv[0] in _COMMANDS_WITH_WORKERS and "--jobs" not in argv:
         argv += ["--jobs", "1"]
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
+    before = Path.cwd()
     os.chdir(cwd or before)
     try:
         with (
@@ -81,8 +100,8 @@ def run_main(
             if not has_workers:
                 patch.setattr(pool, "WorkerProcesses", WorkersHere)
             status = main(argv)
-    except SystemExit as stop:  # after a help text
-        status = int(stop.code or 0)
+    except SystemExit as error:  # after a help text
+        status = int(error.code or 0)
     finally:
         os.chdir(before)
     return Outcome(status, out.getvalue(), err.getvalue())
@@ -97,26 +116,21 @@ def count_reads_in_new_process(*words: str | Path) -> dict[str, int]:
 
 
 def process_all_test_scenes(root: Path, vertices: int, *options: str) -> Path:
-    """Make a processed folder of all test scenes, which are copies of the one in the folder `one` beside it."""
+    """Make a processed folder of all test scenes, each a copy of the one in `root/one`."""
     write_release(root / "raw", [TEST], vertices=vertices)
     assert run_main("process", root / "raw", "-o", root / "one", *options).status == 0
     scene = read_processed(root / f"one/test/{TEST}.npz")
     (root / "processed/test").mkdir(parents=True)
     for name in official_scenes(Split.TEST):
         meta = replace(scene.meta, scene_id=SceneId(name))
-        (root / f"processed/test/{name}.npz").write_bytes(
-            b"".join(encode_processed(replace(scene, meta=meta)))
-        )
+        content = b"".join(encode_processed(replace(scene, meta=meta)))
+        (root / f"processed/test/{name}.npz").write_bytes(content)
     return root / "processed"
-
-
-# For disks that are full: half of a module must not stay in Python's cache.
-NO_BYTECODE = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @contextlib.contextmanager
 def limited(kind: int, size_bytes: int) -> Iterator[None]:
-    """Limit this process, for a while: `resource.RLIMIT_FSIZE` is a disk that takes no larger file."""
+    """Limit a resource of this process; `RLIMIT_FSIZE` acts as a disk that takes no larger file."""
     limits = resource.getrlimit(kind)
     resource.setrlimit(kind, (size_bytes, limits[1]))
     try:
@@ -127,19 +141,20 @@ def limited(kind: int, size_bytes: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited_memory(more_bytes: int) -> Iterator[None]:
-    """Let this process take no more than so many bytes of addresses beside those that it has."""
+    """Limit the address space of this process to what it uses now and `more_bytes`."""
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     with limited(resource.RLIMIT_AS, used_bytes + more_bytes):
         yield
 
 
 def run_words(*words: str | Path, **options: Any) -> Outcome:
-    """Run any program to its end."""
-    options = {
+    """Run a program in a new process; `options` are those of `subprocess.run`."""
+    streams = {
         "stdin": subprocess.DEVNULL,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
-    } | options
+    }
+    options = streams | options
     done = subprocess.run([*map(str, words)], text=True, timeout=120, check=False, **options)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -147,9 +162,9 @@ def run_words(*words: str | Path, **options: Any) -> Outcome:
 def run_command(
     *words: str | Path, environment: dict[str, str] | None = None, **options: Any
 ) -> Outcome:
-    env = (environment or os.environ) | {
-        "COLUMNS": "80"
-    }  # help is laid out for a terminal of that width
+    """Run the command in a new process; it must not end in a traceback."""
+    # Help texts are laid out for a terminal of this width.
+    env = (environment or os.environ) | {"COLUMNS": "80"}
     outcome = run_words(*COMMAND, *words, env=env, **options)
     assert "Traceback" not in outcome.stderr, outcome.stderr
     return outcome
@@ -158,16 +173,23 @@ def run_command(
 def start_command(
     *words: str | Path, before: Sequence[str] = (), **options: Any
 ) -> subprocess.Popen[str]:
-    """Start it; `before` are words of another program, which starts it."""
+    """Start the command in a new session; `before` are the words of a program that starts it."""
     return subprocess.Popen(
         [*before, *COMMAND, *map(str, words)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         **options,
-    )  # fmt: skip
+    )
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Digest of every file below a folder, hidden ones too, but not of what `process` notes of times and inodes."""
+    """Compute the digest of each file below a folder, by path.
+
+    Hidden files are included, except the one in which `process` records times and inodes.
+    """
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -176,7 +198,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and not just waiting to be forgotten."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -184,82 +206,97 @@ def is_running(pid: int) -> bool:
 
 
 def processes_of_session(session_id: int) -> list[int]:
-    """Living processes of a session: the command, its workers, and the process that they are forked from."""
-    found = []
+    """Find the living processes of a session: the command, its workers, and their fork server."""
+    pids = []
     for directory in Path("/proc").iterdir():
         try:
             fields = (directory / "stat").read_text().rpartition(")")[2].split()
         except (OSError, ValueError):
             continue
-        if directory.name.isdigit() and int(fields[3]) == session_id and fields[0] != "Z":
-            found.append(int(directory.name))
-    return found
+        if not directory.name.isdigit():
+            continue
+        if int(fields[3]) == session_id and fields[0] != "Z":
+            pids.append(int(directory.name))
+    return pids
 
 
 def wait_until_gone(session_id: int) -> None:
     """Wait until no process of a session is left."""
     deadline = time.monotonic() + 20
-    while alive := processes_of_session(session_id):
-        assert time.monotonic() < deadline, f"processes live on: {alive}"
+    while True:
+        pids = processes_of_session(session_id)
+        if not pids:
+            return
+        assert time.monotonic() < deadline, f"still running: {pids}"
         time.sleep(0.02)
 
 
 def count_descriptors() -> int:
-    """The fewest within a moment: threads that hand descriptors over, and servers, close theirs a little later."""
+    """Count the open file descriptors of this process.
+
+    Threads and servers close theirs a little late, so the smallest of several counts is returned.
+    """
     gc.collect()
-    return min(len(os.listdir("/proc/self/fd")) for _ in range(5) if not time.sleep(0.01))  # noqa: PTH208
+    counts = []
+    for _ in range(5):
+        time.sleep(0.01)
+        counts.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - the fastest way
+    return min(counts)
 
 
 class Verify:
-    """Runs the command and gives exit status and findings: severity, scene, file, message."""
+    """Runs `verify --json`, and returns exit status and findings.
+
+    Attributes:
+        value: The JSON object of the last run.
+    """
 
     def __init__(self) -> None:
         self.value: dict[str, Any] = {}
 
     def __call__(self, path: Path | list[Path], *arguments: str) -> tuple[int, list[Row]]:
-        # A limit tells the command that a part is wanted, so that it says nothing of the official lists.
+        # With a limit, the command does not compare the folder with the official lists.
         words = arguments or ("--limit", "1000")
         paths = path if isinstance(path, list) else [path]
         outcome = run_main("verify", *paths, "--json", *words)
         assert len(outcome.stdout.splitlines()) == 1
         self.value = outcome.json
         assert self.value["exit_status"] == outcome.status
-        findings = self.value.get("findings", [])
-        return outcome.status, [
-            (
-                item["severity"],
-                item["scene_id"],
-                os.path.relpath(item["path"], paths[0]),
-                item["message"],
-            )
-            for item in findings
-        ]
+        rows = []
+        for finding in self.value.get("findings", []):
+            path_inside = os.path.relpath(finding["path"], paths[0])
+            rows.append((finding["severity"], finding["scene_id"], path_inside, finding["message"]))
+        return outcome.status, rows
 
 
 def look_or_die(task: CheckTask, fatal_scene: str, findings: Findings) -> str:
-    """End the worker as the kernel's out-of-memory killer does, for one scene."""
+    """Return the scene id; for one scene, kill the worker as the out-of-memory killer does."""
     if task.scene_id == fatal_scene:
         os.kill(os.getpid(), signal.SIGKILL)
     return task.scene_id
 
 
 def raw_file(raw_dir: Path, suffix: str, scene_id: str = TRAIN) -> Path:
+    """Path of a file of a scene in a raw tree."""
     folder = "scans_test" if scene_id == TEST else "scans"
     return raw_dir / folder / scene_id / f"{scene_id}{suffix}"
 
 
 def patch(path: Path, offset: int, data: bytes) -> None:
+    """Overwrite bytes of a file; a negative offset counts from its end."""
     with path.open("r+b") as file:
         file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
         file.write(data)
 
 
 def header_size(path: Path) -> int:
+    """Size of the header of a mesh, in bytes."""
     data = path.read_bytes()
     return data.index(b"end_header\n") + len(b"end_header\n")
 
 
 def edit_json(path: Path, change: Callable[[Any], object]) -> None:
+    """Change the value in a JSON file in place."""
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
@@ -268,14 +305,16 @@ def edit_json(path: Path, change: Callable[[Any], object]) -> None:
 def check_one(
     result: tuple[int, list[Row]], severity: str, scene_id: str, file: str, *words: str
 ) -> None:
-    """The result is one finding of that kind, whose message has the words, and the exit status that goes with it."""
+    """Check that `verify` had one finding, whose message contains the words, and its status."""
     status, findings = result
     assert len(findings) == 1, findings
-    assert findings[0][:3] == (severity, scene_id, file)
+    *subject, message = findings[0]
+    assert subject == [severity, scene_id, file]
     for word in words:
-        assert word in findings[0][3]
+        assert word in message
     assert status == (3 if severity == "error" else 0)
 
 
 def relative(scene_id: str, suffix: str) -> str:
+    """Path of a file of a scene, relative to the raw tree."""
     return str(raw_file(Path(), suffix, scene_id))

@@ -1,4 +1,4 @@
-"""A raw and a processed tree of three small scenes, made once, copied for each test."""
+"""Fixtures: trees of small scenes that are made once, and copied for tests that change them."""
 
 import multiprocessing
 import os
@@ -17,12 +17,14 @@ from scannet_prep.synthetic import write_release
 
 pytest_plugins = ["browsers", "downloads"]  # fixtures
 
-# Machines are shared and slow at times. In CI, the same examples each time: what is new is for people to look at.
+# No deadlines, because machines are shared and slow at times. CI tries the same examples each time,
+# so that a change does not fail because of a fault that was there before.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# Processes that are started by `forkserver` have this already; optimizers would import the second when they are used.
+# Processes of the fork server have these modules from the start. Optimizers import `torch._dynamo`
+# when they are first used.
 multiprocessing.set_forkserver_preload(
     [
         "torch.distributed",
@@ -34,11 +36,12 @@ multiprocessing.set_forkserver_preload(
     ]
 )
 
-# What a shell starts in the background ignores SIGINT; if that is the tests, the commands they interrupt would too.
+# A shell starts background jobs with SIGINT ignored, and the commands that tests interrupt would
+# inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The servers of the tests are on this machine.
+# The servers of the tests are on this machine: no proxies, and no certificates but their own.
 for name in (
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -55,6 +58,7 @@ for name in (
 
 @pytest.fixture(scope="session")
 def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A raw tree, `raw`, and a processed folder, `processed`; not to be changed."""
     directory = tmp_path_factory.mktemp("whole")
     write_release(directory / "raw", SCENES, vertices=600)
     assert run_main("process", directory / "raw", "-o", directory / "processed").status == 0
@@ -63,11 +67,13 @@ def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw_dir(whole_dir: Path, tmp_path: Path) -> Path:
+    """A copy of the raw tree."""
     return Path(shutil.copytree(whole_dir / "raw", tmp_path / "raw"))
 
 
 @pytest.fixture
 def out_dir(whole_dir: Path, tmp_path: Path) -> Path:
+    """A copy of the processed folder."""
     return Path(shutil.copytree(whole_dir / "processed", tmp_path / "processed"))
 
 
@@ -78,48 +84,49 @@ def verify() -> Verify:
 
 @pytest.fixture(scope="session")
 def training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A processed folder for training; not to be changed."""
     return make_folder(tmp_path_factory.mktemp("training"))
 
 
 @pytest.fixture(scope="session", params=SOURCES)
 def source(request: pytest.FixtureRequest, training_folder: Path) -> Path:
-    """What a dataset is opened with, in each form that there is."""
-    is_folder = request.param == "folder"
-    return (
-        training_folder
-        if is_folder
-        else pack_into(training_folder, training_folder.with_name("scannet.tar.zst"))
-    )
+    """Argument of a dataset: the processed folder, or an archive of it."""
+    if request.param == "folder":
+        return training_folder
+    return pack_into(training_folder, training_folder.with_name("scannet.tar.zst"))
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def stored(
     request: pytest.FixtureRequest, training_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stored]:
-    """Not to be changed."""
+    """The scenes for training, stored in one of several forms; not to be changed."""
     with store(request.param, training_folder, tmp_path_factory.mktemp("stored") / "x") as stored:
         yield stored
 
 
 @pytest.fixture
 def folder(training_folder: Path, tmp_path: Path) -> Path:
-    """May be changed."""
+    """A copy of the processed folder for training."""
     return Path(shutil.copytree(training_folder, tmp_path / "processed"))
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
+    """A folder with a few small files."""
     return write_tree(tmp_path / "tree", TREE)
 
 
 @pytest.fixture
 def packed(tmp_path: Path) -> Path:
+    """An archive of a few small files."""
     pack_tree(write_tree(tmp_path / "source", TREE), tmp_path / "a.tar.zst")
     return tmp_path / "a.tar.zst"
 
 
 @pytest.fixture(scope="session")
 def packed_dir(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archives of the raw tree and of the processed folder; not to be changed."""
     directory = tmp_path_factory.mktemp("packed")
     pack_tree(whole_dir / "processed", directory / "processed.tar.zst")
     pack_tree(whole_dir / "raw", directory / "raw.tar.zst")
@@ -128,5 +135,5 @@ def packed_dir(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def archive_path(packed_dir: Path, tmp_path: Path) -> Path:
-    """Of the processed folder; may be changed."""
+    """A copy of the archive of the processed folder."""
     return Path(shutil.copy(packed_dir / "processed.tar.zst", tmp_path / "scannet.tar.zst"))

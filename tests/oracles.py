@@ -1,6 +1,6 @@
-"""What is right, as loops written straight from the definition of the format; slow, and independent of the program.
+"""Expected results, computed by slow loops that follow the definitions, without the program.
 
-Only the label map and the class tables are taken from files, and those are read here with nothing but `csv`.
+The label map and the class tables are read from the files of the package, with `csv` alone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33,
 
 
 def read_asset(name: str, delimiter: str) -> list[dict[str, str]]:
-    """Rows of a table of the package, by column."""
-    with (
-        resources.files("scannet_prep")
-        .joinpath(f"assets/{name}")
-        .open(encoding="utf-8", newline="") as file
-    ):
+    """Read the rows of a table of the package, each a dict by column."""
+    asset = resources.files("scannet_prep").joinpath(f"assets/{name}")
+    with asset.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE))
 
 
 def label_map_rows() -> dict[str, tuple[int, int]]:
-    """ScanNet id and nyu40 id by raw category."""
+    """Read ScanNet id and nyu40 id by raw category."""
     return {
         row["raw_category"]: (int(row["id"]), int(row["nyu40id"]))
         for row in read_asset("label_map.tsv", "\t")
@@ -35,30 +32,33 @@ def label_map_rows() -> dict[str, tuple[int, int]]:
 
 
 def scannet200_ids() -> list[int]:
-    """The ids of the 200 classes, ascending; the position is the train id."""
+    """Read the ids of the 200 classes, ascending; the index is the train id."""
     return sorted(int(row["scannet_id"]) for row in read_asset("scannet200.csv", ","))
 
 
 def ids_of_vertices(
     segment_ids: Sequence[int], groups: Sequence[Mapping[str, Any]]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Per vertex: nyu40 id, ScanNet id, instance. The last group in the file that has its segment wins.
+    """Find nyu40 id, ScanNet id and instance of each vertex.
 
-    A repetition of an earlier group does not count.
+    The last group of the file with the segment of the vertex counts. Groups that repeat an earlier
+    one are ignored.
     """
-    rows, contents = (
-        label_map_rows(),
-        [(group["label"], set(group["segments"])) for group in groups],
-    )
-    counting = [
-        group
-        for position, group in enumerate(groups)
-        if contents[position] not in contents[:position]
-    ]
-    nyu40_ids, scannet_ids, instances = [], [], []
+    rows = label_map_rows()
+    contents = [(group["label"], set(group["segments"])) for group in groups]
+    unique_groups = []
+    for index, group in enumerate(groups):
+        if contents[index] not in contents[:index]:
+            unique_groups.append(group)
+
+    nyu40_ids = []
+    scannet_ids = []
+    instances = []
     for segment_id in segment_ids:
-        scannet_id, nyu40_id, instance = 0, 0, -1
-        for group in counting:
+        scannet_id = 0
+        nyu40_id = 0
+        instance = -1
+        for group in unique_groups:
             if segment_id in group["segments"]:
                 instance = group["id"]
                 scannet_id, nyu40_id = rows.get(group["label"], (0, 0))
@@ -69,21 +69,21 @@ def ids_of_vertices(
 
 
 def labels20(nyu40_ids: Sequence[int]) -> list[int]:
-    """0 unlabeled, else train id + 1."""
-    return [
-        NYU40_OF_SCANNET20.index(number) + 1 if number in NYU40_OF_SCANNET20 else 0
-        for number in nyu40_ids
-    ]
+    """Find the stored labels of ScanNet20: train id + 1, or 0 for unlabeled."""
+    return _stored_labels(nyu40_ids, NYU40_OF_SCANNET20)
 
 
 def labels200(scannet_ids: Sequence[int]) -> list[int]:
-    """0 unlabeled, else train id + 1."""
-    classes = scannet200_ids()
-    return [classes.index(number) + 1 if number in classes else 0 for number in scannet_ids]
+    """Find the stored labels of ScanNet200: train id + 1, or 0 for unlabeled."""
+    return _stored_labels(scannet_ids, scannet200_ids())
+
+
+def _stored_labels(raw_ids: Sequence[int], class_ids: Sequence[int]) -> list[int]:
+    return [class_ids.index(raw_id) + 1 if raw_id in class_ids else 0 for raw_id in raw_ids]
 
 
 def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
-    """Float64 points in the aligned frame: one rotation and one shift, in double precision."""
+    """Rotate and shift points into the aligned frame, in double precision."""
     rows = [[float(value) for value in row] for row in matrix]
     return [
         tuple(a * float(x) + b * float(y) + c * float(z) + d for a, b, c, d in rows[:3])
@@ -92,22 +92,32 @@ def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
 
 
 def cross(a: Vector, b: Vector) -> Vector:
+    """Compute the cross product of two vectors."""
     return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
 
 
 def vertex_normals(points: Sequence[Any], faces: Sequence[Sequence[int]]) -> list[Vector]:
-    """The cross products of the faces around each vertex, added up, divided by the length; zero where that is zero."""
-    terms: list[list[Vector]] = [[] for _ in points]
+    """Compute the normal of each vertex.
+
+    It is the sum of the cross products of the faces around the vertex, scaled to unit length; zero
+    if the sum is zero.
+    """
+    products: list[list[Vector]] = [[] for _ in points]
     for face in faces:
         p, q, r = ([float(value) for value in points[corner]] for corner in face)
-        term = cross(
-            (q[0] - p[0], q[1] - p[1], q[2] - p[2]), (r[0] - p[0], r[1] - p[1], r[2] - p[2])
+        product = cross(
+            (q[0] - p[0], q[1] - p[1], q[2] - p[2]),
+            (r[0] - p[0], r[1] - p[1], r[2] - p[2]),
         )
         for corner in face:
-            terms[corner].append(term)
+            products[corner].append(product)
+
     normals = []
-    for around in terms:
-        x, y, z = (math.fsum(term[axis] for term in around) for axis in range(3))
+    for around in products:
+        x, y, z = (math.fsum(product[axis] for product in around) for axis in range(3))
         length = math.sqrt(x * x + y * y + z * z)
-        normals.append((x / length, y / length, z / length) if length > 0 else (0.0, 0.0, 0.0))
+        if length > 0:
+            normals.append((x / length, y / length, z / length))
+        else:
+            normals.append((0.0, 0.0, 0.0))
     return normals

@@ -1,4 +1,4 @@
-"""Imports point down, importing is cheap, modules stay small, errors keep what they know."""
+"""Imports are cheap, the map of the code is complete, and errors keep their attributes."""
 
 import ast
 import copy
@@ -9,62 +9,73 @@ import traceback
 from pathlib import Path
 
 import pytest
-from commands import PYTHON, run_words
+from commands import PYTHON, Outcome, run_words
 
 from scannet_prep.base import errors
 from scannet_prep.base.errors import FileError, ScanNetPrepError
 
 REPOSITORY_DIR = Path(__file__).resolve().parents[1]
 PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"
-TREES = {path: ast.parse(path.read_text()) for path in PACKAGE_DIR.rglob("*.py")}
-# What reading scenes in a training job must not cost, and what printing a help text must not.
-HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
-CLASSES = [
-    item
-    for _, item in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(item, ScanNetPrepError)
+ERROR_TYPES = [
+    error_type
+    for _, error_type in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(error_type, ScanNetPrepError)
 ]
+
+# Too slow to import, or not installed, where a training job reads scenes or a help text is shown.
+HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
 HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy", "numba"}
+HEAVY_FOR_PROCESS = {"zstandard", "tarfile", "plyfile", "pandas", "requests"}
+
+IMPORT_PUBLIC_NAMES = """
+import scannet_prep
+for name in scannet_prep.__all__:
+    getattr(scannet_prep, name)
+"""
+IMPORT_EVERY_MODULE = """
+import importlib, pkgutil, scannet_prep
+for module in pkgutil.walk_packages(scannet_prep.__path__, "scannet_prep."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+SHOW_HELP = """
+import runpy, sys
+sys.argv = ["scannet_prep", "process", "--help"]
+try:
+    runpy.run_module("scannet_prep", run_name="__main__", alter_sys=True)
+except SystemExit as error:
+    assert not error.code, error.code
+"""
 
 
 def modules_loaded_by(code: str) -> set[str]:
-    """Top-level names of the modules that a fresh interpreter holds once it has run the code."""
-    program = (
-        f"{code}\nimport sys\nprint('loaded:', *{{name.split('.')[0] for name in sys.modules}})"
-    )
+    """Run code in a new interpreter, and return the top-level names of all modules it loaded."""
+    program = f"{code}\nimport sys\nprint('loaded:', *sys.modules)"
     outcome = run_words(PYTHON, "-c", program)
     assert outcome.status == 0, outcome.stderr
-    loaded = set(outcome.stdout.splitlines()[-1].removeprefix("loaded: ").split())
+    names = outcome.stdout.splitlines()[-1].removeprefix("loaded: ").split()
+    loaded = {name.partition(".")[0] for name in names}
     assert "scannet_prep" in loaded
     return loaded
 
 
-def test_importing_for_training_loads_nothing_heavy_and_no_module_imports_torch() -> None:
-    names = "import scannet_prep\nfor name in {*scannet_prep.__all__, 'ScanNet'}:\n    getattr(scannet_prep, name)"
-    assert modules_loaded_by(names) & HEAVY_FOR_TRAINING == set()
-    # Nor do the workers of `process`, and a run of it that finds nothing to do.
-    heavy = {"zstandard", "tarfile", "plyfile", "pandas", "requests"}
-    assert modules_loaded_by("import scannet_prep.stages.process") & heavy == set()
-    assert "torch" not in modules_loaded_by(
-        "import importlib, pkgutil, scannet_prep\n"
-        "for module in pkgutil.walk_packages(scannet_prep.__path__, 'scannet_prep.'):\n"
-        "    if not module.name.endswith('__main__'):\n"
-        "        importlib.import_module(module.name)"
-    )
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        pytest.param(IMPORT_PUBLIC_NAMES, HEAVY_FOR_TRAINING, id="public names"),
+        pytest.param("import scannet_prep.stages.process", HEAVY_FOR_PROCESS, id="process"),
+        pytest.param(IMPORT_EVERY_MODULE, {"torch"}, id="every module"),
+        pytest.param(SHOW_HELP, HEAVY_FOR_HELP, id="help"),
+    ],
+)
+def test_import_loads_no_heavy_packages(code: str, heavy: set[str]) -> None:
+    assert modules_loaded_by(code) & heavy == set()
 
 
-def test_little_is_loaded_before_interrupts_are_dealt_with() -> None:
+def test_root_module_does_not_import_typing_before_signals_are_handled() -> None:
     code = "import sys, scannet_prep; sys.exit('typing' in sys.modules)"
+
     assert run_words(PYTHON, "-S", "-c", code, cwd=REPOSITORY_DIR).status == 0
-
-
-def test_help_loads_nothing_heavy() -> None:
-    loaded = modules_loaded_by(
-        "import runpy, sys\nsys.argv = ['scannet_prep', 'process', '--help']\n"
-        "try:\n    runpy.run_module('scannet_prep', run_name='__main__', alter_sys=True)\n"
-        "except SystemExit as stop:\n    assert not stop.code, stop.code\n"
-    )
-    assert loaded & HEAVY_FOR_HELP == set()
 
 
 def test_map_for_contributors_names_every_room() -> None:
@@ -72,83 +83,161 @@ def test_map_for_contributors_names_every_room() -> None:
     paths = [
         path for path in PACKAGE_DIR.iterdir() if not path.name.startswith(("_", "py.", "assets"))
     ]
-    assert [path.name for path in paths if f"`{path.name}{'/' * path.is_dir()}`" not in page] == []
+    names = [f"{path.name}/" if path.is_dir() else path.name for path in paths]
+
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
-def test_windows_reads_processed_folders_and_says_that_it_does_not_write_them(
-    whole_dir: Path, tmp_path: Path
-) -> None:
-    """What Python lacks there is hidden."""
-    outcome = run_words(
-        PYTHON,
-        "-c",
-        "import os, sys\nfrom multiprocessing import reduction\nsys.modules['fcntl'] = None\n"
-        "del os.statvfs, os.memfd_create, reduction.DupFd\nfrom scannet_prep import ScanNet\n"
-        f"print(ScanNet({str(whole_dir / 'processed')!r}, split='train')[0]['points'].shape)\n"
-        "from scannet_prep.cli.main import main\n"
-        f"sys.exit(main(['process', {str(whole_dir / 'raw')!r}, '-o', {str(tmp_path)!r}]))",
+def run_as_on_windows(code: str) -> Outcome:
+    """Run code without the parts of the standard library that Windows lacks."""
+    hide = (
+        "import os, sys\n"
+        "from multiprocessing import reduction\n"
+        "sys.modules['fcntl'] = None\n"
+        "del os.statvfs, os.memfd_create, reduction.DupFd\n"
     )
-    assert (outcome.status, outcome.stdout) == (1, "(600, 3)\n"), outcome.stderr
-    error, hint = (
-        f"error: {tmp_path}: can be written to on Linux and macOS only",
-        "hint: on Windows, run this in WSL",
+    return run_words(PYTHON, "-c", hide + code)
+
+
+def test_windows_reads_processed_folder(whole_dir: Path) -> None:
+    outcome = run_as_on_windows(
+        "from scannet_prep import ScanNet\n"
+        f"dataset = ScanNet({str(whole_dir / 'processed')!r}, split='train')\n"
+        "print(dataset[0]['points'].shape)\n"
     )
-    assert f"{error}\n{hint}" in outcome.stderr
+
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stdout == "(600, 3)\n"
+
+
+def test_windows_refuses_to_process_with_hint(whole_dir: Path, tmp_path: Path) -> None:
+    argv = ["process", str(whole_dir / "raw"), "-o", str(tmp_path)]
+
+    outcome = run_as_on_windows(f"from scannet_prep.cli.main import main\nsys.exit(main({argv}))")
+
+    assert outcome.status == 1
+    error = f"error: {tmp_path}: can be written to on Linux and macOS only"
+    assert f"{error}\nhint: on Windows, run this in WSL" in outcome.stderr
 
 
 def test_no_two_types_have_the_same_name() -> None:
-    homes: dict[str, set[str]] = {}
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    modules: dict[str, set[str]] = {}
+    for path in PACKAGE_DIR.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, set()).add(str(path))
+                modules.setdefault(node.name, set()).add(str(path))
             elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
-                homes.setdefault(ast.unparse(node.target), set()).add(str(path))
-    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+                modules.setdefault(ast.unparse(node.target), set()).add(str(path))
+
+    assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
 
 
-def test_text_of_an_error_has_its_hint_and_a_traceback_shows_it_once() -> None:
+def test_text_of_error_ends_with_its_hint() -> None:
     error = errors.UsageError("3 is not a split", "splits are train, val, test")
+
     assert str(error) == "3 is not a split\nhint: splits are train, val, test"
+
+
+def test_text_of_error_without_hint_is_its_message() -> None:
     assert str(errors.UsageError("3 is not a split")) == "3 is not a split"
+
+
+def test_traceback_shows_hint_once() -> None:
+    error = errors.UsageError("3 is not a split", "splits are train, val, test")
+
     assert "".join(traceback.format_exception(error)).count("hint:") == 1
 
 
-@pytest.mark.parametrize("error_type", CLASSES)
-def test_every_error_has_a_sentence_and_survives_pickling_with_attributes(
-    error_type: type[ScanNetPrepError],
-) -> None:
-    where = [Path("folder/scene0000_00.ply")] if issubclass(error_type, FileError) else []
-    error = error_type(*where, "has 5 vertices, expected 6", "download it again")
-    for found in (
-        copy.copy(error),
-        *(pickle.loads(pickle.dumps(error, number)) for number in range(6)),
-    ):
-        assert type(found) is error_type
-        assert (str(found), vars(found), found.args) == (str(error), vars(error), error.args)
+def make_error(error_type: type[ScanNetPrepError]) -> ScanNetPrepError:
+    arguments = ["has 5 vertices, expected 6", "download it again"]
+    if issubclass(error_type, FileError):
+        return error_type(Path("folder/scene0000_00.ply"), *arguments)
+    return error_type(*arguments)
+
+
+@pytest.mark.parametrize("error_type", ERROR_TYPES)
+def test_error_has_its_message_and_hint(error_type: type[ScanNetPrepError]) -> None:
+    error = make_error(error_type)
+
     assert error.message.endswith("has 5 vertices, expected 6")
     assert error.message in str(error)
     assert error.hint == "download it again"
-    assert (error_type.__doc__ or "").splitlines()[0].endswith(".")
-    # One that is an OSError too holds no text where a number belongs.
-    assert not isinstance(error, OSError) or error.errno is None or isinstance(error.errno, int)
-    # Those that a user would catch as a builtin.
-    builtin = {
-        "MissingFileError": FileNotFoundError,
-        "OutputError": OSError,
-        "UnknownSceneError": KeyError,
-    }
-    assert isinstance(error, builtin.get(error_type.__name__, Exception))
 
 
-def test_the_tree_in_the_docstring_names_every_error_once_and_in_its_place() -> None:
-    matches = (
-        re.match(r"([ │├└─]*)(\w+Error)\b", line) for line in (errors.__doc__ or "").splitlines()
-    )
-    drawn = [(len(match[1]), match[2]) for match in matches if match]
-    assert sorted(name for _, name in drawn) == sorted(item.__name__ for item in CLASSES)
-    for index, (indent, name) in enumerate(drawn):
-        parents = [other for depth, other in drawn[:index] if depth < indent]
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("error_type", ERROR_TYPES)
+def test_error_survives_pickling(error_type: type[ScanNetPrepError], protocol: int) -> None:
+    error = make_error(error_type)
+
+    unpickled = pickle.loads(pickle.dumps(error, protocol))
+
+    assert type(unpickled) is error_type
+    assert str(unpickled) == str(error)
+    assert vars(unpickled) == vars(error)
+    assert unpickled.args == error.args
+
+
+@pytest.mark.parametrize("error_type", ERROR_TYPES)
+def test_error_survives_copying(error_type: type[ScanNetPrepError]) -> None:
+    error = make_error(error_type)
+
+    copied = copy.copy(error)
+
+    assert type(copied) is error_type
+    assert str(copied) == str(error)
+    assert vars(copied) == vars(error)
+    assert copied.args == error.args
+
+
+@pytest.mark.parametrize("error_type", ERROR_TYPES)
+def test_docstring_of_error_begins_with_a_sentence(error_type: type[ScanNetPrepError]) -> None:
+    first_line = (error_type.__doc__ or "").splitlines()[0]
+
+    assert first_line.endswith(".")
+
+
+@pytest.mark.parametrize("error_type", ERROR_TYPES)
+def test_errno_of_error_is_a_number_or_none(error_type: type[ScanNetPrepError]) -> None:
+    error = make_error(error_type)
+
+    assert isinstance(getattr(error, "errno", None), int | None)
+
+
+@pytest.mark.parametrize(
+    ("error_type", "builtin"),
+    [
+        (errors.MissingFileError, FileNotFoundError),
+        (errors.OutputError, OSError),
+        (errors.UnknownSceneError, KeyError),
+    ],
+)
+def test_error_can_be_caught_as_builtin(
+    error_type: type[ScanNetPrepError], builtin: type[Exception]
+) -> None:
+    assert issubclass(error_type, builtin)
+
+
+def read_drawn_errors() -> list[tuple[int, str]]:
+    """Read indent and name of each error in the tree that the docstring of `errors` draws."""
+    drawn = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"([ │├└─]*)(\w+Error)\b", line)
+        if match:
+            drawn.append((len(match[1]), match[2]))
+    return drawn
+
+
+def test_drawn_tree_has_every_error_once() -> None:
+    names = [name for _, name in read_drawn_errors()]
+
+    assert sorted(names) == sorted(error_type.__name__ for error_type in ERROR_TYPES)
+
+
+def test_drawn_tree_has_each_error_below_its_base() -> None:
+    drawn = read_drawn_errors()
+
+    for index, (indent, name) in enumerate(drawn[1:], 1):
+        # The parent is the last error above that is drawn further to the left.
+        parent = [other for other_indent, other in drawn[:index] if other_indent < indent][-1]
         bases = [base.__name__ for base in getattr(errors, name).__bases__]
-        assert not parents or parents[-1] in bases or any(parent in bases for parent in parents)
-        assert index == 0 or any(base in bases for base in parents)
+        assert parent in bases, name

@@ -1,7 +1,7 @@
-"""The page for people who come from other programs: its commands and files, and how arrays differ.
+"""The page for users of other programs: its commands run, its files and arrays are as described.
 
-What it says of labels is shown where they are made (test_labels.py, test_annotate.py, test_process.py), and what it
-says of an export by test_export*.py.
+Its statements about labels are tested with the code that makes them (test_labels.py,
+test_annotate.py, test_process.py), and those about exports in test_export*.py.
 """
 
 from __future__ import annotations
@@ -11,46 +11,62 @@ import re
 import runpy
 import shlex
 import shutil
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
-from commands import TEST, TRAIN, VAL, run_main
+from commands import TEST, TRAIN, VAL, Outcome, run_main
 from test_readme import PAGES, REPOSITORY_DIR, find_commands
 
 from scannet_prep import read_processed
 from scannet_prep.cli.main import make_parser
+from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.synthetic import write_release
 
 SECTIONS = dict(part.split("\n", 1) for part in PAGES["docs/coming-from.md"].split("\n## ")[1:])
-PROGRAMS = ("OctFormer", "Pointcept", "Mask3D", "mmdetection3d", "OneFormer3D")
-TYPE = re.compile(r"\b(?:float|uint|int)\d+\b")
+# Number of different export folders in the section of each program.
+EXPORT_DIR_COUNTS = {
+    "OctFormer": 2,
+    "Pointcept": 1,
+    "Mask3D": 2,
+    "mmdetection3d": 1,
+    "OneFormer3D": 2,
+}
+PROGRAMS = tuple(EXPORT_DIR_COUNTS)
+DTYPE = re.compile(r"\b(?:float|uint|int)\d+\b")
+VERTICES = 600
 
 
 def find_rows(section: str, head: str) -> list[tuple[str, str]]:
-    """Cells of the table with that head."""
-    table = SECTIONS[section].split(f"| {head} | here |\n| --- | --- |\n")[1].split("\n\n")[0]
-    return [
-        (left, right)
-        for left, right in (row.strip("| ").split(" | ") for row in table.splitlines())
-    ]
+    """Find the rows of the table with the columns `head` and `here`."""
+    _, after_head = SECTIONS[section].split(f"| {head} | here |\n| --- | --- |\n")
+    table, *_ = after_head.split("\n\n")
+    rows = []
+    for line in table.splitlines():
+        left, right = line.strip("| ").split(" | ")
+        rows.append((left, right))
+    return rows
 
 
 def find_code(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
+OFFICIAL_ROWS = find_rows("The official download script", "official script")
+
+
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Raw and processed scenes under the default names, and segments of the test scene as the page names them."""
+    """Raw and processed scenes under the default names, and segments of the test scene."""
     folder = tmp_path_factory.mktemp("coming")
-    write_release(folder / "data/ScanNet", (TRAIN, VAL, TEST), vertices=600)
+    write_release(folder / "data/ScanNet", (TRAIN, VAL, TEST), vertices=VERTICES)
     assert run_main("process", cwd=folder).status == 0
     segments = folder / f"data/raw/scannet_test_segments/{TEST}_vh_clean_2.0.010000.segs.json"
     segments.parent.mkdir(parents=True)
-    segments.write_bytes(tiny.segments_file(tuple(range(600)), scene_id=TEST))
+    segments.write_bytes(tiny.segments_file(tuple(range(VERTICES)), scene_id=TEST))
     return folder
 
 
@@ -59,123 +75,228 @@ def folder(release: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(release, tmp_path / "here"))
 
 
-def test_commands_of_the_official_script_are_the_commands_beside_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    translate = runpy.run_path(str(REPOSITORY_DIR / "tools/download-scannet.py"))["translate"]
-    rows = find_rows("The official download script", "official script")
-    assert len(rows) == 11
-    for left, right in rows:
-        name, *words = shlex.split(find_code(left)[0])
-        assert name == "download-scannet.py"
-        if right.startswith("refused: "):
-            with pytest.raises(SystemExit, match="2"):
-                translate(words)
-            assert right.removeprefix("refused: ") in capsys.readouterr().err
-        else:
-            ours = find_code(right)[0].removeprefix("scannet-prep ")
-            assert make_parser().parse_args(translate(words)) == make_parser().parse_args(
-                shlex.split(ours)
-            )
-            kinds = [item for item in translate(words) if item.endswith(".zip")]
-            assert ("to `tasks/`" in right) == bool(kinds)
+def translate(official: str) -> list[str]:
+    """Translate a command of the official script, as the cell of the page shows it."""
+    name, *words = shlex.split(find_code(official)[0])
+    assert name == "download-scannet.py"
+    tool = runpy.run_path(str(REPOSITORY_DIR / "tools/download-scannet.py"))
+    return tool["translate"](words)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_commands_of_a_program_run_in_the_order_shown_and_its_files_are_those_of_the_page(
-    folder: Path, program: str
+def test_page_shows_11_commands_of_the_official_script() -> None:
+    assert len(OFFICIAL_ROWS) == 11
+
+
+@pytest.mark.parametrize(
+    ("official", "ours"), [row for row in OFFICIAL_ROWS if not row[1].startswith("refused: ")]
+)
+def test_command_of_official_script_is_the_command_beside_it(official: str, ours: str) -> None:
+    words = shlex.split(find_code(ours)[0].removeprefix("scannet-prep "))
+    translated = translate(official)
+
+    assert make_parser().parse_args(translated) == make_parser().parse_args(words)
+    # The files of tasks, which are zip files, go into a folder of their own.
+    has_zip_files = any(word.endswith(".zip") for word in translated)
+    assert ("to `tasks/`" in ours) == has_zip_files
+
+
+@pytest.mark.parametrize(
+    ("official", "reason"), [row for row in OFFICIAL_ROWS if row[1].startswith("refused: ")]
+)
+def test_command_of_official_script_is_refused_for_the_reason_beside_it(
+    official: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = [*find_commands(SECTIONS[program].split("```sh\n")[1].split("```")[0])]
-    for code in (
-        code for row in find_rows(program, program) for cell in row for code in find_code(cell)
-    ):
-        words = shlex.split(code)
-        if words[:2] == ["python", "tools/seg_scannet.py"]:
-            if "generate_output_seg" in words:
-                (folder / "logs").mkdir()
-                np.savez(folder / f"logs/{VAL}.eval.npz", prob=np.eye(21)[np.arange(600) % 21])
-            tool = runpy.run_path(str(REPOSITORY_DIR / "tools/seg_scannet.py"))["main"]
-            assert run_main(*words[2:], cwd=folder, main=tool).status == 0
-        elif words[0] == "scannet-prep":
-            commands.append(words[1:])
+    with pytest.raises(SystemExit, match="2"):
+        translate(official)
+
+    assert reason.removeprefix("refused: ") in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The exports that the commands of a program's section have made.
+
+    Attributes:
+        program: The program.
+        outcomes: Outcome of each command, by its words.
+        out_dirs: Folder of each export, in the order of the commands.
+        scenes: The processed scenes, by id.
+    """
+
+    program: str
+    outcomes: dict[str, Outcome]
+    out_dirs: list[Path]
+    scenes: dict[str, ProcessedScene]
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def exported(
+    request: pytest.FixtureRequest, release: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Exported:
+    program = request.param
+    folder = Path(shutil.copytree(release, tmp_path_factory.mktemp("exported") / "here"))
+    outcomes: dict[str, Outcome] = {}
+    (first_block, *_) = SECTIONS[program].split("```sh\n")[1].split("```")
+    commands = [*find_commands(first_block)]
+    for left, right in find_rows(program, program):
+        for code in find_code(left) + find_code(right):
+            words = shlex.split(code)
+            if words[:2] == ["python", "tools/seg_scannet.py"]:
+                outcomes[code] = run_seg_scannet(words[2:], folder)
+            elif words[0] == "scannet-prep":
+                commands.append(words[1:])
     for words in commands:
-        outcome = run_main(*words, cwd=folder)
+        outcomes[shlex.join(words)] = run_main(*words, cwd=folder)
+
+    exports = [words for words in commands if words[0] == "export" and "-o" in words]
+    out_dirs = [folder / words[words.index("-o") + 1] for words in exports]
+    paths = (folder / "data/processed").glob("*/scene*.npz")
+    scenes = {path.stem: read_processed(path) for path in paths}
+    return Exported(program, outcomes, out_dirs, scenes)
+
+
+def run_seg_scannet(words: list[str], folder: Path) -> Outcome:
+    """Run OctFormer's tool, after writing the predictions that it reads."""
+    if "generate_output_seg" in words:
+        (folder / "logs").mkdir()
+        scores = np.eye(21)[np.arange(VERTICES) % 21]
+        np.savez(folder / f"logs/{VAL}.eval.npz", prob=scores)
+    tool = runpy.run_path(str(REPOSITORY_DIR / "tools/seg_scannet.py"))["main"]
+    return run_main(*words, cwd=folder, main=tool)
+
+
+def test_commands_of_program_run_in_the_order_shown(exported: Exported) -> None:
+    for words, outcome in exported.outcomes.items():
         assert outcome.status == 0, (words, outcome.stderr)
-    export_dirs = [
-        folder / words[words.index("-o") + 1]
-        for words in commands
-        if words[0] == "export" and "-o" in words
-    ]
-    assert len({*export_dirs}) == {"OctFormer": 2, "Mask3D": 2, "OneFormer3D": 2}.get(program, 1)
-    check_files(export_dirs[0], program, folder / "data/processed")
 
 
-def check_files(out_dir: Path, program: str, place: Path) -> None:
-    """The table of files names each that is there, no other, with its type; and arrays that exist, beside them."""
-    matched = {"TERMS.txt", "export.json"}
-    stored = {path.stem: read_processed(path) for path in place.glob("*/scene*.npz")}
-    paths: list[Path] = []
+def test_commands_of_program_export_into_different_folders(exported: Exported) -> None:
+    assert len(set(exported.out_dirs)) == EXPORT_DIR_COUNTS[exported.program]
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """A row of the table of files that a program reads.
+
+    Attributes:
+        left: The cell of the program.
+        right: The cell of this package.
+        patterns: Names and patterns of files in the left cell.
+        arrays: Names of arrays in the left cell; one empty name if the file is one array.
+    """
+
+    left: str
+    right: str
+    patterns: list[str]
+    arrays: list[str]
+
+
+def find_file_rows(program: str) -> list[FileRow]:
+    rows = []
     for left, right in find_rows(program, "file"):
-        names = [name for code in find_code(left) for name in expand(code)]
+        names = [name for code in find_code(left) for name in expand_braces(code)]
         patterns = [name for name in names if re.search(r"[./]", name)]
-        paths = [
-            path for name in patterns for path in out_dir.rglob(name)
-        ] or paths  # else: those of the row above
-        assert all([*out_dir.rglob(name)] for name in patterns), left
-        matched |= {path.relative_to(out_dir).as_posix() for path in paths}
-        arrays = [name for name in names if name not in patterns] or [""]
-        types = TYPE.findall(left) or TYPE.findall(right)
-        shape = re.search(r"\(V,(?: (\d))?\)", left)
-        for path, (number, name) in product(paths if types else (), enumerate(arrays)):
-            scene = next(item for scene_id, item in stored.items() if scene_id in str(path))
-            kind = np.dtype(types[min(number, len(types) - 1)])
-            found = np.fromfile(path, kind) if path.suffix == ".bin" else np.load(path)
-            array = found[name] if name else found
-            assert array.dtype == kind, (path, name)
-            assert array.size % len(scene.points) == 0
-            assert not shape or array.size == int(shape[1] or 1) * len(scene.points)
-        known = {key for scene in stored.values() for key in scene.arrays()} | {
-            "objectId",
-            "object",
-        }
-        words = {word for word in find_code(right) if re.fullmatch(r"[a-z_\d]+", word)}
-        assert words <= known, right
-    visible = {
-        path.relative_to(out_dir).as_posix() for path in out_dir.rglob("*") if path.is_file()
-    }
-    assert {name for name in visible if not name.startswith(".")} == matched
+        arrays = [name for name in names if name not in patterns]
+        rows.append(FileRow(left, right, patterns, arrays or [""]))
+    return rows
 
 
-def expand(pattern: str) -> list[str]:
-    """What a shell makes of braces."""
-    parts = [item.split(",") for item in re.split(r"[{}]", pattern)]
-    return ["".join(items) for items in product(*parts)]
+def expand_braces(pattern: str) -> list[str]:
+    """Expand braces as a shell does: `a{b,c}` gives `ab` and `ac`."""
+    parts = [part.split(",") for part in re.split(r"[{}]", pattern)]
+    return ["".join(choice) for choice in product(*parts)]
 
 
-def test_files_of_tasks_beside_the_splits_stay_where_they_are(folder: Path) -> None:
+def find_files(out_dir: Path, row: FileRow) -> list[Path]:
+    return [path for pattern in row.patterns for path in out_dir.rglob(pattern)]
+
+
+def test_files_of_program_are_exactly_those_of_the_page(exported: Exported) -> None:
+    out_dir = exported.out_dirs[0]
+    named = {"TERMS.txt", "export.json"}
+    for row in find_file_rows(exported.program):
+        assert all([*out_dir.rglob(pattern)] for pattern in row.patterns), row.left
+        named |= {path.relative_to(out_dir).as_posix() for path in find_files(out_dir, row)}
+
+    paths = [path.relative_to(out_dir).as_posix() for path in out_dir.rglob("*") if path.is_file()]
+
+    assert {path for path in paths if not path.startswith(".")} == named
+
+
+def test_arrays_of_program_have_the_types_and_shapes_of_the_page(exported: Exported) -> None:
+    paths: list[Path] = []
+    for row in find_file_rows(exported.program):
+        # A row without a file name describes the files of the row above.
+        paths = find_files(exported.out_dirs[0], row) or paths
+        dtypes = DTYPE.findall(row.left) or DTYPE.findall(row.right)
+        if not dtypes:
+            continue
+        for path in paths:
+            scene = next(
+                scene for scene_id, scene in exported.scenes.items() if scene_id in str(path)
+            )
+            for index, name in enumerate(row.arrays):
+                dtype = np.dtype(dtypes[min(index, len(dtypes) - 1)])
+                array = load_array(path, name, dtype)
+                assert array.dtype == dtype, (path, name)
+                check_size(array, row.left, len(scene.points))
+
+
+def load_array(path: Path, name: str, dtype: np.dtype) -> np.ndarray:
+    if path.suffix == ".bin":
+        return np.fromfile(path, dtype)
+    loaded = np.load(path)
+    return loaded[name] if name else loaded
+
+
+def check_size(array: np.ndarray, description: str, vertex_count: int) -> None:
+    """Check the size of an array against a shape such as (V,) or (V, 3) in its description."""
+    assert array.size % vertex_count == 0
+    shape = re.search(r"\(V,(?: (\d))?\)", description)
+    if shape:
+        assert array.size == int(shape[1] or 1) * vertex_count
+
+
+def test_page_names_only_arrays_that_exist(exported: Exported) -> None:
+    known = {"objectId", "object"}
+    for scene in exported.scenes.values():
+        known |= scene.arrays().keys()
+
+    for row in find_file_rows(exported.program):
+        words = {word for word in find_code(row.right) if re.fullmatch(r"[a-z_\d]+", word)}
+        assert words <= known, row.right
+
+
+def test_export_does_not_make_tasks_and_leaves_those_there_unchanged(folder: Path) -> None:
     words = ("export", "--format", "pointcept", "-o", "out", "--scenes", TRAIN)
     assert run_main(*words, cwd=folder).status == 0
     assert not (folder / "out/tasks").exists()
     path = folder / "out/tasks/scenes/1.txt"
     path.parent.mkdir(parents=True)
     path.write_text(TRAIN)
+
     assert run_main(*words, "--force", cwd=folder).status == 0
+
     assert run_main("verify", "out", cwd=folder).status == 0
     assert path.read_text() == TRAIN
 
 
-def test_infos_are_in_the_order_of_ids_and_no_intermediate_files_are_there(tmp_path: Path) -> None:
-    write_release(tmp_path / "raw", ("scene0191_00", TRAIN), vertices=500)
-    assert run_main("process", tmp_path / "raw", "-o", tmp_path / "processed").status == 0
-    assert (
-        run_main(
-            "export", tmp_path / "processed", "-o", tmp_path / "out", "--format", "mmdet3d"
-        ).status
-        == 0
-    )
-    infos = pickle.loads((tmp_path / "out/scannet_infos_train.pkl").read_bytes())["data_list"]
-    assert [info["lidar_points"]["lidar_path"] for info in infos] == [
-        f"{TRAIN}.bin",
-        "scene0191_00.bin",
-    ]
-    assert not (tmp_path / "out/scannet_instance_data").exists()
+@pytest.fixture(scope="module")
+def mmdet3d_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mmdet3d")
+    write_release(folder / "raw", ("scene0191_00", TRAIN), vertices=500)
+    assert run_main("process", folder / "raw", "-o", folder / "processed").status == 0
+    words = ("export", folder / "processed", "-o", folder / "out", "--format", "mmdet3d")
+    assert run_main(*words).status == 0
+    return folder / "out"
+
+
+def test_infos_of_mmdet3d_are_sorted_by_scene_id(mmdet3d_dir: Path) -> None:
+    infos = pickle.loads((mmdet3d_dir / "scannet_infos_train.pkl").read_bytes())["data_list"]
+
+    paths = [info["lidar_points"]["lidar_path"] for info in infos]
+    assert paths == [f"{TRAIN}.bin", "scene0191_00.bin"]
+
+
+def test_export_for_mmdet3d_has_no_intermediate_files(mmdet3d_dir: Path) -> None:
+    assert not (mmdet3d_dir / "scannet_instance_data").exists()

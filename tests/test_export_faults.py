@@ -31,7 +31,7 @@ from commands import (
 )
 
 from scannet_prep import official_scenes
-from scannet_prep.base.files import run_lock
+from scannet_prep.base.run_lock import run_lock
 from scannet_prep.export.manifest import read_export
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.release.scene import Split

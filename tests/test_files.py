@@ -1,8 +1,9 @@
-"""Files appear whole or not at all, whatever happens while they are written."""
+"""Files appear whole or not at all, and one run at a time writes into a folder."""
 
 import errno
 import os
 import resource
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,12 @@ from commands import limited
 
 from scannet_prep.base.errors import DiskFullError, FileError, LockedError, OutputError
 from scannet_prep.base.files import (
-    LOCK_NAME,
     is_hidden_or_temporary,
     make_directory,
     remove_temporaries,
-    run_lock,
     write_atomically,
 )
+from scannet_prep.base.run_lock import RUN_LOCK_NAME, run_lock
 from scannet_prep.base.typed_json import make_decoder, parse_json
 
 
@@ -26,86 +26,163 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("cause", "hint"),
-    [
-        (RuntimeError("no more"), ""),
-        (OSError(errno.ENOSPC, "No space left on device"), "free some space"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), "free some space"),
-        (OSError(errno.EROFS, "Read-only file system"), "that you may write to"),
-    ],
-)
-def test_a_writer_killed_or_failing_halfway_leaves_what_was_there(
-    tmp_path: Path, cause: Exception, hint: str
-) -> None:
+def chunks_that_raise(error: Exception) -> Iterator[bytes]:
+    yield b"half"
+    raise error
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+OVER_QUOTA = OSError(errno.EDQUOT, "Disk quota exceeded")
+READ_ONLY = OSError(errno.EROFS, "Read-only file system")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no more"), FULL, OVER_QUOTA, READ_ONLY], ids=repr)
+def test_failed_write_leaves_old_file_and_no_other(tmp_path: Path, error: Exception) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
-    def chunks():
+    with pytest.raises((RuntimeError, DiskFullError)):
+        write_atomically(path, chunks_that_raise(error))
+
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_unfinished_write_is_in_hidden_file_beside_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    names_halfway = []
+
+    def chunks() -> Iterator[bytes]:
         yield b"half"
-        (temporary,) = set(names(tmp_path)) - {"file"}  # where a kill would leave it
-        assert (path.read_bytes(), is_hidden_or_temporary(temporary)) == (b"old", True)
-        raise cause
+        names_halfway.extend(names(tmp_path))
+        assert path.read_bytes() == b"old"
+        yield b"rest"
 
-    kind = RuntimeError if isinstance(cause, RuntimeError) else DiskFullError
-    with pytest.raises(kind, match=str(cause.args[-1])) as caught:
-        write_atomically(path, chunks())
-    assert hint in getattr(caught.value, "hint", "")
-    assert (names(tmp_path), path.read_bytes()) == (["file"], b"old")
+    write_atomically(path, chunks())
+
+    (temporary_name,) = set(names_halfway) - {"file"}
+    assert is_hidden_or_temporary(temporary_name)
 
 
-def test_only_temporary_files_of_this_program_are_removed(tmp_path: Path) -> None:
+def test_write_that_fails_in_its_content_raises_that_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no more"):
+        write_atomically(tmp_path / "file", chunks_that_raise(RuntimeError("no more")))
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (FULL, "free some space"),
+        (OVER_QUOTA, "free some space"),
+        (READ_ONLY, "that you may write to"),
+    ],
+    ids=["full", "over-quota", "read-only"],
+)
+def test_write_to_full_disk_raises_disk_full_error(
+    tmp_path: Path, error: OSError, hint: str
+) -> None:
+    with pytest.raises(DiskFullError, match=error.strerror) as caught:
+        write_atomically(tmp_path / "file", chunks_that_raise(error))
+
+    assert hint in caught.value.hint
+
+
+def test_remove_temporaries_removes_only_files_of_this_program(tmp_path: Path) -> None:
     others = [".hidden.tmp", ".notes.1-x.tmp", "scene.1-0123abcd.tmp"]
     for name in (*others, ".scene0000_00.npz.1-0123abcd.tmp"):
         (tmp_path / name).touch()
     (tmp_path / ".not-removable.1-0123abcd.tmp").mkdir()
+
     remove_temporaries(tmp_path)
+
     assert names(tmp_path) == sorted([*others, ".not-removable.1-0123abcd.tmp"])
 
 
-def test_a_lock_ends_no_run_where_the_disk_is_full_or_the_folder_has_gone(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
+def test_run_lock_keeps_second_run_out_on_full_disk(tmp_path: Path) -> None:
     with (
         limited(resource.RLIMIT_FSIZE, 0),
-        run_lock(folder),
+        run_lock(tmp_path),
         pytest.raises(LockedError, match="another run is working in this folder"),
-        run_lock(folder),
+        run_lock(tmp_path),
     ):
         pass
+
+
+def test_run_lock_ends_without_error_after_folder_has_moved(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
     with run_lock(folder):
         folder.rename(tmp_path / "moved")
         folder.touch()
+
     assert names(tmp_path) == ["folder", "moved"]
-    with run_lock(tmp_path / "moved"):  # and where the lock cannot be removed
-        (tmp_path / "moved" / LOCK_NAME).unlink()
-        (tmp_path / "moved" / LOCK_NAME / "x").mkdir(parents=True)
 
 
-def test_places_that_cannot_be_written_to_are_errors_and_stay_what_they_are(tmp_path: Path) -> None:
-    make_directory(tmp_path / "folder/b")
-    make_directory(tmp_path / "folder/b")
+def test_run_lock_ends_without_error_if_its_file_cannot_be_removed(tmp_path: Path) -> None:
+    lock_path = tmp_path / RUN_LOCK_NAME
+
+    with run_lock(tmp_path):
+        lock_path.unlink()
+        (lock_path / "x").mkdir(parents=True)
+
+    assert names(lock_path) == ["x"]
+
+
+@pytest.fixture
+def obstacles(tmp_path: Path) -> Path:
+    """A folder with a file, a folder, a link to a device, and a link to a pipe."""
+    (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(b"")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "null").symlink_to("/dev/null")
     (tmp_path / "link").symlink_to("pipe")
-    before = names(tmp_path)
-    for name, problem in (
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
         ("absent/file", "cannot be written"),
         ("folder", "is a folder"),
         ("x" * 300, "cannot be written"),
         ("null", "is a device or a pipe"),
         ("link", "is a device or a pipe"),
-    ):
-        with pytest.raises((OutputError, FileError), match=problem) as caught:
-            write_atomically(tmp_path / name, [b"x"])
-        assert str(tmp_path / name) in str(caught.value)
-    for name in ("file", "file/below"):
-        with pytest.raises(OutputError, match="cannot create this folder"):
-            make_directory(tmp_path / name)
-    assert (names(tmp_path), names(tmp_path / "folder")) == (before, ["b"])
-    assert (tmp_path / "null").is_symlink()
-    assert (tmp_path / "link").is_symlink()
+    ],
+    ids=["no folder", "folder", "long name", "device", "pipe"],
+)
+def test_write_to_path_that_cannot_be_file_raises_and_changes_nothing(
+    obstacles: Path, name: str, problem: str
+) -> None:
+    path = obstacles / name
+    before = names(obstacles)
+
+    with pytest.raises((OutputError, FileError), match=problem) as caught:
+        write_atomically(path, [b"x"])
+
+    assert str(path) in str(caught.value)
+    assert names(obstacles) == before
+    assert names(obstacles / "folder") == []
+    assert (obstacles / "null").is_symlink()
+    assert (obstacles / "link").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_make_directory_in_place_of_file_raises(obstacles: Path, name: str) -> None:
+    before = names(obstacles)
+
+    with pytest.raises(OutputError, match="cannot create this folder"):
+        make_directory(obstacles / name)
+
+    assert names(obstacles) == before
+
+
+def test_make_directory_accepts_existing_folder(tmp_path: Path) -> None:
+    make_directory(tmp_path / "folder/b")
+    make_directory(tmp_path / "folder/b")
+
+    assert names(tmp_path / "folder") == ["b"]
 
 
 @dataclass
@@ -115,11 +192,11 @@ class Pair:
 
 
 def test_threads_that_share_a_decoder_read_the_same_value() -> None:
-    lines = b",".join(b'{"a": %d, "b": ["s"]}' % number for number in range(100))
+    objects = b",".join(b'{"a": %d, "b": ["s"]}' % number for number in range(100))
     decoder = make_decoder(list[Pair])
-    expected = parse_json(b"[%b]" % lines, decoder)
+    expected = parse_json(b"[%b]" % objects, decoder)
 
     with ThreadPoolExecutor(4) as threads:
-        values = list(threads.map(lambda _: parse_json(b"[%b]" % lines, decoder), range(100)))
+        values = list(threads.map(lambda _: parse_json(b"[%b]" % objects, decoder), range(100)))
 
     assert values == [expected] * 100

@@ -1,6 +1,7 @@
-"""Damaged files, more than a thousand: each gives an error of ours that names the file, or a value that makes sense.
+"""More than a thousand damaged files: each raises an error that names it, or is read as sound data.
 
-They are seeded copies of good files: what disks, networks, editors and other programs do to them.
+They are copies of intact files, damaged with a fixed seed as disks, networks, editors and other
+programs damage them.
 """
 
 import copy
@@ -29,232 +30,291 @@ from scannet_prep.processed.scene import (
     parse_processed,
     read_processed,
 )
+from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.label_map import builtin_label_map, read_label_map
 from scannet_prep.release.scene import Split
 from scannet_prep.stages.process.make_scene import process_scene
 
-LABELS = (0, 1, 2, 39, 40, 50)
-# Files of a scene, and of how many damaged ones one is read.
-KINDS = {
+# A description of the damage, and the damaged file.
+Mutation = tuple[str, bytes]
+# Keys and indices that lead to a value in a JSON document.
+JsonPath = tuple[Any, ...]
+
+RAW_KINDS = {
     "mesh": MESH,
     "labels": LABELS_MESH,
     "segments": SEGMENTS,
     "aggregation": AGGREGATION,
     "info": INFO,
 }
+# Of so many damaged files of a kind, one is read; of other kinds, each.
 STEPS = {"mesh": 8, "labels": 8, "processed": 5}
-ROWS = ("id\traw_category\tcategory\tnyu40id\tlast", "1\twall\twall\t1\tx", "2\tchair\tchair\t5\tx")
-LABEL_MAP = "".join(f"{row}\r\n" for row in ROWS).encode()
 
-Mutation = tuple[str, bytes]
+LABELS = (0, 1, 2, 39, 40, 50)
+LABEL_MAP = (
+    b"id\traw_category\tcategory\tnyu40id\tlast\r\n1\twall\twall\t1\tx\r\n2\tchair\tchair\t5\tx\r\n"
+)
 HTML = b"<!DOCTYPE html>\n<html><head><title>404</title></head><body>Not Found</body></html>\n"
 FORMATS = ("binary_little_endian", "binary_big_endian", "ascii")
+
 WRONG_VALUES = [
-    None, True, -1, 1.5, 10**30, -(10**30), float("nan"), float("inf"), "", "x", "12", "\u0663", "\ud800", "a\x00b",
-    [], {}, [[]], [None], {"a": 1}, "9" * 5000, 40_000,
-]  # fmt: skip
+    *(None, True, -1, 1.5, 10**30, -(10**30), float("nan"), float("inf"), 40_000),
+    *("", "x", "12", "\u0663", "\ud800", "a\x00b", "9" * 5000),
+    *([], {}, [[]], [None], {"a": 1}),
+]
 WRONG_WORDS = [
-    "", "x", "0", "1", "5", "7", "-1", "1.5", "41", "256", "65536", "70000", "99999999999", str(10**14), str(10**15),
-    str(2**31), str(2**32 - 1), "9" * 5000, "1e9", "1e39", "1e400", "nan", "NaN", "inf", "-inf", "0x10", "1_0",
-    "\u0663", "\ufeff1", "1\t1", "1\n1", "\x00", "\xff", "char", "uchar", "short", "ushort", "int", "uint", "float",
-    "double", "list uchar int", "list uint double", "real",
-]  # fmt: skip
+    *("", "x", "0", "1", "5", "7", "-1", "1.5", "41", "256", "65536", "70000", "99999999999"),
+    *(str(10**14), str(10**15), str(2**31), str(2**32 - 1), "9" * 5000),
+    *("1e9", "1e39", "1e400", "nan", "NaN", "inf", "-inf", "0x10", "1_0"),
+    *("\u0663", "\ufeff1", "1\t1", "1\n1", "\x00", "\xff"),
+    *("char", "uchar", "short", "ushort", "int", "uint", "float", "double"),
+    *("list uchar int", "list uint double", "real"),
+]
 
 
 @pytest.fixture
 def bounds() -> Iterator[None]:
-    """512 MB more than are used already, and an interrupt for what takes longer than `signal.alarm` allows it."""
+    """Limit memory to 512 MB more than is used now, and raise KeyboardInterrupt at an alarm."""
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     with limited_memory(2**29):
         yield
     signal.signal(signal.SIGALRM, previous)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "label_map", "processed"])
-def test_damaged_files_give_our_errors_or_sound_values_within_bounds(
+@pytest.mark.parametrize("kind", [*RAW_KINDS, "label_map", "processed"])
+def test_damaged_files_raise_named_errors_or_are_read_as_sound_data(
     kind: str, tmp_path: Path, bounds: None
 ) -> None:
-    scene, faults, tried, errors = tiny.write_tiny(tmp_path), list[str](), 0, 0
-    options = ProcessOptions(
-        align_axis=True, faces=True, labels_from="ply" if kind == "labels" else "aggregation"
-    )
-    path = scene.path(KINDS[kind]) if kind in KINDS else tmp_path / "damaged.file"
-    checks = {"label_map": check_label_map, "processed": check_processed}
-    check = checks.get(kind, lambda _: check_scene(scene, options))
-    for label, data in islice(damaged_files(kind, tmp_path), 0, None, STEPS.get(kind, 1)):
-        tried += 1
+    path, check = prepare(kind, tmp_path)
+    faults: list[str] = []
+    file_count = 0
+    error_count = 0
+
+    for description, data in islice(damaged_files(kind, tmp_path), 0, None, STEPS.get(kind, 1)):
+        file_count += 1
         path.write_bytes(data)
         signal.alarm(20)
         try:
             check(path)
         except (FileError, AnnotationError) as error:
-            errors += 1
-            if isinstance(error, FileError) and (path.name not in str(error) or not error.problem):
-                faults.append(f"{label}: does not name {path.name}: {error}")
-            if not str(error) or "memory" in str(error) or "allocate" in str(error):
-                faults.append(f"{label}: {error}")
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is what this looks for
-            faults.append(f"{label}: {type(error).__name__}: {error}"[:300])
+            error_count += 1
+            fault = find_fault(error, path.name)
+            if fault:
+                faults.append(f"{description}: {fault}: {error}")
+        except BaseException as error:  # noqa: BLE001 - every other exception is a fault
+            faults.append(f"{description}: {type(error).__name__}: {error}"[:300])
         finally:
             signal.alarm(0)
-    assert not faults, f"{len(faults)} of {tried}:\n" + "\n".join(faults[:40])
-    assert (tried > 170, errors >= 90) == (True, True), (tried, errors)
+
+    assert not faults, f"{len(faults)} of {file_count}:\n" + "\n".join(faults[:40])
+    # Most of the damage was noticed: the files are damaged indeed.
+    assert file_count > 170
+    assert error_count >= 90
+
+
+def prepare(kind: str, folder: Path) -> tuple[Path, Callable[[Path], None]]:
+    """Write what a file needs around it.
+
+    Returns:
+        The path of the file to be damaged, and a function that reads it and checks the result.
+    """
+    if kind == "label_map":
+        return folder / "damaged.file", check_label_map
+    if kind == "processed":
+        return folder / "damaged.file", check_processed
+    scene = tiny.write_tiny(folder)
+    options = ProcessOptions(
+        align_axis=True, faces=True, labels_from="ply" if kind == "labels" else "aggregation"
+    )
+    return scene.path(RAW_KINDS[kind]), lambda _: check_scene(scene, options)
 
 
 def check_label_map(path: Path) -> None:
-    rows = read_label_map(path).rows.values()
-    assert all(0 <= ids.scannet_id <= 65_535 and 0 <= ids.nyu40_id <= 40 for ids in rows)
+    for ids in read_label_map(path).rows.values():
+        assert 0 <= ids.scannet_id <= 65_535
+        assert 0 <= ids.nyu40_id <= 40
 
 
 def check_processed(path: Path) -> None:
-    found = read_processed(path)
-    if not list(find_problems(found)):
-        parse_processed(b"".join(encode_processed(found)), path)
+    scene = read_processed(path)
+    if not list(find_problems(scene)):
+        parse_processed(b"".join(encode_processed(scene)), path)
 
 
-def check_scene(scene, options: ProcessOptions) -> None:
-    made = process_scene(scene, Split.TRAIN, options, builtin_label_map())
-    assert list(find_problems(made)) == []
-    assert all(warning.text for warning in made.meta.warnings)
-    parse_processed(b"".join(encode_processed(made)), scene.path(MESH))
+def check_scene(raw: RawScene, options: ProcessOptions) -> None:
+    scene = process_scene(raw, Split.TRAIN, options, builtin_label_map())
+    assert list(find_problems(scene)) == []
+    assert all(warning.text for warning in scene.meta.warnings)
+    parse_processed(b"".join(encode_processed(scene)), raw.path(MESH))
+
+
+def find_fault(error: FileError | AnnotationError, name: str) -> str:
+    """Find out why an error does not help a user; empty if it does."""
+    text = str(error)
+    if not text:
+        return "has no text"
+    if isinstance(error, FileError) and name not in text:
+        return f"does not name {name}"
+    if isinstance(error, FileError) and not error.problem:
+        return "names no problem"
+    if "memory" in text or "allocate" in text:
+        return "took too much memory"
+    return ""
 
 
 def damaged_files(kind: str, folder: Path) -> Iterator[Mutation]:
-    dice, labels = random.Random(20), LABELS if kind == "labels" else None
+    """Iterate over all damaged files of a kind."""
+    rng = random.Random(20)
     if kind in {"mesh", "labels"}:
-        return chain(mutate_bytes(Ply(labels=labels).encode(), dice), mutate_ply(labels, dice))
+        labels = LABELS if kind == "labels" else None
+        return chain(mutate_bytes(Ply(labels=labels).encode(), rng), mutate_ply(labels, rng))
     if kind == "processed":
         data = b"".join(encode_processed(tiny.process_tiny(folder / "whole", faces=True)))
-        return chain(mutate_bytes(data, dice), mutate_npz(data, dice))
-    if kind in {"segments", "aggregation"}:
-        data = tiny.segments_file() if kind == "segments" else tiny.aggregation_file()
-        return chain(mutate_bytes(data, dice), mutate_json(data, dice))
-    data = (
-        tiny.info_file("sceneType = Bedroom / Hotel", "colorHeight = 968")
-        if kind == "info"
-        else LABEL_MAP
-    )
-    return chain(
-        mutate_bytes(data, dice), mutate_lines(data, dice, " " if kind == "info" else "\t")
-    )
+        return chain(mutate_bytes(data, rng), mutate_npz(data, rng))
+    if kind == "segments":
+        data = tiny.segments_file()
+        return chain(mutate_bytes(data, rng), mutate_json(data, rng))
+    if kind == "aggregation":
+        data = tiny.aggregation_file()
+        return chain(mutate_bytes(data, rng), mutate_json(data, rng))
+    if kind == "info":
+        data = tiny.info_file("sceneType = Bedroom / Hotel", "colorHeight = 968")
+        return chain(mutate_bytes(data, rng), mutate_lines(data, rng, separator=" "))
+    return chain(mutate_bytes(LABEL_MAP, rng), mutate_lines(LABEL_MAP, rng, separator="\t"))
 
 
 def mutate_bytes(data: bytes, rng: random.Random) -> Iterator[Mutation]:
-    """What can happen to any file."""
+    """Damage a file in ways that any file can be damaged."""
     size = len(data)
-    yield from (
-        ("empty", b""), ("HTML", HTML), ("HTML after a blank", b"\n " + HTML), ("one byte", data[:1]),
-        ("NULs", bytes(size)), ("noise", rng.randbytes(size)), ("doubled", data + data), ("reversed", data[::-1]),
-        ("UTF-16", data.decode("latin-1").encode("utf-16")), ("byte order mark", b"\xef\xbb\xbf" + data),
-        ("a byte more", data + b"x"), ("a NUL more", data + b"\x00"), ("CR for LF", data.replace(b"\n", b"\r")),
-        ("CRLF for LF", data.replace(b"\n", b"\r\n")),
-    )  # fmt: skip
+    yield "empty", b""
+    yield "HTML", HTML
+    yield "HTML after a blank", b"\n " + HTML
+    yield "one byte", data[:1]
+    yield "NULs", bytes(size)
+    yield "noise", rng.randbytes(size)
+    yield "doubled", data + data
+    yield "reversed", data[::-1]
+    yield "UTF-16", data.decode("latin-1").encode("utf-16")
+    yield "byte order mark", b"\xef\xbb\xbf" + data
+    yield "a byte more", data + b"x"
+    yield "a NUL more", data + b"\x00"
+    yield "CR for LF", data.replace(b"\n", b"\r")
+    yield "CRLF for LF", data.replace(b"\n", b"\r\n")
+
+    # Cut at the end, in the middle, at random, and after punctuation.
     breaks = [index + 1 for index, byte in enumerate(data) if byte in b'\n ,:=[]{}"\t']
-    cuts = {
-        size - 1,
-        size - 2,
-        size // 2,
-        *rng.sample(range(size), 8),
-        *rng.sample(breaks, min(len(breaks), 8)),
-    }
-    for cut in sorted(cut for cut in cuts if 0 < cut < size):
-        yield f"cut at {cut}", data[:cut]
-        yield f"NULs from {cut}", data[:cut] + bytes(size - cut)
+    cuts = {size - 1, size - 2, size // 2}
+    cuts.update(rng.sample(range(size), 8))
+    cuts.update(rng.sample(breaks, min(len(breaks), 8)))
+    for cut in sorted(cuts):
+        if 0 < cut < size:
+            yield f"cut at {cut}", data[:cut]
+            yield f"NULs from {cut}", data[:cut] + bytes(size - cut)
+
     for _ in range(20):
-        place, value = rng.randrange(size), rng.choice(b'\0\t",[]{\x80\xff')
-        for kind, byte in (("flipped", data[place] ^ 1 << rng.randrange(8)), ("replaced", value)):
-            yield f"byte {place} {kind}", data[:place] + bytes([byte]) + data[place + 1 :]
-        yield f"without {place}+64", data[:place] + data[place + 64 :]
+        offset = rng.randrange(size)
+        value = rng.choice(b'\0\t",[]{\x80\xff')
+        flipped = data[offset] ^ 1 << rng.randrange(8)
+        yield f"byte {offset} flipped", replace_byte(data, offset, flipped)
+        yield f"byte {offset} replaced", replace_byte(data, offset, value)
+        yield f"without 64 bytes from {offset}", data[:offset] + data[offset + 64 :]
+
+
+def replace_byte(data: bytes, offset: int, value: int) -> bytes:
+    return data[:offset] + bytes([value]) + data[offset + 1 :]
 
 
 def mutate_ply(labels: Sequence[int] | None, rng: random.Random) -> Iterator[Mutation]:
-    """What can be wrong in a header, or disagree with it; and the same in the body of a text file."""
-    # A second list sends a binary file the way of text files.
-    for kind, near in (*((kind, "") for kind in FORMATS), (FORMATS[1], "near")):
-        data = Ply(labels=labels, format=kind, vertex_list=near).encode()
-        body = data.index(b"end_header\n") + 11
-        end = len(data) if kind == "ascii" else body
-        for name, damaged in mutate_lines(data[:end], rng, " ", "\n"):
-            yield f"{kind} {near} {name}", damaged + data[end:]
-        for more in (b"element hole 3", b"element hole 0", b"element end 99\nproperty double d"):
-            yield f"{kind} {near} {more!r}", data[: body - 11] + more + b"\n" + data[body - 11 :]
-        for place in rng.sample(range(body, len(data)), 40):
-            yield f"{kind} {near} byte {place}", data[:place] + rng.randbytes(1) + data[place + 1 :]
-            yield f"{kind} {near} cut at {place}", data[:place]
+    """Damage the header of a mesh, so that it contradicts the body, and the body of text files."""
+    end_header = b"end_header\n"
+    # A binary file whose vertices contain a list is read in the same way as a text file.
+    variants = [(format_, "") for format_ in FORMATS]
+    variants.append((FORMATS[1], "near"))
+    for format_, vertex_list in variants:
+        title = f"{format_} {vertex_list}"
+        data = Ply(labels=labels, format=format_, vertex_list=vertex_list).encode()
+        header_end = data.index(end_header)
+        body = header_end + len(end_header)
+        lines_end = len(data) if format_ == "ascii" else body
+        for name, damaged in mutate_lines(data[:lines_end], rng, separator=" ", end="\n"):
+            yield f"{title} {name}", damaged + data[lines_end:]
+        for line in (b"element hole 3", b"element hole 0", b"element end 99\nproperty double d"):
+            yield f"{title} {line!r}", data[:header_end] + line + b"\n" + data[header_end:]
+        for offset in rng.sample(range(body, len(data)), 40):
+            (value,) = rng.randbytes(1)
+            yield f"{title} byte {offset}", replace_byte(data, offset, value)
+            yield f"{title} cut at {offset}", data[:offset]
 
 
 def mutate_json(data: bytes, rng: random.Random) -> Iterator[Mutation]:
-    """Values of wrong types in every place, names that are missing, deep nesting."""
+    """Damage JSON: wrong types everywhere, missing and repeated values, deep nesting."""
     document = json.loads(data)
-    for place in list(iter_places(document)):
-        marked = changed_json(document, place, lambda _: "MARK")
+    for path in list(iter_json_paths(document)):
+        marked = change_json(document, path, lambda _: "MARK")
         for value in rng.sample(WRONG_VALUES, 8):
-            yield f"{place} is {value!r:.20}", marked.replace(b'"MARK"', json.dumps(value).encode())
-        yield f"{place} is missing", changed_json(document, place, None)
-        yield f"{place} twice", changed_json(document, place, lambda old: [old, old])
+            replaced = marked.replace(b'"MARK"', json.dumps(value).encode())
+            yield f"{path} is {value!r:.20}", replaced
+        yield f"{path} is missing", change_json(document, path, change=None)
+        yield f"{path} twice", change_json(document, path, lambda old: [old, old])
         for opening, closing in (("[", "]"), ('{"a":', "}")):
             depth = rng.choice([10, 500, 900, 940, 960, 970, 980, 985, 990, 995, 1000, 100_000])
             deep = (opening * depth + "0" + closing * depth).encode()
-            yield f"{place} is {depth} x {opening}", marked.replace(b'"MARK"', deep)
+            yield f"{path} is {depth} x {opening}", marked.replace(b'"MARK"', deep)
     for depth in (*range(900, 1001, 4), 100_000):
         yield f"{depth} lists", b"[" * depth + b"]" * depth
         yield f"{depth} open objects", b'{"a":' * depth
 
 
-def iter_places(value: Any, place: tuple = ()) -> Iterator[tuple]:
-    if place:
-        yield place
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, item in items:
-        yield from iter_places(item, (*place, key))
+def iter_json_paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
+    """Iterate over the paths of all values in a JSON document, except the document itself."""
+    if path:
+        yield path
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from iter_json_paths(child, (*path, key))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from iter_json_paths(child, (*path, index))
 
 
-def changed_json(document: Any, place: tuple, change: Callable[[Any], Any] | None) -> bytes:
-    """A copy with one value changed, or left out where `change` is None."""
+def change_json(document: Any, path: JsonPath, change: Callable[[Any], Any] | None) -> bytes:
+    """Encode a copy of a document with one value changed, or removed if `change` is None."""
     result = copy.deepcopy(document)
-    holder = reduce(getitem, place[:-1], result)
-    old = holder.pop(place[-1])
-    if change is not None:
-        holder.insert(place[-1], change(old)) if isinstance(holder, list) else holder.update(
-            {place[-1]: change(old)}
-        )
+    *parents, last = path
+    holder = reduce(getitem, parents, result)
+    if change is None:
+        del holder[last]
+    elif isinstance(holder, list):
+        holder[last] = change(holder[last])
+    else:
+        # The changed value moves to the end of its object.
+        holder[last] = change(holder.pop(last))
     return json.dumps(result).encode()
 
 
 def mutate_lines(
-    data: bytes, rng: random.Random, separator: str, end: str = "\r\n"
+    data: bytes, rng: random.Random, *, separator: str, end: str = "\r\n"
 ) -> Iterator[Mutation]:
-    """Wrong words, lines that are missing, doubled or the last, values that are too many or too few."""
+    """Damage lines: wrong words, lines that are missing, repeated or moved to the end."""
     lines = data.decode().split(end)
     for index, line in enumerate(lines):
+        before = lines[:index]
+        after = lines[index + 1 :]
         words = line.split(separator)
-        others = {"none": [], "twice": [line, line]}
-        for place, word in (
-            (place, word) for place in range(len(words)) for word in rng.sample(WRONG_WORDS, 5)
-        ):
-            others[f"word {place} is {word!r:.20}"] = [
-                separator.join([*words[:place], word, *words[place + 1 :]])
-            ]
-        for name, other in others.items():
-            yield (
-                f"line {index} {name}",
-                end.join([*lines[:index], *other, *lines[index + 1 :]]).encode(),
-            )
-        yield (
-            f"line {index} last",
-            end.join([*lines[:index], *lines[index + 1 : -1], line, lines[-1]]).encode(),
-        )
+        replacements: dict[str, list[str]] = {"none": [], "twice": [line, line]}
+        for word_index in range(len(words)):
+            for word in rng.sample(WRONG_WORDS, 5):
+                changed = [*words[:word_index], word, *words[word_index + 1 :]]
+                replacements[f"word {word_index} is {word!r:.20}"] = [separator.join(changed)]
+        for name, replacement in replacements.items():
+            yield f"line {index} {name}", end.join([*before, *replacement, *after]).encode()
+        moved = [*before, *after[:-1], line, lines[-1]]
+        yield f"line {index} last", end.join(moved).encode()
 
 
 def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
-    """Files with the right checksums and wrong content, and damaged zip structures."""
+    """Damage the content of an .npz with valid checksums, and its zip directory."""
     reader = NpzReader(data, Path("whole.npz"))
     arrays = {key: reader.read(key) for key in reader.keys}
 
@@ -263,25 +323,22 @@ def mutate_npz(data: bytes, rng: random.Random) -> Iterator[Mutation]:
 
     for key, array in arrays.items():
         others = [array[..., None], np.array(0, array.dtype), array.astype("U9"), np.array(5)]
-        others += (
-            [array[:0], array[:2], array.astype("<i8"), array.astype("<f8")] if array.ndim else []
-        )
-        others += map(np.array, ("", "{}", "[]", "x"))
+        if array.ndim:
+            others += [array[:0], array[:2], array.astype("<i8"), array.astype("<f8")]
+        others += [np.array(text) for text in ("", "{}", "[]", "x")]
         for other in others:
             yield f"{key} is {other.dtype} {other.shape}", encode(arrays | {key: other})
-        yield f"no {key}", encode({name: item for name, item in arrays.items() if name != key})
-        yield (
-            f"other {key}",
-            encode({f"{name}{name == key:d}": item for name, item in arrays.items()}),
-        )
+        without = {name: value for name, value in arrays.items() if name != key}
+        yield f"no {key}", encode(without)
+        renamed = {f"{name}{name == key:d}": value for name, value in arrays.items()}
+        yield f"other {key}", encode(renamed)
+
     beyond_unicode = np.full(8, 0x7FFFFFFF, "<u4").view("<U8").reshape(())
     yield "text beyond Unicode", encode(arrays | {"meta": beyond_unicode})
     for name, text in mutate_json(str(arrays["meta"]).encode(), rng):
         yield f"meta {name}", encode(arrays | {"meta": np.array(text.decode())})
+
     directory = data.index(b"PK\x01\x02")
-    for place in range(directory, len(data), 5):
-        for value in (0, 0xFF, data[place] ^ 1):
-            yield (
-                f"directory byte {place} is {value}",
-                data[:place] + bytes([value]) + data[place + 1 :],
-            )
+    for offset in range(directory, len(data), 5):
+        for value in (0, 0xFF, data[offset] ^ 1):
+            yield f"directory byte {offset} is {value}", replace_byte(data, offset, value)

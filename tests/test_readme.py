@@ -1,8 +1,10 @@
-"""README and the pages in docs/ show what the program does: their examples run, their commands and links exist.
+"""The examples, commands and links in README and docs/ work.
 
-The language of a block says how it is checked: `python` blocks are run, each as a program of its own, those of a page
-in order in one folder of synthetic scenes; the `scannet-prep` commands of `sh` blocks are parsed, those of README also
-run; others are not checked, nor are blocks after a line `<!-- not run: REASON -->`.
+The language of a block determines how it is checked:
+
+    python    run as a program, in the order of the page, in one folder of synthetic scenes
+    sh        the `scannet-prep` commands are parsed; those of README are also run
+    others    not checked, and neither is a block after a line `<!-- not run: REASON -->`
 """
 
 from __future__ import annotations
@@ -26,19 +28,27 @@ from scannet_prep.synthetic import write_release
 REPOSITORY_DIR = Path(__file__).parent.parent
 PAGE_PATHS = (REPOSITORY_DIR / "README.md", *REPOSITORY_DIR.glob("docs/*.md"))
 PAGES = {path.relative_to(REPOSITORY_DIR).as_posix(): path.read_text() for path in PAGE_PATHS}
+# The pages without the one that is generated from the help texts.
+WRITTEN_TEXT = "\n".join(text for page, text in PAGES.items() if page != "docs/commands.md")
 BLOCK = re.compile(
     r"^(<!-- not run: .+ -->\n)?```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
+COMMANDS = next(action.choices for action in make_parser()._actions if action.dest == "command")
 TRAIN = ("scene0191_00", "scene0119_00", "scene0230_00", "scene0528_00")
 SCENES = (*TRAIN, "scene0568_00", "scene0568_01", "scene0707_00")
 
 
 def find_blocks(page: str, language: str) -> list[str]:
-    return [text for mark, tag, text in BLOCK.findall(PAGES[page]) if tag == language and not mark]
+    """Find the blocks of a page that are in a language and are to be checked."""
+    blocks = []
+    for mark, block_language, text in BLOCK.findall(PAGES[page]):
+        if block_language == language and not mark:
+            blocks.append(text)
+    return blocks
 
 
 def find_commands(block: str) -> Iterator[list[str]]:
-    """Words after `scannet-prep`, also in pipes and in what is handed to a shell of another machine."""
+    """Find the words after `scannet-prep`, also in pipes and in quoted commands for a shell."""
     for line in block.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.wordchars += "@:,%"
@@ -55,18 +65,15 @@ def find_commands(block: str) -> Iterator[list[str]]:
 
 
 def find_anchors(text: str) -> set[str]:
-    """Anchors of the headings, as GitHub makes them."""
-    headings = re.findall(
-        r"^#+ (.+)$",
-        re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE),
-        re.MULTILINE,
-    )
+    """Find the anchors of all headings, as GitHub makes them."""
+    without_code = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.fixture(scope="module")
 def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the pages speak of: raw, processed and packed scenes under the default names."""
+    """A folder with raw, processed and packed scenes under the default names, as pages assume."""
     directory = tmp_path_factory.mktemp("docs")
     write_release(directory / "data/ScanNet", SCENES, vertices=800)
     assert run_main("process", "--scannet200", "--align-axis", cwd=directory).status == 0
@@ -75,94 +82,145 @@ def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if find_blocks(page, "python")])
-def test_python_examples_of_a_page_run(page: str, release_dir: Path, tmp_path: Path) -> None:
+def test_python_examples_run(page: str, release_dir: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(release_dir, tmp_path / "here")
+
     for block in find_blocks(page, "python"):
         packages = re.findall(
             r"^(?:import|from) (torch|fsspec|h5py|webdataset)\b", block, re.MULTILINE
         )
         if "torch" in packages:
-            assert "PATH, CHECKPOINT" in block, (
-                "test_distributed.py runs only these, where torch is there already"
-            )
-        elif all(map(importlib.util.find_spec, packages)):
-            (directory / "example.py").write_text(block)
-            done = run_words(PYTHON, "-W", "error", "example.py", cwd=directory)
-            assert done.status == 0, f"{page}:\n{block}\n{done.stderr}"
+            # test_distributed.py runs this example, and no other, with torch.
+            assert "PATH, CHECKPOINT" in block
+            continue
+        if not all(importlib.util.find_spec(package) for package in packages):
+            continue
+        (directory / "example.py").write_text(block)
+        outcome = run_words(PYTHON, "-W", "error", "example.py", cwd=directory)
+        assert outcome.status == 0, f"{page}:\n{block}\n{outcome.stderr}"
 
 
-def test_commands_of_all_pages_are_accepted_by_the_parser() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_page_are_accepted_by_parser(page: str) -> None:
     parser = make_parser()
-    for block in (block for page in PAGES for block in find_blocks(page, "sh")):
+
+    for block in find_blocks(page, "sh"):
         for words in find_commands(block):
             parser.parse_args(words)
 
 
-def test_commands_of_the_readme_work_in_the_order_shown(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def readme_commands() -> list[list[str]]:
+    blocks = find_blocks("README.md", "sh")
+    return [words for block in blocks for words in find_commands(block)]
+
+
+@pytest.mark.parametrize(
+    "command", ["download", "process", "pack", "verify", "info", "evaluate", "submit"]
+)
+def test_readme_shows_command(readme_commands: list[list[str]], command: str) -> None:
+    assert command in {words[0] for words in readme_commands}
+
+
+def test_commands_of_readme_work_in_the_order_shown(
+    readme_commands: list[list[str]], tmp_path: Path
+) -> None:
     write_release(tmp_path / "data/ScanNet", SCENES[::2], vertices=600)
-    commands = [words for block in find_blocks("README.md", "sh") for words in find_commands(block)]
-    assert {words[0] for words in commands} >= {
-        "download",
-        "process",
-        "pack",
-        "verify",
-        "info",
-        "evaluate",
-        "submit",
-    }
-    for words in commands:
+
+    for words in readme_commands:
+        # `submit` needs predictions of all 100 test scenes; `doctor` checks this machine.
         if words[0] in {"submit", "doctor"}:
-            continue  # takes predictions of all 100 test scenes only; says what is wrong with this machine
-        if words[0] == "evaluate":  # the annotation itself stands for a prediction
-            export = ("export", "--format", "benchmark-gt", "--labels", "scannet200", "-o", "truth")
-            assert run_main(*export, cwd=tmp_path).status == 0
-            (tmp_path / "truth/semantic").rename(tmp_path / "predictions")
-        extra = ["--dry-run"] if words[0] == "download" else []  # there is no network here
-        outcome = run_main(*words, *extra, cwd=tmp_path)
+            continue
+        if words[0] == "evaluate":
+            make_predictions(tmp_path)
+        if words[0] == "download":  # there is no network here
+            words = [*words, "--dry-run"]
+        outcome = run_main(*words, cwd=tmp_path)
         assert outcome.status == 0, (words, outcome.stderr)
 
 
+def make_predictions(folder: Path) -> None:
+    """Make predictions that equal the annotation."""
+    words = ("export", "--format", "benchmark-gt", "--labels", "scannet200", "-o", "truth")
+    assert run_main(*words, cwd=folder).status == 0
+    (folder / "truth/semantic").rename(folder / "predictions")
+
+
+def test_readme_has_at_most_200_lines() -> None:
+    assert PAGES["README.md"].count("\n") <= 200
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "README.md"])
+def test_readme_links_page(page: str) -> None:
+    assert f"]({page}" in PAGES["README.md"]
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_links_of_a_page_lead_somewhere_and_readme_is_short_and_links_it(page: str) -> None:
-    assert (
-        f"]({page}" in PAGES["README.md"] if page != "README.md" else PAGES[page].count("\n") <= 200
-    )
+def test_links_lead_to_existing_files_and_headings(page: str) -> None:
+    page_path = REPOSITORY_DIR / page
+
     for link in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
-        if not link.startswith("https://"):
-            name, _, anchor = link.partition("#")
-            target = (REPOSITORY_DIR / page).parent / name if name else REPOSITORY_DIR / page
-            assert target.exists(), f"{page}: {link}"
-            assert not anchor or anchor in find_anchors(target.read_text()), f"{page}: {link}"
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page_path.parent / name if name else page_path
+        assert target.exists(), link
+        if anchor:
+            assert anchor in find_anchors(target.read_text()), link
 
 
 @pytest.mark.skipif(
-    sys.version_info >= (3, 13), reason="argparse lays its help out in another way from 3.13 on"
+    sys.version_info >= (3, 13), reason="argparse formats help differently from Python 3.13 on"
 )
-def test_page_of_commands_shows_the_live_help_texts() -> None:
-    assert (
-        runpy.run_path(str(REPOSITORY_DIR / "tools/update_docs"))["make_page"]()
-        == PAGES["docs/commands.md"]
-    )
+def test_page_of_commands_shows_current_help_texts() -> None:
+    tool = runpy.run_path(str(REPOSITORY_DIR / "tools/update_docs"))
+
+    assert tool["make_page"]() == PAGES["docs/commands.md"]
 
 
-def test_every_command_and_public_name_is_documented() -> None:
-    text = "\n".join(text for page, text in PAGES.items() if page != "docs/commands.md")
-    code = "\n".join(re.findall(r"```python\n.*?```|`[^`\n]+`", text, re.DOTALL))
-    commands = next(action.choices for action in make_parser()._actions if action.dest == "command")
-    assert commands
-    assert [name for name in commands if f"scannet-prep {name}" not in text] == []
-    assert [name for name in scannet_prep.__all__ if not re.search(rf"\b{name}\b", code)] == []
-    for name in scannet_prep.__all__:
-        value = getattr(scannet_prep, name)
-        assert isinstance(value, str) or value.__doc__, name
+@pytest.mark.parametrize("command", COMMANDS or ())
+def test_command_is_documented(command: str) -> None:
+    assert f"scannet-prep {command}" in WRITTEN_TEXT
 
 
-def test_public_names_are_pinned() -> None:
+@pytest.mark.parametrize("name", scannet_prep.__all__)
+def test_public_name_is_documented(name: str) -> None:
+    code = "\n".join(re.findall(r"```python\n.*?```|`[^`\n]+`", WRITTEN_TEXT, re.DOTALL))
+    value = getattr(scannet_prep, name)
+
+    assert re.search(rf"\b{name}\b", code)
+    assert isinstance(value, str) or value.__doc__
+
+
+def test_public_names_do_not_change() -> None:
     assert sorted(scannet_prep.__all__) == [
-        "Batch", "ConcatDataset", "EvalSampler", "LabelClass", "LabelSet", "PointBudgetBatchSampler",
-        "ProcessedScene", "SCANNET20", "SCANNET200", "ScanNet", "ScanNetPrepError", "SceneId", "Split", "WithEpoch",
-        "__version__", "collate", "collate_torch", "official_scenes", "read_processed", "render",
-    ]  # fmt: skip
+        "Batch",
+        "ConcatDataset",
+        "EvalSampler",
+        "LabelClass",
+        "LabelSet",
+        "PointBudgetBatchSampler",
+        "ProcessedScene",
+        "SCANNET20",
+        "SCANNET200",
+        "ScanNet",
+        "ScanNetPrepError",
+        "SceneId",
+        "Split",
+        "WithEpoch",
+        "__version__",
+        "collate",
+        "collate_torch",
+        "official_scenes",
+        "read_processed",
+        "render",
+    ]
+
+
+def test_public_names_are_listed_by_dir() -> None:
     assert set(scannet_prep.__all__) <= set(dir(scannet_prep))
+
+
+def test_unknown_public_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Scannet'"):
         scannet_prep.Scannet  # noqa: B018

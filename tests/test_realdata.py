@@ -1,39 +1,43 @@
-"""One real scene, all the way: raw files, arrays against the oracles, the processed folder, the Dataset.
+"""One real scene: raw files, processed arrays against the oracles, and the processed folder.
 
-Nothing of the scene stands here but counts.
+Only counts of the scene are written here.
 """
 
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import oracles
 import pytest
+from numpy.typing import NDArray
 
 from scannet_prep import read_processed
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.processed.annotate import annotate
 from scannet_prep.processed.geometry import points_and_normals
-from scannet_prep.processed.scene import ProcessOptions, find_problems
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, find_problems
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.mesh import read_mesh
+from scannet_prep.raw.mesh import Mesh, read_mesh
 from scannet_prep.raw.segments import read_aggregation, read_segments
 from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
-from scannet_prep.stages.process import plan, run
+from scannet_prep.stages.process import ProcessReport, plan, run
 
 SCENE_ID = "scene0000_00"
+VERTICES = 81_369
 REAL_DIR = Path(os.environ.get("SCANNET_PREP_REAL_DATA") or "unset")
 HAS_REAL_DATA = (REAL_DIR / "scans" / SCENE_ID).is_dir()
 
 pytestmark = [
     pytest.mark.realdata,
     pytest.mark.skipif(
-        not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA holds no scans/scene0000_00"
+        not HAS_REAL_DATA, reason=f"SCANNET_PREP_REAL_DATA holds no scans/{SCENE_ID}"
     ),
 ]
 
@@ -42,58 +46,129 @@ def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path: Path) ->
     raw = RawScene(SceneId(SCENE_ID), tmp_path / "raw/scans")
     shutil.copytree(REAL_DIR / "scans" / SCENE_ID, raw.directory)
     mesh = read_mesh(raw.path(MESH))
-    groups = annotate(
-        read_segments(raw.path(SEGMENTS)),
-        read_aggregation(raw.path(AGGREGATION)),
-        builtin_label_map(),
-    )
-    v1_labels = np.where(
-        groups.scannet_ids > 40, 0, groups.scannet_ids
-    )  # the ids that could be nyu40 ids
+    segmentation = read_segments(raw.path(SEGMENTS))
+    aggregation = read_aggregation(raw.path(AGGREGATION))
+    annotation = annotate(segmentation, aggregation, builtin_label_map())
+    # Only the ids that could be nyu40 ids.
+    v1_labels = np.where(annotation.scannet_ids > 40, 0, annotation.scannet_ids)
     ply = b"".join(encode_ply("v1", mesh.positions, mesh.colors, mesh.faces, v1_labels))
     raw.path(LABELS_MESH).write_bytes(ply)
+
     report = run(plan(tmp_path / "raw", tmp_path / "out", ProcessOptions(labels_from="ply")))
+
     (failure,) = report.failures
     assert "the groups contradict 44,010 of 81,369 labels" in failure.message
     assert "ScanNet v1" in failure.message
 
 
-@pytest.mark.parametrize("is_200", [False, True])
-def test_the_processed_scene_agrees_with_the_oracles(is_200: bool, tmp_path: Path) -> None:
-    report = run(plan(REAL_DIR, tmp_path, ProcessOptions(scannet200=is_200, align_axis=is_200)))
-    assert (report.made, report.kept, report.failures) == ((SCENE_ID,), (), ())
-    unknown = (
-        ("'trashcan' (did you mean 'trash can'?)", 3),
-        ("'dishrack' (did you mean 'dish rack'?)", 1),
-    )
-    expected = [SceneWarning(WarningKind.UNKNOWN_CATEGORY, name, count) for name, count in unknown]
-    assert [(item.text, item.scenes) for item in report.warnings] == [
-        (item.text, (SCENE_ID,)) for item in expected
-    ]
-    path = tmp_path / "train" / f"{SCENE_ID}.npz"
-    assert report.size_bytes == path.stat().st_size <= 23 * 81_369  # bytes for each vertex
-    scene, raw = read_processed(path), find_raw_scenes(REAL_DIR)[SceneId(SCENE_ID)]
-    assert list(find_problems(scene)) == []
-    assert (len(scene.meta.groups), len(scene.meta.segment_ids)) == (55, 668)
-    # Found for each segment by the loops, then handed to its vertices.
-    segment_ids = json.loads(raw.path(SEGMENTS).read_bytes())["segIndices"]
-    names, place = np.unique(segment_ids, return_inverse=True)
-    groups = json.loads(raw.path(AGGREGATION).read_bytes())["segGroups"]
-    nyu40_ids, scannet_ids, instances = oracles.ids_of_vertices(names.tolist(), groups)
-    assert (scene.nyu40_ids == np.array(nyu40_ids)[place]).all()
-    assert (scene.scannet_ids == np.array(scannet_ids)[place]).all()
-    assert (scene.instances == np.array(instances)[place]).all()
-    labels = oracles.labels200(scannet_ids) if is_200 else oracles.labels20(nyu40_ids)
-    assert (scene.stored_labels == np.array(labels)[place]).all()
+@dataclass(frozen=True)
+class Processed:
+    """The scene, processed for ScanNet200 and aligned, or for ScanNet20 in the scan frame.
+
+    Attributes:
+        points: Expected points, float64 (V, 3), from the oracles.
+        normals: Expected normals, float64 (V, 3), from the oracles.
+    """
+
+    is_200: bool
+    report: ProcessReport
+    size_bytes: int
+    scene: ProcessedScene
+    raw: RawScene
+    mesh: Mesh
+    points: NDArray[np.float64]
+    normals: NDArray[np.float64]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["ScanNet20", "ScanNet200-aligned"])
+def processed(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Processed:
+    is_200 = request.param
+    out_dir = tmp_path_factory.mktemp("real")
+    report = run(plan(REAL_DIR, out_dir, ProcessOptions(scannet200=is_200, align_axis=is_200)))
+    path = out_dir / "train" / f"{SCENE_ID}.npz"
+    scene = read_processed(path)
+    raw = find_raw_scenes(REAL_DIR)[SceneId(SCENE_ID)]
     mesh = read_mesh(raw.path(MESH))
-    assert (scene.colors == mesh.colors).all()
-    exact = np.array(
-        oracles.aligned_points(
-            mesh.positions.tolist(), scene.axis_alignment if is_200 else np.eye(4)
-        )
+    matrix = scene.axis_alignment if is_200 else np.eye(4)
+    points = oracles.aligned_points(mesh.positions.tolist(), matrix)
+    normals = oracles.vertex_normals(points, mesh.faces.tolist())
+    return Processed(
+        is_200=is_200,
+        report=report,
+        size_bytes=path.stat().st_size,
+        scene=scene,
+        raw=raw,
+        mesh=mesh,
+        points=np.array(points),
+        normals=np.array(normals),
     )
-    assert scene.points.tobytes() == exact.astype(np.float32).tobytes()
-    normals = np.array(oracles.vertex_normals(exact.tolist(), mesh.faces.tolist()))
-    assert np.abs(scene.normals.astype(np.float64) - normals).max() < 2**-11
-    _, found = points_and_normals(mesh.positions, mesh.faces, None)
-    assert is_200 or np.abs(found - normals).max() < 1e-6  # before the cast
+
+
+def test_real_scene_is_made_without_failures(processed: Processed) -> None:
+    assert processed.report.made == (SCENE_ID,)
+    assert processed.report.kept == ()
+    assert processed.report.failures == ()
+
+
+def test_real_scene_has_warnings_of_its_unknown_categories(processed: Processed) -> None:
+    trashcan = "'trashcan' (did you mean 'trash can'?)"
+    dishrack = "'dishrack' (did you mean 'dish rack'?)"
+    expected = [
+        SceneWarning(WarningKind.UNKNOWN_CATEGORY, trashcan, 3),
+        SceneWarning(WarningKind.UNKNOWN_CATEGORY, dishrack, 1),
+    ]
+
+    assert [warning.text for warning in processed.report.warnings] == [
+        warning.text for warning in expected
+    ]
+    assert {warning.scenes for warning in processed.report.warnings} == {(SCENE_ID,)}
+
+
+def test_real_scene_takes_at_most_23_bytes_per_vertex(processed: Processed) -> None:
+    assert processed.report.size_bytes == processed.size_bytes
+    assert processed.size_bytes <= 23 * VERTICES
+
+
+def test_real_scene_has_its_groups_and_segments(processed: Processed) -> None:
+    assert list(find_problems(processed.scene)) == []
+    assert len(processed.scene.meta.groups) == 55
+    assert len(processed.scene.meta.segment_ids) == 668
+
+
+def test_real_scene_has_ids_and_labels_of_the_oracles(processed: Processed) -> None:
+    scene = processed.scene
+    segment_ids = json.loads(processed.raw.path(SEGMENTS).read_bytes())["segIndices"]
+    groups = json.loads(processed.raw.path(AGGREGATION).read_bytes())["segGroups"]
+    # The loops run over the segments; `segment_of_vertex` (V,) hands their results to the vertices.
+    unique_ids, segment_of_vertex = np.unique(segment_ids, return_inverse=True)
+    nyu40_ids, scannet_ids, instances = oracles.ids_of_vertices(unique_ids.tolist(), groups)
+    if processed.is_200:
+        labels = oracles.labels200(scannet_ids)
+    else:
+        labels = oracles.labels20(nyu40_ids)
+
+    assert (scene.nyu40_ids == np.array(nyu40_ids)[segment_of_vertex]).all()
+    assert (scene.scannet_ids == np.array(scannet_ids)[segment_of_vertex]).all()
+    assert (scene.instances == np.array(instances)[segment_of_vertex]).all()
+    assert (scene.stored_labels == np.array(labels)[segment_of_vertex]).all()
+
+
+def test_real_scene_has_points_and_colors_of_the_mesh(processed: Processed) -> None:
+    points = processed.points.astype(np.float32)
+
+    assert processed.scene.points.tobytes() == points.tobytes()
+    assert (processed.scene.colors == processed.mesh.colors).all()
+
+
+def test_real_scene_has_normals_of_the_oracles_in_half_precision(processed: Processed) -> None:
+    differences = processed.scene.normals.astype(np.float64) - processed.normals
+
+    assert np.abs(differences).max() < 2**-11
+
+
+def test_normals_of_real_mesh_are_those_of_the_oracles(processed: Processed) -> None:
+    matrix = processed.scene.axis_alignment if processed.is_200 else None
+
+    _, normals = points_and_normals(processed.mesh.positions, processed.mesh.faces, matrix)
+
+    assert np.abs(normals - processed.normals).max() < 1e-6

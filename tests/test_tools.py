@@ -1,4 +1,4 @@
-"""The scripts in tools/: ScanNet's script, OctFormer's tool, the benchmark, and the environment of the others."""
+"""The scripts in tools/: for command lines of ScanNet and OctFormer, benchmark, environment."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 
 TOOLS_DIR = Path(__file__).resolve().parent.parent / "tools"
 TRAIN, VAL, TEST = SCENES
-# Smaller figures for each part of the benchmark, by the names of its constants.
+# Constants of each part of the benchmark, with small values.
 PARTS: dict[str, dict[str, int]] = {
     "process": {"_LARGEST_VERTEX_COUNT": 1_000},
     "export": {},
@@ -47,6 +48,8 @@ print(part.describe(part.measure(settings)))
 
 
 def run_tool(name: str, *words: str | Path, cwd: Path, base_url: str = "") -> Outcome:
+    """Run a script in this process, with the terms accepted."""
+
     def run(argv: list[str]) -> int:
         patch.setattr(sys, "argv", [name, *argv])
         runpy.run_path(str(TOOLS_DIR / name), run_name="__main__")
@@ -59,300 +62,424 @@ def run_tool(name: str, *words: str | Path, cwd: Path, base_url: str = "") -> Ou
         return run_main(*words, cwd=cwd, main=run)
 
 
-def test_command_lines_of_the_official_script_bring_the_same_files_into_the_same_places(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
-    names = [
-        "limited-reconstruction-scenes.zip",
-        "limited-annotation-points.zip",
-        "limited-bboxes.zip",
-    ]
+TASK_NAMES = [
+    "limited-annotation-points.zip",
+    "limited-bboxes.zip",
+    "limited-reconstruction-scenes.zip",
+]
+
+
+def add_task_files(server: ReleaseServer) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("scenes.txt", "scene0191_00\n")
-    server.files.update({f"{ROOT}v2/tasks/{name}": buffer.getvalue() for name in names})
+    for name in TASK_NAMES:
+        server.files[f"{ROOT}v2/tasks/{name}"] = buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("words", "paths"),
+    [
+        (f"--type _vh_clean_2.ply --id {VAL}", [f"scans/{VAL}/{VAL}_vh_clean_2.ply"]),
+        (f"--type .txt --id {TEST} --skip_existing", [f"scans_test/{TEST}/{TEST}.txt"]),
+        (f"--type .txt --test_scans --scenes {TEST}", [f"scans_test/{TEST}/{TEST}.txt"]),
+        ("--label_map", ["scannetv2-labels.combined.tsv"]),
+        ("--data_efficient", [f"tasks/{name}" for name in TASK_NAMES]),
+    ],
+)
+def test_official_command_line_fetches_same_files(
+    server: ReleaseServer, tmp_path: Path, words: str, paths: list[str]
+) -> None:
+    add_task_files(server)
     served = digests(server.root)
-    for number, (words, files) in enumerate(
-        (
-            (f"--type _vh_clean_2.ply --id {VAL}", [f"scans/{VAL}/{VAL}_vh_clean_2.ply"]),
-            (f"--type .txt --id {TEST} --skip_existing", [f"scans_test/{TEST}/{TEST}.txt"]),
-            (f"--type .txt --test_scans --scenes {TEST}", [f"scans_test/{TEST}/{TEST}.txt"]),
-            ("--label_map", ["scannetv2-labels.combined.tsv"]),
-            ("--data_efficient", sorted(f"tasks/{name}" for name in names)),
-        )
-    ):
-        line = ("-o", f"./raw{number}", *words.split())
-        done = run_tool("download-scannet.py", *line, cwd=tmp_path, base_url=server.base_url)
-        assert done.status == 0, done.stderr
-        assert done.stderr.startswith(f"this is: scannet-prep download -o ./raw{number} --")
-        found = fetched(tmp_path / f"raw{number}")
-        assert [*found] == files
-        assert all(found[name] == served.get(name, found[name]) for name in found)
+    line = ("-o", "./raw", *words.split())
+
+    outcome = run_tool("download-scannet.py", *line, cwd=tmp_path, base_url=server.base_url)
+
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stderr.startswith("this is: scannet-prep download -o ./raw --")
+    files = fetched(tmp_path / "raw")
+    assert [*files] == paths
+    for path, digest in files.items():
+        if path in served:  # task files are served from memory
+            assert digest == served[path]
 
 
-def test_files_of_version_1_and_unknown_kinds_are_refused_by_name(tmp_path: Path) -> None:
-    for words, found in (
-        (["--v1"], "--v1: the labels of version 1"),
-        (["--type", ".stl"], "invalid choice: '.stl'"),
-        (["--types", ".txt"], "--type"),
-    ):
-        done = run_tool("download-scannet.py", "-o", "raw", *words, cwd=tmp_path)
-        assert (done.status, found in done.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--v1", "--v1: the labels of version 1"),
+        ("--type .stl", "invalid choice: '.stl'"),
+        ("--types .txt", "--type"),
+    ],
+)
+def test_official_command_line_for_other_files_is_refused(
+    tmp_path: Path, words: str, problem: str
+) -> None:
+    outcome = run_tool("download-scannet.py", "-o", "raw", *words.split(), cwd=tmp_path)
+
+    assert outcome.status == 2
+    assert problem in outcome.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+PROCESS = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out")
 
 
 @pytest.fixture(scope="module")
 def workspace(release_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the release, whose train scene has no files but meshes and labels.
+
+    OctFormer does not need the others for its 20 classes.
+    """
     folder = tmp_path_factory.mktemp("octformer")
     shutil.copytree(release_dir, folder / "data/ScanNet")
     for path in (folder / "data/ScanNet").rglob("*"):
         if path.name.endswith((".segs.json", ".aggregation.json", ".txt")) and TRAIN in path.name:
-            path.unlink()  # which the 20 classes of OctFormer do not need
+            path.unlink()
     return folder
 
 
-def test_octformers_own_command_makes_the_20_classes_of_meshes_and_labels_alone_and_a_dry_run_ends_before(
-    workspace: Path,
+@pytest.fixture(scope="module")
+def octformer(workspace: Path) -> tuple[Path, Outcome]:
+    """The folder that `process_scannet` made for 20 classes, and its outcome."""
+    outcome = run_tool("seg_scannet.py", *PROCESS, "data/scannet.npz", cwd=workspace)
+    return workspace / "data/scannet.npz", outcome
+
+
+def test_process_scannet_prints_its_commands(octformer: tuple[Path, Outcome]) -> None:
+    _, outcome = octformer
+
+    assert outcome.status == 0, outcome.stderr
+    assert "this is: scannet-prep process data/ScanNet" in outcome.stderr
+    export = "this is: scannet-prep export data/scannet.npz/processed --format octformer"
+    assert export in outcome.stderr
+
+
+@pytest.mark.parametrize(("split", "scene_id"), [("train", TRAIN), ("val", VAL)])
+def test_process_scannet_writes_file_lists(
+    octformer: tuple[Path, Outcome], split: str, scene_id: str
 ) -> None:
-    words = (
-        "--run",
-        "process_scannet",
-        "--path_in",
-        "data/ScanNet",
-        "--path_out",
-        "data/scannet.npz",
-    )
-    done = run_tool("seg_scannet.py", *words, cwd=workspace)
-    assert done.status == 0, done.stderr
-    assert "this is: scannet-prep process data/ScanNet" in done.stderr
-    assert (
-        "this is: scannet-prep export data/scannet.npz/processed --format octformer" in done.stderr
-    )
-    root = workspace / "data/scannet.npz"
-    dry = run_tool(
-        "seg_scannet.py", *words[:4], "--path_out", "data/dry.npz", "--dry-run", cwd=workspace
-    )
-    assert (dry.status, "error" in dry.stderr, (workspace / "data/dry.npz").exists()) == (
-        0,
-        False,
-        False,
-    ), dry.stderr
-    assert (root / "scannetv2_train_npz.txt").read_text() == f"{TRAIN}.npz\n"
-    assert (root / "scannetv2_val_npz.txt").read_text() == f"{VAL}.npz\n"
+    root, _ = octformer
+
+    assert (root / f"scannetv2_{split}_npz.txt").read_text() == f"{scene_id}.npz\n"
+
+
+def test_process_scannet_writes_20_classes_in_scan_frame(octformer: tuple[Path, Outcome]) -> None:
+    root, _ = octformer
+    scene = read_processed(root / f"processed/train/{TRAIN}.npz")
+
     with np.load(root / f"train/{TRAIN}.npz") as content:
-        scene = read_processed(root / f"processed/train/{TRAIN}.npz")
-        assert np.array_equal(content["labels"], SCANNET20.labels_from_raw_ids(scene.nyu40_ids))
-        assert not scene.meta.options.align_axis
-    assert (root / f"train/{TRAIN}.npz").samefile(root / f"processed/train/{TRAIN}.npz")
-    again = run_tool("seg_scannet.py", *words, cwd=workspace)
-    assert (again.status, again.stdout.count("0 made, 3 already there")) == (0, 2), again.stderr
+        labels = content["labels"]
+
+    assert np.array_equal(labels, SCANNET20.labels_from_raw_ids(scene.nyu40_ids))
+    assert not scene.meta.options.align_axis
+
+
+def test_process_scannet_links_processed_scenes(octformer: tuple[Path, Outcome]) -> None:
+    root, _ = octformer
+    path = root / f"processed/train/{TRAIN}.npz"
+
+    assert (root / f"train/{TRAIN}.npz").samefile(path)
+
+
+def test_process_scannet_that_runs_again_makes_nothing(
+    octformer: tuple[Path, Outcome], workspace: Path
+) -> None:
+    outcome = run_tool("seg_scannet.py", *PROCESS, "data/scannet.npz", cwd=workspace)
+
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stdout.count("0 made, 3 already there") == 2
+
+
+def test_process_scannet_refuses_other_options_for_the_same_folder(
+    octformer: tuple[Path, Outcome], workspace: Path
+) -> None:
+    root, _ = octformer
     before = digests(root)
-    other = run_tool("seg_scannet.py", *words, "--align_axis", cwd=workspace)
-    assert (other.status, "other options (aligned: False -> True)" in other.stderr) == (2, True)
+
+    words = (*PROCESS, "data/scannet.npz", "--align_axis")
+    outcome = run_tool("seg_scannet.py", *words, cwd=workspace)
+
+    assert outcome.status == 2
+    assert "other options (aligned: False -> True)" in outcome.stderr
     assert digests(root) == before
 
 
-def test_target_that_is_not_an_export_is_refused_before_scenes_are_processed(
+def test_process_scannet_writes_nothing_in_dry_run(workspace: Path) -> None:
+    words = (*PROCESS, "data/dry.npz", "--dry-run")
+    outcome = run_tool("seg_scannet.py", *words, cwd=workspace)
+
+    assert outcome.status == 0, outcome.stderr
+    assert "error" not in outcome.stderr
+    assert not (workspace / "data/dry.npz").exists()
+
+
+def test_process_scannet_refuses_foreign_folder_before_processing(
     workspace: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "scannet.npz"
     (target / "train").mkdir(parents=True)
-    words = ("--run", "process_scannet", "--path_in", "data/ScanNet", "--path_out", target)
-    done = run_tool("seg_scannet.py", *words, cwd=workspace)
-    assert done.status == 2
-    assert f"error: {target}: holds train, and was not made by scannet-prep export" in done.stderr
-    assert "hint: choose a new folder with --path_out" in done.stderr
+
+    outcome = run_tool("seg_scannet.py", *PROCESS, target, cwd=workspace)
+
+    assert outcome.status == 2
+    problem = f"error: {target}: holds train, and was not made by scannet-prep export"
+    assert problem in outcome.stderr
+    assert "hint: choose a new folder with --path_out" in outcome.stderr
     assert [path.name for path in target.iterdir()] == ["train"]
 
 
 @pytest.mark.parametrize("words", [("-o", "other"), ("-oother",), ("--output=other",)])
-def test_output_option_of_scannet_prep_is_refused_by_octformers_tool(
+def test_process_scannet_refuses_output_option_of_scannet_prep(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    done = run_tool("seg_scannet.py", "--run", "process_scannet", *words, cwd=tmp_path)
-    assert done.status == 2
-    assert f"{words[0]}: the folder for the output is --path_out here" in done.stderr
+    outcome = run_tool("seg_scannet.py", "--run", "process_scannet", *words, cwd=tmp_path)
+
+    assert outcome.status == 2
+    assert f"{words[0]}: the folder for the output is --path_out here" in outcome.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_octformers_other_commands_turn_scores_into_raw_ids_and_tell_their_iou(
-    workspace: Path,
-) -> None:
-    words = (
-        "--path_in",
-        "data/ScanNet",
-        "--path_out",
-        "data/scannet200.npz",
-        "--align_axis",
-        "--scannet200",
-    )
-    done = run_tool(
-        "seg_scannet.py", "--run", "process_scannet", *words, "--scenes", VAL, cwd=workspace
-    )
-    assert done.status == 0, done.stderr
-    root, pred_dir = workspace / "data/scannet200.npz", workspace / "eval"
-    truth = np.loadtxt(root / f"train/{VAL}.txt", dtype=int)
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions of OctFormer for one scene of 200 classes, all of them right.
+
+    Attributes:
+        workspace: Folder in which the commands ran.
+        truth_dir: Folder of the true raw ids.
+        truth: The true raw ids (V,).
+        outcome: Outcome of `generate_output_seg`.
+    """
+
+    workspace: Path
+    truth_dir: Path
+    truth: np.ndarray
+    outcome: Outcome
+
+
+@pytest.fixture(scope="module")
+def predicted(workspace: Path) -> Predicted:
+    words = (*PROCESS, "data/scannet200.npz", "--align_axis", "--scannet200", "--scenes", VAL)
+    assert run_tool("seg_scannet.py", *words, cwd=workspace).status == 0
+    truth_dir = workspace / "data/scannet200.npz/train"
+    truth = np.loadtxt(truth_dir / f"{VAL}.txt", dtype=int)
+    # Scores (V, 201): 1 for the true class, whose column is its train id + 1.
     scores = np.zeros((len(truth), 201), np.float32)
-    scores[np.arange(len(truth)), SCANNET200.train_ids_from_raw_ids(truth, -1) + 1] = 1
-    # The scene in two parts, whose scores are added up.
-    pred_dir.mkdir()
-    names = [f"{VAL}.chunk_{number}" for number in (9, 10)]
-    for number, name in enumerate(names):  # a number of two digits, too
-        mask = np.arange(len(truth)) % 2 == number
+    columns = SCANNET200.train_ids_from_raw_ids(truth, -1) + 1
+    scores[np.arange(len(truth)), columns] = 1
+    # The scene in two parts, numbered with one digit and with two.
+    (workspace / "eval").mkdir()
+    names = [f"{VAL}.chunk_9", f"{VAL}.chunk_10"]
+    for index, name in enumerate(names):
+        mask = np.arange(len(truth)) % 2 == index
         np.save(workspace / f"{name}.mask.npy", mask)
-        np.savez(pred_dir / f"{name}.eval.npz", prob=scores[mask])
+        np.savez(workspace / f"eval/{name}.eval.npz", prob=scores[mask])
     (workspace / "list.txt").write_text("".join(f"{name}.npz\n" for name in names))
-    words = (
-        "--path_pred",
-        "eval",
-        "--path_in",
-        ".",
-        "--path_out",
-        "seg",
-        "--filelist",
-        "list.txt",
-        "--scannet200",
+
+    outcome = run_tool(
+        "seg_scannet.py",
+        *("--run", "generate_output_seg", "--path_pred", "eval", "--path_in", "."),
+        *("--path_out", "seg", "--filelist", "list.txt", "--scannet200"),
+        cwd=workspace,
     )
-    done = run_tool("seg_scannet.py", "--run", "generate_output_seg", *words, cwd=workspace)
-    assert done.status == 0, done.stderr
-    assert np.array_equal(np.loadtxt(workspace / f"seg/{VAL}.txt", dtype=int), truth)
-    assert (
-        "like: scannet-prep submit -o submission.zip eval --gt processed --labels scannet200\n"
-        in done.stderr
-    )
-    words = ("--path_in", root / "train", "--path_pred", "seg", "--scannet200")
-    done = run_tool("seg_scannet.py", "--run", "calc_iou", *words, cwd=workspace)
-    assert done.status == 0, done.stderr
-    classes = len(set(truth.tolist()) - {0})
-    assert f"{'mean IoU':<24}{classes / 200:8.4f}" in done.stdout
-    assert f"{'accuracy':<24}{1:8.4f}" in done.stdout
-    assert "311 of the scenes of val have no prediction" in done.stderr
-    like = shlex.split(done.stderr.splitlines()[0].removeprefix("much like: scannet-prep "))
-    gt = workspace / like[like.index("--gt") + 1]
-    table = run_main("evaluate", workspace / like[1], *like[4:], "--gt", gt, "--json").json[
-        "scores"
-    ]
-    assert (like[0], f"{table['means']['all']['over_all']:.4f}") == (
-        "evaluate",
-        f"{classes / 200:.4f}",
-    )
+    return Predicted(workspace, truth_dir, truth, outcome)
 
 
-def test_wrong_use_and_damaged_input_of_octformers_tool_are_told_by_name(tmp_path: Path) -> None:
-    chunk, list_path = f"{VAL}.chunk_0", tmp_path / "list.txt"
-    list_path.write_text(f"{chunk}.npz\n")
+def test_generate_output_seg_joins_parts_and_writes_raw_ids(predicted: Predicted) -> None:
+    assert predicted.outcome.status == 0, predicted.outcome.stderr
+    raw_ids = np.loadtxt(predicted.workspace / f"seg/{VAL}.txt", dtype=int)
+    assert np.array_equal(raw_ids, predicted.truth)
+
+
+def test_generate_output_seg_prints_similar_command(predicted: Predicted) -> None:
+    command = "submit -o submission.zip eval --gt processed --labels scannet200"
+
+    assert f"like: scannet-prep {command}\n" in predicted.outcome.stderr
+
+
+@pytest.fixture
+def iou_outcome(predicted: Predicted) -> Outcome:
+    words = ("--run", "calc_iou", "--path_in", predicted.truth_dir, "--path_pred", "seg")
+    return run_tool("seg_scannet.py", *words, "--scannet200", cwd=predicted.workspace)
+
+
+def test_calc_iou_prints_mean_iou_and_accuracy(predicted: Predicted, iou_outcome: Outcome) -> None:
+    class_count = len(set(predicted.truth.tolist()) - {0})
+
+    assert iou_outcome.status == 0, iou_outcome.stderr
+    assert f"{'mean IoU':<24}{class_count / 200:8.4f}" in iou_outcome.stdout
+    assert f"{'accuracy':<24}{1:8.4f}" in iou_outcome.stdout
+    assert "311 of the scenes of val have no prediction" in iou_outcome.stderr
+
+
+def test_calc_iou_prints_similar_command_with_same_result(
+    predicted: Predicted, iou_outcome: Outcome
+) -> None:
+    class_count = len(set(predicted.truth.tolist()) - {0})
+    first_line = iou_outcome.stderr.splitlines()[0]
+    words = shlex.split(first_line.removeprefix("much like: scannet-prep "))
+    # Its folders are relative to the workspace.
+    words[1] = str(predicted.workspace / words[1])
+    gt_index = words.index("--gt") + 1
+    words[gt_index] = str(predicted.workspace / words[gt_index])
+
+    scores = run_main(*words, "--json").json["scores"]
+
+    assert words[0] == "evaluate"
+    assert f"{scores['means']['all']['over_all']:.4f}" == f"{class_count / 200:.4f}"
+
+
+@pytest.fixture
+def damaged_dir(tmp_path: Path) -> Path:
+    """A folder with damaged predictions, and lists that name them."""
+    chunk = f"{VAL}.chunk_0"
+    (tmp_path / "list.txt").write_text(f"{chunk}.npz\n")
     np.savez(tmp_path / f"{chunk}.eval.npz", prob=np.zeros((10, 21)))
     np.save(tmp_path / f"{chunk}.mask.npy", np.ones(50, bool))
     np.savez(tmp_path / "cut.eval.npz", prob=np.zeros((10, 21)))
     os.truncate(tmp_path / "cut.eval.npz", 500)
-    for name in ("empty", "absent", "cut"):
-        (tmp_path / f"{name}.txt").write_text("" if name == "empty" else f"{name}.npz\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "absent.txt").write_text("absent.npz\n")
+    (tmp_path / "cut.txt").write_text("cut.npz\n")
     (tmp_path / "scene0011_00.txt").write_text("1\n2\n")
-    outputs = [
-        "--run",
-        "generate_output_seg",
-        "--path_pred",
-        ".",
-        "--path_in",
-        ".",
-        "--path_out",
-        "seg",
-        "--filelist",
-    ]
-    for words, status, found in (
-        (
-            ["--run", "process_scannet", "--suffix_out", ".ply"],
-            2,
-            "scannet-prep export --format ply",
-        ),
-        (["--run", "process_scannet", "--path_in", "nowhere"], 1, "nowhere"),
-        (["--run", "calc_iou"], 2, "needs --path_pred"),
-        (["--run", "calc_iou", "--path_pred", "."], 1, "scene0011_00"),
-        ([*outputs, "empty.txt"], 1, "empty.txt: names no scene"),
-        ([*outputs, "absent.txt"], 1, "absent.eval.npz: no such file"),
-        ([*outputs, "cut.txt"], 1, "cut.eval.npz: cannot be read as .npz"),
-        ([*outputs, "list.txt"], 1, f"{chunk}.mask.npy: has 50 of 50 vertices, expected 10 of 50"),
-    ):
-        done = run_tool("seg_scannet.py", *words, cwd=tmp_path)
-        assert (done.status, found in done.stderr) == (status, True), done.stderr
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--run process_scannet --suffix_out .ply", "scannet-prep export --format ply"),
+        ("--run calc_iou", "needs --path_pred"),
+    ],
+)
+def test_wrong_options_of_octformers_tool_exit_with_2(
+    tmp_path: Path, words: str, problem: str
+) -> None:
+    outcome = run_tool("seg_scannet.py", *words.split(), cwd=tmp_path)
+
+    assert outcome.status == 2
+    assert problem in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--run process_scannet --path_in nowhere", "nowhere"),
+        ("--run calc_iou --path_pred .", "scene0011_00"),
+    ],
+)
+def test_damaged_input_of_octformers_tool_is_named(
+    damaged_dir: Path, words: str, problem: str
+) -> None:
+    outcome = run_tool("seg_scannet.py", *words.split(), cwd=damaged_dir)
+
+    assert outcome.status == 1
+    assert problem in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("list_name", "problem"),
+    [
+        ("empty.txt", "empty.txt: names no scene"),
+        ("absent.txt", "absent.eval.npz: no such file"),
+        ("cut.txt", "cut.eval.npz: cannot be read as .npz"),
+        ("list.txt", f"{VAL}.chunk_0.mask.npy: has 50 of 50 vertices, expected 10 of 50"),
+    ],
+)
+def test_damaged_prediction_of_octformer_is_named(
+    damaged_dir: Path, list_name: str, problem: str
+) -> None:
+    words = ("--run", "generate_output_seg", "--path_pred", ".", "--path_in", ".")
+    options = ("--path_out", "seg", "--filelist", list_name)
+
+    outcome = run_tool("seg_scannet.py", *words, *options, cwd=damaged_dir)
+
+    assert outcome.status == 1
+    assert problem in outcome.stderr
 
 
 def test_page_cites_every_part_of_the_benchmark() -> None:
     page = (TOOLS_DIR.parent / "docs/performance.md").read_text()
-    cited = set(re.findall(r"`tools/bench (\w+)", page))
-    done = run_words(PYTHON, "-m", "benchmark", "--help", cwd=TOOLS_DIR)
 
-    assert cited == set(PARTS)
-    assert f"PART {', '.join(PARTS)}; all by default" in " ".join(done.stdout.split())
+    assert set(re.findall(r"`tools/bench (\w+)", page)) == set(PARTS)
+
+
+def test_help_of_benchmark_lists_its_parts() -> None:
+    outcome = run_words(PYTHON, "-m", "benchmark", "--help", cwd=TOOLS_DIR)
+
+    assert f"PART {', '.join(PARTS)}; all by default" in " ".join(outcome.stdout.split())
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_part_of_the_benchmark_measures_and_prints_a_table(tmp_path: Path, name: str) -> None:
+def test_part_of_benchmark_prints_a_table(tmp_path: Path, name: str) -> None:
     if name == "loader" and importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
     if name == "pack" and shutil.which("zstd") is None:
         pytest.skip("zstd is not installed")
-
     environment = os.environ | {"PYTHONPATH": str(TOOLS_DIR)}
-    outcome = run_words(
-        PYTHON, "-c", RUN_PART, name, json.dumps(PARTS[name]), cwd=tmp_path, env=environment
-    )
+    constants = json.dumps(PARTS[name])
+
+    outcome = run_words(PYTHON, "-c", RUN_PART, name, constants, cwd=tmp_path, env=environment)
 
     assert outcome.status == 0, outcome.stderr
     assert outcome.stdout.startswith(f"{name}: ")
 
 
 def run_bash(script: str, **environment: str | Path) -> Outcome:
-    variables = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in {"PYTHON", "SCANNET_PREP_VENV"}
-    }
+    """Run a script that has loaded environment.sh, with these variables added to ours."""
+    variables = dict(os.environ)
+    variables.pop("PYTHON", None)
+    variables.pop("SCANNET_PREP_VENV", None)
     variables |= {key: str(value) for key, value in environment.items()}
-    return run_words(
-        "bash", "-euc", f'source "{TOOLS_DIR}/environment.sh"; {script}', env=variables
-    )
+    script = f'source "{TOOLS_DIR}/environment.sh"; {script}'
+    return run_words("bash", "-euc", script, env=variables)
 
 
-def test_python_of_another_version_than_the_environment_is_told_with_both_versions(
-    tmp_path: Path,
-) -> None:
-    python, folder = tmp_path / "python3.13", tmp_path / "a b"
-    (folder / "bin").mkdir(parents=True)
-    for path, version in (
-        (folder / "bin/python", "3.12"),
-        (python, "3.13"),
-    ):  # they pass for Pythons with pip
-        path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
-        path.chmod(0o755)
-    done = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
-    assert done.status == 1
-    assert (
-        f"error: PYTHON={python} is Python 3.13, but {folder} was made with Python 3.12"
-        in done.stderr
-    )
-    assert "hint: use another folder: SCANNET_PREP_VENV=.venv-3.13" in done.stderr
-    assert f"rm -r {tmp_path}/a\\ b\n" in done.stderr
+def write_fake_python(path: Path, version: str) -> None:
+    """Write a program that passes for a Python of this version with pip."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n[ $1 = -m ] || echo {version}\n")
+    path.chmod(0o755)
 
 
-def test_unusable_python_and_folders_that_are_not_environments_are_told_and_left_alone(
-    tmp_path: Path,
-) -> None:
-    for python in ("/bin/false", "no-such-python"):
-        done = run_bash(
-            "prepare_environment run", SCANNET_PREP_VENV=tmp_path / "venv", PYTHON=python
-        )
-        assert (done.status, f"error: PYTHON={python} is not Python 3." in done.stderr) == (1, True)
-        assert not (tmp_path / "venv").exists()
-    # Nor is an environment used that is active.
-    assert (
-        run_bash("echo $python", VIRTUAL_ENV=tmp_path).stdout
-        == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
-    )
+def test_environment_of_another_python_version_is_refused(tmp_path: Path) -> None:
+    python = tmp_path / "python3.13"
+    folder = tmp_path / "a b"
+    write_fake_python(python, "3.13")
+    write_fake_python(folder / "bin/python", "3.12")
+
+    outcome = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
+
+    assert outcome.status == 1
+    problem = f"error: PYTHON={python} is Python 3.13, but {folder} was made with Python 3.12"
+    assert problem in outcome.stderr
+    assert "hint: use another folder: SCANNET_PREP_VENV=.venv-3.13" in outcome.stderr
+    assert f"rm -r {tmp_path}/a\\ b\n" in outcome.stderr
+
+
+@pytest.mark.parametrize("python", ["/bin/false", "no-such-python"])
+def test_unusable_python_is_refused_and_makes_no_environment(tmp_path: Path, python: str) -> None:
+    folder = tmp_path / "venv"
+
+    outcome = run_bash("prepare_environment run", SCANNET_PREP_VENV=folder, PYTHON=python)
+
+    assert outcome.status == 1
+    assert f"error: PYTHON={python} is not Python 3." in outcome.stderr
+    assert not folder.exists()
+
+
+def test_active_environment_is_not_used(tmp_path: Path) -> None:
+    outcome = run_bash("echo $python", VIRTUAL_ENV=tmp_path)
+
+    assert outcome.stdout == f"{TOOLS_DIR.parent}/.venv/bin/python\n"
+
+
+def test_folder_that_is_not_an_environment_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    done = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)
-    assert (done.status, f"error: {tmp_path} is not a virtual environment" in done.stderr) == (
-        1,
-        True,
-    )
+
+    outcome = run_bash("prepare_environment run", SCANNET_PREP_VENV=tmp_path)
+
+    assert outcome.status == 1
+    assert f"error: {tmp_path} is not a virtual environment" in outcome.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

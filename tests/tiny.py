@@ -1,11 +1,13 @@
-"""A scene of six vertices that can be checked by hand, and writers of each raw file with every knob.
+"""A scene of six vertices that can be checked by hand, and writers of its raw files.
 
 Two unit squares of two triangles each, which share the edge between vertices 2 and 3:
 
-    floor (z = 0): 0 (0,0,0)  1 (1,0,0)  2 (1,1,0)  3 (0,1,0)      wall (y = 1): 3, 2, 5 (1,1,1), 4 (0,1,1)
+    floor (z = 0): 0 (0,0,0)  1 (1,0,0)  2 (1,1,0)  3 (0,1,0)
+    wall (y = 1):  3          2          5 (1,1,1)  4 (0,1,1)
 
-Segment 0 has vertices 0 and 1, segment 2 has 2 and 3, segments 4 and 5 one vertex each. The floor (id 0) is made of
-segments 0 and 2, the wall (id 1) of 2 and 4, so that they overlap in 2; segment 5 is in no group.
+Segment 0 has vertices 0 and 1, segment 2 has 2 and 3, segments 4 and 5 one vertex each. The floor
+(id 0) consists of segments 0 and 2, the wall (id 1) of 2 and 4, so that they overlap in segment 2.
+Segment 5 is in no group.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Ply:
-    """A mesh file; each attribute is one knob."""
+    """A mesh file; each attribute changes one detail of it."""
 
     positions: Sequence[Sequence[float]] = POSITIONS
     colors: Sequence[Sequence[int]] = COLORS
@@ -94,12 +96,16 @@ class Ply:
     tail: bytes = b""
 
     def properties(self) -> list[tuple[str, str]]:
-        label = [] if self.labels is None else [(self.label_type, "label")]
-        named = [(self.position_type, name) for name in "xyz"]
-        named += [(self.color_type, name) for name in ("red", "green", "blue", "alpha")]
-        return [*self.extra_before, *named, *label]
+        """List type and name of each property of a vertex."""
+        properties = [*self.extra_before]
+        properties += [(self.position_type, name) for name in "xyz"]
+        properties += [(self.color_type, name) for name in ("red", "green", "blue", "alpha")]
+        if self.labels is not None:
+            properties.append((self.label_type, "label"))
+        return properties
 
     def header(self) -> bytes:
+        """Encode the header."""
         lines = ["ply", f"format {self.format} 1.0", *self.comments]
         lines.append(f"element vertex {self.counts.get('vertex', len(self.positions))}")
         lines += [f"property {kind} {name}" for kind, name in self.properties()]
@@ -114,57 +120,88 @@ class Ply:
         return self.newline.join([*lines, "end_header", ""]).encode()
 
     def records(self) -> list[list[tuple[str, float]]]:
-        """Type and value of everything in the body, record by record."""
+        """List type and value of each number in the body, record by record."""
+        types = [kind for kind, _ in self.properties()]
         records = []
         for index, (position, color) in enumerate(zip(self.positions, self.colors, strict=True)):
-            label = [] if self.labels is None else [self.labels[index]]
-            values = [*[7] * len(self.extra_before), *position, *color, 255, *label]
-            record = [
-                (kind, value) for (kind, _), value in zip(self.properties(), values, strict=True)
-            ]
-            records.append(
-                record + ([("uchar", 2), ("int", 5), ("int", 6)] if self.vertex_list else [])
-            )
+            values = [7] * len(self.extra_before)
+            values += [*position, *color, 255]
+            if self.labels is not None:
+                values.append(self.labels[index])
+            record = [*zip(types, values, strict=True)]
+            if self.vertex_list:
+                record += [("uchar", 2), ("int", 5), ("int", 6)]
+            records.append(record)
         for face in self.faces or ():
-            head = [(self.count_type, len(face)), *((self.index_type, vertex) for vertex in face)]
-            records.append([*head, *((kind, 9) for kind, _ in self.face_extra)])
-        return records + ([[("int", 1)]] if self.last_element else [])
+            record = [(self.count_type, len(face))]
+            record += [(self.index_type, vertex) for vertex in face]
+            record += [(kind, 9) for kind, _ in self.face_extra]
+            records.append(record)
+        if self.last_element:
+            records.append([("int", 1)])
+        return records
 
     def encode(self) -> bytes:
+        """Encode the whole file."""
         if self.format == "ascii":
-            lines = [
-                " ".join(repr(_cast(kind, value)) for kind, value in record)
-                for record in self.records()
-            ]
-            return (
-                self.header() + "".join(line + self.newline for line in lines).encode() + self.tail
-            )
-        order = "<" if self.format == "binary_little_endian" else ">"
-        values = [value for record in self.records() for value in record]
-        packed = struct.pack(
-            order + "".join(_CODES[kind] for kind, _ in values),
-            *(_cast(*value) for value in values),
-        )
-        return self.header() + packed + self.tail
+            body = self._encode_as_text()
+        else:
+            body = self._encode_as_binary()
+        return self.header() + body + self.tail
+
+    def _encode_as_text(self) -> bytes:
+        text = ""
+        for record in self.records():
+            words = [repr(_cast(kind, value)) for kind, value in record]
+            text += " ".join(words) + self.newline
+        return text.encode()
+
+    def _encode_as_binary(self) -> bytes:
+        layout = "<" if self.format == "binary_little_endian" else ">"
+        values = []
+        for record in self.records():
+            for kind, value in record:
+                layout += _CODES[kind]
+                values.append(_cast(kind, value))
+        return struct.pack(layout, *values)
 
 
 def _cast(kind: str, value: float) -> float:
-    return float(value) if kind in {"float", "double"} else int(value)
+    if kind in {"float", "double"}:
+        return float(value)
+    return int(value)
 
 
 def segments_file(
     ids: Any = SEGMENT_IDS, *, newline: str = "\r\n", scene_id: str = SCENE_ID, space: str = ""
 ) -> bytes:
-    """The text of `.segs.json`; `space` after commas makes it unlike the release's."""
-    text = json.dumps(list(ids) if isinstance(ids, tuple) else ids, separators=("," + space, ":"))
-    lines = f'{{\n"params": {{\n\t"kThresh": "0.0001"\n}}\n,\n"sceneId": "{scene_id}",\n"segIndices": {text}\n}}\n'
-    return lines.replace("\n", newline).encode()
+    """Encode a `.segs.json`.
+
+    Args:
+        ids: Value of `segIndices`.
+        newline: End of a line.
+        scene_id: The scene.
+        space: Put after each comma of the ids; the release has none there.
+    """
+    text = json.dumps(ids, separators=("," + space, ":"))
+    lines = [
+        "{",
+        '"params": {',
+        '\t"kThresh": "0.0001"',
+        "}",
+        ",",
+        f'"sceneId": "{scene_id}",',
+        f'"segIndices": {text}',
+        "}",
+        "",
+    ]
+    return newline.join(lines).encode()
 
 
 def aggregation_file(
     groups: Any = GROUPS, *, newline: str = "\r\n", scene_id: str = SCENE_ID
 ) -> bytes:
-    """The text of `.aggregation.json`."""
+    """Encode an `.aggregation.json`."""
     document = {
         "sceneId": f"scannet.{scene_id}",
         "appId": "Aggregator.v2",
@@ -177,17 +214,16 @@ def aggregation_file(
 def info_file(
     *lines: str, newline: str = "\r\n", alignment: Sequence[float] | None = ALIGNMENT
 ) -> bytes:
-    """The text of `.txt`; `alignment` None leaves it out."""
-    head = (
-        ["axisAlignment = " + "".join(f"{number:.6f} " for number in alignment)]
-        if alignment
-        else []
-    )
-    return "".join(line + newline for line in [*head, "numDepthFrames = 12", *lines]).encode()
+    """Encode a `.txt` with these lines at its end; `alignment=None` leaves `axisAlignment` out."""
+    all_lines = ["numDepthFrames = 12", *lines]
+    if alignment:
+        numbers = "".join(f"{number:.6f} " for number in alignment)
+        all_lines.insert(0, f"axisAlignment = {numbers}")
+    return "".join(line + newline for line in all_lines).encode()
 
 
 def group(number: Any, segments: Any, label: Any, object_id: Any = None) -> dict[str, Any]:
-    """One entry of `segGroups`."""
+    """Make an entry of `segGroups`."""
     return {
         "id": number,
         "objectId": number if object_id is None else object_id,
@@ -205,7 +241,7 @@ _DEFAULT = {
 
 
 def read_bytes(read: Callable[[Path], Any], data: bytes) -> Any:
-    """What a reader makes of a file with this content."""
+    """Call a reader with a temporary file that has this content."""
     with tempfile.NamedTemporaryFile(prefix="scene0000_00.") as file:
         Path(file.name).write_bytes(data)
         return read(Path(file.name))
@@ -214,8 +250,15 @@ def read_bytes(read: Callable[[Path], Any], data: bytes) -> Any:
 def write_tiny(
     raw_dir: Path, files: dict[str, bytes | None] | None = None, scene_id: str = SCENE_ID
 ) -> RawScene:
-    """Write the tiny scene; `files` replaces, adds or (None) leaves out files, by suffix."""
-    directory = raw_dir / ("scans_test" if scene_id == TEST_SCENE_ID else "scans") / scene_id
+    """Write the tiny scene.
+
+    Args:
+        raw_dir: The raw tree.
+        files: Content of files to be replaced or added, by suffix; None for those to be left out.
+        scene_id: The scene.
+    """
+    scans_name = "scans_test" if scene_id == TEST_SCENE_ID else "scans"
+    directory = raw_dir / scans_name / scene_id
     directory.mkdir(parents=True)
     for suffix, data in (_DEFAULT | (files or {})).items():
         if data is not None:
@@ -231,14 +274,13 @@ def process_tiny(
     scene_id: str = SCENE_ID,
     **options: Any,
 ) -> ProcessedScene:
-    """Write the tiny scene, with changes, and process it."""
+    """Write the tiny scene as `write_tiny` does, and process it with these `ProcessOptions`."""
     return process_written(write_tiny(raw_dir, files, scene_id), split, **options)
 
 
 def process_written(scene: RawScene, split: Split = Split.TRAIN, **options: Any) -> ProcessedScene:
-    """Process a scene that lies on the disk, and read again what is written of it."""
-    chosen = ProcessOptions(**options)
-    made = process_scene(scene, split, chosen, builtin_label_map())
-    found = parse_processed(b"".join(encode_processed(made)), f"{scene.scene_id}.npz")
-    assert found.meta == made.meta
-    return found
+    """Process a scene, and return what is read from its encoded form."""
+    made = process_scene(scene, split, ProcessOptions(**options), builtin_label_map())
+    parsed = parse_processed(b"".join(encode_processed(made)), f"{scene.scene_id}.npz")
+    assert parsed.meta == made.meta
+    return parsed

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The command lines of ScanNet's own download-scannet.py, done by `scannet-prep download`, into the same layout.
+"""Run the command lines of ScanNet's own download-scannet.py with `scannet-prep download`.
 
     tools/download-scannet.py -o data/ScanNet --type _vh_clean_2.ply
     tools/download-scannet.py -o data/ScanNet --id scene0000_00
     tools/download-scannet.py -o data/ScanNet --label_map
 
-It resumes, checks every file and exits with the status of `scannet-prep download`. Options that it does not know are
-handed to that command, for example --accept-terms, --jobs, --base-url and --dry-run.
+The files get the same names. The download can be resumed, and every file is checked. The exit
+status is that of `scannet-prep download`. Other options, such as --accept-terms, --jobs, --base-url
+and --dry-run, are passed on to that command.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scannet_prep.__main__ import main
 from scannet_prep.release.files import DATA_EFFICIENT_KINDS, FRAMES, KINDS, LABEL_MAP, TEST_FRAMES
 
-# What the official script takes and this one does not, and why.
+# Options of the official script that this one refuses, with the reason.
 _REFUSED = {
     "--v1": "the labels of version 1 were replaced by those of version 2",
     "--task_data": "the task files belong to version 1",
@@ -30,7 +31,24 @@ _REFUSED = {
 
 
 def translate(words: list[str]) -> list[str]:
-    """Turn arguments of the official script into those of `scannet-prep`."""
+    """Turn arguments of the official script into those of `scannet-prep`.
+
+    Raises:
+        SystemExit: The arguments are wrong, or ask for files of version 1.
+    """
+    arguments, others = _make_parser().parse_known_args(words)
+    _check(arguments, others)
+    if arguments.id:
+        selection = ["--scenes", arguments.id]
+    elif arguments.test_scans:
+        selection = ["--splits", "test"]
+    else:
+        selection = []
+    types = _find_types(arguments)
+    return ["download", "-o", arguments.out_dir, *selection, *others, "--types", *types]
+
+
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -56,36 +74,42 @@ def translate(words: list[str]) -> list[str]:
     parser.add_argument(
         "--skip_existing",
         action="store_true",
-        help="is always done, after a check of what is there",
+        help="always done; existing files are checked",
     )
     for option in _REFUSED:
         parser.add_argument(
             option, action="append_const", dest="refused", const=option, help=argparse.SUPPRESS
         )
-    arguments, others = parser.parse_known_args(words)
+    return parser
+
+
+def _check(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Exit with an error if the arguments ask for something that is refused."""
     for option in arguments.refused or ():
-        parser.error(f"{option}: {_REFUSED[option]}; it is not fetched")
+        _make_parser().error(f"{option}: {_REFUSED[option]}; it is not fetched")
     if any(word.partition("=")[0] == "--types" for word in others):
-        parser.error(
-            "--types: the official script has --type, which takes one; for several: scannet-prep download"
+        _make_parser().error(
+            "--types: the official script has --type, which takes one; "
+            "for several: scannet-prep download"
         )
-    wanted = [
-        *([LABEL_MAP] if arguments.label_map else []),
-        *([FRAMES] if arguments.preprocessed_frames else []),
-        *([TEST_FRAMES] if arguments.test_frames_2d else []),
-        *(DATA_EFFICIENT_KINDS if arguments.data_efficient else []),
-    ]
-    types = [kind.suffix for kind in wanted] or (
-        [arguments.type] if arguments.type else [*KINDS, LABEL_MAP.suffix]
-    )
-    selection = (
-        ["--scenes", arguments.id]
-        if arguments.id
-        else ["--splits", "test"]
-        if arguments.test_scans
-        else []
-    )
-    return ["download", "-o", arguments.out_dir, *selection, *others, "--types", *types]
+
+
+def _find_types(arguments: argparse.Namespace) -> list[str]:
+    """Find the arguments of `--types`."""
+    kinds = []
+    if arguments.label_map:
+        kinds.append(LABEL_MAP)
+    if arguments.preprocessed_frames:
+        kinds.append(FRAMES)
+    if arguments.test_frames_2d:
+        kinds.append(TEST_FRAMES)
+    if arguments.data_efficient:
+        kinds += DATA_EFFICIENT_KINDS
+    if kinds:
+        return [kind.suffix for kind in kinds]
+    if arguments.type:
+        return [arguments.type]
+    return [*KINDS, LABEL_MAP.suffix]
 
 
 if __name__ == "__main__":

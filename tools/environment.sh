@@ -1,12 +1,14 @@
 # shellcheck shell=bash
-# The Python environment of the tools; sourced by tools/test, tools/demo, tools/bench and .ci/run, under `set -euo pipefail`.
+# The Python environment of the tools; to be sourced under `set -euo pipefail`.
 #
 #     source tools/environment.sh
-#     prepare_environment run     # or `test`, with what the tests need
+#     prepare_environment run     # or `test`, which adds the packages that tests need
 #
-# makes <repository>/.venv, or the folder that SCANNET_PREP_VENV names, with $PYTHON or the newest Python on PATH, and
-# installs this package there (editable); again when pyproject.toml has changed. Sets `repository_dir`,
-# `environment_dir` and `python`. An environment that is active is neither used nor changed.
+# This makes <repository>/.venv, or the folder that SCANNET_PREP_VENV names, with $PYTHON or the
+# newest Python on PATH, and installs this package there (editable). If pyproject.toml has changed,
+# it is installed again. An active environment is neither used nor changed. These variables are set:
+#
+#     repository_dir, environment_dir, python
 
 oldest_python=3.10
 repository_dir=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -15,9 +17,12 @@ if [ "${environment_dir#/}" = "$environment_dir" ]; then
     environment_dir=$PWD/$environment_dir
 fi
 python=$environment_dir/bin/python
-export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1  # a pip.conf with `user = true` does not work in an environment
-unset PYTHONHOME PYTHONPATH  # ROS and others put packages there that shadow the environment's
-unset PYTHONDONTWRITEBYTECODE  # set in containers; each of the hundreds of processes of a test would compile everything
+# A pip.conf with `user = true` does not work in an environment.
+export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1
+# ROS and other programs put packages there that shadow those of the environment.
+unset PYTHONHOME PYTHONPATH
+# Containers set it. The tests start hundreds of processes, each of which would compile everything.
+unset PYTHONDONTWRITEBYTECODE
 
 say() {
     printf '%s\n' "$@" >&2
@@ -38,7 +43,9 @@ fail() {
     exit 1
 }
 
-# Version of an interpreter that can be used, such as 3.11; fails for others, and for pyenv's shims that lead nowhere.
+# supported_version PYTHON
+# Print the version of an interpreter, such as 3.11. Fails if it is too old or cannot be run, as
+# shims of pyenv without a version.
 supported_version() {
     "$1" -c "import sys; print('%d.%d' % sys.version_info[:2]); sys.exit(sys.version_info < (${oldest_python/./, }))" \
         2>/dev/null | grep .
@@ -64,7 +71,8 @@ has_pip() {
     "$python" -m pip --version >>"$log_path" 2>&1
 }
 
-# Debian keeps half of the venv module in a package of its own, which needs root to install: hence uv.
+# On Debian, the module venv is incomplete without a package that only root can install. So try uv
+# too.
 make_environment() {
     local way base_python
     if [ -n "$(ls -A -- "$environment_dir" 2>/dev/null)" ]; then
@@ -87,7 +95,7 @@ make_environment() {
         "Debian, Ubuntu: apt install python3-venv; without root: install uv, https://docs.astral.sh/uv"
 }
 
-# An environment that is whole but has another Python than the one asked for.
+# Fail if the environment is complete but has another Python than the requested one.
 check_version() {
     local has wanted
     has=$(supported_version "$python") ||
@@ -103,12 +111,15 @@ check_version() {
     fi
 }
 
-# pip_install EXTRAS: never numba from source, which takes LLVM and an hour; modules are compiled when they are imported.
+# pip_install EXTRAS
+# numba is never built from source, which needs LLVM and takes an hour. Modules are compiled when
+# they are imported.
 pip_install() {
     "$python" -m pip install --no-compile --only-binary numba,llvmlite --editable "$repository_dir${1:+[$1]}" >>"$log_path" 2>&1
 }
 
-# install_packages EXTRAS: with numba, where there is one for this Python.
+# install_packages EXTRAS
+# Includes numba if there is a wheel for this Python.
 install_packages() {
     say "installing scannet-prep into $environment_dir (downloads about 100 MB the first time)"
     if pip_install "fast${1:+,$1}" || pip_install "$1"; then
@@ -128,7 +139,7 @@ prepare_environment() {
     log_path=$(mktemp)
     has_pip || make_environment
     check_version
-    # A repository that was moved leaves an environment that points to the old place.
+    # If the repository was moved, the environment still points to its old folder.
     stamp="$(cksum <"$repository_dir/pyproject.toml") $repository_dir"
     stamp_path=$environment_dir/scannet-prep-$1.stamp
     if [ "$(cat -- "$stamp_path" 2>/dev/null)" != "$stamp" ]; then

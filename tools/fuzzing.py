@@ -1,7 +1,8 @@
-"""Feeds damaged bytes to every reader of files, and reports each exception that is not an error of this package.
+"""Feed damaged bytes to every reader of files, and report exceptions of other packages.
 
-With atheris (coverage-guided; `pip install atheris`), else with hypothesis. Bytes that break a reader are written to
-the current folder as `crash-<kind>...`; `tools/fuzz KIND --replay FILE` reads them again.
+Uses atheris if it is installed (guided by coverage; `pip install atheris`), otherwise hypothesis.
+Bytes that break a reader are written to the current folder as `crash-<kind>...`. To read them
+again, run `tools/fuzz KIND --replay FILE`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,32 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-MEMORY_BYTES = 4 << 30
-SECONDS_EACH = 20
+MAX_MEMORY_BYTES = 4 << 30
+MAX_INPUT_S = 20
+KINDS = (
+    "mesh",
+    "labels-mesh",
+    "segments",
+    "aggregation",
+    "info",
+    "label-map",
+    "lock",
+    "processed",
+    "manifest",
+    "archive",
+    "export",
+)
 
 Reader = Callable[[Path], object]
 
 
 def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
-    """For each kind of file a whole one in `folder`, and what reads it."""
+    """Make an intact file of each kind.
+
+    Returns:
+        The path of the file and its reader, by kind.
+    """
     from scannet_prep.archive import open_archive
     from scannet_prep.export.manifest import read_export
     from scannet_prep.processed.manifest import read_manifest
@@ -38,15 +55,14 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 
     scene_id = "scene0191_00"
-    raw_dir, out_dir, archive_path = (
-        folder / "raw",
-        folder / "processed",
-        folder / "scannet.tar.zst",
-    )
+    raw_dir = folder / "raw"
+    out_dir = folder / "processed"
+    archive_path = folder / "scannet.tar.zst"
     start = f"{write_scene(make_scene(scene_id, vertices=500), raw_dir)}/{scene_id}"
     label_map_path = write_label_map(raw_dir)
-    # A label map of a few rows: the whole one is 600 lines, most of them alike.
-    label_map_path.write_bytes(b"".join(label_map_path.read_bytes().splitlines(keepends=True)[:5]))
+    # The first rows are enough: all 600 are alike.
+    rows = label_map_path.read_bytes().splitlines(keepends=True)
+    label_map_path.write_bytes(b"".join(rows[:5]))
     lock_path = folder / "scannet.lock"
     lock_path.write_text(f"{'0' * 64}  12  scans/{scene_id}/{scene_id}.txt\n", encoding="ascii")
     process.run(process.plan(raw_dir, out_dir, ProcessOptions(align_axis=True)))
@@ -74,14 +90,8 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     }
 
 
-KINDS = (
-    "mesh", "labels-mesh", "segments", "aggregation", "info", "label-map", "lock", "processed", "manifest", "archive",
-    "export",
-)  # fmt: skip
-
-
 def attempt(path: Path, read: Reader, data: bytes) -> None:
-    """Read bytes; only errors of this package may come of it."""
+    """Read bytes, and pass on every exception except errors of this package with a message."""
     from scannet_prep.base.errors import ScanNetPrepError
 
     path.write_bytes(data)
@@ -93,7 +103,7 @@ def attempt(path: Path, read: Reader, data: bytes) -> None:
 
 
 def fuzz_with_atheris(kind: str, folder: Path, seconds: int) -> None:
-    """Look for bytes that reach new code; does not return."""
+    """Search for bytes that reach new code, and end the process."""
     import atheris
 
     with atheris.instrument_imports(include=["scannet_prep"]):
@@ -102,35 +112,39 @@ def fuzz_with_atheris(kind: str, folder: Path, seconds: int) -> None:
     seeds.mkdir()
     (seeds / kind).write_bytes(path.read_bytes())
     options = [
-        f"-max_total_time={seconds}", f"-timeout={SECONDS_EACH}", f"-rss_limit_mb={MEMORY_BYTES >> 20}",
-        "-max_len=65536", "-verbosity=0", "-print_final_stats=1", f"-artifact_prefix=crash-{kind}-",
-    ]  # fmt: skip
+        f"-max_total_time={seconds}",
+        f"-timeout={MAX_INPUT_S}",
+        f"-rss_limit_mb={MAX_MEMORY_BYTES >> 20}",
+        "-max_len=65536",
+        "-verbosity=0",
+        "-print_final_stats=1",
+        f"-artifact_prefix=crash-{kind}-",
+    ]
     atheris.Setup([sys.argv[0], *options, str(seeds)], lambda data: attempt(path, read, data))
     atheris.Fuzz()
 
 
 def fuzz_with_hypothesis(kind: str, folder: Path, seconds: int) -> None:
-    """Change a whole file in random places until the time is over."""
+    """Change an intact file at random until the time is over."""
     from hypothesis import HealthCheck, given, settings
     from hypothesis import strategies as st
 
     path, read = find_readers(folder)[kind]
     whole = path.read_bytes()
-    edits = st.lists(
-        st.tuples(st.integers(0, len(whole)), st.integers(0, 40), st.binary(max_size=12)),
-        min_size=1,
-    )
-    end_s, count = time.monotonic() + seconds, 0
+    # An edit: first byte, number of bytes removed, bytes added in their place.
+    edits = st.tuples(st.integers(0, len(whole)), st.integers(0, 40), st.binary(max_size=12))
+    end_s = time.monotonic() + seconds
+    count = 0
 
     @settings(
         max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
-    @given(edits)
-    def change(places: list[tuple[int, int, bytes]]) -> None:
+    @given(st.lists(edits, min_size=1))
+    def read_changed(drawn_edits: list[tuple[int, int, bytes]]) -> None:
         nonlocal count
         data = whole
-        for start, removed, added in places:
-            data = data[:start] + added + data[start + removed :]
+        for start, removed_bytes, added in drawn_edits:
+            data = data[:start] + added + data[start + removed_bytes :]
         count += 1
         try:
             attempt(path, read, data)
@@ -139,12 +153,12 @@ def fuzz_with_hypothesis(kind: str, folder: Path, seconds: int) -> None:
             raise
 
     while time.monotonic() < end_s:
-        change()
+        read_changed()
     print(f"stat::number_of_executed_units: {count}")
 
 
 def main() -> int:
-    """Fuzz some or all kinds, each in a process of its own."""
+    """Fuzz some or all kinds, each in a new process."""
     parser = argparse.ArgumentParser(prog="tools/fuzz", description=__doc__)
     parser.add_argument(
         "kinds", nargs="*", metavar="KIND", help=f"{', '.join(KINDS)}; all by default"
@@ -156,48 +170,60 @@ def main() -> int:
         "--replay",
         type=Path,
         metavar="FILE",
-        help="read these bytes as the one KIND, and nothing else",
+        help="read this file as the given KIND, without fuzzing",
     )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     kinds = arguments.kinds or KINDS
-    if unknown := set(kinds) - set(KINDS):
-        parser.error(
-            f"there are no readers of {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}"
-        )
-    if arguments.replay is not None or arguments.one:
-        with tempfile.TemporaryDirectory(prefix="scannet-prep-fuzz-") as name:
-            if arguments.replay is not None:
-                path, read = find_readers(Path(name))[kinds[0]]
-                attempt(path, read, arguments.replay.read_bytes())
-            elif importlib.util.find_spec("atheris") is not None:
-                fuzz_with_atheris(kinds[0], Path(name), arguments.seconds)
-            else:
-                fuzz_with_hypothesis(kinds[0], Path(name), arguments.seconds)
+    unknown = sorted(set(kinds) - set(KINDS))
+    if unknown:
+        parser.error(f"there are no readers of {', '.join(unknown)}; known: {', '.join(KINDS)}")
+    if arguments.replay is not None:
+        _replay(kinds[0], arguments.replay)
         return 0
-    return (
-        1
-        if [
-            kind for kind in kinds if not _runs_clean(kind, max(1, arguments.seconds // len(kinds)))
-        ]
-        else 0
+    if arguments.one:
+        _fuzz_one(kinds[0], arguments.seconds)
+        return 0
+
+    seconds_each = max(1, arguments.seconds // len(kinds))
+    results = [_fuzz_in_new_process(kind, seconds_each) for kind in kinds]
+    return 0 if all(results) else 1
+
+
+def _replay(kind: str, replayed_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="scannet-prep-fuzz-") as name:
+        path, read = find_readers(Path(name))[kind]
+        attempt(path, read, replayed_path.read_bytes())
+
+
+def _fuzz_one(kind: str, seconds: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="scannet-prep-fuzz-") as name:
+        if importlib.util.find_spec("atheris") is not None:
+            fuzz_with_atheris(kind, Path(name), seconds)
+        else:
+            fuzz_with_hypothesis(kind, Path(name), seconds)
+
+
+def _fuzz_in_new_process(kind: str, seconds: int) -> bool:
+    """Fuzz one kind, print the result, and return whether there was no fault."""
+    done = subprocess.run(
+        [sys.executable, __file__, kind, "--one", "--seconds", str(seconds)],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=_limit_memory,
     )
-
-
-def _runs_clean(kind: str, seconds: int) -> bool:
-    command = [sys.executable, __file__, kind, "--one", "--seconds", str(seconds)]
-    limits: dict[str, Any] = {"preexec_fn": _limit_memory}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **limits)
     lines = (done.stdout + done.stderr).splitlines()
     count = next((line.split()[-1] for line in lines if "number_of_executed_units" in line), "?")
-    print(f"{kind}: {count} inputs, {'no fault' if done.returncode == 0 else 'FAULT'}", flush=True)
-    if done.returncode != 0:
+    is_clean = done.returncode == 0
+    print(f"{kind}: {count} inputs, {'no fault' if is_clean else 'FAULT'}", flush=True)
+    if not is_clean:
         print("\n".join(lines[-30:]), flush=True)
-    return done.returncode == 0
+    return is_clean
 
 
 def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from scannet_prep.base.files import (
     put_in_place,
     remove_file,
     remove_temporaries,
-    run_lock,
     write_atomically,
     write_if_changed,
     write_temporary,
 )
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.run_lock import run_lock
 
 PIPE_NAME = "standard output"
 

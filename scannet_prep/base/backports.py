@@ -1,4 +1,4 @@
-"""What Python 3.10 lacks and later versions have."""
+"""Parts of the standard library that Python 3.10 lacks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_options: object) -> object:
-        """`typing.dataclass_transform`: tells type checkers that subclasses are dataclasses."""
-        return lambda base: base
+        """Return a decorator that does nothing; only type checkers need `dataclass_transform`."""
+
+        def decorate(base: object) -> object:
+            return base
+
+        return decorate
 
 
 class StrEnum(str, Enum):
-    """`enum.StrEnum`: a member is its text, also in f-strings."""
+    """Enumeration of strings, as `enum.StrEnum`: a member is its text, also in f-strings."""
 
     __str__ = str.__str__

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_SCENES = 40
-"""The number of scenes per worker from which loading numba pays."""
+"""Number of scenes per worker from which loading numba pays."""
 
 _ZERO = ord("0")
 _COMMA = ord(",")

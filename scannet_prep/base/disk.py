@@ -14,12 +14,12 @@ RESERVE_FILES = 100
 def check_space(folder: Path, needed_bytes: int, needed_files: int = 1) -> None:
     """Check that a disk has space for the files to be written, and for the reserve.
 
-    File systems that do not report their free space pass.
+    A file system that does not report its free space passes.
 
     Args:
-        folder: A folder on that disk; need not exist yet.
+        folder: A folder on the disk; need not exist yet.
         needed_bytes: Bytes to be written.
-        needed_files: Files to be created; if there are none, nothing is checked.
+        needed_files: Number of files to be created; nothing is checked if it is 0.
 
     Raises:
         DiskFullError: There is not enough space.
@@ -40,10 +40,12 @@ def find_free_bytes(folder: Path) -> int | None:
     """Find the free space on the disk of an existing folder.
 
     Returns:
-        Bytes; None for file systems that do not report it, as some network ones.
+        Bytes; None if the file system does not report it, as some network file systems do not.
     """
     usage = shutil.disk_usage(folder)
-    return usage.free if usage.total else None
+    if not usage.total:
+        return None
+    return usage.free
 
 
 def format_bytes(count: int) -> str:

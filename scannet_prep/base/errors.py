@@ -1,32 +1,30 @@
-"""Every error that this package raises on purpose.
+"""Errors that this package raises on purpose.
 
 ScanNetPrepError
- ├── UsageError              the request makes no sense, or the terms are not accepted; nothing was touched
- │    └── UnknownSceneError       a scene id that is malformed, or that the data does not hold
- ├── FileError               one file is not as expected; names it
+ ├── UsageError              the arguments are wrong or the terms not accepted; nothing was changed
+ │    └── UnknownSceneError       a scene id is malformed, or not in the data
+ ├── FileError               a file is not as expected; the message names it
  │    ├── MissingFileError        it does not exist
- │    ├── RawFileError            a mesh, segments, groups, metadata, a label map or scannet.lock is damaged
+ │    ├── RawFileError            a raw file, a label map or scannet.lock is damaged
  │    ├── ProcessedFileError      a processed scene (.npz) is damaged
  │    ├── OldFormatError          a processed folder has the format of another version
  │    └── ArchiveError            an archive (.tar.zst) is damaged
- │         └── ForeignFileError        a file of another kind is in the place of an archive
+ │         └── ForeignFileError        a file is of another kind than an archive
  ├── TransferError           a file cannot be fetched
  │    ├── NotOnServerError        the server does not have the file
- │    ├── CertificateError        the server cannot prove its identity, so nothing can be fetched
- │    ├── ProxyError              the proxy of the environment lets nothing through
- │    └── ServerDownError         the server does not answer anybody
+ │    ├── CertificateError        the certificate of the server cannot be verified
+ │    ├── ProxyError              the proxy of the environment does not work
+ │    └── ServerDownError         the server does not answer
  ├── ContentError            a value is not as expected; readers turn it into a FileError
- ├── AnnotationError         the files of one scene are whole but do not fit together
- ├── TransformError          a transform of the training source failed on a scene
- ├── WorkerDiedError         the operating system ended a worker while it worked on a scene
+ ├── AnnotationError         the files of a scene are intact but do not fit together
+ ├── TransformError          a transform of the dataset failed on a scene
+ ├── WorkerDiedError         the operating system ended a worker process during its work
  ├── LockedError             another run is working in the same folder
  └── OutputError             the results cannot be written, for example without permission
       └── DiskFullError           disk full, quota used up, or mounted read-only
 
-A class of its own is for an error that a program treats in its own way. All others are of the nearest class above.
-
-All arguments are positional, so that an error survives a process pool. `hint` says what to type or to do; it is empty
-where nothing helpful can be said.
+An error has a class of its own if some code handles it in its own way. All others have the nearest
+class above. All arguments are positional, so that an error survives a process pool.
 """
 
 from __future__ import annotations
@@ -35,48 +33,54 @@ from pathlib import Path
 
 
 class ScanNetPrepError(Exception):
-    """Base of all errors of this package.
+    """Base class of all errors of this package.
 
     Attributes:
-        message: What is wrong, with the numbers.
-        hint: What to type or to do about it; may be empty.
+        message: What was found and what was expected, with the numbers.
+        hint: A command, option or action that may help; may be empty.
     """
 
     def __init__(self, message: str = "", hint: str = "") -> None:
-        # Not super(): OSError, which some of these are too, would take the message for an errno.
+        # Not super(): for a subclass that is also an OSError, it would take the message for an
+        # errno.
         BaseException.__init__(self, message, hint)
         self.message = message
         self.hint = hint
 
     def __reduce__(self) -> tuple[type[ScanNetPrepError], tuple[object, ...]]:
-        """Pickle by the arguments of the constructor; OSError's own way expects an errno first."""
+        """Pickle by the arguments of the constructor; OSError would expect an errno first."""
         return type(self), self.args
 
     def __str__(self) -> str:
-        """Return the message, and the hint on a line of its own; `message` is the first part alone."""
-        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+        """Return the message, and the hint on a line of its own."""
+        if not self.hint:
+            return self.message
+        return f"{self.message}\nhint: {self.hint}"
 
 
 class UsageError(ScanNetPrepError, ValueError):
-    """What was asked for makes no sense; nothing was touched."""
+    """The arguments are wrong, or the terms are not accepted; nothing was changed."""
 
 
 class UnknownSceneError(UsageError, KeyError):
-    """A scene id that is malformed, or that the data does not hold."""
+    """A scene id is malformed, or not in the data."""
 
 
 class FileError(ScanNetPrepError):
-    """One file is not what it should be.
+    """A file is not as expected.
 
     Attributes:
         path: The file.
-        place: The same as a text; an address, if it is on the web.
+        place: The same as a string; a URL if the file is on the web.
         problem: What was found and what was expected.
     """
 
     def __init__(self, path: str | Path = "", problem: str = "", hint: str = "") -> None:
-        # PyTorch makes the error of a worker again from its message alone.
-        super().__init__(f"{path}: {problem}" if problem else str(path), hint)
+        message = f"{path}: {problem}"
+        if not problem:
+            # PyTorch passes the error of a worker on as its class and its message, nothing else.
+            message = str(path)
+        super().__init__(message, hint)
         self.args = (path, problem, hint)
         self.path = Path(path)
         self.place = str(path)
@@ -84,7 +88,7 @@ class FileError(ScanNetPrepError):
 
 
 class MissingFileError(FileError, FileNotFoundError):
-    """A file that should be there is not."""
+    """A file does not exist."""
 
 
 class RawFileError(FileError, ValueError):
@@ -104,19 +108,19 @@ class TransferError(ScanNetPrepError):
 
 
 class NotOnServerError(TransferError):
-    """The server says that it has no such file."""
+    """The server does not have the file."""
 
 
 class CertificateError(TransferError):
-    """The server's certificate cannot be verified: it may be somebody else, and no file is fetched from it."""
+    """The certificate of the server cannot be verified, so that nothing is fetched from it."""
 
 
 class ProxyError(TransferError):
-    """The proxy that the environment names cannot be used, or lets nothing through."""
+    """The proxy that the environment names cannot be used, or does not pass requests on."""
 
 
 class ServerDownError(TransferError):
-    """The server does not answer anybody."""
+    """The server does not answer at all."""
 
 
 class ArchiveError(FileError, ValueError):
@@ -124,27 +128,33 @@ class ArchiveError(FileError, ValueError):
 
 
 class ForeignFileError(ArchiveError):
-    """A file where an archive is expected is whole, for all that is known, but of another kind."""
+    """A file where an archive is expected is of another kind, and may be intact."""
 
 
 class ContentError(ScanNetPrepError, ValueError):
-    """A value is not what it should be, found where the file's name is not known; readers make a `FileError` of it."""
+    """A value is not as expected.
+
+    Raised where the name of the file is not known; readers turn it into a `FileError`.
+    """
 
 
 class AnnotationError(ScanNetPrepError, ValueError):
-    """The files of one scene are whole, each by itself, but do not fit together."""
+    """The files of a scene are intact but do not fit together."""
 
 
 class TransformError(ScanNetPrepError, RuntimeError):
-    """A transform of the training source failed; names the scene, its file, and how to see it again."""
+    """A transform of the dataset failed on a scene.
+
+    The message names the scene, its file, and how to reproduce the error.
+    """
 
 
 class WorkerDiedError(ScanNetPrepError, RuntimeError):
-    """The operating system ended a worker process while it worked on a scene."""
+    """The operating system ended a worker process during its work."""
 
 
 class LockedError(ScanNetPrepError, RuntimeError):
-    """Another run is working in the same folder; names its machine, process and start."""
+    """Another run is working in the same folder; the message names its machine and process."""
 
 
 class OutputError(ScanNetPrepError, OSError):
@@ -152,4 +162,4 @@ class OutputError(ScanNetPrepError, OSError):
 
 
 class DiskFullError(OutputError):
-    """The disk is full, a quota is used up, or the file system is read-only: nothing more can be written at all."""
+    """The disk is full, a quota is used up, or the file system is read-only."""

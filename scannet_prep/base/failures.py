@@ -11,10 +11,11 @@ _HINT_ONE_JOB = "memory may have run out: try again with --jobs 1"
 
 
 def explain(error: Exception) -> tuple[str, str, str]:
-    """Describe an exception for people: our own in their words, a bug with its traceback.
+    """Describe an exception to users.
 
     Returns:
-        The problem; a hint, which may be empty; and the traceback of a bug, empty otherwise.
+        The problem; a hint, which may be empty; and, if the exception is a bug of this program,
+        its traceback, otherwise empty.
     """
     if isinstance(error, ScanNetPrepError):
         hint = error.hint
@@ -30,7 +31,7 @@ def explain(error: Exception) -> tuple[str, str, str]:
 
 
 def list_some(names: Sequence[str], shown: int = 3) -> str:
-    """Join the first names, and count the others: `a, b, c and 4 more`."""
+    """Join the first names and count the others, as in `a, b, c and 4 more`."""
     text = ", ".join(names[:shown])
     if len(names) > shown:
         text += f" and {len(names) - shown:,} more"

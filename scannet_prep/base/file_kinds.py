@@ -1,11 +1,12 @@
-"""Identifies files by their first bytes, so that all readers describe foreign files alike."""
+"""Identify files by their first bytes, so that all readers describe foreign files alike."""
 
 from __future__ import annotations
 
 import re
 
-LOOK_BYTES = 1024
+BEGINNING_BYTES = 1024
 
+# Descriptions, by the pattern with which a file of the kind begins.
 _KINDS = {
     rb"\Z": "empty",
     rb"\x1f\x8b": "a gzip file",
@@ -24,10 +25,10 @@ def describe_beginning(start: bytes) -> str | None:
     """Describe the kind of a file by its beginning.
 
     Args:
-        start: The first `LOOK_BYTES` of the file, or all of a shorter one.
+        start: The first `BEGINNING_BYTES` of the file, or all of a shorter one.
 
     Returns:
-        For example `a gzip file` or `a web page`; None for unknown kinds.
+        A description such as `a gzip file` or `a web page`; None for an unknown kind.
     """
     for pattern, name in _KINDS.items():
         if re.match(pattern, start):

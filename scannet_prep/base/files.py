@@ -12,12 +12,10 @@ import errno
 import os
 import re
 import secrets
-import socket
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from io import FileIO
 from pathlib import Path
 from typing import TypeAlias
@@ -27,7 +25,6 @@ import deflate
 from scannet_prep.base.errors import (
     DiskFullError,
     FileError,
-    LockedError,
     MissingFileError,
     OutputError,
     ScanNetPrepError,
@@ -36,7 +33,6 @@ from scannet_prep.base.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-LOCK_NAME = ".scannet-prep.lock"
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 # Larger than any file that is read as a whole.
 _MAX_BYTES = 1 << 32
@@ -314,71 +310,3 @@ def make_directory(path: Path) -> None:
         raise OutputError(
             f"{path}: cannot create this folder: {reason}", "name another output folder: -o DIR"
         ) from error
-
-
-@contextmanager
-def run_lock(folder: Path) -> Iterator[None]:
-    """Let only one run at a time write into a folder.
-
-    The lock is a file that names its holder. It ends with the process, however that ends. Folders
-    that cannot be written to, and file systems without locks, have none.
-
-    Args:
-        folder: Where the run writes; it exists.
-
-    Raises:
-        LockedError: Another run holds the lock; the message names its machine, process and start.
-        OutputError: This is Windows, where folders are only read.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        raise OutputError(
-            f"{folder}: can be written to on Linux and macOS only",
-            "on Windows, run this in WSL; processed folders can be read without it",
-        ) from None
-
-    path = folder / LOCK_NAME
-    with ExitStack() as stack:
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(path, flags, 0o666)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(descriptor), path.stat()):
-                # The last holder has removed this file, and another run has locked a new one.
-                raise BlockingIOError  # noqa: TRY301
-        except (BlockingIOError, FileNotFoundError):
-            raise LockedError(
-                f"{folder}: {_read_holder(path)} is working in this folder",
-                "wait until that run has ended, or end it; then run the same command again",
-            ) from None
-        except OSError:
-            # Either a read-only folder, into which nothing will be written, or a file system
-            # without locks.
-            pass
-        else:
-            stack.callback(_remove_lock, path)
-            with suppress(OSError):  # on a full disk, the lock stays empty
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"{_describe_this_run()}\n".encode())
-        yield
-
-
-def _describe_this_run() -> str:
-    started = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f"process {os.getpid()} on {socket.gethostname()}, started {started}"
-
-
-def _read_holder(path: Path) -> str:
-    """Read who holds a lock. The holder may end, and remove the file, at any moment."""
-    holder = ""
-    with suppress(OSError):
-        holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
-    return holder or "another run"
-
-
-def _remove_lock(path: Path) -> None:
-    # If the folder is gone or cannot be written to, the run itself reports it.
-    with suppress(OSError):
-        path.unlink()

@@ -19,12 +19,15 @@ from dataclasses import dataclass
 
 from scannet_prep.base.errors import UsageError
 
-HINT_GIVE_RANK = "pass both: rank=..., world_size=... (under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"
+HINT_GIVE_RANK = (
+    "pass both: rank=..., world_size=... "
+    "(under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"
+)
 _HINT_START = (
     "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
 )
 _PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-# Number of processes on this node. srun sets it for all nodes, such as 4,1(x2).
+# Variables with the number of processes on this node. That of srun lists all nodes, as in 4,1(x2).
 _PROCESS_COUNTS_ON_NODE = (
     "SLURM_STEP_TASKS_PER_NODE",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -73,12 +76,14 @@ def read_torchrun_job(environ: Mapping[str, str]) -> TorchrunJob:
         )
     except (KeyError, ValueError):
         raise UsageError(
-            "this is not a rank of a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set",
+            "this process is not a rank of a job: "
+            "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set",
             _HINT_START,
         ) from None
     if not 0 <= rank < world_size:
         raise UsageError(
-            f"RANK is {rank}, WORLD_SIZE is {world_size}: the first must be less", _HINT_START
+            f"RANK is {rank}, expected at least 0 and less than WORLD_SIZE, which is {world_size}",
+            _HINT_START,
         )
     return job
 
@@ -120,7 +125,7 @@ def find_slurm_cores(environ: Mapping[str, str]) -> int | None:
 
 def find_slurm_memory(environ: Mapping[str, str]) -> int | None:
     """Find how many bytes of memory Slurm leaves to this job on its node; None without a limit."""
-    # Both variables are in megabytes; 0 stands for all memory of the node.
+    # Both variables are in megabytes; 0 means all memory of the node.
     megabytes = _read_count(environ, "SLURM_MEM_PER_NODE")
     if not megabytes:
         cores_on_node = max(1, _read_count(environ, "SLURM_CPUS_ON_NODE"))
@@ -138,7 +143,7 @@ def _count_processes_on_node(environ: Mapping[str, str]) -> int:
 
 
 def _read_count(environ: Mapping[str, str], name: str) -> int:
-    """Read a number; 0 if it is not set, or if its text is not a number."""
+    """Read a number; 0 if the variable is not set, or not a number."""
     text = environ.get(name, "")
     if not text.isdecimal():
         return 0
@@ -146,7 +151,7 @@ def _read_count(environ: Mapping[str, str], name: str) -> int:
 
 
 def _read_integer(environ: Mapping[str, str], name: str) -> int | None:
-    """Read a whole number that must be right if it is set."""
+    """Read a whole number; None if the variable is not set."""
     text = environ.get(name, "")
     if not text:
         return None

@@ -19,7 +19,7 @@ def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict
     The smallest number counts.
 
     Args:
-        environ: The environment, in which Slurm leaves its limit.
+        environ: The environment; Slurm describes its limits there.
         root: Root of the file system with `proc` and `sys`.
     """
     limits = {"affinity": os.cpu_count() or 1}
@@ -32,7 +32,7 @@ def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict
 
     quotas = []
     for text in _iter_group_files("cpu.max", root):
-        with suppress(ValueError):  # no limit: "max"
+        with suppress(ValueError):  # without a limit, the text is "max"
             quota, period = map(int, text.split())
             if quota > 0 and period > 0:
                 quotas.append(math.ceil(quota / period))
@@ -44,7 +44,7 @@ def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict
 def find_memory_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
     """Find how many bytes of memory this process may use, by the name of the limit.
 
-    The smallest number counts. The arguments are those of `find_core_limits`.
+    The smallest number counts. Arguments as for `find_core_limits`.
     """
     import resource
 

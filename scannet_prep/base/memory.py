@@ -1,4 +1,4 @@
-"""Memory in which workers of PyTorch's `DataLoader` make batches and hand them to the training process.
+"""Memory for batches that workers of a PyTorch `DataLoader` hand to the training process.
 
 PyTorch sends tensors between processes through files in /dev/shm, one per tensor. Containers have
 64 MB there by default, which a batch of large scenes exceeds: the job ends with a bus error. NumPy
@@ -90,7 +90,7 @@ class _Memory:
         return any(self.holders)
 
     def make_arrays(self, layout: Layout, holder: int) -> Arrays:
-        """Make arrays in this memory. It is held until the last of them is gone."""
+        """Make arrays in this memory, which is held until the last of them is gone."""
         self.holders[holder] = _HELD
         buffer: Any = (ctypes.c_char * self.size).from_address(self.address)
         weakref.finalize(buffer, self._release, holder, self.forks).atexit = False
@@ -104,7 +104,11 @@ class _Memory:
         self.holders[holder] = _FREE if forks == _Memory.forks else _LOST
 
     def find(self, arrays: Arrays) -> Layout | None:
-        """Find where arrays lie in it. None if some lie elsewhere, or if it has been handed over."""
+        """Find where arrays lie in this memory.
+
+        Returns:
+            None if an array lies elsewhere, or if the memory has been handed over.
+        """
         layout: Layout = {}
         for key, array in arrays.items():
             start = array.__array_interface__["data"][0] - self.address
@@ -129,7 +133,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def find_worker() -> Any:  # noqa: ANN401 - PyTorch's WorkerInfo
-    """Return PyTorch's WorkerInfo, or None outside a DataLoader worker. Does not import PyTorch."""
+    """Return PyTorch's WorkerInfo, or None outside a DataLoader worker, without importing PyTorch."""
     torch_data: Any = sys.modules.get("torch.utils.data")
     if torch_data is None:
         return None
@@ -140,8 +144,8 @@ def find_worker() -> Any:  # noqa: ANN401 - PyTorch's WorkerInfo
 def keep_freed_memory(most_bytes: int = 1 << 30) -> None:
     """Keep freed memory for the next arrays, up to a size, instead of returning it to the system.
 
-    The system would have to clear it again, which for arrays of some megabytes takes longer than to
-    compute them. Other C libraries than glibc need no such advice.
+    The system would have to clear it again, which for arrays of some megabytes takes longer than
+    computing them. C libraries other than glibc do not need this.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -152,7 +156,10 @@ def keep_freed_memory(most_bytes: int = 1 << 30) -> None:
 
 
 def allocate(shapes: Mapping[str, Shape]) -> Arrays:
-    """Allocate arrays of given types and shapes; in a worker, in memory that `hand_over` need not copy."""
+    """Allocate arrays of given types and shapes.
+
+    In a worker, they lie in memory that `hand_over` need not copy.
+    """
     if find_worker() is not None:
         keep_freed_memory(_KEPT_BYTES)
         try:
@@ -180,7 +187,8 @@ def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
         copies = memory.make_arrays(layout, _MAKER)
         for key, copied in copies.items():
             copied[...] = arrays[key]
-    shared = reduction.DupFd(memory.file.fileno())  # which Windows lacks
+    # AttributeError on Windows, which has no DupFd.
+    shared = reduction.DupFd(memory.file.fileno())
     memory.holders[_RECEIVER] = _HELD
     return shared, memory.size, layout
 
@@ -193,7 +201,8 @@ def receive(shared: Any, size: int, layout: Layout) -> Arrays:  # noqa: ANN401 -
 
 def _find_memory(arrays: Arrays) -> tuple[_Memory, Layout] | None:
     """Find the memory of this worker in which all arrays lie."""
-    for memory in _memories.copy():  # another thread makes batches meanwhile
+    # A copy, because another thread may make batches meanwhile.
+    for memory in _memories.copy():
         layout = memory.find(arrays)
         if layout:
             return memory, layout

@@ -1,4 +1,4 @@
-"""Whole numbers: lists of them as text, and as arguments of functions."""
+"""Lists of whole numbers as text, and whole numbers as arguments of functions."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _MAX_DIGITS = 18
 
 
 def parse_plain_list(text: bytes, separator: bytes) -> NDArray[np.int64] | None:
-    """Read a list of numbers, without making a Python object for each.
+    """Parse a list of numbers without making a Python object for each.
 
-    A number has at most 18 digits and no leading zero, and there is one separator between each two.
+    A number has at most 18 digits and no leading zero. One separator is between two numbers.
 
     Args:
         text: The list, without a separator at its end.
         separator: One character.
 
     Returns:
-        int64 (N,); None if the text has anything unusual, and has to be read in another way.
+        int64 (N,); None if the text has anything unusual and must be parsed in another way.
     """
-    # The value of each digit, uint8; other characters become numbers from 10 on.
+    # The value of each digit, uint8 (len(text),); other characters become numbers from 10 on.
     digits = np.frombuffer(text, np.uint8) - np.uint8(_ZERO)
     is_digit = digits < 10
     separator_value = (separator[0] - _ZERO) % 256
 
-    # A short cut for numbers of one digit each, as masks have them.
+    # Shortcut for numbers of one digit each, as in masks.
     has_odd_length = len(digits) % 2 == 1
     if has_odd_length and (digits[1::2] == separator_value).all() and is_digit[::2].all():
         return digits[::2].astype(np.int64)

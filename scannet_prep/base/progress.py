@@ -7,11 +7,20 @@ from contextlib import contextmanager
 
 
 class Progress:
-    """Receives the progress of one piece of work at a time. This one ignores it; others draw."""
+    """Receiver of the progress of one piece of work at a time.
+
+    This class ignores it; subclasses draw.
+    """
 
     @contextmanager
-    def work(self, title: str, total: int, unit: str) -> Iterator[None]:  # noqa: ARG002 - for those that draw
-        """Enclose a piece of work of `total` units, for example 1613 "scenes"; 0 if unknown."""
+    def work(self, title: str, total: int, unit: str) -> Iterator[None]:  # noqa: ARG002 - for subclasses
+        """Enclose a piece of work.
+
+        Args:
+            title: Name of the work, such as `process`.
+            total: Number of units; 0 if unknown.
+            unit: Name of the unit, such as `scenes`.
+        """
         yield
 
     def advance(self, count: int = 1) -> None:

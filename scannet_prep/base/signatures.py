@@ -1,4 +1,4 @@
-"""Signatures of functions in words, for errors about how something is called."""
+"""Signatures of functions as text, for errors about how something is called."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any
 
 
 def describe_call(function: Callable[..., Any]) -> str:
-    """Write how a function or class is called: `Scale(smallest=0.9, largest=1.1, anisotropic=False)`."""
+    """Describe how a function or class is called.
+
+    Returns:
+        For example `Scale(smallest=0.9, largest=1.1, anisotropic=False)`.
+    """
     signature = inspect.signature(function)
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
@@ -20,7 +24,11 @@ def describe_call(function: Callable[..., Any]) -> str:
 
 
 def describe_call_fault(function: Callable[..., Any], *names: str) -> str:
-    """Describe why a function cannot be called with positional arguments of these names; empty if it can."""
+    """Describe why a function cannot be called with positional arguments of these names.
+
+    Returns:
+        The reason; empty if the function can be called so.
+    """
     try:
         signature = inspect.signature(function)
     except ValueError:  # some functions written in C have none

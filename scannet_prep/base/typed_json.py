@@ -1,4 +1,4 @@
-"""JSON with types: a value that was read is exactly what a dataclass declares."""
+"""JSON with types: a value that was read has exactly the types that a dataclass declares."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ Crc32: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 
 
 def make_decoder(kind: type[Value]) -> msgspec.json.Decoder[Value]:
-    """Make a decoder for a declared type, most often a dataclass.
+    """Make a decoder for a declared type, usually a dataclass.
 
-    Types are strict: no bool for a number, no text for a number, no number beyond the range, nothing missing. Classes
-    that derive from `str`, such as `SceneId`, check the text themselves. Unknown keys are ignored.
+    Types are strict: no bool or text for a number, no number beyond its range, nothing missing.
+    Classes that derive from `str`, such as `SceneId`, check the text themselves. Unknown keys are
+    ignored.
 
-    Decoders are made when their module is imported: msgspec analyses a type when it first meets it, and two threads
-    that do so at the same time crash.
+    Call this when a module is imported. msgspec analyses a type when it is first used, and two
+    threads that do this at the same time crash.
     """
     return msgspec.json.Decoder(kind, dec_hook=_from_text)
 
 
 def parse_json(data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[Value]) -> Value:
-    """Read a value from JSON.
+    """Parse a value from JSON.
 
     Raises:
-        ContentError: It is not JSON, or a value has another type; the message names it.
+        ContentError: The data is not JSON, or a value has another type; the message names it.
     """
     try:
         return decoder.decode(data)
@@ -43,22 +44,24 @@ def parse_json(data: bytes | bytearray | memoryview, decoder: msgspec.json.Decod
 
 
 def encode_json(value: object) -> bytes:
-    """Write a value as JSON in one line: dataclasses as objects, with their fields in the order of the class."""
+    """Encode a value as JSON in one line; a dataclass becomes an object with its fields in order."""
     return msgspec.json.encode(value, enc_hook=_to_text)
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 - dict, list, str, int, float, bool or None
-    """Turn dataclasses, paths and enumerations into the values that `json` knows."""
+    """Turn dataclasses, paths and enumerations into values that the module `json` can write."""
     return msgspec.to_builtins(value, enc_hook=_to_text, str_keys=True)
 
 
 def _to_text(value: object) -> str:
-    if isinstance(value, str | PurePath):
-        return str.__str__(value) if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, PurePath):
+        return str(value)
     raise TypeError(f"{type(value).__name__} is not a value for JSON")
 
 
 def _from_text(kind: type, value: object) -> object:
     if not isinstance(value, str):
-        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")  # noqa: TRY004 - what msgspec translates
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")  # noqa: TRY004 - msgspec translates it
     return kind(value)

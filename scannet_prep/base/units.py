@@ -1,6 +1,7 @@
-"""Sizes and durations as people write and read them: `500kB`, `4GiB`, `30m`, `12h30m`.
+"""Sizes and durations as text, such as `500kB`, `4GiB`, `30m` and `12h30m`.
 
-A number without a unit is refused: `2` for a size once meant two bytes, and wrote 1,613 archives.
+A number without a unit is refused: a shard size of `2`, meant as 2 GB, would be two bytes, and every
+scene would get an archive of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _SIZE_EXAMPLES = "for example 500kB, 2MB or 4GiB"
 
 _DURATION = re.compile(
-    rf"(?:({_NUMBER})\s*d)?\s*(?:({_NUMBER})\s*h)?\s*(?:({_NUMBER})\s*m(?:in)?)?\s*(?:({_NUMBER})\s*s)?"
+    rf"(?:({_NUMBER})\s*d)?\s*"
+    rf"(?:({_NUMBER})\s*h)?\s*"
+    rf"(?:({_NUMBER})\s*m(?:in)?)?\s*"
+    rf"(?:({_NUMBER})\s*s)?"
 )
-_SECONDS_PER_UNIT = (86_400, 3_600, 60, 1)  # of the groups of `_DURATION`
+# In the order of the groups of `_DURATION`.
+_SECONDS_PER_UNIT = (86_400, 3_600, 60, 1)
 _DURATION_EXAMPLES = "for example 90s, 30m or 12h30m"
 
 
@@ -64,7 +69,11 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration with its two largest units: `0.3 s`, `12 s`, `3 min 20 s`, `1 h 5 min`, `2 d`."""
+    """Format a duration with its two largest units.
+
+    Returns:
+        For example `0.3 s`, `12 s`, `3 min 20 s`, `1 h 5 min` or `2 d`.
+    """
     if seconds < 9.95:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     rest = round(seconds)
@@ -72,5 +81,6 @@ def format_duration(seconds: float) -> str:
     for unit_s, unit in zip(_SECONDS_PER_UNIT, ("d", "h", "min", "s"), strict=True):
         number, rest = divmod(rest, unit_s)
         parts.append((number, unit))
-    first = next(index for index, (number, _) in enumerate(parts) if number)
-    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number)
+    first_index = next(index for index, (number, _) in enumerate(parts) if number)
+    largest = parts[first_index : first_index + 2]
+    return " ".join(f"{number} {unit}" for number, unit in largest if number)

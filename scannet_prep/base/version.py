@@ -1,5 +1,5 @@
-"""The version of this package, and where its makers can be reached."""
+"""The version of this package, and the address of its authors."""
 
 VERSION = "0.1.0"
 CONTACT_URL = "https://pypi.org/project/scannet-prep/"
-"""Told to servers with every request, so that those who run one know whom to ask."""
+"""Sent to servers with every request, so that their operators can contact the authors."""

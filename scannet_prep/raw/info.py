@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import RawFileError
-from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer, read_file
 from scannet_prep.raw.layout import download_hint
 from scannet_prep.release.files import INFO
@@ -85,8 +85,8 @@ def _decode(data: bytes, path: Path) -> str:
     found = None
     if not text.strip():
         found = "empty"
-    elif describe_beginning(data[:LOOK_BYTES]):
-        found = describe_beginning(data[:LOOK_BYTES])
+    elif describe_beginning(data[:BEGINNING_BYTES]):
+        found = describe_beginning(data[:BEGINNING_BYTES])
     elif "\0" in text:
         found = "not text: it holds NUL bytes"
     if found:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import RawFileError
-from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer, open_file
 from scannet_prep.raw.layout import download_hint
 from scannet_prep.release.files import MESH
@@ -173,7 +173,7 @@ def _find_header(data: Buffer, path: Path) -> bytes:
     """Return the header, up to and including the line `end_header`."""
     start = bytes(data[:_MAX_HEADER_BYTES])
     if not start.startswith((b"ply\n", b"ply\r\n")):
-        found = describe_beginning(start[:LOOK_BYTES])
+        found = describe_beginning(start[:BEGINNING_BYTES])
         if found is None:
             found = f"not a PLY file: it begins with {start[:16]!r}"
         raise RawFileError(path, f"is {found}, expected a PLY file", download_hint(path))

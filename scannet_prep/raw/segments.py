@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.compiled import compile_parser
 from scannet_prep.base.errors import RawFileError
-from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer, read_file
 from scannet_prep.base.number_lists import parse_plain_list
 from scannet_prep.base.typed_json import make_decoder
@@ -213,7 +213,7 @@ def _parse_document(data: bytes, path: Path, decoder: msgspec.json.Decoder[Docum
         raise RawFileError(path, f"is damaged: {error}", download_hint(path)) from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         problem = f"is not JSON: {error}; it has {len(data):,} bytes"
-        found = describe_beginning(data[:LOOK_BYTES])
+        found = describe_beginning(data[:BEGINNING_BYTES])
         if found:
             problem = f"is {found}, expected JSON"
         raise RawFileError(path, problem, download_hint(path)) from None

@@ -1,12 +1,12 @@
-"""Findings: what is wrong, or worth knowing, as values that are collected, listed and written.
+"""Findings: faults and remarks as values that are collected, listed and written.
 
-An exception ends a run. A finding does not, so that one bad file keeps no other from being checked.
+An exception ends a run. A finding does not: the other files are still checked.
 
     verify, report, info     about a file or a folder: `path` in JSON
     doctor                   about a topic, such as `cores`: `topic` in JSON
     process, export, unpack  about a scene that failed; manifests record it in the same form
 
-`to_json` is the one place that chooses the keys.
+Only `to_json` chooses the keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Severity: TypeAlias = Literal["ok", "note", "error", "problem"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that a check found.
+    """A fault or remark that a check found.
 
     Attributes:
         message: What was found and what was expected. For a scene that failed, it names the file;
@@ -36,8 +36,8 @@ class Finding:
         subject: The file, folder or address, or the topic of a check; empty for a scene that
             failed.
         scene_id: The scene; empty if the finding concerns none.
-        severity: `error`: something is wrong. `note`: worth knowing, and not wrong. `ok` and
-            `problem` are for the checks of `doctor`: nothing to do, and going to hurt.
+        severity: `error`: something is wrong. `note`: a remark. Only in `doctor`: `ok`: nothing to
+            do; `problem`: something will go wrong.
         hint: What to do about it; may be empty.
         trace: The traceback, if the cause is a bug of this program; otherwise empty.
         error: The class of the exception, such as `RawFileError`; empty if there was none.
@@ -103,7 +103,7 @@ class Finding:
 
 
 class Findings:
-    """Collects the findings about one scene, or about a folder.
+    """Collection of the findings about one scene, or about a folder.
 
     Args:
         scene_id: The scene; empty for a folder.
@@ -116,13 +116,13 @@ class Findings:
     def error(
         self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = ""
     ) -> None:
-        """Add something that is wrong."""
+        """Add a fault."""
         self._add("error", subject, message, hint, scene_id)
 
     def note(
         self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = ""
     ) -> None:
-        """Add something that is worth knowing."""
+        """Add a remark."""
         self._add("note", subject, message, hint, scene_id)
 
     def attempt(
@@ -132,10 +132,10 @@ class Findings:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result | None:
-        """Call a function; an exception becomes an error of the subject."""
+        """Call a function; an exception becomes a fault of the subject, and the result None."""
         try:
             return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - other checks follow; the traceback of a bug is kept
+        except Exception as error:  # noqa: BLE001 - the other checks go on
             self.found.append(Finding.from_exception(error, subject, self._scene_id))
             return None
 
@@ -153,9 +153,11 @@ class Findings:
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort by severity (errors first), scene and subject; several checks may find the same."""
+    """Sort by severity (errors first), scene and subject; repeated findings are dropped."""
     unique = dict.fromkeys(findings)
-    return tuple(sorted(unique, key=lambda it: (it.severity, it.scene_id, it.subject)))
+    return tuple(
+        sorted(unique, key=lambda finding: (finding.severity, finding.scene_id, finding.subject))
+    )
 
 
 _FIELDS = {field.name for field in fields(Finding)}
@@ -186,10 +188,10 @@ _KEYS = {
 
 
 def to_json(value: object, list_name: str = "") -> Any:  # noqa: ANN401 - dict, list, str, int, float, bool or None
-    """Turn a report, a manifest or a finding into the values that `json` knows.
+    """Turn a report, a manifest or a finding into values that the module `json` can write.
 
     Args:
-        value: Dataclasses, mappings, and so on.
+        value: A dataclass, or a list or mapping of them.
         list_name: The name of the list that holds the value, such as `failures`.
     """
     return _choose_keys(to_plain(value), list_name)

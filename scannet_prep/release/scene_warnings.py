@@ -1,4 +1,4 @@
-"""Warnings: oddities of a scene that do not stop it. They are counted, shown, and stored with it."""
+"""Warnings: oddities of a scene that are counted, shown and stored, but do not stop it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ class WarningKind(StrEnum):
     """The kinds of warnings: how each is stored, shown, and handled.
 
     Attributes:
-        fault: What was found, for people; `{subject}` and `{count}` are filled in.
-        effect: How the scene was made in spite of it, in the same form; may be empty. Errors leave
-            it out.
+        fault: What was found, in words; `{subject}` and `{count}` are filled in.
+        effect: How the scene is processed all the same, in the same form; may be empty. Left out
+            of errors.
         is_doubt: Whether labels may be wrong because of it, so that `--strict` makes it an error.
-            The other kinds are known irregularities of the release with one correct reading.
-        is_damage: Whether every train and val scene of the release has what is missing, so that a
+            The other kinds are known irregularities of the release, which can be read in only one
+            correct way.
+        is_damage: Whether every train and val scene of the release has the missing data, so that a
             file must be damaged.
     """
 
@@ -29,7 +30,7 @@ class WarningKind(StrEnum):
     is_damage: bool
 
     def __new__(cls, value: str, fault: str, effect: str = "", grades: str = "") -> WarningKind:
-        """Make a member from its line in the table; `grades` holds `doubt`, `damage` or both."""
+        """Make a member from its row; `grades` contains `doubt`, `damage`, both or neither."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.fault = fault
@@ -40,14 +41,17 @@ class WarningKind(StrEnum):
 
     @property
     def advice(self) -> str:
-        """Advice on what to do about it."""
+        """What to do about it."""
         if self.is_damage:
             return (
                 "every train and val scene of the release has it: "
                 "run scannet-prep download --types seg --verify, then scannet-prep process"
             )
         if self.is_doubt:
-            return "labels may be wrong: check these scenes; scannet-prep process --strict makes this an error"
+            return (
+                "labels may be wrong: check these scenes; "
+                "scannet-prep process --strict makes this an error"
+            )
         return "a known irregularity of the release, which is handled correctly: nothing to do"
 
     UNKNOWN_CATEGORY = (
@@ -56,7 +60,8 @@ class WarningKind(StrEnum):
         "groups left unlabeled: {count}",
         "doubt",
     )
-    AMBIGUOUS_CATEGORY = (  # only in scenes that earlier versions made
+    # Only in scenes that earlier versions processed.
+    AMBIGUOUS_CATEGORY = (
         "ambiguous_category",
         "raw category {subject} in the label map",
         "the first row counts; groups: {count}",
@@ -130,7 +135,7 @@ class SceneWarning:
 
     @property
     def text(self) -> str:
-        """What was found, and how the scene was made in spite of it, for people."""
+        """What was found, and how the scene is processed all the same."""
         if not self.kind.effect:
             return self.fault
         effect = self.kind.effect.format(subject=self.subject, count=self.count)
@@ -143,7 +148,7 @@ class WarningSummary:
 
     Attributes:
         kind: The kind of oddity.
-        text: A sentence for people, with the counts added up.
+        text: The text of the warning, with the counts added up.
         count: How many groups, segments or vertices it concerns, in all scenes.
         scenes: The scenes that show it.
     """
@@ -155,7 +160,7 @@ class WarningSummary:
 
 
 def summarize_warnings(warnings: Iterable[tuple[str, SceneWarning]]) -> list[WarningSummary]:
-    """Merge the warnings of many scenes, so that each oddity is shown once.
+    """Merge the warnings of many scenes, so that each oddity appears once.
 
     Args:
         warnings: Pairs of scene id and warning.

@@ -16,7 +16,7 @@ from scannet_prep.release.scene import SceneId, Split
 
 @cache
 def official_scenes(split: str) -> tuple[SceneId, ...]:
-    """Return the scenes of a split, in the order of the official list (which is not sorted).
+    """Return the scenes of a split in the order of the official list, which is not sorted.
 
     Raises:
         UsageError: There is no such split.
@@ -27,12 +27,12 @@ def official_scenes(split: str) -> tuple[SceneId, ...]:
 
 
 def find_official_split(scene_id: str) -> Split | None:
-    """Find the split that the official lists put a scene into; None if none contains it."""
+    """Find the split of a scene in the official lists; None if no list contains it."""
     return _splits_by_scene().get(scene_id)
 
 
 def read_scene_list(path: Path) -> list[str]:
-    """Read a list of scene ids, one per line; `#` begins a comment. The ids are not checked.
+    """Read a list of scene ids, one per line, without checking them; `#` begins a comment.
 
     Raises:
         MissingFileError: There is no such file.

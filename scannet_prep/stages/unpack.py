@@ -19,8 +19,9 @@ from shlex import quote
 from scannet_prep.archive.groups import ArchiveSet, GroupReader
 from scannet_prep.archive.layout import ArchiveKind
 from scannet_prep.base.errors import ArchiveError
-from scannet_prep.base.files import make_directory, run_lock
+from scannet_prep.base.files import make_directory
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.run_lock import run_lock
 from scannet_prep.release.findings import Finding
 from scannet_prep.source import Place
 from scannet_prep.stages.selection import Selection

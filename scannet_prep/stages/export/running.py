@@ -22,10 +22,10 @@ from scannet_prep.base.files import (
     make_directory,
     remove_file,
     remove_temporaries,
-    run_lock,
     write_if_changed,
 )
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.run_lock import run_lock
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, write_export
 from scannet_prep.processed.folder import (

@@ -18,9 +18,9 @@ from scannet_prep.base.files import (
     put_in_place,
     remove_file,
     remove_temporaries,
-    run_lock,
 )
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.run_lock import run_lock
 from scannet_prep.base.version import VERSION
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry
