@@ -311,6 +311,53 @@ def test_foreign_folders_other_formats_and_other_options_are_refused_and_left_al
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "change"),
+    [
+        ("pointcept", ["--labels-from", "ply"], "processed_labels_from: aggregation -> ply"),
+        ("pointcept", ["--align-axis"], "processed_align_axis: False -> True"),
+        ("benchmark-gt", ["--labels-from", "ply"], "processed_labels_from: aggregation -> ply"),
+        ("ply", ["--faces"], "processed_faces: False -> True"),
+        ("octformer", ["--faces"], "processed_faces: False -> True"),
+    ],
+)
+def test_export_refuses_scenes_processed_with_other_options(
+    raw_dir: Path, out_dir: Path, tmp_path: Path, name: str, flags: list[str], change: str
+) -> None:
+    export_dir = tmp_path / "export"
+    assert run_export(out_dir, export_dir, "--format", name).status == 0
+    before = digests(export_dir)
+    assert run_main("process", raw_dir, "-o", out_dir, *flags, "--force").status == 0
+
+    outcome = run_export(out_dir, export_dir, "--format", name, "--scenes", VAL)
+
+    assert outcome.status == 2
+    assert change in outcome.json["message"]
+    assert "choose a new folder with -o" in outcome.json["hint"]
+    assert digests(export_dir) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [("pointcept", ["--faces"]), ("benchmark-gt", ["--align-axis", "--faces"])],
+)
+def test_export_continues_when_other_options_leave_its_files_unchanged(
+    raw_dir: Path, out_dir: Path, tmp_path: Path, name: str, flags: list[str]
+) -> None:
+    export_dir = tmp_path / "export"
+    assert run_export(out_dir, export_dir, "--format", name).status == 0
+    before = digests(export_dir)
+    assert run_main("process", raw_dir, "-o", out_dir, *flags, "--force").status == 0
+
+    outcome = run_export(out_dir, export_dir, "--format", name, "--scenes", VAL)
+
+    assert outcome.json["made"] == [VAL]
+    del before["export.json"]
+    after = digests(export_dir)
+    del after["export.json"]
+    assert after == before
+
+
 def test_other_commands_do_not_take_an_export_for_processed_scenes(
     raw_dir: Path, out_dir: Path, made: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ class BenchmarkGt(ExportFormat):
 
     name = "benchmark-gt"
     uses_frame = False
+    inherited_options = ("labels_from",)
 
     def exclusion_reason(self, split: Split) -> str:
         """Test scenes have no ground truth that anybody may have."""

@@ -15,7 +15,7 @@ from scannet_prep.base.errors import FileError, UsageError
 from scannet_prep.base.files import Buffer, Fingerprint
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.npz import encode_npy_header
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.files import SEGMENTS
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
@@ -87,6 +87,11 @@ class ExportFormat(ABC):
     """Whether the other program aligns points; None if it takes any frame."""
     uses_test_segments: ClassVar[bool] = False
     """Whether the format reads segments of test scenes."""
+    inherited_options: ClassVar[tuple[str, ...]] = ("align_axis", "labels_from")
+    """The options of the processed scenes that change the files, in any frame and label set.
+
+    `align_axis` is one of them because a change of frame rounds points and normals.
+    """
 
     def __init__(self, options: ExportOptions) -> None:
         self._check_options(options)
@@ -118,6 +123,10 @@ class ExportFormat(ABC):
             "aligned": bool(self.options.is_aligned),
             "variant": self.options.variant,
         }
+
+    def inherited_settings(self, stored: ProcessOptions) -> dict[str, bool | str]:
+        """Return the settings of an export that come from its processed scenes."""
+        return {f"processed_{name}": getattr(stored, name) for name in self.inherited_options}
 
     def default_label_set(self, stored: LabelSet) -> LabelSet:
         """Return the label set for scenes that were processed with `stored`, if none is chosen."""

@@ -44,7 +44,9 @@ class ExportManifest:
     """The content of an export.
 
     Attributes:
-        settings: `format`, `label_set` (empty for both), `aligned` and `variant` of all scenes.
+        settings: `ExportPlan.settings`: `format`, `label_set` (empty for both), `aligned` and
+            `variant` of all scenes, and `processed_labels_from` and other options of the processed
+            scenes.
         place: The folder or archive of the processed scenes.
         program_version: The version of this program that wrote the manifest.
         shared: The fingerprints of files that concern several scenes, by name.

@@ -38,6 +38,8 @@ class OctFormer(ExportFormat):
     """One `.npz` a scene, the processed one itself where it is as OctFormer wants it."""
 
     name = "octformer"
+    # All of them, because a file may be the processed one, and depends on all of them.
+    inherited_options = ("scannet200", "align_axis", "faces", "labels_from")
 
     def __init__(self, options: ExportOptions) -> None:
         is_200 = options.label_set == SCANNET200  # which its README aligns

@@ -48,6 +48,7 @@ class Ply(ExportFormat):
     name = "ply"
     variants = ("rgb", "label", "instance", "segment")
     is_aligned = None
+    inherited_options = ("align_axis", "faces", "labels_from")
 
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(replace(options, variant=options.variant or "rgb"))

@@ -48,6 +48,17 @@ class ExportPlan:
     is_forced: bool
 
     @property
+    def settings(self) -> dict[str, bool | str]:
+        """The settings that all scenes of the export share, those of the processed scenes included.
+
+        Scenes that were processed with other options must not be mixed in one export.
+        """
+        return {
+            **self.format.settings,
+            **self.format.inherited_settings(self.place.options),
+        }
+
+    @property
     def without_groups(self) -> list[str]:
         """The scenes without an aggregation. They have no instances and no ScanNet ids."""
         scene_ids = []
@@ -80,8 +91,8 @@ def plan(
         certificates: The certificate authorities to trust for addresses, as for `RangeSource`.
 
     Raises:
-        UsageError: The format does not support the options, `out_dir` holds something else, or there is nothing to
-            export of the selected splits.
+        UsageError: The format does not support the options, `out_dir` holds something else, or
+            there is nothing to export of the selected splits.
         FileError: The processed scenes cannot be used, or the manifest of the export is damaged.
         UnknownSceneError: A selected scene does not exist.
         MissingFileError: The folder of test segments does not exist.
@@ -103,8 +114,7 @@ def plan(
     exporter = _make_format_for(place, format_name, options)
     hint = f"to see what is there: scannet-prep info {shlex.join(map(str, places))} --scenes"
     scene_ids, left_out = _select_scenes(place, exporter, selection, hint)
-    check_target(out_dir, place.folder, exporter.settings)
-    return ExportPlan(
+    export_plan = ExportPlan(
         place=place,
         out_dir=out_dir,
         format=exporter,
@@ -112,6 +122,8 @@ def plan(
         left_out=left_out,
         is_forced=is_forced,
     )
+    check_target(out_dir, place.folder, export_plan.settings)
+    return export_plan
 
 
 def _make_format_for(place: SceneSource, name: str, options: ExportOptions) -> ExportFormat:
@@ -167,7 +179,7 @@ def check_target(
     Args:
         out_dir: The folder; it need not exist.
         processed_dir: The processed scenes, which may lie in `out_dir`; they need not exist yet.
-        settings: `ExportFormat.settings` of the export.
+        settings: `ExportPlan.settings`, or those of them that are known.
 
     Returns:
         The manifest of the export in the folder; None if the folder is new or empty.

@@ -121,8 +121,8 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
 
     def __init__(self, plan: ExportPlan) -> None:
         self._plan = plan
-        previous = check_target(plan.out_dir, plan.place.folder, plan.format.settings)
-        self.manifest = previous or ExportManifest(plan.format.settings, plan.place.name)
+        previous = check_target(plan.out_dir, plan.place.folder, plan.settings)
+        self.manifest = previous or ExportManifest(plan.settings, plan.place.name)
         self._outdated = _find_outdated(plan, self.manifest)
 
         tasks = []
@@ -189,7 +189,7 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
                 failures.setdefault(scene_id, failure)
 
         self.manifest = ExportManifest(
-            settings=self._plan.format.settings,
+            settings=self._plan.settings,
             place=self._plan.place.name,
             shared=shared,
             scenes=dict(sorted(self._entries.items())),
