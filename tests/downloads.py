@@ -197,7 +197,12 @@ class Bar(Progress):
         self.statuses: list[str] = []
 
     @contextmanager
-    def work(self, title: str, total: int, unit: str) -> Iterator[None]:  # noqa: ARG002 - as in the base class
+    def work(
+        self,
+        title: str,  # noqa: ARG002 - as in Progress
+        total: int,
+        unit: str,  # noqa: ARG002 - as in Progress
+    ) -> Iterator[None]:
         self.left += total
         yield
 

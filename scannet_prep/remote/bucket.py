@@ -415,7 +415,7 @@ def _call_store(
         return function(*arguments)
     except ScanNetPrepError:
         raise
-    except Exception as error:  # noqa: BLE001 - each package and its libraries have their own errors
+    except Exception as error:  # noqa: BLE001 - each package has errors of its own
         translated = _translate(address, error, is_writing=is_writing)
     # Outside the except block: Python would attach the store's error, which may contain keys, as
     # the context.
