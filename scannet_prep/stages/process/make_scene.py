@@ -41,7 +41,7 @@ from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 
-RawFiles: TypeAlias = Mapping[release.FileKind, bytes]
+RawFiles: TypeAlias = dict[release.FileKind, bytes]
 """The bytes of the raw files of a scene, by kind."""
 RawContents: TypeAlias = Mapping[release.FileKind, Any]
 """The parsed raw files: `Mesh`, `LabelsMesh`, `ScanInfo`, `Segmentation` or `Aggregation`, by kind."""
@@ -128,7 +128,8 @@ def process_scene(
         split: Its split.
         options: The options to process with.
         label_map: Ids by raw category.
-        files: The raw files; by default, they are found and read.
+        files: The raw files; by default, they are found and read. They take memory, so each is removed
+            from the dict when it has been parsed.
         uses_numba: Whether to use the compiled loops, if numba is installed. The scene is the same.
 
     Raises:
@@ -137,12 +138,13 @@ def process_scene(
     """
     if files is None:
         files = read_raw_files(find_raw_files(scene, split, options))
+    inputs = fingerprint_files(scene, files)
     contents = {}
-    for kind, data in files.items():
-        contents[kind] = parse_raw_file(kind, data, scene.path(kind), uses_numba=uses_numba)
+    for kind in tuple(files):
+        path = scene.path(kind)
+        contents[kind] = parse_raw_file(kind, files.pop(kind), path, uses_numba=uses_numba)
     processed = combine_contents(scene, split, options, label_map, contents, uses_numba=uses_numba)
-    meta = replace(processed.meta, inputs=fingerprint_files(scene, files))
-    return replace(processed, meta=meta)
+    return replace(processed, meta=replace(processed.meta, inputs=inputs))
 
 
 def combine_contents(
