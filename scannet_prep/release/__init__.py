@@ -1,1 +1,1 @@
-"""What the ScanNet v2 release is: scene ids, splits, files, label sets, and known oddities."""
+"""Facts of the ScanNet v2 release: scene ids, splits, files, label sets, and known oddities."""

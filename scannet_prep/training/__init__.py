@@ -1,1 +1,1 @@
-"""What a training job imports: datasets, samplers, batches, class weights."""
+"""Datasets, samplers, batches and class weights for training."""

@@ -98,22 +98,22 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
 
         - `points`, `normals`, `colors`, `labels`, `instances`, `segments` and, after `GridSample`,
           `grid`: (N, ...).
-        - `offset`: int64 (B,), the row after the last one of each scene, cumulative; the last is N.
+        - `offset`: int64 (B,), the end of each scene in these arrays, cumulative; the last is N.
         - `batch`: int64 (N,), for each point, the number of its scene in the batch.
         - `scene_ids`: list of B str.
         - `label_set`: str, the label set of `labels`, which is the same for all scenes.
         - `axis_alignment`: float64 (B, 4, 4).
         - `faces`: int (F, 3), shifted to index the points of the batch, and `faces_offset`.
-        - `inverse`: after `GridSample`, int64. For each vertex before sampling, the index of its
-          point in the batch; -1 stays -1. And `inverse_offset`.
-        - `edge_index`, if a transform of yours makes it, as in torch_geometric: int (2, E), pairs
-          of points, joined along the second dimension and shifted to index the points of the batch.
-          And `edge_index_offset`.
+        - `inverse`: after `GridSample`, int64, for each vertex before sampling, the index of its
+          point in the batch (-1 stays -1), and `inverse_offset`.
+        - `edge_index`, if a transform of yours makes it as for torch_geometric: int (2, E), pairs
+          of points, shifted to index the points of the batch and joined along the second dimension,
+          and `edge_index_offset`.
         - Every other array of numbers, joined along its first dimension, and `<key>_offset`.
-        - Every number becomes an array (B,); everything else becomes a list of B.
+        - Every number becomes an array (B,). Every other value becomes a list of B.
 
-        `<key>_offset` is int64 (B,), the end of each scene in `<key>`, as `offset`. Ids of
-        instances and segments are those of their scenes: they repeat from scene to scene.
+        `<key>_offset` is int64 (B,), the end of each scene in `<key>`. Ids of instances and
+        segments are those of their scenes, so they repeat from scene to scene.
 
     Raises:
         UsageError: Samples do not fit together: keys, types, shapes or label sets differ; they are
@@ -140,6 +140,7 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
             batch[key] = np.stack(values)
         elif _is_numeric(first) and first.ndim:
             if key in _INDEX_AXES:
+                # Make indices count from the beginning of the batch.
                 values = [_shift(value, start) for value, start in zip(values, starts, strict=True)]
             batch[key] = None
             parts[key] = values
@@ -150,6 +151,7 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
         else:
             batch[key] = _collect(values)
     batch["offset"] = offset
+    # The number of the scene, once for each of its points.
     batch["batch"] = None
     parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
 

@@ -172,25 +172,32 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         self.transform = transform
         self.seed = check_number(seed, "seed", 0)
         self._keys = _parse_keys(keys)
-        chosen_labels = None if labels is None else parse_label_set(labels)
+        # Checked before the source is opened, which may take long.
+        chosen_label_set = None if labels is None else parse_label_set(labels)
+
         self._reader = open_processed(path, self.split)
         self._options = self._reader.options
-        self.label_set = chosen_labels or self._options.label_set
+        self.label_set = self._options.label_set
+        if chosen_label_set is not None:
+            self.label_set = chosen_label_set
         self.ignore_index = _check_ignore_index(ignore_index, self.label_set)
         self.is_aligned = self._options.align_axis
         self.path: str | list[str] = self._reader.place
+
         # Arrays, because reading a list changes the reference counts of its elements. After a fork,
         # each change would copy a page of memory.
         self._names = np.array(list(self._reader.lengths), "S12")
         self._lengths = np.array(list(self._reader.lengths.values()), np.int64)
         if scenes is not None:
             self._restrict(scenes)
+
         # The annotated vertices by scene id; None if all are.
         self._points: dict[str, NDArray[np.int64]] | None = None
         if isinstance(points, str | Path):
             points = read_points(Path(points).expanduser())
         if points is not None:
             self._points = check_points(points, self.scene_ids, self._lengths)
+
         loop = check_number(loop, "loop", 1)
         self._names = self._names.repeat(loop)
         self._lengths = self._lengths.repeat(loop)
@@ -236,8 +243,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             if name in entries:
                 facts.append(entries[name].crc32)
             if self._points is not None:
-                facts.append(f"{zlib.crc32(self._points[name].astype('<i8').tobytes()):08x}")
-        return f"{zlib.crc32(' '.join(facts).encode()):08x}"
+                indices = self._points[name].astype("<i8")
+                facts.append(f"{zlib.crc32(indices.tobytes()):08x}")
+        text = " ".join(facts)
+        return f"{zlib.crc32(text.encode()):08x}"
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether the dataset has a scene of this id."""
