@@ -1,4 +1,4 @@
-"""Augmentations of other programs, compared with plain loops, and presets, compared with their numbers."""
+"""Augmentations of other programs, compared with plain loops, and presets with their numbers."""
 
 import colorsys
 import itertools
@@ -775,7 +775,7 @@ def test_instance_masks_of_a_tensor_are_a_boolean_tensor(superpoints: Superpoint
 # Presets.
 
 
-def test_views_for_testing_are_right_angles_at_three_scales_and_a_reflection() -> None:
+def test_views_for_testing_are_12_rotations_with_scales_and_a_reflection() -> None:
     sample = {"points": np.array([[1, 2, 3]], np.float32)}
 
     views = [view(sample, rng(seed)) for seed, view in enumerate(aug.views_for_testing())]
@@ -860,17 +860,17 @@ def test_presets_reflect_x_and_y_with_probability_one_half(
 DISTORTION = aug.Sometimes(aug.ElasticDistortion(((0.2, 0.4), (0.8, 1.6))), 0.95)
 
 
-def test_pointcept_preset_has_the_distortion_jitter_and_scale_of_its_configuration() -> None:
+def test_pointcept_preset_has_the_distortion_jitter_and_scale_of_pointcept() -> None:
     steps = set(aug.pointcept().steps)
 
     assert steps >= {DISTORTION, aug.Jitter(0.005, 0.02), aug.Scale(0.9, 1.1)}
 
 
-def test_mask3d_preset_has_the_distortion_and_scale_of_its_configuration() -> None:
+def test_mask3d_preset_has_the_distortion_and_scale_of_mask3d() -> None:
     assert set(aug.mask3d().steps) >= {DISTORTION, aug.Scale(0.9, 1.1, anisotropic=True)}
 
 
-def test_octformer_preset_has_the_distortion_of_its_configuration_in_metres() -> None:
+def test_octformer_preset_has_the_distortion_of_octformer_in_metres() -> None:
     steps = aug.octformer().steps
     step = next(step for step in steps if "ElasticDistortion" in repr(step))
 
@@ -879,7 +879,7 @@ def test_octformer_preset_has_the_distortion_of_its_configuration_in_metres() ->
     assert step.p == 0.95
 
 
-def test_octformer_preset_has_the_shift_of_its_configuration_in_metres() -> None:
+def test_octformer_preset_has_the_shift_of_octformer_in_metres() -> None:
     assert aug.RandomShift(((-1.024, 1.024),) * 3) in aug.octformer().steps
 
 

@@ -1,4 +1,4 @@
-"""The commands `evaluate` and `submit`: formats of predictions, faults in them, and output files."""
+"""The commands `evaluate` and `submit`: formats of predictions, faults, and output files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def predict(place: Path, label_set: LabelSet = SCANNET20) -> dict[str, np.ndarra
 
 
 def predict_instances(place: Path) -> dict[str, InstancePrediction]:
-    """Predict the true masks with 1 % of their vertices flipped, and 10 % of their classes wrong."""
+    """Predict the true masks with 1 % of the vertices flipped, and 10 % of the classes wrong."""
     generator = np.random.default_rng(0)
     predictions = {}
     for sample in ScanNet(place, split="val"):
@@ -83,7 +83,7 @@ def raw_ids(labels: Any, label_set: LabelSet) -> list[int]:
 def write_semantic(
     folder: Path, ending: str, scene_id: str, labels: np.ndarray, label_set: LabelSet
 ) -> None:
-    """Write a prediction in one of the formats. Texts end lines in CR LF, and the last in nothing."""
+    """Write a prediction in a format. Lines of texts end in CR LF, except the last one."""
     path = folder / f"{scene_id}{ending}"
     if ending == ".txt":
         unlabeled_id = -1 if label_set is SCANNET20 else 0

@@ -1,4 +1,4 @@
-"""`evaluate` and `submit` refuse ids of another label set or numbering, and accept unusual predictions."""
+"""The check of predicted ids in `evaluate` and `submit`: what it refuses, and what it accepts."""
 
 from __future__ import annotations
 
@@ -511,7 +511,7 @@ def test_submit_fails_if_the_zip_file_would_have_no_mask(
     assert not (tmp_path / "a.zip").exists()
 
 
-def test_octformer_scores_of_the_other_label_set_are_refused_with_the_option(
+def test_octformer_scores_of_the_other_label_set_are_refused_with_a_hint(
     place: Path, tmp_path: Path
 ) -> None:
     other = other_label_set(place)

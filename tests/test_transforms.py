@@ -45,7 +45,7 @@ PIPELINE = Compose(
 )  # fmt: skip
 ALL = [*SINGLE, PIPELINE]
 RANDOM = [transform for transform in ALL if transform not in NOT_RANDOM]
-# Transforms that draw numbers for the vertices that later steps leave, and the key that they change.
+# Transforms that draw numbers after the last selection, and the key that they change.
 LATE_KEYS = {
     aug.ColorJitter: "colors",
     aug.RandomDropColor: "colors",

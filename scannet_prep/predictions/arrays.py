@@ -68,7 +68,7 @@ def load_scores(path: Path, class_count: int) -> NDArray[np.floating[Any]]:
     """Read the scores of all vertices, the array `prob` of OctFormer's `<scene>.eval.npz`.
 
     Returns:
-        Floats (V, K + 1); the first column stands for unlabeled.
+        Floats (V, K + 1); the first column is for unlabeled.
 
     Raises:
         FileError: The file cannot be read, does not contain scores of this shape, or contains NaN.

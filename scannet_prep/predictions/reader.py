@@ -68,7 +68,7 @@ class Predictions:
 
     @property
     def folder(self) -> Path:
-        """The folder that holds the predictions."""
+        """The folder of the predictions."""
         return next(iter(self.paths.values())).parent
 
     def has_raw_ids(self, scene_id: str) -> bool:

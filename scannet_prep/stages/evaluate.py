@@ -1,8 +1,10 @@
 """Evaluate predictions against processed scenes.
 
-find_predictions --> run --> _read_scene, scores.add   for each scene
-                         --> check_predicted_ids
-                         --> write scores and confusion --> EvaluationReport
+    find_predictions --> run --> _score_scenes --> _read_scene, scores.add   for each scene
+                             --> check_predicted_ids
+                             --> write the table of scenes and the confusion matrix
+
+Files are written only after all predictions have been read and their ids have been checked.
 """
 
 from __future__ import annotations
@@ -96,6 +98,48 @@ def run(
     for path in written:
         make_directory(path.parent)
 
+    scored = _score_scenes(plan, progress)
+    warning = check_predicted_ids(plan, scored.confusion, is_forced=is_forced)
+    if scores_path is not None:
+        _write_scene_scores(scores_path, scored.rows, _SCENE_SCORES[plan.task])
+    if confusion_path is not None:
+        _write_confusion(confusion_path, scored.confusion, plan.label_set)
+
+    splits = {}
+    for dataset in plan.datasets:
+        official_count = len(official_scenes(dataset.split))
+        splits[str(dataset.split)] = {"scenes": len(dataset), "official": official_count}
+    return EvaluationReport(
+        task=plan.task,
+        label_set=plan.label_set.name,
+        splits=splits,
+        missing=plan.missing,
+        left_out=plan.left_out,
+        unknown_ids=dict(plan.unknown_ids.most_common()),
+        scores=scored.scores,
+        written=written,
+        warning=warning,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """Scores of all scenes.
+
+    Attributes:
+        scores: The scores of all scenes together.
+        rows: The rows of the table of scenes.
+        confusion: Vertices or predicted instances by true and by predicted class, int64 (K, K + 1).
+            The last column is for predictions of unknown ids.
+    """
+
+    scores: ScoreTable
+    rows: list[dict[str, Any]]
+    confusion: NDArray[np.int64]
+
+
+def _score_scenes(plan: Predictions, progress: Progress) -> _Scored:
+    """Score each scene, and all of them together."""
     total = _SCORES[plan.task](plan.label_set)
     class_count = len(plan.label_set)
     confusion = np.zeros((class_count, class_count + 1), np.int64)
@@ -114,28 +158,7 @@ def run(
                 progress.advance()
     if plan.task == "semantic":
         confusion = total.confusion
-
-    warning = check_predicted_ids(plan, confusion, is_forced=is_forced)
-    if scores_path is not None:
-        _write_scene_scores(scores_path, rows, _SCENE_SCORES[plan.task])
-    if confusion_path is not None:
-        _write_confusion(confusion_path, confusion, plan.label_set)
-
-    splits = {}
-    for dataset in plan.datasets:
-        official_count = len(official_scenes(dataset.split))
-        splits[str(dataset.split)] = {"scenes": len(dataset), "official": official_count}
-    return EvaluationReport(
-        task=plan.task,
-        label_set=plan.label_set.name,
-        splits=splits,
-        missing=plan.missing,
-        left_out=plan.left_out,
-        unknown_ids=dict(plan.unknown_ids.most_common()),
-        scores=total.result(),
-        written=written,
-        warning=warning,
-    )
+    return _Scored(total.result(), rows, confusion)
 
 
 def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any, Any]:

@@ -343,8 +343,9 @@ def _interpolate_noise(
         UsageError: The grid has too many cells.
     """
     # Positions in units of cells, counted from the lowest point, (3, N).
-    distances = points - points.min(axis=1, keepdims=True)
-    positions = (distances / np.float32(granularity)).astype(np.float32)
+    positions = points - points.min(axis=1, keepdims=True)
+    positions /= np.float32(granularity)
+    positions = positions.astype(np.float32, copy=False)
 
     # The grid has one more cell on each side.
     extent = np.floor(positions.max(axis=1)) + 3

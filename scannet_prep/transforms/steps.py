@@ -71,7 +71,7 @@ class Transform(Checked):
             A sample; from `Compose`, the result of its last step.
 
         Raises:
-            UsageError: There is no generator, or the transform does not fit the sample.
+            UsageError: The generator is missing, or the transform does not fit the sample.
         """
         if not isinstance(generator, Generator):
             name = type(self).__name__
