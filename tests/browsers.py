@@ -1,7 +1,9 @@
-"""Pages of scenes in a real browser: Debian's Chromium without a display, drawing in software.
+"""Pages of scenes in a real browser: Chromium without a display, drawing in software.
 
-To open a page takes longer than most tests, so that they share what is here.
+Opening a page takes longer than most tests, so the tests share the pages of these fixtures.
 """
+
+from __future__ import annotations
 
 import base64
 import importlib.util
@@ -28,6 +30,9 @@ HAS_BROWSER = CHROMIUM is not None and importlib.util.find_spec("playwright") is
 needs_browser = pytest.mark.skipif(
     not HAS_BROWSER, reason="needs chromium (apt-get) and playwright (pip)"
 )
+# The train id of a chair in ScanNet20.
+CHAIR = 4
+
 ARGUMENTS = [
     "--use-gl=angle",
     "--use-angle=swiftshader",
@@ -35,10 +40,13 @@ ARGUMENTS = [
     "--no-sandbox",
     "--renderer-process-limit=1",
 ]
-WIDTH, HEIGHT = 500, 300  # of the picture
+# The size of the picture, in pixels.
+WIDTH = 500
+HEIGHT = 300
+# The size of the window: panel and toolbar take the rest.
 SIZE = {"width": WIDTH + 312, "height": HEIGHT + 52}
 
-# The picture as it was just drawn: later, the browser may have thrown it away.
+# Draw the picture and read it at once: later, the browser may have discarded it.
 READ_PIXELS = """async () => {
     viewer.invalidate();
     await new Promise(requestAnimationFrame);
@@ -47,7 +55,9 @@ READ_PIXELS = """async () => {
     context.drawImage(viewer.canvas, 0, 0);
     const { data } = context.getImageData(0, 0, width, height);
     let text = "";
-    for (let i = 0; i < data.length; i += 8192) text += String.fromCharCode(...data.subarray(i, i + 8192));
+    for (let i = 0; i < data.length; i += 8192) {
+        text += String.fromCharCode(...data.subarray(i, i + 8192));
+    }
     return [width, height, btoa(text)];
 }"""
 
@@ -59,38 +69,43 @@ class Shown:
     page: Any
 
     def wait(self) -> None:
+        """Wait until the picture is drawn."""
         self.page.wait_for_selector("canvas[aria-busy=false]")
 
     def pixels(self) -> np.ndarray:
+        """Return the picture, uint8 (H, W, 3)."""
         self.wait()
         width, height, text = self.page.evaluate(READ_PIXELS)
-        return np.frombuffer(base64.b64decode(text), np.uint8).reshape(height, width, 4)[..., :3]
+        data = np.frombuffer(base64.b64decode(text), np.uint8)
+        return data.reshape(height, width, 4)[..., :3]
 
-    def follow(self, link: str) -> "Shown":
-        """Show what a link says and nothing of before."""
+    def follow(self, link: str) -> Shown:
+        """Show the view of a link, independent of the view before."""
         self.page.evaluate("link => viewer.follow(link)", link)
         self.wait()
         return self
 
     def press(self, *keys: str) -> None:
+        """Press keys while the picture has the focus."""
         self.page.locator("#picture").focus()
         for key in keys:
             self.page.keyboard.press(key)
 
     def tooltip(self, words: str) -> dict[str, str]:
-        """Wait until it says something, and give all that it says."""
+        """Wait until the tooltip contains some words, and return all its rows."""
         self.page.locator("#tooltip", has_text=words).wait_for(state="visible")
-        names, texts = (
-            self.page.locator(f"#tooltip {kind}").all_inner_texts() for kind in ("dt", "dd")
-        )
+        names = self.page.locator("#tooltip dt").all_inner_texts()
+        texts = self.page.locator("#tooltip dd").all_inner_texts()
         return dict(zip(names, texts, strict=True))
 
     @property
     def link(self) -> str:
+        """The link of the current view."""
         self.wait()
         return str(self.page.evaluate("viewer.link"))
 
     def text(self, selector: str) -> str:
+        """Return the text of an element."""
         return str(self.page.locator(selector).inner_text())
 
 
@@ -106,23 +121,27 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def show(browser: Any) -> Iterator[Callable[..., Shown]]:
-    """Opens a page; afterwards, nothing has gone wrong in it, and no request has left it."""
-    problems, requests = [], []
+    """A function that opens a page. At the end, checks that no page had errors or sent requests."""
+    problems: list[str] = []
+    requests: list[str] = []
+
+    def note_console(message: Any) -> None:
+        if message.type == "error":
+            problems.append(message.text)
+
+    def note_dialog(dialog: Any) -> None:
+        problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def show(path: Path, link: str = "", *, script: str = "", **options: Any) -> Shown:
-        page = browser.new_page(**({"viewport": SIZE, "color_scheme": "light"} | options))
+        defaults = {"viewport": SIZE, "color_scheme": "light"}
+        page = browser.new_page(**(defaults | options))
         if script:
             page.add_init_script(script)
         page.set_default_timeout(20_000)
-        page.on(
-            "console",
-            lambda message: problems.append(message.text) if message.type == "error" else None,
-        )
+        page.on("console", note_console)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on(
-            "dialog",
-            lambda dialog: problems.append(f"dialog: {dialog.message}") or dialog.dismiss(),
-        )
+        page.on("dialog", note_dialog)
         page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri() + link)
         return Shown(page)
@@ -145,15 +164,19 @@ def seen_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def seen(seen_dir: Path) -> dict[str, ViewedScene]:
-    """Of train: triangles and a prediction that says chair on one side of the room; of val: points."""
-    train, val, test = (
-        read_processed(seen_dir / split / f"{name}.npz")
-        for split, name in (("train", TRAIN), ("val", VAL), ("test", TEST))
-    )
-    found = SCANNET20.train_ids_from_raw_ids(train.nyu40_ids, -1)
-    found[train.points[:, 0] > train.points[:, 0].mean()] = 4
+    """The scenes of the page, by id.
+
+    The training scene has triangles and a prediction, which is chair on one side of the room. The
+    validation scene has points only.
+    """
+    train = read_processed(seen_dir / "train" / f"{TRAIN}.npz")
+    val = read_processed(seen_dir / "val" / f"{VAL}.npz")
+    test = read_processed(seen_dir / "test" / f"{TEST}.npz")
+    predicted = SCANNET20.train_ids_from_raw_ids(train.nyu40_ids, -1)
+    is_on_one_side = train.points[:, 0] > train.points[:, 0].mean()
+    predicted[is_on_one_side] = CHAIR
     return {
-        TRAIN: view_scene(train, prediction=Prediction(SCANNET20, found)),
+        TRAIN: view_scene(train, prediction=Prediction(SCANNET20, predicted)),
         VAL: replace(view_scene(val), faces=None),
         TEST: view_scene(test),
     }
@@ -168,20 +191,22 @@ def page_path(seen: dict[str, ViewedScene], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def shown(show: Callable[..., Shown], page_path: Path) -> Shown:
-    """One page for all tests that begin with a link."""
+    """One page for all tests that start by following a link."""
     return show(page_path)
 
 
 def draw(scene: ViewedScene, color: str) -> np.ndarray:
+    """Draw a scene with the software renderer, in the size of the page's picture."""
     return render_scene(scene, color, PictureOptions(WIDTH, HEIGHT, has_legend=False))
 
 
 def share_alike(first: np.ndarray, second: np.ndarray) -> float:
-    """Of the pixels that are not background in either."""
+    """Return the share of similar pixels among those that are drawn in at least one picture."""
     is_drawn = ((first != first[0, 0]) | (second != second[0, 0])).any(axis=2)
     is_alike = np.abs(first.astype(int) - second).max(axis=2) <= 12
     return float(is_alike[is_drawn].mean())
 
 
 def parse_view(link: str) -> list[float]:
+    """Return the numbers of the camera in a link: azimuth, elevation, distance, target."""
     return [float(part) for part in parse_qs(link[1:])["view"][0].split(",")]

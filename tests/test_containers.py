@@ -1,4 +1,4 @@
-"""Tests of the package in containers, of the limits of cores and memory, and of the container files.
+"""Tests of the package in containers, of limits of cores and memory, and of the container files.
 
 `.ci/container` builds the image and runs it, if buildah is available.
 """

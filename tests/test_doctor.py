@@ -670,7 +670,7 @@ def test_rank_whose_all_reduce_fails_is_named(training_folder: Path, tmp_path: P
 
 
 @pytest.mark.torch
-def test_rank_that_never_starts_under_torchrun_is_named(
+def test_rank_that_does_not_reach_rank_0_under_torchrun_is_named(
     training_folder: Path, tmp_path: Path
 ) -> None:
     from test_distributed import read_output, run_ranks, run_torchrun
@@ -685,6 +685,8 @@ def test_rank_that_never_starts_under_torchrun_is_named(
     output = read_output(tmp_path)
     # The status of torchrun itself, whatever those of its ranks are.
     assert statuses == [1]
-    assert "problem: ranks: rank 1 is missing: it never started\n  to do: start it" in output
+    assert (
+        "problem: ranks: rank 1 is missing: it has not reached rank 0\n  to do: start it" in output
+    )
     assert "rank 0 is missing" not in output
     assert "all-reduce" not in output

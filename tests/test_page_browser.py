@@ -1,7 +1,9 @@
-"""Pages in a real browser: what they show, what stands in their legend, and what they keep out."""
+"""Tests of pages in a real browser: pictures, legend, markup in names, and the policy."""
+
+from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,42 +13,134 @@ import pytest
 from browsers import Shown, draw, needs_browser, share_alike
 from commands import TEST, TRAIN, VAL, run_main
 
-from scannet_prep.view.coloring import ViewedScene, color_segments
+from scannet_prep.view.coloring import Category, ViewedScene, color_segments
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.renderer import BACKGROUNDS
 
 pytestmark = needs_browser
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-MANY, ONE, FAR = "scene0001_00", "scene0002_00", "scene0003_00"
+
+MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+# Scenes with thousands of categories, with one vertex, and with a vertex very far away.
+MANY = "scene0001_00"
+ONE = "scene0002_00"
+FAR = "scene0003_00"
+
+
+# The picture.
+
+
+@pytest.fixture
+def reloaded(shown: Shown) -> Shown:
+    """The page as it opens: other tests hide categories."""
+    shown.page.reload()
+    shown.wait()
+    return shown
+
+
+def test_page_is_opened_from_a_file(reloaded: Shown) -> None:
+    assert reloaded.page.evaluate("location.protocol") == "file:"
+
+
+@pytest.mark.parametrize("scene_id", [TRAIN, VAL])
+def test_page_shows_each_colouring_like_the_software_renderer(
+    reloaded: Shown, seen: dict[str, ViewedScene], scene_id: str
+) -> None:
+    scene = seen[scene_id]
+    names = scene.colorings if scene_id == TRAIN else ("rgb", "instances", "normals")
+    reloaded.follow(f"#scene={scene_id}")
+    for name in names:
+        reloaded.page.locator(f"#colorings input[value={name}]").check(force=True)
+        pixels = reloaded.pixels()
+        assert share_alike(pixels, draw(scene, name)) > 0.85, name
+    # The comparison can fail: the last colouring is not rgb.
+    assert share_alike(pixels, draw(scene, "rgb")) < 0.5
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_page_draws_the_background_of_the_renderer(shown: Shown, name: str) -> None:
+    is_light = "true" if name == "light" else "false"
+    pixels = shown.follow(f"#scene={VAL}&light={is_light}").pixels()
+    background, _ = BACKGROUNDS[name]
+    assert pixels[0, 0].tolist() == list(background)
+
+
+def test_ceiling_hides_what_is_above(shown: Shown, seen: dict[str, ViewedScene]) -> None:
+    everything = draw(seen[VAL], "normals")
+
+    pixels = shown.follow(f"#scene={VAL}&color=normals&ceiling=1").pixels()
+
+    drawn_share = (pixels != 255).any(axis=2).mean()
+    assert share_alike(pixels, everything) < 0.8
+    assert 0.1 < drawn_share < (everything != 255).any(axis=2).mean()
+
+
+# The legend.
+
+READ_LEGEND = """rows => rows.map((row) => [
+    row.querySelector(".name").innerText,
+    row.querySelector(".share").innerText,
+    getComputedStyle(row.querySelector(".swatch")).backgroundColor,
+])"""
+
+
+def describe_row(category: Category, vertex_count: int) -> list[str]:
+    """Return the expected name, share and colour of a category in the legend."""
+    share = "< 0.1 %"
+    if category.count >= vertex_count / 1000:
+        share = f"{category.count / vertex_count * 100:.1f} %"
+    return [category.name, share, f"rgb{category.color}"]
+
+
+def test_legend_lists_names_shares_and_colours_the_largest_first(
+    shown: Shown, seen: dict[str, ViewedScene]
+) -> None:
+    shown.follow(f"#scene={TRAIN}&color=scannet20")
+    rows = shown.page.locator("#categories li").evaluate_all(READ_LEGEND)
+    scene = seen[TRAIN]
+    categories = scene.colorings["scannet20"].categories
+    assert rows == [describe_row(category, len(scene.points)) for category in categories]
+
+
+# A page of odd scenes.
 
 
 @pytest.fixture(scope="module")
 def odd_path(seen: dict[str, ViewedScene], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of names that are markup, thousands of categories, a scene of one vertex, and one of absurd size."""
-    val, train, test = seen[VAL], seen[TRAIN], seen[TEST]
-    instances, stray = train.colorings["instances"], val.points.copy()
-    evil = tuple(
-        replace(item, name=f"{EVIL} {number}") for number, item in enumerate(instances.categories)
-    )
-    stray[0] = 1e30
-    one = {name: replace(item, colors=item.colors[:1]) for name, item in test.colorings.items()}
-    odd = (
-        replace(train, scene_id=EVIL, colorings={"instances": replace(instances, categories=evil)}),
-        replace(
-            val, scene_id=MANY, colorings={"segments": color_segments(np.arange(len(val.points)))}
-        ),
+    """A page of names that are markup, thousands of categories, one vertex, and a far vertex."""
+    train = seen[TRAIN]
+    val = seen[VAL]
+    test = seen[TEST]
+
+    instances = train.colorings["instances"]
+    categories = []
+    for number, category in enumerate(instances.categories):
+        categories.append(replace(category, name=f"{MARKUP} {number}"))
+    markup = replace(instances, categories=tuple(categories))
+
+    segments = color_segments(np.arange(len(val.points)))
+    first_vertex = {}
+    for name, coloring in test.colorings.items():
+        first_vertex[name] = replace(coloring, colors=coloring.colors[:1])
+    assert test.normals is not None
+    far_points = val.points.copy()
+    far_points[0] = 1e30
+
+    scenes = (
+        replace(train, scene_id=MARKUP, colorings={"instances": markup}),
+        replace(val, scene_id=MANY, colorings={"segments": segments}),
         replace(
             test,
             scene_id=ONE,
             points=test.points[:1],
             normals=test.normals[:1],
             faces=None,
-            colorings=one,
+            colorings=first_vertex,
         ),
-        replace(val, scene_id=FAR, points=stray),
+        replace(val, scene_id=FAR, points=far_points),
     )
     path = tmp_path_factory.mktemp("odd") / "odd.html"
-    path.write_bytes(make_scene_page(odd))
+    path.write_bytes(make_scene_page(scenes))
     return path
 
 
@@ -55,146 +149,150 @@ def odd(show: Callable[..., Shown], odd_path: Path) -> Shown:
     return show(odd_path, "#color=instances")
 
 
-def test_page_shows_each_colouring_as_the_software_renderer_does(
-    shown: Shown, seen: dict[str, ViewedScene]
-) -> None:
-    shown.page.reload()  # other tests leave classes unchecked
-    shown.wait()
-    assert shown.page.evaluate("location.protocol") == "file:"
-    for scene_id, colors in (
-        (TRAIN, seen[TRAIN].colorings),
-        (VAL, ("rgb", "instances", "normals")),
-    ):
-        shown.follow(f"#scene={scene_id}")
-        for color in colors:
-            shown.page.locator(f"#colorings input[value={color}]").check(force=True)
-            pixels = shown.pixels()
-            assert share_alike(pixels, draw(seen[scene_id], color)) > 0.85, (scene_id, color)
-        assert (
-            share_alike(pixels, draw(seen[scene_id], "rgb")) < 0.5
-        )  # so that the comparison can fail
-
-
-def test_page_draws_what_is_behind_a_light_or_a_dark_background(shown: Shown) -> None:
-    for name, (background, _) in BACKGROUNDS.items():
-        pixels = shown.follow(f"#scene={VAL}&light={str(name == 'light').lower()}").pixels()
-        assert pixels[0, 0].tolist() == list(background)
-
-
-def test_legend_lists_names_shares_and_colours_with_the_largest_first(
-    shown: Shown, seen: dict[str, ViewedScene]
-) -> None:
-    shown.follow(f"#scene={TRAIN}&color=scannet20")
-    found = shown.page.locator("#categories li").evaluate_all(
-        """rows => rows.map((row) => [
-            row.querySelector(".name").innerText, row.querySelector(".share").innerText,
-            getComputedStyle(row.querySelector(".swatch")).backgroundColor,
-        ])"""
-    )
-    categories = seen[TRAIN].colorings["scannet20"].categories
-    total = sum(item.count for item in categories)
-    shares = [
-        f"{item.count / total * 100:.1f} %" if item.count >= total / 1000 else "< 0.1 %"
-        for item in categories
-    ]
-    assert found == [
-        [item.name, share, f"rgb{item.color}"]
-        for item, share in zip(categories, shares, strict=True)
-    ]
-
-
-def test_ceiling_cuts_what_is_above(shown: Shown, seen: dict[str, ViewedScene]) -> None:
-    shown.follow(f"#scene={VAL}&color=normals&ceiling=1")
-    everything, pixels = draw(seen[VAL], "normals"), shown.pixels()
-    assert share_alike(pixels, everything) < 0.8
-    assert 0.1 < (pixels != 255).any(axis=2).mean() < (everything != 255).any(axis=2).mean()
-
-
-def test_names_of_files_are_text_and_never_markup(odd: Shown) -> None:
+def test_markup_in_the_name_of_a_scene_is_shown_as_text(odd: Shown) -> None:
     odd.follow("")
-    assert (odd.text("h1"), odd.page.title()) == (EVIL, f"{EVIL} and 3 more")
-    assert odd.page.locator("#categories .name").first.inner_text() == f"{EVIL} 0"
+    assert odd.text("h1") == MARKUP
+    assert odd.page.title() == f"{MARKUP} and 3 more"
+
+
+def test_markup_in_the_name_of_an_instance_is_shown_as_text(odd: Shown) -> None:
+    odd.follow("")
+    assert odd.page.locator("#categories .name").first.inner_text() == f"{MARKUP} 0"
     assert odd.page.locator("img").count() == 0
 
 
-def test_legend_of_thousands_makes_its_lines_when_they_are_wanted_and_finds_all_by_name(
-    odd: Shown,
-) -> None:
+def test_legend_of_thousands_shows_more_lines_on_request(odd: Shown) -> None:
     odd.follow(f"#scene={MANY}")
     lines = odd.page.locator("#categories li")
-    assert (lines.count(), odd.text("#summary")) == (200, "8000 listed")
+    assert lines.count() == 200
+    assert odd.text("#summary") == "8000 listed"
+
     odd.page.locator("#more").click()
+
     assert lines.count() == 400
+
+
+def test_search_finds_names_without_a_line_in_the_legend(odd: Shown) -> None:
+    odd.follow(f"#scene={MANY}")
     odd.page.locator("#search").fill("segment 7999")
-    assert lines.locator(".name").all_inner_texts() == ["segment 7999"]
+    names = odd.page.locator("#categories li .name").all_inner_texts()
+    assert names == ["segment 7999"]
     assert not odd.page.locator("#more").is_visible()
-    odd.page.locator("#search").fill("")
+
+
+def test_none_hides_all_categories_of_thousands(odd: Shown) -> None:
+    odd.follow(f"#scene={MANY}")
+
     odd.page.locator("#none").click()
+
+    pixels = odd.pixels()
     assert odd.text("#summary") == "8000 listed, 8000 hidden"
-    assert (odd.pixels() == odd.pixels()[0, 0]).all()
+    assert (pixels == pixels[0, 0]).all()
 
 
-def test_scenes_of_one_vertex_and_of_absurd_size_are_shown(odd: Shown) -> None:
-    for scene_id, facts in ((ONE, "1 vertex ·"), (FAR, "vertices ·")):
-        odd.follow(f"#scene={scene_id}")
-        assert facts in odd.text("#facts")
+@pytest.mark.parametrize(
+    ("scene_id", "facts"), [(ONE, "1 vertex ·"), (FAR, "vertices ·")], ids=["one", "far"]
+)
+def test_scene_of_an_odd_size_is_shown(odd: Shown, scene_id: str, facts: str) -> None:
+    odd.follow(f"#scene={scene_id}")
+    assert facts in odd.text("#facts")
 
 
-def test_policy_of_the_page_stops_scripts_and_requests(browser: Any, odd_path: Path) -> None:
-    page, listener = browser.new_page(), socket.create_server(("127.0.0.1", 0))
-    listener.setblocking(False)
-    page.goto(odd_path.as_uri() + f"#scene={ONE}")
-    violations = page.evaluate(
-        """async (url) => {
-            const violations = [];
-            document.addEventListener("securitypolicyviolation", (event) => violations.push(event.effectiveDirective));
-            for (const [name, content] of [["script", "window.pwned = true"], ["style", "* { display: none }"]]) {
-                document.head.append(Object.assign(document.createElement(name), { textContent: content }));
-            }
-            document.body.setAttribute("onclick", "window.pwned = true");
-            document.body.click();
-            document.body.append(Object.assign(new Image(), { src: `${url}/picture.png` }));
-            await fetch(url).catch(() => {});
-            await fetch("data:,text").catch(() => {});
-            await new Promise((resolve) => setTimeout(resolve, 200));
-            return violations.concat(window.pwned ? ["pwned"] : []);
-        }""",
-        f"http://127.0.0.1:{listener.getsockname()[1]}",
-    )
-    assert {
+# The policy, and browsers that cannot show the page.
+
+TRY_TO_LOAD = """async (url) => {
+    const violations = [];
+    document.addEventListener("securitypolicyviolation", (event) => {
+        violations.push(event.effectiveDirective);
+    });
+    const append = (name, textContent) => {
+        document.head.append(Object.assign(document.createElement(name), { textContent }));
+    };
+    append("script", "window.pwned = true");
+    append("style", "* { display: none }");
+    document.body.setAttribute("onclick", "window.pwned = true");
+    document.body.click();
+    document.body.append(Object.assign(new Image(), { src: `${url}/picture.png` }));
+    await fetch(url).catch(() => {});
+    await fetch("data:,text").catch(() => {});
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    return violations.concat(window.pwned ? ["pwned"] : []);
+}"""
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A server that accepts a connection only if there is one already."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        yield listener
+
+
+def test_policy_of_the_page_stops_scripts_styles_and_requests(
+    browser: Any, odd_path: Path, listener: socket.socket
+) -> None:
+    page = browser.new_page()
+    page.goto(f"{odd_path.as_uri()}#scene={ONE}")
+
+    violations = page.evaluate(TRY_TO_LOAD, f"http://127.0.0.1:{listener.getsockname()[1]}")
+
+    page.close()
+    assert set(violations) == {
         "script-src-elem",
         "style-src-elem",
         "script-src-attr",
         "img-src",
         "connect-src",
-    } == set(violations)
-    with listener, pytest.raises(BlockingIOError):
-        listener.accept()  # nobody has come
-    page.close()
+    }
+    # No request has arrived.
+    with pytest.raises(BlockingIOError):
+        listener.accept()
 
 
-def test_browser_that_cannot_show_the_page_is_told_so(
-    show: Callable[..., Shown], odd_path: Path
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("HTMLCanvasElement.prototype.getContext = () => null;", "WebGL2 is missing"),
+        ("delete window.DecompressionStream;", "too old"),
+    ],
+    ids=["no WebGL2", "no DecompressionStream"],
+)
+def test_browser_that_cannot_show_the_page_gets_the_reason(
+    show: Callable[..., Shown], odd_path: Path, script: str, message: str
 ) -> None:
-    page = show(odd_path, script="HTMLCanvasElement.prototype.getContext = () => null;").page
-    page.locator("#trouble", has_text="WebGL2 is missing").wait_for(state="visible")
-    page.add_init_script("delete window.DecompressionStream;")
-    page.reload()
-    page.locator("#trouble", has_text="too old").wait_for(state="visible")
+    page = show(odd_path, script=script).page
+    page.locator("#trouble", has_text=message).wait_for(state="visible")
 
 
-def test_report_opens_in_light_dark_and_print_without_a_complaint(
-    show: Callable[..., Shown], seen_dir: Path, tmp_path: Path
+# The page of a report.
+
+WHITE = "rgb(255, 255, 255)"
+DARK = "rgb(20, 24, 31)"
+
+
+@pytest.fixture(scope="module")
+def report_page(
+    show: Callable[..., Shown], seen_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Any:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    assert run_main("report", seen_dir, "-o", path).status == 0
+    return show(path).page
+
+
+@pytest.mark.parametrize(
+    ("scheme", "media", "background"),
+    [("light", "screen", WHITE), ("dark", "screen", DARK), ("dark", "print", WHITE)],
+)
+def test_report_has_the_background_of_scheme_and_medium(
+    report_page: Any, scheme: str, media: str, background: str
 ) -> None:
-    assert run_main("report", seen_dir, "-o", tmp_path / "report.html").status == 0
-    page = show(tmp_path / "report.html").page
-    white, dark = "rgb(255, 255, 255)", "rgb(20, 24, 31)"
-    for scheme, media, paper in (
-        ("light", "screen", white),
-        ("dark", "screen", dark),
-        ("dark", "print", white),
-    ):
-        page.emulate_media(color_scheme=scheme, media=media)
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
-        assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    report_page.emulate_media(color_scheme=scheme, media=media)
+    color = report_page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert color == background
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_report_shows_all_pictures_and_fits_the_window(report_page: Any, media: str) -> None:
+    report_page.emulate_media(color_scheme="dark", media=media)
+    assert report_page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+    assert report_page.evaluate("document.documentElement.scrollWidth <= innerWidth")

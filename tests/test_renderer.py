@@ -249,7 +249,7 @@ class Hit(NamedTuple):
 
 
 class PixelOracle:
-    """What a picture of triangles shows at a pixel, found by solving a system per triangle."""
+    """The triangles at a pixel, found by solving a linear system for each triangle."""
 
     def __init__(self, points: Projected, faces: np.ndarray) -> None:
         self._x = points.x.astype(float)

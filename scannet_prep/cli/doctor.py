@@ -2,8 +2,8 @@
 
 Answers the first questions of a maintainer: versions; the processors, memory and open files that
 may be used; file systems, their locks and free space; proxies; the server; whether PLACE is
-complete; GPUs. It takes less than 10 s, even if the server, a GPU driver or the file system of
-PLACE hangs. Only PyTorch on a slow file system takes longer. Leaves nothing behind.
+complete; GPUs. Takes less than 10 s, even if the server, a GPU driver or the file system of PLACE
+hangs. Only loading PyTorch from a slow file system can take longer. Leaves nothing behind.
 
 Each line is ok, a note (worth knowing), or a problem (it will cause failures) with what to do
 about it. The exit status is 0, or 3 if there are problems. A server that cannot be reached is a

@@ -257,7 +257,7 @@ class _Judge:
         if has_started:
             text = f"{name} has started, but could not read the scenes in time"
             return _problem("ranks", text, _HINT_STUCK)
-        return _problem("ranks", f"{name} is missing: it never started", _HINT_MISSING)
+        return _problem("ranks", f"{name} is missing: it has not reached rank 0", _HINT_MISSING)
 
     def _judge_agreement(self, facts: Results) -> list[Finding]:
         """Compare the facts of each rank with those of most ranks; of equally many, the first."""

@@ -45,10 +45,12 @@ def plan(
         path = folder.processed_path(out_dir, split, name)
         entry = recorded.get((name, split))
         if (name, split) not in present:
+            # A file in the folder of another split is reported under that split.
             if name not in splits:
                 message = "no such file, though the manifest names it"
                 findings.error(path, message, _process_again(out_dir), scene_id=name)
-        elif entry is None and is_manifest_final:
+            continue
+        if entry is None and is_manifest_final:
             hint = f"remove it: rm {quote(str(path))}"
             findings.error(path, f"is not in the manifest as a {split} scene", hint, scene_id=name)
         elif path not in already_read:
