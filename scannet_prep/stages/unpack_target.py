@@ -1,7 +1,7 @@
 """The folder that archives are unpacked into, with its manifest and its lists.
 
     begin(manifest)       refuses scenes that do not belong together; nothing is written yet
-    write_others, write   files -> the folder; what cannot be written -> failures
+    write_others, write   files -> the folder; scenes that cannot be written -> failures
     end                   manifest or scannet.lock, and failed.txt -> the folder
 
 `unpack` calls them in this order, `write` in several threads.
