@@ -72,7 +72,6 @@ class TestDefaultFolder:
 
         assert digests(folder) == digests(whole_dir / kind)
 
-    @pytest.mark.usefixtures("kind")
     def test_packing_the_unpacked_folder_gives_the_same_archive(
         self, archive: Path, folder: Path, unpack_it: Unpack, tmp_path: Path
     ) -> None:

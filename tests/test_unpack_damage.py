@@ -470,13 +470,11 @@ class TestMaliciousNames:
         forge(tmp_path / "a.tar.zst", REFUSED_SCENES[case])
         return tmp_path / "a.tar.zst"
 
-    @pytest.mark.usefixtures("case")
     def test_wrong_or_repeated_names_make_the_index_invalid(self, archive: Path) -> None:
         with pytest.raises(ArchiveError, match="the index is damaged"):
             open_archive(archive)
 
     @BOTH_WAYS
-    @pytest.mark.usefixtures("case")
     def test_unpack_refuses_wrong_or_repeated_names(
         self, way: str, archive: Path, tmp_path: Path
     ) -> None:
@@ -487,7 +485,6 @@ class TestMaliciousNames:
         assert "\x1b" not in str(caught.value)
 
     @BOTH_WAYS
-    @pytest.mark.usefixtures("case")
     def test_unpack_writes_no_file_under_a_wrong_name(
         self, way: str, archive: Path, tmp_path: Path
     ) -> None:
@@ -498,7 +495,6 @@ class TestMaliciousNames:
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert not [path for path in files if path.read_bytes() == EVIL]
 
-    @pytest.mark.usefixtures("case")
     def test_verify_refuses_wrong_or_repeated_names(self, archive: Path) -> None:
         assert run_main("verify", archive).status in {1, 3}
 
@@ -522,13 +518,11 @@ class TestSpecialFiles:
         forge(tmp_path / "a.tar.zst", scenes, contents=contents)
         return tmp_path / "a.tar.zst"
 
-    @pytest.mark.usefixtures("tar_type")
     def test_special_file_of_a_pipe_is_refused(self, archive: Path, tmp_path: Path) -> None:
         with pytest.raises(ArchiveError):
             unpack_from("pipe", archive, tmp_path / "out")
 
     @BOTH_WAYS
-    @pytest.mark.usefixtures("tar_type")
     def test_special_file_is_never_made(self, way: str, archive: Path, tmp_path: Path) -> None:
         with suppress(ArchiveError):
             unpack_from(way, archive, tmp_path / "out")
@@ -555,14 +549,12 @@ class TestContradictingIndex:
         forge(tmp_path / "a.tar.zst", SCENES, edit=edit)
         return tmp_path / "a.tar.zst"
 
-    @pytest.mark.usefixtures("field", "value")
     def test_contradicted_scene_is_a_failure(self, archive: Path, tmp_path: Path) -> None:
         (failure,) = unpack_from("pipe", archive, tmp_path / "out").failures
 
         assert failure.scene_id == IDS[1]
         assert "does not match the index" in failure.message
 
-    @pytest.mark.usefixtures("field", "value")
     def test_written_files_of_a_contradicted_scene_are_removed(
         self, archive: Path, tmp_path: Path
     ) -> None:
@@ -571,7 +563,6 @@ class TestContradictingIndex:
         others = {name: data for name, data in EXPECTED.items() if IDS[1] not in name}
         assert left_in(tmp_path / "out") == others
 
-    @pytest.mark.usefixtures("field", "value")
     def test_earlier_files_of_a_contradicted_scene_stay(
         self, archive: Path, tmp_path: Path
     ) -> None:

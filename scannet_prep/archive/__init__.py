@@ -1,7 +1,7 @@
 """The archive: a `.tar.zst` that any tool opens, with random access and a digest of every file.
 
     +--------------------------------+  frame 0: the files that belong to no scene
-    | .scannet-prep/format.json      |    what the archive is: kind, program, options, terms
+    | .scannet-prep/format.json      |    the head: kind, program, options, terms
     | TERMS.txt, manifest.json, ...  |
     +--------------------------------+  frames 1..n: one for each scene, sorted by id
     | train/scene0000_00.npz         |    of a raw tree: all files of the scene

@@ -91,6 +91,7 @@ class FileSource:
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the file ends within the range."""
+        # A copy in another process has no `_file` yet; see `__getstate__`.
         file = self.__dict__.get("_file") or self._open()
         try:
             return os.pread(file.descriptor, size, offset)
@@ -107,35 +108,46 @@ class FileSource:
         return {key: value for key, value in self.__dict__.items() if key != "_file"}
 
     def _open(self) -> _OpenFile:
-        if not hasattr(os, "pread"):  # Windows
-            problem = "archives are read on Linux and macOS only"
-            raise ArchiveError(self.name, problem, "use WSL, or a processed folder")
-        try:
-            # O_NONBLOCK: a named pipe is refused below instead of waiting for its writer.
-            descriptor = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            error_type = MissingFileError if isinstance(error, FileNotFoundError) else ArchiveError
-            raise error_type(
-                self.name,
-                f"cannot be read: {error.strerror or error}",
-                "name an archive that scannet-prep pack made: "
-                "a path, or https://, s3://, gs:// or az://",
-            ) from None
-        file = _OpenFile(descriptor)
-        status = os.fstat(descriptor)
+        """Open the file in this process.
+
+        Raises:
+            MissingFileError, ArchiveError: It cannot be opened, or is not the file that was opened
+                first.
+        """
+        file = _OpenFile(_open_for_reading(self.name))
+        status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = describe_kind(status.st_mode)
             raise ArchiveError(self.name, f"is {kind}, expected an archive ({SUFFIX})")
 
         self.size_bytes = status.st_size
         identity = (status.st_size, status.st_mtime_ns)
-        if self.__dict__.setdefault("_identity", identity) != identity:
+        first_identity = self.__dict__.setdefault("_identity", identity)
+        if identity != first_identity:
             problem = "was replaced or changed since it was opened"
             raise ArchiveError(self.name, problem, "open it again")
         # No lock, because a fork could copy a locked one. If two threads open at once, both use
         # the file that was stored first.
         stored: _OpenFile = self.__dict__.setdefault("_file", file)
         return stored
+
+
+def _open_for_reading(name: str) -> int:
+    """Open a file, and return its descriptor."""
+    if not hasattr(os, "pread"):  # Windows
+        problem = "archives are read on Linux and macOS only"
+        raise ArchiveError(name, problem, "use WSL, or a processed folder")
+    try:
+        # O_NONBLOCK: a named pipe, which the caller refuses, does not wait for its writer.
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        error_type = MissingFileError if isinstance(error, FileNotFoundError) else ArchiveError
+        raise error_type(
+            name,
+            f"cannot be read: {error.strerror or error}",
+            "name an archive that scannet-prep pack made: "
+            "a path, or https://, s3://, gs:// or az://",
+        ) from None
 
 
 class _OpenFile:

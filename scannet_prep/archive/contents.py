@@ -81,8 +81,9 @@ class SourceFile:
             read_bytes = os.readv(file.fileno(), [target])
             status = os.fstat(file.fileno())
         is_complete = read_bytes == len(target)
-        is_unchanged = (status.st_size, status.st_mtime_ns) == (self.size_bytes, self.modified_ns)
-        if not (is_complete and is_unchanged):
+        has_same_size = status.st_size == self.size_bytes
+        has_same_time = status.st_mtime_ns == self.modified_ns
+        if not (is_complete and has_same_size and has_same_time):
             problem = "changed while it was packed"
             raise FileError(self.path, problem, "pack again when nothing writes there any more")
         if self.fingerprint is not None:

@@ -28,8 +28,8 @@ _MAX_HEADER_BYTES = 18
 # `zstd -d` and `tar --zstd` accept this window without further options.
 _MAX_WINDOW_BYTES = 1 << 27
 # The content of a frame is at most 1 MiB plus this many times its own size, so that a small file
-# cannot request much memory. Scenes compress to a fifth at best; what compresses better than this
-# limit is stored.
+# cannot request much memory. Scenes compress to a fifth at best; content that compresses better
+# than this limit is stored.
 _MAX_RATIO = 100
 _MAX_BLOCK_BYTES = 1 << 17
 _RAW_BLOCK = 0

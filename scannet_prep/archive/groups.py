@@ -119,7 +119,7 @@ class GroupReader:
         return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}")
 
     def read(self, work: Work, jobs: int, progress: Progress) -> Iterator[tuple[StoredGroup, str]]:
-        """Read and check all wanted scenes, and what follows them.
+        """Read and check all wanted scenes, and the end of the archive.
 
         Args:
             work: Called in threads for each undamaged scene; `Member.of` finds a file in the bytes.
@@ -139,8 +139,7 @@ class GroupReader:
         def check(frame: _Frame) -> tuple[StoredGroup, str]:
             return self._check(*frame, work)
 
-        # While it is in work, a group takes memory for its frame and for its tar bytes.
-        tasks = ((frame[0].stored_bytes + frame[0].size_bytes, frame) for frame in self._frames)
+        tasks = self._iter_tasks()
         unnamed: list[tuple[StoredGroup, str]] = []
         whole: list[StoredGroup] = []
         for group, problem in map_in_threads(check, tasks, jobs=jobs, on_error=self.source.close):
@@ -156,12 +155,17 @@ class GroupReader:
         if self.index is not None:
             self._check_end(self.index)
 
+    def _iter_tasks(self) -> Iterator[tuple[int, _Frame]]:
+        """Yield the frames with the memory that each takes: for itself and for its tar bytes."""
+        for group, frame in self._frames:
+            yield group.stored_bytes + group.size_bytes, (group, frame)
+
     def _compare_with_index(self, whole: list[StoredGroup]) -> Iterator[tuple[StoredGroup, str]]:
         """Yield the scenes that the index contradicts."""
         entries = self._index_by_offset()
         for group in whole:
             entry = entries.get(group.offset, group)
-            if (group.members, group.scene_id) != (entry.members, entry.scene_id):
+            if group.members != entry.members or group.scene_id != entry.scene_id:
                 yield group, "does not match the index"
 
     def _name_by_index(
@@ -178,6 +182,7 @@ class GroupReader:
                 yield entry, problem
 
     def _index_by_offset(self) -> dict[int, StoredGroup]:
+        """Return the entries of the index by the offset of their frame; none without an index."""
         if self.index is None:
             return {}
         return {group.offset: group for group in self.index.groups}
@@ -228,11 +233,10 @@ class GroupReader:
                 )
                 return
             name = _read_first_name(frame)
-            scene_file = None
-            if offset > 0:
-                scene_file = layout.identify_scene(name)
-            # If the name of the index is damaged, the frame after it reveals it.
+            # The first frame belongs to no scene, even if a damaged name looks like one.
+            scene_file = layout.identify_scene(name) if offset > 0 else None
             is_unknown = offset > 0 and scene_file is None
+            # If the name of the index is damaged, the frame after it reveals it.
             if name == layout.INDEX_NAME or (is_unknown and _is_end_next(stream)):
                 break
 

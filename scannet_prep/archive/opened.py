@@ -139,7 +139,7 @@ def decode_index(frame: Buffer, *, frame_count: int, offset: int) -> tuple[Index
     if not has_checksum or names != [INDEX_NAME]:
         raise ContentError("the index is damaged: its checksum does not hold")
     index = parse_index(bytes(members[0].of(content)))
-    if (len(index.groups), index.end) != (frame_count, offset):
+    if len(index.groups) != frame_count or index.end != offset:
         described = f"{len(index.groups):,} frames of {index.end:,} bytes"
         problem = f"the index lists {described}, the archive has {frame_count:,} of {offset:,}"
         raise ContentError(problem)

@@ -138,7 +138,7 @@ def _is_pipe(arguments: argparse.Namespace) -> bool:
 
 
 def _warn(report: PackReport, console: Console) -> None:
-    """Print what was left out, and what is missing or too large."""
+    """Print the files that were left out, the archives that are too large, the missing scenes."""
     if report.left_out:
         left_out = f"{len(report.left_out):,} ({list_some(report.left_out)})"
         console.say(f"left out, because {report.kind} trees have no such names: {left_out}")

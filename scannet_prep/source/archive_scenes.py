@@ -82,7 +82,7 @@ class ArchiveScenes(SceneSource):
         return archive.read_member(group, group.members[0])
 
     def read_entries(self) -> Mapping[str, SceneEntry]:
-        """Read what the manifests record of scenes."""
+        """Read the entries of the manifests in the archives."""
         entries = dict[str, SceneEntry]()
         for archive in self._archives:
             # All shards of a set have the same manifest, so the first one usually suffices.

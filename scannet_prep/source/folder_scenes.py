@@ -59,7 +59,7 @@ class FolderScenes(SceneSource):
         return processed_path(self._path, self._splits[scene_id], scene_id)
 
     def read_entries(self) -> Mapping[str, SceneEntry]:
-        """Read what the manifest records of all scenes of the folder.
+        """Read the entries of the manifest, which are those of all scenes of the folder.
 
         Raises:
             FileError: The manifest is damaged, or the options of the folder have changed.

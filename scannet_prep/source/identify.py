@@ -154,7 +154,7 @@ def _is_raw_tree(path: Path) -> bool:
 
 
 def _not_a_folder(path: Path) -> MissingFileError:
-    """Describe what was found instead of a folder, and what to do about it."""
+    """Return the error for a path that is not a folder, with a hint that depends on its kind."""
     if not path.exists():
         return MissingFileError(
             path,
@@ -176,7 +176,7 @@ def _not_a_folder(path: Path) -> MissingFileError:
 
 
 def _without_scenes(path: Path) -> MissingFileError:
-    """Describe a folder without scenes. It may be a part of the folder that the user meant."""
+    """Return the error for a folder without scenes, which may be a part of the one to give."""
     problem = "holds neither raw nor processed scenes"
     resolved = path.resolve()
     is_split = resolved.name in set(Split) and any(path.glob("scene*.npz"))

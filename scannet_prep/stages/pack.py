@@ -55,8 +55,8 @@ from scannet_prep.release.splits import find_official_split
 from scannet_prep.source import SourceKind, identify_folder
 from scannet_prep.stages.selection import Selection
 
-# Left out without a remark: what tar unpacks of an archive, the lock of a run, and the record that
-# one person has accepted the terms.
+# Beginnings of names that are left out without a remark: those of files that tar unpacks from an
+# archive, of the lock of a run, and of the record that one person has accepted the terms.
 _SILENTLY_OMITTED = (layout.OWN_PREFIX.rstrip("/"), ACCEPTANCE_NAME)
 _MADE_BY_PROGRAMS = (SUFFIX, CHECKSUM_SUFFIX, ".aria2")
 _PROGRAM = f"scannet-prep {VERSION}"
@@ -75,7 +75,7 @@ class PackReport:
         options: The options of processed scenes; None for raw ones.
         scenes: Number of scenes in all archives.
         splits: Number of scenes in each split.
-        size_bytes: Size of what was packed, before compression.
+        size_bytes: Size of the contents before compression.
         up_to_date: Whether nothing was written, because the archive already equals the folder.
         oversized: Sizes of the archives that exceed the size of a shard because of a single scene,
             by its id.

@@ -194,7 +194,7 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
 
 
 def _suggest_scene_ids(word: str) -> str:
-    """Return the hint for a word that is not a scene id: what the user probably meant."""
+    """Return the hint for a word that is not a scene id, with a guess if there is one."""
     if Path(word).is_file():
         return f"did you mean the list in that file? Write @{word}"
     parts = [part for part in re.split(r"[,;\s]+", word) if part]

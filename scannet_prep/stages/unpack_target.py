@@ -1,7 +1,7 @@
 """The folder that archives are unpacked into, with its manifest and its lists.
 
     begin(manifest)       refuses scenes that do not belong together; nothing is written yet
-    write_others, write   files -> the folder; what cannot be written -> failures
+    write_others, write   files -> the folder; scenes that cannot be written -> failures
     end                   manifest or scannet.lock, and failed.txt -> the folder
 
 `unpack` calls them in this order, `write` in several threads.
@@ -180,6 +180,9 @@ class Target:
 
         Args:
             manifest: Their manifest.
+
+        Raises:
+            FileError: The options or the label maps differ.
         """
         others = ((self._head, self._out_dir), (self._arrived, Path("another archive")))
         for other, place in others:
@@ -245,7 +248,7 @@ class Target:
         """Refuse a scene of other options by its own file: its archive may have lost its manifest.
 
         Raises:
-            FileError: It does not belong into the folder.
+            FileError: It does not belong in the folder.
         """
         for member in group.members:
             path = self._out_dir / member.name
