@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import RawFileError
-from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import read_file
 from scannet_prep.raw.layout import download_hint
 from scannet_prep.release.files import INFO
@@ -51,7 +51,7 @@ def read_scan_info(path: Path) -> ScanInfo:
         raise RawFileError(
             path, f"is not text: byte {error.start} is 0x{byte:02x}", download_hint(path)
         ) from None
-    kind = "empty" if not text.strip() else describe_beginning(data[:LOOK_BYTES])
+    kind = "empty" if not text.strip() else describe_beginning(data[:BEGINNING_BYTES])
     if kind or "\0" in text:
         raise RawFileError(
             path,

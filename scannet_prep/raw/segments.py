@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.compiled import compile_parser
 from scannet_prep.base.errors import FileError, RawFileError
-from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import read_file
 from scannet_prep.base.number_lists import parse_plain_list
 from scannet_prep.base.typed_json import make_decoder
@@ -185,7 +185,7 @@ def _parse_document(
     except msgspec.ValidationError as error:
         raise error_type(path, f"is damaged: {error}", download_hint(path)) from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        found = describe_beginning(data[:LOOK_BYTES])
+        found = describe_beginning(data[:BEGINNING_BYTES])
         problem = (
             f"is {found}, expected JSON"
             if found

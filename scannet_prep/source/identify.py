@@ -12,7 +12,7 @@ from typing import NamedTuple
 from scannet_prep.archive.byte_source import Place
 from scannet_prep.base.backports import StrEnum
 from scannet_prep.base.errors import FileError, MissingFileError, UsageError
-from scannet_prep.base.file_kinds import LOOK_BYTES, describe_beginning
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import open_file
 from scannet_prep.export import is_export
 from scannet_prep.processed.folder import iter_processed_scenes
@@ -131,7 +131,7 @@ def refuse_export(path: Path) -> None:
 def describe_file(path: Path) -> str | None:
     """Describe a regular file by its beginning, such as `a zip file`; None if it is unknown."""
     with suppress(FileError), open_file(path, 1 << 60) as file:
-        return describe_beginning(file.read(LOOK_BYTES))
+        return describe_beginning(file.read(BEGINNING_BYTES))
     return None
 
 
