@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-LOOK_BYTES = 1024
+BEGINNING_BYTES = 1024
 
 # Descriptions, by the pattern with which a file of the kind begins.
 _KINDS = {
@@ -25,7 +25,7 @@ def describe_beginning(start: bytes) -> str | None:
     """Describe the kind of a file by its beginning.
 
     Args:
-        start: The first `LOOK_BYTES` of the file, or all of a shorter one.
+        start: The first `BEGINNING_BYTES` of the file, or all of a shorter one.
 
     Returns:
         A description such as `a gzip file` or `a web page`; None for an unknown kind.
