@@ -180,7 +180,7 @@ def _measure_opening(folder: Path) -> float:
     first = SourceGroup("", "", 0, (SourceFile.from_content(FORMAT_NAME, b"{}"),))
     contents = Contents(Head(ArchiveKind.PROCESSED), (first, *groups))
     path.write_bytes(b"".join(iter_archive(contents)))
-    return min(time_call(lambda: open_archive(path)) for _ in range(10)) * 1e3
+    return min(time_call(open_archive, path) for _ in range(10)) * 1e3
 
 
 def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
@@ -196,7 +196,7 @@ def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
     best: dict[str, list[float]] = {name: [] for name in datasets}
     for index in chosen:
         for name, dataset in datasets.items():
-            seconds = [time_call(lambda: dataset[index]) for _ in range(3)]  # noqa: B023 - called at once
+            seconds = [time_call(dataset.__getitem__, index) for _ in range(3)]
             best[name].append(min(seconds))
     medians = {name: statistics.median(values) * 1e3 for name, values in best.items()}
     return {

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 
-def time_call(function: Callable[[], object]) -> float:
+def time_call(function: Callable[..., object], *arguments: object) -> float:
     """Return how many seconds a call takes."""
     start_s = time.perf_counter()
-    function()
+    function(*arguments)
     return time.perf_counter() - start_s
 
 
