@@ -417,7 +417,7 @@ def test_part_of_benchmark_prints_a_table(tmp_path: Path, name: str) -> None:
         pytest.skip("PyTorch is not installed")
     if name == "pack" and shutil.which("zstd") is None:
         pytest.skip("zstd is not installed")
-    environment = os.environ | {"PYTHONPATH": str(TOOLS_DIR)}
+    environment = os.environ | {"PYTHONPATH": f"{TOOLS_DIR}{os.pathsep}{TOOLS_DIR.parent}"}
     constants = json.dumps(PARTS[name])
 
     outcome = run_words(PYTHON, "-c", RUN_PART, name, constants, cwd=tmp_path, env=environment)

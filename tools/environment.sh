@@ -91,7 +91,7 @@ make_environment() {
         rm -rf -- "$environment_dir"
     done
     say "$(tail -n 30 -- "$log_path")"
-    fail "$base_python cannot make a virtual environment (its words are above)" \
+    fail "$base_python cannot make a virtual environment (see above)" \
         "Debian, Ubuntu: apt install python3-venv; without root: install uv, https://docs.astral.sh/uv"
 }
 
@@ -126,8 +126,8 @@ install_packages() {
         return
     fi
     say "$(tail -n 15 -- "$log_path")"
-    fail "the packages cannot be installed into $environment_dir (pip's words are above)" \
-        "if the package index cannot be reached: check the network, HTTPS_PROXY and PIP_INDEX_URL, then start this again"
+    fail "the packages cannot be installed into $environment_dir (see above)" \
+        "check the network, HTTPS_PROXY and PIP_INDEX_URL, then run the same command again"
 }
 
 # prepare_environment run|test

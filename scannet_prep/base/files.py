@@ -90,7 +90,7 @@ def is_hidden_or_temporary(name: str) -> bool:
 
 @contextmanager
 def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
-    """Open a regular file for reading. FIFOs and devices are refused without waiting for them.
+    """Open a regular file for reading; FIFOs and devices are refused without waiting for them.
 
     Args:
         path: The file.
@@ -102,8 +102,7 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
             the reason that the operating system gives.
     """
     if "\0" in str(path):
-        # Names that are read from files may contain one; the operating system refuses it without
-        # a reason.
+        # A name that was read from a file may contain one. Python would raise a ValueError.
         raise FileError(path, "has a NUL in its name")
     try:
         with FileIO(path, opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:

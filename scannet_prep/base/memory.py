@@ -42,7 +42,7 @@ _FREE = 0
 _HELD = 1
 _LOST = 2
 _ALIGNMENT_BYTES = 64
-# Memories that a worker remembers. By default, two of its batches are under way.
+# Memories that a worker keeps. By default, two of its batches are on their way.
 _MAX_HELD = 32
 _MAX_FREE = 4
 # Parameters of mallopt, from malloc.h.
@@ -56,9 +56,9 @@ _KEPT_BYTES = 1 << 28
 class _Memory:
     """An anonymous file that is mapped, writable, until the last array in it is gone.
 
-    The mapping does not need the file's descriptor. `mmap.mmap` keeps one for as long as it lives
-    (before Python 3.13 always), and a program that keeps an array of each of a thousand batches,
-    such as the labels for a mean at the end, would run out of them.
+    The mapping needs no file descriptor. `mmap.mmap` would keep one as long as it exists (always,
+    before Python 3.13). A program that keeps an array of each of a thousand batches, such as the
+    labels for a mean at the end, would run out of descriptors.
     """
 
     # Number of times that this process was forked, or forked another.
@@ -66,10 +66,13 @@ class _Memory:
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         system = ctypes.CDLL(None, use_errno=True)
+        # Address, length, protection, flags, descriptor, offset.
         system.mmap.argtypes = [
             ctypes.c_void_p,
             ctypes.c_size_t,
-            *[ctypes.c_int] * 3,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_int,
             ctypes.c_long,
         ]
         system.mmap.restype = ctypes.c_void_p
@@ -78,7 +81,7 @@ class _Memory:
         self.address = system.mmap(None, size, protection, mmap.MAP_SHARED, file.fileno(), 0)
         if self.address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        # Not at exit: arrays may outlive this object then.
+        # Not at exit, when arrays may outlive this object.
         weakref.finalize(self, system.munmap, self.address, size).atexit = False
         self.file = file
         self.size = size
@@ -133,7 +136,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def find_worker() -> Any:  # noqa: ANN401 - PyTorch's WorkerInfo
-    """Return PyTorch's WorkerInfo, or None outside a DataLoader worker, without importing PyTorch."""
+    """Return PyTorch's WorkerInfo without importing PyTorch; None outside a DataLoader worker."""
     torch_data: Any = sys.modules.get("torch.utils.data")
     if torch_data is None:
         return None

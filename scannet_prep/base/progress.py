@@ -1,4 +1,4 @@
-"""Progress of a stage. The library never draws: the caller passes an object that may."""
+"""Progress of a stage, reported to an object of the caller that may draw it."""
 
 from __future__ import annotations
 

@@ -73,8 +73,9 @@ def _describe_this_run() -> str:
 
 
 def _read_holder(path: Path) -> str:
-    """Read who holds a lock. The holder may end, and remove the file, at any moment."""
+    """Read who holds a lock."""
     holder = ""
+    # The holder may end and remove the file at any moment.
     with suppress(OSError):
         holder = path.read_text(encoding="utf-8", errors="replace").strip()[:200]
     return holder or "another run"

@@ -44,7 +44,7 @@ def parse_json(data: bytes | bytearray | memoryview, decoder: msgspec.json.Decod
 
 
 def encode_json(value: object) -> bytes:
-    """Encode a value as JSON in one line; a dataclass becomes an object with its fields in order."""
+    """Encode a value as one line of JSON, a dataclass as an object with its fields in order."""
     return msgspec.json.encode(value, enc_hook=_to_text)
 
 

@@ -1,7 +1,7 @@
 """Sizes and durations as text, such as `500kB`, `4GiB`, `30m` and `12h30m`.
 
-A number without a unit is refused: a shard size of `2`, meant as 2 GB, would be two bytes, and every
-scene would get an archive of its own.
+A number without a unit is refused: a shard size of `2`, meant as 2 GB, would be two bytes, and
+every scene would get its own archive.
 """
 
 from __future__ import annotations

@@ -67,14 +67,14 @@ class Finding:
     def from_exception(cls, error: Exception, subject: Path | str, scene_id: str = "") -> Finding:
         """Describe an exception that was raised while a file was checked."""
         problem, hint, trace = explain(error)
-        place = str(subject)
+        subject_name = str(subject)
         if isinstance(error, FileError):
-            place = error.place
+            subject_name = error.place
             if not scene_id and SceneId.is_valid(error.path.stem):
                 scene_id = error.path.stem
         return cls(
-            message=problem.removeprefix(f"{place}: ").removeprefix(f"{place}/"),
-            subject=place,
+            message=problem.removeprefix(f"{subject_name}: ").removeprefix(f"{subject_name}/"),
+            subject=subject_name,
             scene_id=scene_id,
             hint=hint,
             trace=trace,
@@ -107,6 +107,9 @@ class Findings:
 
     Args:
         scene_id: The scene; empty for a folder.
+
+    Attributes:
+        found: The findings, in the order in which they were added.
     """
 
     def __init__(self, scene_id: str = "") -> None:
@@ -155,9 +158,11 @@ class Findings:
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort by severity (errors first), scene and subject; repeated findings are dropped."""
     unique = dict.fromkeys(findings)
-    return tuple(
-        sorted(unique, key=lambda finding: (finding.severity, finding.scene_id, finding.subject))
-    )
+    return tuple(sorted(unique, key=_sort_key))
+
+
+def _sort_key(finding: Finding) -> tuple[str, str, str]:
+    return finding.severity, finding.scene_id, finding.subject
 
 
 _FIELDS = {field.name for field in fields(Finding)}

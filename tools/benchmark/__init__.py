@@ -1,4 +1,5 @@
-"""Measures speed and memory of this package on synthetic scenes: a module for each part, started by tools/bench.
+"""Benchmark of speed and memory on synthetic scenes, with one module per part; run by tools/bench.
 
-The machine may be busy with other things. So what is compared is measured in turns, in one run, and the ratios count.
+The machine may be busy with other work. So programs that are compared are measured alternately in
+one run, and the ratios count.
 """

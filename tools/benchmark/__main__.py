@@ -1,4 +1,4 @@
-"""Runs parts of the benchmark: `tools/bench [PART ...]`."""
+"""Run parts of the benchmark: `tools/bench [PART ...]`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,26 @@ from pathlib import Path
 from benchmark.machine import describe_machine
 from benchmark.settings import Part, Settings
 
-# A part is a module of that name beside this one, which has the functions of `settings.Part`.
+# Each part is a module of this package, with the functions of `settings.Part`.
 PARTS = ("process", "export", "download", "pack", "loader")
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the chosen parts, and print the results."""
     arguments = _parse_arguments()
     with ExitStack() as stack:
         if arguments.without_numba:
-            _hide_numba(
-                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="without-numba-")))
-            )
-        if arguments.keep is None:
-            folder = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="scannet-prep-bench-"))
-            )
-        else:
-            folder = arguments.keep.absolute()
+            _hide_numba(_make_temporary_folder(stack))
+        folder = arguments.keep
+        if folder is None:
+            folder = _make_temporary_folder(stack)
         settings = Settings(
-            folder,
-            arguments.scenes,
-            arguments.vertices,
-            arguments.repeat,
-            arguments.reference_scenes,
-            arguments.seed,
+            folder=folder.absolute(),
+            scene_count=arguments.scenes,
+            vertex_count=arguments.vertices,
+            repeat=arguments.repeat,
+            reference_count=arguments.reference_scenes,
+            seed=arguments.seed,
         )
         machine = describe_machine()
         if not arguments.json:
@@ -50,11 +45,12 @@ def main() -> None:
             if not arguments.json:
                 print(f"\n{part.describe(results[name])}", flush=True)
         if arguments.json:
-            print(
-                json.dumps(
-                    {"machine": machine, "settings": settings.to_json(), **results}, indent=1
-                )
-            )
+            report = {"machine": machine, "settings": settings.to_json(), **results}
+            print(json.dumps(report, indent=1))
+
+
+def _make_temporary_folder(stack: ExitStack) -> Path:
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scannet-prep-bench-")))
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -74,37 +70,38 @@ def _parse_arguments() -> argparse.Namespace:
         type=int,
         default=124_000,
         metavar="N",
-        help="vertices of each (default: %(default)s)",
+        help="number of vertices of each scene (default: %(default)s)",
     )
     parser.add_argument(
         "--repeat",
         type=int,
         default=5,
         metavar="N",
-        help="measure so often; the fastest counts (default: %(default)s)",
+        help="number of measurements, of which the fastest counts (default: %(default)s)",
     )
     parser.add_argument(
         "--reference-scenes",
         type=int,
         default=3,
         metavar="N",
-        help="scenes that the slow reference works on too (default: %(default)s)",
+        help="number of scenes that the slow reference processes too (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="another seed gives other scenes"
+        "--seed", type=int, default=0, metavar="N", help="seed of the scenes (default: %(default)s)"
     )
     parser.add_argument(
         "--keep",
         type=Path,
         metavar="DIR",
-        help="keep the scenes there, and use those that are there (default: a temporary folder)",
+        help="keep the scenes in this folder, and use those in it (default: a temporary folder)",
     )
     parser.add_argument(
         "--without-numba", action="store_true", help="measure as if numba were not installed"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - set(PARTS):
+    unknown = set(arguments.parts) - set(PARTS)
+    if unknown:
         parser.error(f"there is no part {min(unknown)!r}; there are: {', '.join(PARTS)}")
     if arguments.scenes < 2 or min(arguments.repeat, arguments.reference_scenes) < 1:
         parser.error("--scenes must be at least 2, --repeat and --reference-scenes at least 1")
@@ -112,7 +109,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def _hide_numba(folder: Path) -> None:
-    """Make `import numba` fail, in this process and in those that it starts."""
+    """Make `import numba` fail in this process and in those that it starts."""
     (folder / "numba.py").write_text(
         'raise ImportError("hidden by the benchmark")\n', encoding="ascii"
     )

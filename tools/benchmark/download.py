@@ -1,6 +1,6 @@
-"""Part `download`: files and bytes per second beside what the official script does, and what verification costs.
+"""Part `download`: speed compared with the official script, rejections, and cost of verification.
 
-The server is on this machine; latency is added. What is compared is measured in turns.
+The server is on this machine, with added latency. Programs are measured alternately.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from benchmark.rejections import describe_rejections, measure_rejections
 from benchmark.release_host import Network, serve
@@ -33,23 +35,25 @@ if TYPE_CHECKING:
 
 _JOBS = 4
 _LATENCY_S = 0.020
-_ROUNDS = 3  # at most; a round of the sequential loop takes a quarter of a minute
+# The sequential loop takes 15 s per round.
+_MAX_ROUNDS = 3
 
-# With its five files of each scene and the label map, a release of 301 files.
+# 301 files: five per scene, and the label map.
 _SMALL_SCENE_COUNT = 60
 _SMALL_VERTEX_COUNT = 600
-_REJECTED_SCENE_COUNT = 25  # 126 files
+# 126 files.
+_REJECTED_SCENE_COUNT = 25
 
-_REFERENCE_RATE = 100e6  # bytes per second
+_REFERENCE_BYTES_PER_S = 100e6
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """What it took to bring some files.
+    """Time of one download.
 
     Attributes:
-        seconds: By the clock.
-        cpu_s: Of this process, all threads; the server is another one.
+        seconds: Elapsed time.
+        cpu_s: CPU time of all threads of this process, which does not include the server.
     """
 
     seconds: float
@@ -58,16 +62,15 @@ class _Cost:
 
 def measure(settings: Settings) -> Result:
     """Measure everything."""
-    os.environ["no_proxy"] = (
-        "127.0.0.1"  # for both: a proxy could not reach the server, and would be what is measured
-    )
+    # For both programs, because a proxy could not reach the server.
+    os.environ["no_proxy"] = "127.0.0.1"
     small_dir = settings.folder / "release-small"
     seg_dir = settings.folder / "release-seg"
     small = make_scenes(small_dir, _SMALL_SCENE_COUNT, _SMALL_VERTEX_COUNT, settings.seed)
     seg = make_scenes(seg_dir, 1, settings.vertex_count, settings.seed)
     round_trip = Network(_LATENCY_S, _LATENCY_S)
     requests_only = Network(_LATENCY_S, 0.0)
-    rounds = min(settings.repeat, _ROUNDS)
+    rounds = min(settings.repeat, _MAX_ROUNDS)
     with serve(small_dir, round_trip, requests_only) as urls:
         both, request = _compare(small_dir, small, urls, rounds)
     rejections = measure_rejections(small_dir, small[:_REJECTED_SCENE_COUNT], rounds)
@@ -88,21 +91,23 @@ def measure(settings: Settings) -> Result:
 def _compare(
     release_dir: Path, scene_ids: Sequence[str], base_urls: list[str], rounds: int
 ) -> list[Result]:
-    """Bring the files from each of the servers by `run` and by a sequential loop, in turns."""
+    """Download from each server, alternately by `run` and by a sequential loop."""
     ours: list[list[_Cost]] = [[] for _ in base_urls]
     sequential: list[list[_Cost]] = [[] for _ in base_urls]
-    file_count = byte_count = 0
+    file_count = 0
+    byte_count = 0
     for _ in range(rounds):
         for index, base_url in enumerate(base_urls):
-            for bring, costs in ((_run, ours[index]), (_retrieve_one_by_one, sequential[index])):
+            for fetch, costs in ((_run, ours[index]), (_retrieve_one_by_one, sequential[index])):
                 with tempfile.TemporaryDirectory(dir=release_dir.parent) as folder:
                     plan = _plan(Path(folder), scene_ids, base_url)
-                    start_s, start_cpu_s = time.perf_counter(), time.process_time()
-                    bring(plan)
-                    costs.append(
-                        _Cost(time.perf_counter() - start_s, time.process_time() - start_cpu_s)
-                    )
-                    file_count, byte_count = len(plan.files), _check_bytes(plan, release_dir)
+                    start_s = time.perf_counter()
+                    start_cpu_s = time.process_time()
+                    fetch(plan)
+                    seconds = time.perf_counter() - start_s
+                    costs.append(_Cost(seconds, time.process_time() - start_cpu_s))
+                    file_count = len(plan.files)
+                    byte_count = _check_bytes(plan, release_dir)
     return [
         {
             "files": file_count,
@@ -130,7 +135,7 @@ def _run(plan: DownloadPlan) -> None:
 
 
 def _retrieve_one_by_one(plan: DownloadPlan) -> None:
-    """Do what the official script does, apart from its printing."""
+    """Do the same as the official script, except for its output."""
     for file in plan.files:
         path = plan.data_dir / file.local_path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,16 +146,17 @@ def _retrieve_one_by_one(plan: DownloadPlan) -> None:
 
 
 def _check_bytes(plan: DownloadPlan, release_dir: Path) -> int:
-    """Make sure that what has arrived is what the server has; gives its size."""
+    """Check that the downloaded files equal those of the server, and return their total size."""
     paths = [file.local_path for file in plan.files]
     _, wrong, missing = filecmp.cmpfiles(plan.data_dir, release_dir, paths, shallow=False)
     if wrong or missing:
-        raise RuntimeError(f"not as on the server: {wrong[:3]} {missing[:3]}")
+        raise RuntimeError(f"wrong files: {wrong[:3]}, missing files: {missing[:3]}")
     return sum((release_dir / path).stat().st_size for path in paths)
 
 
 def _summarize(costs: list[_Cost], file_count: int, byte_count: int) -> Result:
-    seconds, cpu_s = min(cost.seconds for cost in costs), min(cost.cpu_s for cost in costs)
+    seconds = min(cost.seconds for cost in costs)
+    cpu_s = min(cost.cpu_s for cost in costs)
     return {
         "seconds": [cost.seconds for cost in costs],
         "files_per_s": file_count / seconds,
@@ -160,7 +166,7 @@ def _summarize(costs: list[_Cost], file_count: int, byte_count: int) -> Result:
 
 
 def _measure_verification(release_dir: Path, scene_ids: Sequence[str], repeat: int) -> Result:
-    """CPU time to check and to digest the files of a scene, from memory, as just after their arrival."""
+    """Measure the CPU time to check and to hash the files of a scene, from the page cache."""
     files = [
         file for file in _plan(release_dir, scene_ids, BASE_URL).files if file.scene_id is not None
     ]
@@ -173,17 +179,13 @@ def _measure_verification(release_dir: Path, scene_ids: Sequence[str], repeat: i
             checked_s = time.process_time()
             entry = digest_file(path)
             digested_s = time.process_time()
-            found = {
-                "check_ms": 1000 * (checked_s - start_s),
-                "digest_ms": 1000 * (digested_s - checked_s),
-            }
-            before = kinds.get(file.kind.suffix, found)
-            kinds[file.kind.suffix] = {key: min(value, before[key]) for key, value in found.items()}
-            kinds[file.kind.suffix]["mb"] = entry.size_bytes / 1e6
+            best = kinds.setdefault(file.kind.suffix, {"check_ms": np.inf, "digest_ms": np.inf})
+            best["check_ms"] = min(best["check_ms"], 1000 * (checked_s - start_s))
+            best["digest_ms"] = min(best["digest_ms"], 1000 * (digested_s - checked_s))
+            best["mb"] = entry.size_bytes / 1e6
     byte_count = 1e6 * sum(kind["mb"] for kind in kinds.values())
-    check_s, digest_s = (
-        sum(kind[key] for kind in kinds.values()) / 1000 for key in ("check_ms", "digest_ms")
-    )
+    check_s = sum(kind["check_ms"] for kind in kinds.values()) / 1000
+    digest_s = sum(kind["digest_ms"] for kind in kinds.values()) / 1000
     return {
         "kinds": kinds,
         "mb": byte_count / 1e6,
@@ -195,17 +197,20 @@ def _measure_verification(release_dir: Path, scene_ids: Sequence[str], repeat: i
 
 
 def _percent(cpu_s: float, byte_count: float) -> float:
-    """CPU time as a share of one core, were the bytes to arrive at 100 MB/s."""
-    return 100 * cpu_s / (byte_count / _REFERENCE_RATE)
+    """Return the share of one core, in percent, if the bytes arrive at 100 MB/s."""
+    return 100 * cpu_s / (byte_count / _REFERENCE_BYTES_PER_S)
 
 
 def describe(result: Result) -> str:
-    """Show the figures as a table."""
-    jobs, latency_ms = result["jobs"], result["latency_ms"]
-    small, verification = result["small"], result["verification"]
+    """Format the results as tables."""
+    jobs = result["jobs"]
+    latency_ms = result["latency_ms"]
+    small = result["small"]
+    verification = result["verification"]
     trip = f"{latency_ms:.0f} ms for each request and {latency_ms:.0f} ms for each new connection"
+    scene = f"scene of {verification['vertices']:,} vertices, {verification['mb']:.1f} MB"
     lines = [
-        f"download: local server without TLS, {jobs} connections; beside it urlretrieve, one file after the other",
+        f"download: local server without TLS, {jobs} connections; urlretrieve, file by file",
         "",
         *_describe_comparison(
             f"small files, scenes of {small['vertices']} vertices; {trip}", small
@@ -214,37 +219,38 @@ def describe(result: Result) -> str:
         *_describe_comparison(
             f"small files; {latency_ms:.0f} ms for each request only", small, "request"
         ),
-        f"  {jobs} connections can gain little more than {jobs} times here; the rest above comes from keeping them",
+        f"  {jobs} connections can gain little more than {jobs}; above, they are also kept open",
         "",
         *describe_rejections(result["rejections"]),
         "",
-        f"verification of a scene of {verification['vertices']:,} vertices, {verification['mb']:.1f} MB, CPU time",
+        f"verification of a {scene}, CPU time",
         f"  {'':<34}{'MB':>9}{'check ms':>10}{'sha256 ms':>11}",
     ]
     lines += [
         f"  {suffix:<34}{kind['mb']:9.3f}{kind['check_ms']:10.2f}{kind['digest_ms']:11.2f}"
         for suffix, kind in verification["kinds"].items()
     ]
-    lines += [
-        "  {:<43}{:10.1f}{:11.1f}".format(
-            "% of a core at 100 MB/s", verification["check_percent"], verification["digest_percent"]
-        ),
-        f"  sha256 at {verification['digest_mb_per_s']:,.0f} MB/s; a third without the processor's help",
-    ]
+    percents = f"{verification['check_percent']:10.1f}{verification['digest_percent']:11.1f}"
+    lines.append(f"  {'% of a core at 100 MB/s':<43}{percents}")
+    lines.append(
+        f"  sha256 at {verification['digest_mb_per_s']:,.0f} MB/s; "
+        "a third of that without SHA instructions"
+    )
     return "\n".join(lines)
 
 
 def _describe_comparison(
     title: str, group: Result, network: str = "request_and_connection"
 ) -> list[str]:
-    found = group[network]
-    rows = {"ours": found["ours"], "urlretrieve": found["urlretrieve"]}
-    return [
-        f"{title}: {found['files']} files, {found['mb']:.1f} MB",
+    result = group[network]
+    lines = [
+        f"{title}: {result['files']} files, {result['mb']:.1f} MB",
         f"  {'':<14}{'files/s':>9}{'MB/s':>9}{'CPU ms/file':>13}",
-        *(
-            f"  {name:<14}{row['files_per_s']:9.1f}{row['mb_per_s']:9.1f}{row['cpu_ms_per_file']:13.2f}"
-            for name, row in rows.items()
-        ),
-        f"  {'ratio':<14}{found['ratio']:9.2f}    worst round {found['ratio_of_worst_round']:.2f}",
     ]
+    for name in ("ours", "urlretrieve"):
+        row = result[name]
+        rates = f"{row['files_per_s']:9.1f}{row['mb_per_s']:9.1f}"
+        lines.append(f"  {name:<14}{rates}{row['cpu_ms_per_file']:13.2f}")
+    worst = result["ratio_of_worst_round"]
+    lines.append(f"  {'ratio':<14}{result['ratio']:9.2f}    worst round {worst:.2f}")
+    return lines

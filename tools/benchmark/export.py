@@ -1,4 +1,4 @@
-"""Part `export`: CPU time of a scene by format, from reading the processed scene to the written files."""
+"""Part `export`: CPU time per scene and format, from the processed scene to the written files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from benchmark.settings import Result, Settings
 
-# The scenes are axis-aligned and of ScanNet200, so that most formats have to turn them back.
+# The scenes are axis-aligned and of ScanNet200, so that most formats have to convert them.
 _FORMATS = {
     "octformer, linked": ("octformer", ExportOptions(SCANNET200)),
     "octformer": ("octformer", ExportOptions(SCANNET20)),
@@ -43,38 +43,43 @@ def measure(settings: Settings) -> Result:
     """Measure every format."""
     keep_freed_memory()  # as workers do
     raw_dir = settings.folder / "raw"
-    place = settings.folder / "export" / "processed"
+    processed_dir = settings.folder / "export" / "processed"
     scene_ids = make_scenes(raw_dir, settings.scene_count, settings.vertex_count, settings.seed)
-    process.run(
-        process.plan(raw_dir, place, ProcessOptions(scannet200=True, align_axis=True, faces=True))
-    )
+    process_options = ProcessOptions(scannet200=True, align_axis=True, faces=True)
+    process.run(process.plan(raw_dir, processed_dir, process_options))
     formats = {}
     for title, (name, options) in _FORMATS.items():
-        formats[title] = _measure_format(place, scene_ids, name, options, settings)
-    ids = [
-        read_processed(processed_path(place, Split.TRAIN, name)).scannet_ids for name in scene_ids
-    ]
+        formats[title] = _measure_format(processed_dir, scene_ids, name, options, settings)
+
+    text_s = []
+    savetxt_s = []
+    for scene_id in scene_ids:
+        scene = read_processed(processed_path(processed_dir, Split.TRAIN, scene_id))
+        text_s.append(_time_cpu(encode_lines, scene.scannet_ids))
+        savetxt_s.append(_time_cpu(np.savetxt, io.BytesIO(), scene.scannet_ids, "%d"))
     return {
         "scenes": len(scene_ids),
         "vertices": settings.vertex_count,
         "formats": formats,
-        "text_ms": _summarize([_time_cpu(lambda: encode_lines(item)) for item in ids]),  # noqa: B023
-        "savetxt_ms": _summarize(
-            [_time_cpu(lambda: np.savetxt(io.BytesIO(), item, "%d")) for item in ids]  # noqa: B023
-        ),
+        "text_ms": _summarize(text_s),
+        "savetxt_ms": _summarize(savetxt_s),
     }
 
 
 def _measure_format(
-    place: Path, scene_ids: list[str], name: str, options: ExportOptions, settings: Settings
+    processed_dir: Path,
+    scene_ids: list[str],
+    name: str,
+    options: ExportOptions,
+    settings: Settings,
 ) -> Result:
-    out_dir = place.parent / name
+    out_dir = processed_dir.parent / name
     shutil.rmtree(out_dir, ignore_errors=True)
-    plan = export.plan([place], out_dir, name, options)
+    plan = export.plan([processed_dir], out_dir, name, options)
     context = ExportContext(plan.place, plan.format, out_dir)
     written_bytes = 0
 
-    def make(scene_id: str) -> None:
+    def export_one(scene_id: str) -> None:
         nonlocal written_bytes
         task = ExportTask(scene_id, plan.place.entries[scene_id], plan.place.file_path(scene_id))
         made = export_scene(task, context)
@@ -85,37 +90,37 @@ def _measure_format(
         seconds = []
         for _ in range(settings.repeat):
             shutil.rmtree(out_dir, ignore_errors=True)
-            seconds.append(_time_cpu(lambda: make(scene_id)))  # noqa: B023 - called at once
+            seconds.append(_time_cpu(export_one, scene_id))
         best.append(min(seconds))
     shutil.rmtree(out_dir, ignore_errors=True)
     return {"ms": _summarize(best), "mb": written_bytes / len(scene_ids) / settings.repeat / 1e6}
 
 
-def _time_cpu(function: Callable[[], object]) -> float:
-    """Seconds of one call that a core was at work, for the system too; other work on the machine counts less."""
+def _time_cpu(function: Callable[..., object], *arguments: object) -> float:
+    """Return the CPU seconds of a call, which depend less on other work on the machine."""
     start_s = time.process_time()
-    function()
+    function(*arguments)
     return time.process_time() - start_s
 
 
 def _summarize(seconds: list[float]) -> dict[str, float]:
-    """Median and minimum over the scenes, in ms."""
+    """Return median and minimum over the scenes, in ms."""
     return {"median": statistics.median(seconds) * 1e3, "min": min(seconds) * 1e3}
 
 
 def describe(result: Result) -> str:
-    """Show the figures as a table."""
+    """Format the results as a table."""
     scenes = f"{result['scenes']} scenes of {result['vertices']:,} vertices"
     lines = [
         f"export: {scenes}, warm, one core",
         f"  {'ms of CPU per scene':<26}{'median':>9}{'min':>9}{'MB':>9}",
     ]
-    for title, item in result["formats"].items():
+    for title, row in result["formats"].items():
         lines.append(
-            f"  {title:<26}{item['ms']['median']:9.2f}{item['ms']['min']:9.2f}{item['mb']:9.2f}"
+            f"  {title:<26}{row['ms']['median']:9.2f}{row['ms']['min']:9.2f}{row['mb']:9.2f}"
         )
     for title, key in (
-        ("one id a line, as text", "text_ms"),
+        ("text, one id per line", "text_ms"),
         ("the same by np.savetxt", "savetxt_ms"),
     ):
         lines.append(f"  {title:<26}{result[key]['median']:9.2f}{result[key]['min']:9.2f}")

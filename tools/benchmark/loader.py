@@ -1,4 +1,4 @@
-"""Part `loader`: vertices per second through PyTorch's loader, and how even and full the batches of all ranks are."""
+"""Part `loader`: vertices per second through PyTorch's loader, and balance of batches."""
 
 from __future__ import annotations
 
@@ -42,8 +42,12 @@ _AUGMENTATION = Compose(
     GridSample(0.02, has_inverse=False),
     CropPoints(100_000),
 )
-# The train split: number of scenes, mean and largest number of vertices; spread as of a log-normal distribution.
-_SCENES, _MEAN, _LARGEST, _SIGMA = 1201, 149_000, 550_000, 0.6
+# The train split: number of scenes, and their numbers of vertices, which are about log-normal.
+_SCENES = 1201
+_MEAN_VERTICES = 149_000
+_MIN_VERTICES = 5_000
+_MAX_VERTICES = 550_000
+_SIGMA = 0.6
 _MANY_SCENES = 100_000
 _EPOCHS = 100
 _RANKS = (4, 8)
@@ -54,27 +58,27 @@ def measure(settings: Settings) -> Result:
     """Measure everything."""
     if find_spec("torch") is None:
         raise SystemExit("error: part loader needs PyTorch\nhint: pip install torch")
-    raw_dir, out_dir = settings.folder / "raw", settings.folder / "processed"
+    raw_dir = settings.folder / "raw"
+    out_dir = settings.folder / "processed"
     make_scenes(raw_dir, 2 * settings.scene_count, settings.vertex_count, settings.seed)
     process.run(process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True)))
     archive_path = settings.folder / "loader.tar.zst"
     pack.run(out_dir, archive_path)
+    sources = {"folder": out_dir, "archive": archive_path}
     return {
-        "throughput": measure_throughput(
-            {"folder": out_dir, "archive": archive_path}, out_dir, settings.repeat
-        ),
+        "throughput": measure_throughput(sources, out_dir, settings.repeat),
         "balance": {str(ranks): _measure_balance(ranks, settings.seed) for ranks in _RANKS},
         "planning": _measure_planning(settings),
     }
 
 
 def measure_throughput(sources: Mapping[str, Path], folder: Path, repeat: int) -> Result:
-    """Time an epoch of each loader, with workers that are running, and of a plain loop, in turns; the fastest counts.
+    """Time epochs of each loader, and of a plain loop, alternately; the fastest counts.
 
     Args:
-        sources: What a dataset is opened with, by name; all of the same scenes.
+        sources: Path of a folder or an archive of the same scenes, by name.
         folder: The processed folder, for the plain loop.
-        repeat: Number of turns.
+        repeat: Number of epochs of each.
     """
     paths = sorted((folder / "train").glob("*.npz"))
     loaders: dict[str, Any] = {}
@@ -85,7 +89,8 @@ def measure_throughput(sources: Mapping[str, Path], folder: Path, repeat: int) -
     loaders |= _make_peer_loaders(folder)
     vertex_count = int(ScanNet(folder, split="train").lengths.sum())
     seconds: dict[str, list[float]] = {}
-    for epoch in range(repeat + 1):  # the first starts the workers
+    # The first epoch starts the workers, and does not count.
+    for epoch in range(repeat + 1):
         seconds.setdefault("plain loop over np.load", []).append(
             _time(_load(path) for path in paths)
         )
@@ -109,15 +114,14 @@ def _make_loader(path: Path, transform: Any = None, collate_fn: Any = collate_to
 
 
 def _make_peer_loaders(folder: Path) -> dict[str, Any]:
-    """Loaders of the same scenes in other containers, with the same batches and types."""
+    """Make loaders of the same scenes in other file formats, with the same batches and types."""
     dataset = ScanNet(folder, split="train")
     loaders = {}
     for name, peer in make_peers(dataset, folder.parent / "peers"):
         sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS, rank=0, world_size=1)
         batches: Any = {"batch_sampler": sampler, "collate_fn": collate_torch}
-        options = (
-            {"batch_size": None} if name == "webdataset" else batches
-        )  # which makes them by itself
+        # webdataset makes its batches itself.
+        options = {"batch_size": None} if name == "webdataset" else batches
         loaders[f"peer: {name}"] = _run_workers(peer, **options)
     return loaders
 
@@ -128,7 +132,7 @@ def _run_workers(dataset: Any, **options: Any) -> Any:  # noqa: ANN401 - torch's
 
 
 def _collate_plainly(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The same batch as a dict that PyTorch sends in its own way."""
+    """Make the same batch as a dict, which PyTorch sends in its own way."""
     return dict(collate_torch(samples))
 
 
@@ -137,51 +141,53 @@ def _load(path: Path) -> int:
         return sum(content[key].nbytes for key in content.files)
 
 
-def _time(items: Iterable[object]) -> float:
+def _time(batches: Iterable[object]) -> float:
     start = time.perf_counter()
-    for _ in items:
+    for _ in batches:
         pass
     return time.perf_counter() - start
 
 
 def _measure_balance(ranks: int, seed: int) -> Result:
-    """Steps, imbalance and fill of many epochs, beside a fixed number of scenes in a batch."""
+    """Measure steps, imbalance and fill of many epochs, also for a fixed number of scenes."""
     torch_data: Any = importlib.import_module("torch.utils.data")
     lengths = _make_lengths(seed)
     sampler = PointBudgetBatchSampler(lengths, max_points=_MAX_POINTS, rank=0, world_size=ranks)
-    fixed = [
+    fixed_samplers = [
         torch_data.DistributedSampler(lengths, num_replicas=ranks, rank=rank)
         for rank in range(ranks)
     ]
-    ours, theirs = [], []
+    summaries = []
+    fixed_imbalances = []
     for epoch in range(_EPOCHS):
         sampler.set_epoch(epoch)
-        ours.append(sampler.describe())
-        for item in fixed:
-            item.set_epoch(epoch)
-        loads = np.array([_load_of_batches(lengths, list(item)) for item in fixed])
-        theirs.append(float((loads.max(axis=0) / loads.mean(axis=0)).mean()))
+        summaries.append(sampler.describe())
+        for fixed in fixed_samplers:
+            fixed.set_epoch(epoch)
+        # Points in each batch, (ranks, steps).
+        loads = np.array([_load_of_batches(lengths, list(fixed)) for fixed in fixed_samplers])
+        fixed_imbalances.append(float((loads.max(axis=0) / loads.mean(axis=0)).mean()))
+
+    imbalances = [summary.imbalance for summary in summaries]
+    fills = [summary.fill for summary in summaries]
     return {
         "epochs": _EPOCHS,
-        "step_counts": sorted({summary.step_count for summary in ours}),
-        "imbalance": {"mean": float(np.mean([item.imbalance for item in ours]))}
-        | {"worst": max(item.imbalance for item in ours)},
-        "fill": {
-            "mean": float(np.mean([item.fill for item in ours])),
-            "worst": min(item.fill for item in ours),
-        },
-        "padding": max(summary.padding for summary in ours),
+        "step_counts": sorted({summary.step_count for summary in summaries}),
+        "imbalance": {"mean": float(np.mean(imbalances)), "worst": max(imbalances)},
+        "fill": {"mean": float(np.mean(fills)), "worst": min(fills)},
+        "padding": max(summary.padding for summary in summaries),
         "fixed": {
-            "imbalance": float(np.mean(theirs)),
-            "padding": fixed[0].total_size - len(lengths),
+            "imbalance": float(np.mean(fixed_imbalances)),
+            "padding": fixed_samplers[0].total_size - len(lengths),
         },
     }
 
 
 def _measure_planning(settings: Settings) -> Result:
-    """Time the plan of very many scenes: what is done once, and what is done each epoch; the fastest counts."""
+    """Time the planning for very many scenes, once and per epoch; the fastest counts."""
     lengths = _make_lengths(settings.seed, _MANY_SCENES)
-    once_s, epoch_s = [], []
+    once_s = []
+    epoch_s = []
     for _ in range(settings.repeat):
         start = time.perf_counter()
         sampler = PointBudgetBatchSampler(
@@ -195,10 +201,11 @@ def _measure_planning(settings: Settings) -> Result:
 
 
 def _make_lengths(seed: int, count: int = _SCENES) -> NDArray[np.int64]:
-    """Vertex counts with the mean and the maximum of the train split."""
+    """Draw numbers of vertices with the mean and the maximum of the train split."""
     sizes = np.random.default_rng(seed).lognormal(0, _SIGMA, count)
+    # Clipping changes the mean, so scale and clip until both fit.
     for _ in range(50):
-        sizes = np.clip(sizes * _MEAN / sizes.mean(), 5_000, _LARGEST)
+        sizes = np.clip(sizes * _MEAN_VERTICES / sizes.mean(), _MIN_VERTICES, _MAX_VERTICES)
     return sizes.astype(np.int64)
 
 
@@ -208,28 +215,33 @@ def _load_of_batches(lengths: NDArray[np.int64], scenes: list[int]) -> list[int]
 
 
 def describe(result: Result) -> str:
-    """Show the figures as tables."""
+    """Format the results as tables."""
     throughput = result["throughput"]
     rates = throughput["vertices_per_s"]
     plain = rates["plain loop over np.load"]
-    what = f"{throughput['scenes']} scenes, batches of {throughput['max_points']:,} points"
+    scenes = f"{throughput['scenes']} scenes, batches of {throughput['max_points']:,} points"
+    sizes = f"mean {_MEAN_VERTICES:,}, at most {_MAX_VERTICES:,} vertices"
+    head = f"{'ranks':<8}{'steps':>7}{'imbalance':>12}{'worst':>9}{'fill':>8}{'worst':>9}"
     lines = [
-        f"loader: {throughput['workers']} workers, {what}, warm",
+        f"loader: {throughput['workers']} workers, {scenes}, warm",
         f"  {'million vertices per second':<36}{'':>8}{'to np.load':>12}",
         *(f"  {name:<36}{rate / 1e6:8.1f}{rate / plain:12.2f}" for name, rate in rates.items()),
         "",
-        f"balance: {_SCENES:,} scenes, log-normal, mean {_MEAN:,}, at most {_LARGEST:,} vertices; {_EPOCHS} epochs",
-        f"  {'ranks':<8}{'steps':>7}{'imbalance':>12}{'worst':>9}{'fill':>8}{'worst':>9}{'twice':>7}",
+        f"balance: {_SCENES:,} scenes, log-normal, {sizes}; {_EPOCHS} epochs",
+        f"  {head}{'twice':>7}",
     ]
-    for ranks, item in result["balance"].items():
-        steps = " ".join(map(str, item["step_counts"]))
+    for ranks, row in result["balance"].items():
+        steps = " ".join(map(str, row["step_counts"]))
+        imbalance = row["imbalance"]
+        fill = row["fill"]
+        fixed = row["fixed"]
         lines.append(
-            f"  {ranks:<8}{steps:>7}{item['imbalance']['mean']:12.4f}{item['imbalance']['worst']:9.4f}"
-            f"{item['fill']['mean']:8.3f}{item['fill']['worst']:9.3f}{item['padding']:7}"
+            f"  {ranks:<8}{steps:>7}{imbalance['mean']:12.4f}{imbalance['worst']:9.4f}"
+            f"{fill['mean']:8.3f}{fill['worst']:9.3f}{row['padding']:7}"
         )
         lines.append(
-            f"  {'':<8}DistributedSampler, {_FIXED_BATCH} scenes a batch: imbalance {item['fixed']['imbalance']:.4f}, "
-            f"scenes that come twice {item['fixed']['padding']}"
+            f"  {'':<8}DistributedSampler, {_FIXED_BATCH} scenes per batch: "
+            f"imbalance {fixed['imbalance']:.4f}, scenes that occur twice {fixed['padding']}"
         )
     planning = result["planning"]
     lines.append(

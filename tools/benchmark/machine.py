@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Description of the machine and the libraries that the results depend on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from scannet_prep.base.compiled import compile_geometry
 
 
 def describe_machine() -> dict[str, str]:
-    """Processor, cores, Python and the libraries that matter."""
+    """Describe the processor, the cores, Python and the libraries."""
+    if hasattr(os, "sched_getaffinity"):
+        core_count = len(os.sched_getaffinity(0))
+    else:
+        core_count = os.cpu_count() or 1
     return {
         "processor": _processor_name(),
-        "cores": str(
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        ),
+        "cores": str(core_count),
         "system": platform.system(),
         "Python": platform.python_version(),
         "numpy": version("numpy"),
@@ -31,7 +33,7 @@ def _processor_name() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        "unknown",
-    )
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown"

@@ -1,4 +1,7 @@
-"""Peak memory of a real worker on one scene; in a process of its own, so that nothing else counts."""
+"""Peak memory of a worker that processes one scene.
+
+It is measured in a new process, so that nothing else counts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask
 
 
 def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
-    """Process the scenes of a folder in one worker and tell its peak memory, in MB."""
+    """Process the scenes of a folder in one worker, and return its peak memory, in MB."""
     with tempfile.TemporaryDirectory(dir=folder) as shadow:
         environment = dict(os.environ)
         if not has_numba:
@@ -40,12 +43,13 @@ def make_and_measure(task: ProcessTask, context: ProcessContext) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
-def tell_peak(raw_dir: Path, out_dir: Path) -> None:
-    """Process the scenes of a folder in one worker and print its peak memory, in MB."""
+def print_peak(raw_dir: Path, out_dir: Path) -> None:
+    """Process the scenes of a folder in one worker, and print its peak memory, in MB."""
     plan = process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True))
     for task in plan.tasks:
         task.path.parent.mkdir(parents=True, exist_ok=True)
-    context = replace(plan.context, uses_numba=True)  # a run of a single scene would not load it
+    # A run of a single scene would not load numba.
+    context = replace(plan.context, uses_numba=True)
     outcomes = [outcome for _, outcome in run_tasks(make_and_measure, plan.tasks, context, jobs=1)]
     peaks = [outcome for outcome in outcomes if isinstance(outcome, int)]
     if len(peaks) < len(outcomes):
@@ -54,7 +58,7 @@ def tell_peak(raw_dir: Path, out_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    # By its own name: workers import the function that they are to call, and cannot import from `__main__`.
-    from benchmark import memory  # noqa: PLW0406 - this module under its importable name
+    # Workers import the function that they call, and cannot import it from `__main__`.
+    from benchmark import memory  # noqa: PLW0406 - this module by the name that can be imported
 
-    memory.tell_peak(Path(sys.argv[1]), Path(sys.argv[2]))
+    memory.print_peak(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Part `pack`: one archive beside `tar | zstd`: time, size and memory; opening it, and reading scenes at random."""
+"""Part `pack`: an archive compared with `tar | zstd`, opening it, and reading random scenes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REPEAT = 3
 _READS = 40
 _RELEASE_SCENES = 1613
 _NOISE_M = 1e-3
-_RUN_AND_TELL_PEAK = """
+_RUN_AND_PRINT_PEAK = """
 import pathlib, sys
 from scannet_prep.cli.main import main
 status = main(sys.argv[1:])
@@ -65,8 +65,15 @@ def measure(settings: Settings) -> Result:
 
 
 def _make_processed(settings: Settings, source: Path) -> int:
-    """Make 1 GB of processed scenes: a few are processed, the others are those with every vertex moved by noise."""
-    raw_dir, base_dir = settings.folder / "pack-raw", settings.folder / "pack-base"
+    """Make 1 GB of processed scenes.
+
+    A few scenes are processed; all others are these with noise added to every vertex.
+
+    Returns:
+        Number of scenes.
+    """
+    raw_dir = settings.folder / "pack-raw"
+    base_dir = settings.folder / "pack-base"
     make_scenes(raw_dir, _BASE_COUNT, settings.vertex_count, settings.seed)
     process.run(process.plan(raw_dir, base_dir, _OPTIONS), jobs=_JOBS)
     bases = [read_processed(path) for path in sorted((base_dir / "train").glob("*.npz"))]
@@ -75,15 +82,17 @@ def _make_processed(settings: Settings, source: Path) -> int:
         return len(list(source.rglob("*.npz")))
     shutil.rmtree(source, ignore_errors=True)
     (source / "train").mkdir(parents=True)
-    noise, entries, written = np.random.default_rng(settings.seed), dict[str, SceneEntry](), 0
+    noise = np.random.default_rng(settings.seed)
+    entries: dict[str, SceneEntry] = {}
+    written_bytes = 0
     for number, scene_id in enumerate(official_scenes(Split.TRAIN)):
-        if written >= _TOTAL_BYTES:
+        if written_bytes >= _TOTAL_BYTES:
             break
         scene = _move(bases[number % len(bases)], scene_id, noise)
         pieces = [bytes(piece) for piece in encode_processed(scene)]
         write_atomically(processed_path(source, Split.TRAIN, scene_id), pieces)
         entries[scene_id] = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*pieces))
-        written += sum(map(len, pieces))
+        written_bytes += sum(map(len, pieces))
     (source / MANIFEST_NAME).write_bytes(encode_manifest(Manifest(_OPTIONS, scenes=entries)))
     return len(entries)
 
@@ -94,10 +103,12 @@ def _move(scene: ProcessedScene, scene_id: SceneId, noise: np.random.Generator) 
 
 
 def _measure_packing(folder: Path, source: Path) -> Result:
-    """Time both programs in turns; each has the files in memory and brings the archive to the disk."""
-    ours_path, tar_path = folder / "ours.tar.zst", folder / "tar.tar.zst"
-    ours_dir, tar_dir = folder / "unpacked-by-us", folder / "unpacked-by-tar"
-    command = [sys.executable, "-c", _RUN_AND_TELL_PEAK]
+    """Time both programs alternately, with the files in memory and the archive on the disk."""
+    ours_path = folder / "ours.tar.zst"
+    tar_path = folder / "tar.tar.zst"
+    ours_dir = folder / "unpacked-by-us"
+    tar_dir = folder / "unpacked-by-tar"
+    command = [sys.executable, "-c", _RUN_AND_PRINT_PEAK]
     seconds: dict[str, list[float]] = {"pack": [], "tar_pack": [], "unpack": [], "tar_unpack": []}
     memory_mb = {"pack": 0.0, "unpack": 0.0}
     for _ in range(_REPEAT):
@@ -109,15 +120,15 @@ def _measure_packing(folder: Path, source: Path) -> Result:
         tar_pack = (
             f"tar -cf - -C '{source}' . | zstd -q -T{_JOBS} -3 -o '{tar_path}' && sync '{tar_path}'"
         )
-        seconds["tar_pack"].append(_run(["sh", "-c", tar_pack])[0])
+        elapsed, _ = _run(["sh", "-c", tar_pack])
+        seconds["tar_pack"].append(elapsed)
         elapsed, peak_mb = _run(
             [*command, "pack", str(source), "-o", str(ours_path), "-q", "--jobs", str(_JOBS)]
         )
         seconds["pack"].append(elapsed)
         memory_mb["pack"] = max(memory_mb["pack"], peak_mb)
-        seconds["tar_unpack"].append(
-            _run(["tar", "--zstd", "-xf", str(tar_path), "-C", str(tar_dir)])[0]
-        )
+        elapsed, _ = _run(["tar", "--zstd", "-xf", str(tar_path), "-C", str(tar_dir)])
+        seconds["tar_unpack"].append(elapsed)
         elapsed, peak_mb = _run(
             [*command, "unpack", str(ours_path), "-o", str(ours_dir), "-q", "--jobs", str(_JOBS)]
         )
@@ -127,54 +138,53 @@ def _measure_packing(folder: Path, source: Path) -> Result:
     shutil.rmtree(ours_dir)
     shutil.rmtree(tar_dir)
     best = {name: min(values) for name, values in seconds.items()}
-    sizes = ours_path.stat().st_size, tar_path.stat().st_size
+    ours_bytes = ours_path.stat().st_size
+    tar_bytes = tar_path.stat().st_size
     tar_path.unlink()
     return {
         "seconds": best,
         "pack_ratio": best["pack"] / best["tar_pack"],
         "unpack_ratio": best["unpack"] / best["tar_unpack"],
         "source_mb": sum(path.stat().st_size for path in source.rglob("*") if path.is_file()) / 1e6,
-        "archive_mb": sizes[0] / 1e6,
-        "tar_mb": sizes[1] / 1e6,
-        "size_ratio": sizes[0] / sizes[1],
+        "archive_mb": ours_bytes / 1e6,
+        "tar_mb": tar_bytes / 1e6,
+        "size_ratio": ours_bytes / tar_bytes,
         "memory_mb": memory_mb,
     }
 
 
 def _run(command: list[str]) -> tuple[float, float]:
-    """Run a program and tell its seconds and, of ours, its peak memory in MB."""
+    """Run a program.
+
+    Returns:
+        Its seconds, and the peak memory in MB that it prints, 0 if it prints nothing.
+    """
     start = time.perf_counter()
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return time.perf_counter() - start, float(done.stdout or 0) / 1024
 
 
 def _measure_opening(folder: Path) -> float:
-    """Time opening an archive with as many scenes as the release has."""
-    files = [
-        SourceGroup(
-            str(scene_id),
-            str(split),
-            149_000,
-            (SourceFile.from_content(f"{split}/{scene_id}.npz", b"npz"),),
-        )
-        for split in Split
-        for scene_id in official_scenes(split)
-    ]
-    groups = tuple(sorted(files, key=lambda group: group.scene_id))
+    """Time opening an archive with as many scenes as the release, in ms."""
+    unsorted_groups = []
+    for split in Split:
+        for scene_id in official_scenes(split):
+            file = SourceFile.from_content(f"{split}/{scene_id}.npz", b"npz")
+            unsorted_groups.append(SourceGroup(str(scene_id), str(split), 149_000, (file,)))
+    groups = sorted(unsorted_groups, key=lambda group: group.scene_id)
     if len(groups) != _RELEASE_SCENES:
         raise RuntimeError(
             f"the official lists have {len(groups)} scenes, expected {_RELEASE_SCENES}"
         )
     path = folder / "many.tar.zst"
     first = SourceGroup("", "", 0, (SourceFile.from_content(FORMAT_NAME, b"{}"),))
-    path.write_bytes(
-        b"".join(iter_archive(Contents(Head(ArchiveKind.PROCESSED), (first, *groups))))
-    )
-    return min(time_call(lambda: open_archive(path)) for _ in range(10)) * 1e3
+    contents = Contents(Head(ArchiveKind.PROCESSED), (first, *groups))
+    path.write_bytes(b"".join(iter_archive(contents)))
+    return min(time_call(open_archive, path) for _ in range(10)) * 1e3
 
 
 def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
-    """Time random scenes: archives beside the folder, in turns."""
+    """Time reading random scenes, alternately from archives and from the folder."""
     stored_path = folder / "stored.tar.zst"
     pack.run(source, stored_path, level=0, is_forced=True, jobs=_JOBS)
     datasets = {
@@ -186,7 +196,7 @@ def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
     best: dict[str, list[float]] = {name: [] for name in datasets}
     for index in chosen:
         for name, dataset in datasets.items():
-            seconds = [time_call(lambda: dataset[index]) for _ in range(3)]  # noqa: B023 - called at once
+            seconds = [time_call(dataset.__getitem__, index) for _ in range(3)]
             best[name].append(min(seconds))
     medians = {name: statistics.median(values) * 1e3 for name, values in best.items()}
     return {
@@ -197,21 +207,28 @@ def _measure_reading(folder: Path, source: Path, seed: int) -> Result:
 
 
 def describe(result: Result) -> str:
-    """Show the figures as a table."""
-    seconds, reading = result["seconds"], result["reading"]
+    """Format the results as tables."""
+    seconds = result["seconds"]
+    reading = result["reading"]
+    memory_mb = result["memory_mb"]
     names = {
         "archive": "ScanNet(archive)[i]",
         "stored": "ScanNet(archive, --level 0)[i]",
         "folder": "ScanNet(folder)[i]",
     }
-    what = f"{result['scenes']} processed scenes of {result['vertices']:,} vertices, {result['source_mb']:.0f} MB"
+    scenes = f"{result['scenes']} processed scenes of {result['vertices']:,} vertices"
+    pack_row = f"{seconds['pack']:9.2f}{seconds['tar_pack']:9.2f}{result['pack_ratio']:9.2f}"
+    unpack_row = (
+        f"{seconds['unpack']:9.2f}{seconds['tar_unpack']:9.2f}{result['unpack_ratio']:9.2f}"
+    )
+    size_row = f"{result['archive_mb']:9.1f}{result['tar_mb']:9.1f}{result['size_ratio']:9.4f}"
     lines = [
-        f"pack: {what}, {_JOBS} threads, warm",
+        f"pack: {scenes}, {result['source_mb']:.0f} MB, {_JOBS} threads, warm",
         f"  {'':<26}{'ours':>9}{'tar':>9}{'ratio':>9}",
-        f"  {'pack, s (tar | zstd -3)':<26}{seconds['pack']:9.2f}{seconds['tar_pack']:9.2f}{result['pack_ratio']:9.2f}",
-        f"  {'unpack, s':<26}{seconds['unpack']:9.2f}{seconds['tar_unpack']:9.2f}{result['unpack_ratio']:9.2f}",
-        f"  {'size, MB':<26}{result['archive_mb']:9.1f}{result['tar_mb']:9.1f}{result['size_ratio']:9.4f}",
-        f"  peak memory, MB: pack {result['memory_mb']['pack']:.0f}, unpack {result['memory_mb']['unpack']:.0f}",
+        f"  {'pack, s (tar | zstd -3)':<26}{pack_row}",
+        f"  {'unpack, s':<26}{unpack_row}",
+        f"  {'size, MB':<26}{size_row}",
+        f"  peak memory, MB: pack {memory_mb['pack']:.0f}, unpack {memory_mb['unpack']:.0f}",
         f"  opening {_RELEASE_SCENES:,} scenes, ms {result['open_ms']:.1f}",
         "",
         "reading a scene at random, warm, median ms",

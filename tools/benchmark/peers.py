@@ -1,4 +1,4 @@
-"""The same samples in other containers, for comparison: one file a scene, or one for all, of those that install."""
+"""The same samples in other file formats, as far as their packages are installed."""
 
 from __future__ import annotations
 
@@ -17,28 +17,35 @@ if TYPE_CHECKING:
     from scannet_prep import ScanNet
 
 _SCENES_PER_BATCH = 4
+_TEXT_KEYS = {"label_set", "scene_id"}
 
 
 class _Peer:
-    """A dataset of arrays that are stored as the network wants them, opened by each process for itself."""
+    """Dataset of stored arrays, which each process opens for itself when it first reads."""
 
     def __init__(
         self, path: Path, open_reader: Callable[[Path], Callable[[int], dict[str, Any]]]
     ) -> None:
-        self._path, self._open = path, open_reader
+        self._path = path
+        self._open = open_reader
         self._read: Callable[[int], dict[str, Any]] | None = None
 
     def __getitem__(self, key: tuple[int, int]) -> dict[str, Any]:
-        self._read = self._read or self._open(self._path)
-        return self._read(key[0])
+        if self._read is None:
+            self._read = self._open(self._path)
+        index, _ = key
+        return self._read(index)
 
 
 def make_peers(dataset: ScanNet, folder: Path) -> Iterator[tuple[str, Any]]:
-    """Store the scenes in every container that is installed; gives name and dataset, map-style or iterable."""
+    """Store the scenes in every format whose package is installed.
+
+    Returns:
+        Name of the format and dataset, which is map-style, or iterable for webdataset.
+    """
     folder.mkdir(exist_ok=True)
     samples = [
-        {key: value for key, value in sample.items() if key not in {"label_set", "scene_id"}}
-        for sample in dataset
+        {key: value for key, value in sample.items() if key not in _TEXT_KEYS} for sample in dataset
     ]
     for name, package, write, open_reader in (
         ("np.load", "numpy", _write_npz, _open_npz),
@@ -89,7 +96,8 @@ def _open_hdf5(folder: Path) -> Callable[[int], dict[str, Any]]:
 
 def _make_webdataset(samples: Sequence[dict[str, Any]], folder: Path) -> Any:  # noqa: ANN401 - a package's own type
     webdataset: Any = importlib.import_module("webdataset")
-    paths = [str(folder / f"{number}.tar") for number in range(2)]  # one for each worker
+    # One file for each worker.
+    paths = [str(folder / f"{number}.tar") for number in range(2)]
     for number, path in enumerate(paths):
         with webdataset.TarWriter(path) as writer:
             for index, sample in list(enumerate(samples))[number :: len(paths)]:

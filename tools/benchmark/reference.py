@@ -1,7 +1,8 @@
-"""The way this field's scripts do it: correct, straightforward and slow. What `process` is compared with.
+"""Reference for `process`: correct, straightforward and slow, as the scripts of this field.
 
-plyfile as it reads by default, `np.stack` of its faces, a Python loop over the faces for normals, `np.isin` for each
-group, `np.savez` of 32-bit numbers. One thing is better than in some of them: it reads the label map only once.
+It uses plyfile with its defaults, `np.stack` of its faces, a Python loop over the faces for
+normals, `np.isin` for each group, and `np.savez` of 32-bit numbers. Unlike some of those scripts,
+it reads the label map only once.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ def make_scene(
     ids_by_category: Mapping[str, Ids],
     class_ids: tuple[int, ...],
 ) -> dict[str, NDArray[Any]]:
-    """Make one processed scene, aligned, with labels of ScanNet200.
+    """Process a scene, aligned, with labels of ScanNet200.
 
     Args:
-        directory: The raw scene.
-        target_path: Where to write to.
+        directory: Folder of the raw scene.
+        target_path: The file to be written.
         ids_by_category: ScanNet id and nyu40 id by raw category.
         class_ids: ScanNet ids by train id.
 

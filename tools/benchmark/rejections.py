@@ -1,4 +1,4 @@
-"""Downloads from a server that rejects requests, beside aria2c and beside a run without rejections."""
+"""Downloads from a server that rejects requests, compared with aria2c and with no rejections."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """One run of a program.
+    """Result of one run of a program.
 
     Attributes:
-        seconds: Its duration.
-        asked_s: How long the server asked for a pause; overlapping pauses count once.
-        rejected: How many requests were rejected.
-        missing: How many files are missing at its end.
+        seconds: Duration.
+        asked_s: Total time of the pauses that the server asked for; overlaps count once.
+        rejected: Number of rejected requests.
+        missing: Number of files that are missing at the end.
     """
 
     seconds: float
@@ -68,16 +68,16 @@ class _Outcome:
 
 
 def measure_rejections(release_dir: Path, scene_ids: Sequence[str], repeat: int) -> Result:
-    """Measure runs at several shares of rejections, and behind `limit_req` of nginx."""
+    """Measure downloads at several shares of rejections, and behind `limit_req` of nginx."""
     programs: dict[str, Callable[[DownloadPlan], None]] = {"ours": _run_ours}
     if shutil.which("aria2c"):
         programs["aria2c"] = _run_aria2c
+    # Share of the requests that are rejected, status, and `Retry-After`.
+    cases = [(0.0, 503, "")]
+    cases += [(share, 503, "") for share in _SHARES]
+    cases += [(share, 429, str(_PAUSE_S)) for share in _SHARES]
     rows = []
-    for share, status, pause in [(0.0, 503, "")] + [
-        (share, status, pause)
-        for status, pause in ((503, ""), (429, str(_PAUSE_S)))
-        for share in _SHARES
-    ]:
+    for share, status, pause in cases:
         row: Result = {"share": share, "status": status, "retry_after": pause}
         for name, run in programs.items():
             outcomes = [
@@ -88,9 +88,9 @@ def measure_rejections(release_dir: Path, scene_ids: Sequence[str], repeat: int)
     usual_s = rows[0]["ours"]["seconds"]
     for row in rows:
         row["ratio"] = (row["ours"]["seconds"] - row["ours"]["asked_s"]) / usual_s
-    limited = (
-        _measure_limited(release_dir, scene_ids, programs, repeat) if shutil.which("nginx") else {}
-    )
+    limited: Result = {}
+    if shutil.which("nginx"):
+        limited = _measure_limited(release_dir, scene_ids, programs, repeat)
     return {"rows": rows, "limited": limited}
 
 
@@ -139,7 +139,7 @@ def _measure_limited(
 
 @contextmanager
 def _nginx(release_dir: Path, folder: Path) -> Iterator[str]:
-    """Serve a raw tree by nginx; gives the base URL."""
+    """Serve a raw tree by nginx, and yield the base URL."""
     with closing(socket.socket()) as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -184,9 +184,10 @@ def _run_ours(plan: DownloadPlan) -> None:
 
 
 def _run_aria2c(plan: DownloadPlan) -> None:
-    """Run aria2c with a pause of a second between tries, without which it does not repeat what got 503.
+    """Run aria2c, with a pause of a second before it tries again after a 503.
 
-    It ends at once what gets 429, so that files are missing; a run that takes too long is stopped.
+    After a 429 it does not try again, so that files are missing. A run that takes too long is
+    stopped.
     """
     text = "".join(f"{file.url}\n  out={file.local_path}\n" for file in plan.files)
     options = [
@@ -223,10 +224,9 @@ def _join_pauses(times: Sequence[float], pause_s: float) -> float:
 
 
 def _summarize(outcomes: Sequence[_Outcome]) -> Result:
-    """Give the run of median duration, without the pauses that the server asked for."""
-    outcome = sorted(outcomes, key=lambda outcome: outcome.seconds - outcome.asked_s)[
-        len(outcomes) // 2
-    ]
+    """Return the run of median duration, not counting the pauses that the server asked for."""
+    by_duration = sorted(outcomes, key=lambda outcome: outcome.seconds - outcome.asked_s)
+    outcome = by_duration[len(by_duration) // 2]
     return {
         "seconds": outcome.seconds,
         "asked_s": outcome.asked_s,
@@ -236,11 +236,11 @@ def _summarize(outcomes: Sequence[_Outcome]) -> Result:
 
 
 def describe_rejections(result: Result) -> list[str]:
-    """Show the figures as a table."""
-    lines = [
-        f"rejections at random, {1000 * _LATENCY_S:.0f} ms for each request; seconds, of which pauses asked for",
-        f"  {'':<26}{'ours':>8}{'asked':>8}{'rejected':>10}{'missing':>9}{'ratio':>8}{'aria2c':>10}{'missing':>9}",
-    ]
+    """Format the results as a table."""
+    latency_ms = 1000 * _LATENCY_S
+    title = f"rejections at random, {latency_ms:.0f} ms for each request; seconds, requested pauses"
+    head = f"  {'':<26}{'ours':>8}{'asked':>8}{'rejected':>10}{'missing':>9}{'ratio':>8}"
+    lines = [title, f"{head}{'aria2c':>10}{'missing':>9}"]
     for row in result["rows"]:
         title = "no rejections"
         if row["share"]:
@@ -257,8 +257,8 @@ def describe_rejections(result: Result) -> list[str]:
 
 def _describe_row(title: str, row: Result) -> str:
     ours = row["ours"]
-    line = f"  {title:<26}{ours['seconds']:8.1f}{ours['asked_s']:8.1f}{ours['rejected']:10,}{ours['missing']:9,}"
-    line += f"{row['ratio']:8.2f}"
+    line = f"  {title:<26}{ours['seconds']:8.1f}{ours['asked_s']:8.1f}"
+    line += f"{ours['rejected']:10,}{ours['missing']:9,}{row['ratio']:8.2f}"
     aria2c = row.get("aria2c")
     if aria2c:
         line += f"{aria2c['seconds']:10.1f}{aria2c['missing']:9,}"

@@ -1,4 +1,4 @@
-"""Servers in a process of their own, so that their work is not counted as the client's."""
+"""Servers in a separate process, so that their work is not measured as that of the client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TESTS_DIR = Path(__file__).absolute().parents[2] / "tests"
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Time that a network adds, and requests that the server rejects.
+    """Latency of a network, and rejections by the server.
 
     Attributes:
         request_s: Time added to each request.
@@ -42,7 +42,7 @@ class Network:
 
 @contextmanager
 def serve(root: Path, *networks: Network) -> Iterator[list[str]]:
-    """Serve a raw tree, once for each of the given networks; gives the base URLs."""
+    """Serve a raw tree once for each network, and yield the base URLs."""
     command = [sys.executable, "-m", "benchmark.release_host", str(root)]
     command.append(json.dumps([asdict(network) for network in networks]))
     with subprocess.Popen(
@@ -55,11 +55,11 @@ def serve(root: Path, *networks: Network) -> Iterator[list[str]]:
             yield json.loads(line)
         finally:
             if process.stdin:
-                process.stdin.close()  # ends it
+                process.stdin.close()  # the server ends when its input ends
 
 
 def _main(root: Path, networks: list[Network]) -> None:
-    # The server of the tests, where it is tested too; it needs nothing but the standard library and this package.
+    # The server of the tests needs only the standard library and this package.
     sys.path.insert(0, str(_TESTS_DIR))
     module = importlib.import_module("release_server")
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def _main(root: Path, networks: list[Network]) -> None:
             for network in networks
         ]
         print(json.dumps([stack.enter_context(server).base_url for server in servers]), flush=True)
-        sys.stdin.read()  # until the client closes it, or has died
+        sys.stdin.read()  # until the client closes it or dies
 
 
 def _make_rejections(
@@ -93,4 +93,4 @@ def _make_rejections(
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), [Network(**item) for item in json.loads(sys.argv[2])])
+    _main(Path(sys.argv[1]), [Network(**fields) for fields in json.loads(sys.argv[2])])

@@ -1,4 +1,4 @@
-"""The scenes to measure with: synthetic, with vertices in the order of the release.
+"""Synthetic scenes to measure with, whose vertices are ordered as in the release.
 
 The order decides how fast normals are computed and how well segment indices compress.
 """
@@ -31,10 +31,10 @@ _BLOCK_EDGES = 2.0
 
 
 def make_scenes(raw_dir: Path, count: int, vertex_count: int, seed: int) -> list[str]:
-    """Write scenes of the train split, unless the folder has these very scenes already.
+    """Write scenes of the train split, unless the folder already contains exactly these.
 
     Returns:
-        Their ids.
+        The scene ids.
     """
     scene_ids = [str(scene_id) for scene_id in official_scenes(Split.TRAIN)[:count]]
     content = json.dumps({"scenes": scene_ids, "vertices": vertex_count, "seed": seed})
@@ -51,7 +51,7 @@ def make_scenes(raw_dir: Path, count: int, vertex_count: int, seed: int) -> list
 
 
 def order_like_release(scene: SyntheticScene) -> SyntheticScene:
-    """Reorder the vertices of a scene as those of the release are ordered, and its faces by them."""
+    """Reorder vertices and faces of a scene as in the release."""
     order = _find_order(scene.positions, _measure_edge_length(scene))
     new_indices = np.empty(len(order), np.int32)
     new_indices[order] = np.arange(len(order), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""What a run of the benchmark is made of."""
+"""Settings of a run, and the functions of a part."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Result: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much to measure.
+    """Amount of work to be measured.
 
     Attributes:
-        folder: For the scenes and everything that is made from them.
+        folder: Folder for the scenes, and for everything that is made from them.
         scene_count: Number of scenes.
-        vertex_count: Vertices of each.
-        repeat: How often everything is measured; the fastest counts.
-        reference_count: How many of the scenes the reference works on too.
-        seed: Of the scenes.
+        vertex_count: Number of vertices of each scene.
+        repeat: Number of measurements, of which the fastest counts.
+        reference_count: Number of scenes that the reference processes too.
+        seed: Seed of the scenes.
     """
 
     folder: Path
@@ -32,15 +32,15 @@ class Settings:
     seed: int
 
     def to_json(self) -> Result:
-        """A dict of plain values."""
+        """Return all settings but the folder."""
         return {key: value for key, value in asdict(self).items() if key != "folder"}
 
 
 class Part(Protocol):
-    """One part of the benchmark: a module with these functions."""
+    """Part of the benchmark: a module with these functions."""
 
     def measure(self, settings: Settings) -> Result:
-        """Measure, and return plain values."""
+        """Measure, and return values that can be written as JSON."""
 
     def describe(self, result: Result) -> str:
-        """Show what `measure` returned as text for people."""
+        """Format the result of `measure` as tables."""
