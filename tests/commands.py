@@ -269,7 +269,7 @@ class Verify:
         return outcome.status, rows
 
 
-def look_or_die(task: CheckTask, fatal_scene: str, findings: Findings) -> str:
+def check_or_die(task: CheckTask, fatal_scene: str, findings: Findings) -> str:
     """Return the scene id; for one scene, kill the worker as the out-of-memory killer does."""
     if task.scene_id == fatal_scene:
         os.kill(os.getpid(), signal.SIGKILL)

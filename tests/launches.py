@@ -9,19 +9,19 @@ class Launch(NamedTuple):
 
     Attributes:
         name: How it was started.
-        shard: Its rank and the number of processes, `1/2`; or why the variables do not determine
+        rank: Its rank and the number of processes, `1/2`; or why the variables do not determine
             them.
         cores: Number of cores that Slurm grants; None without Slurm.
         environ: The variables of Slurm, MPI and torchrun in its environment.
     """
 
     name: str
-    shard: str
+    rank: str
     cores: int | None
     environ: dict[str, str]
 
 
-# A line with name, shard and cores, then the variables, those of Slurm without the prefix SLURM_.
+# A line with name, rank and cores, then the variables, those of Slurm without the prefix SLURM_.
 _RECORDED = """\
 the script of a task of --array=1-3:2 --ntasks=4 | 1/2 | 4
     JOB_ID=7 PROCID=0 NTASKS=4 TASKS_PER_NODE=4 CPUS_ON_NODE=4 ARRAY_TASK_ID=3 ARRAY_TASK_COUNT=2
@@ -84,7 +84,7 @@ _PREFIXES_OF_OTHERS = ("OMPI_", "PMI_", "MPI_", "RANK", "WORLD_", "LOCAL_")
 def _parse_launches() -> list[Launch]:
     launches = []
     for head, body in re.findall(r"^(\S.*)\n((?:    .*\n)+)", _RECORDED, re.MULTILINE):
-        name, shard, cores = head.split(" | ")
+        name, rank, cores = head.split(" | ")
         environ = {}
         for word in body.split():
             key, value = word.split("=", 1)
@@ -92,7 +92,7 @@ def _parse_launches() -> list[Launch]:
                 key = f"SLURM_{key}"
             environ[key] = value
         core_count = int(cores) if cores.isdigit() else None
-        launches.append(Launch(name, shard, core_count, environ))
+        launches.append(Launch(name, rank, core_count, environ))
     return launches
 
 

@@ -386,9 +386,9 @@ RANK_VARIABLES = (
 def expect(launch: Launch) -> Expected:
     """Determine the expected rank: only torchrun sets the rank of one of several processes."""
     if "torchrun" in launch.name:
-        rank, _, world_size = launch.shard.partition("/")
+        rank, _, world_size = launch.rank.partition("/")
         return int(rank), int(world_size)
-    is_alone = "script" in launch.name or launch.shard in {"0/1", "names no task"}
+    is_alone = "script" in launch.name or launch.rank in {"0/1", "names no task"}
     return (0, 1) if is_alone else "all would get the same data"
 
 

@@ -20,8 +20,8 @@ from commands import (
     Outcome,
     Verify,
     check_one,
+    check_or_die,
     edit_json,
-    look_or_die,
     raw_file,
     relative,
     run_main,
@@ -333,7 +333,7 @@ def test_killed_worker_becomes_a_finding_of_its_scene(tmp_path: Path) -> None:
     tasks = [CheckTask(SceneId(name), tmp_path / name) for name in (TRAIN, VAL, TEST)]
     findings = Findings()
 
-    results = check_scenes(look_or_die, tasks, VAL, findings, title="check", jobs=2)
+    results = check_scenes(check_or_die, tasks, VAL, findings, title="check", jobs=2)
 
     (finding,) = findings.found
     assert results == {SceneId(name): name for name in (TRAIN, TEST)}

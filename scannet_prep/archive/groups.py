@@ -25,8 +25,8 @@ from scannet_prep.archive import frames, layout
 from scannet_prep.archive.byte_source import ByteSource, PipeSource, Place, Stream, open_bytes
 from scannet_prep.archive.layout import ArchiveKind, Head, Index, StoredGroup
 from scannet_prep.archive.opened import (
-    BEGINNING_BYTES,
     HINT_DAMAGED,
+    START_BYTES,
     Archive,
     check_beginning,
     decode_index,
@@ -220,7 +220,7 @@ class GroupReader:
             ArchiveError: The file is of another kind, or its scenes are out of order.
         """
         stream = Stream(self.source)
-        check_beginning(stream.peek(0, BEGINNING_BYTES), self.name)
+        check_beginning(stream.peek(0, START_BYTES), self.name)
         frame_count = 0
         while True:
             offset = stream.offset

@@ -29,7 +29,7 @@ from scannet_prep.base.errors import ArchiveError, ContentError, ForeignFileErro
 from scannet_prep.base.file_kinds import describe_beginning
 from scannet_prep.base.files import Buffer
 
-BEGINNING_BYTES = 1 << 18
+START_BYTES = 1 << 18
 
 HINT_DAMAGED = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
@@ -87,7 +87,7 @@ class Archive:
             self.index, self.index_row = decode_index(frame, frame_count=frame_count, offset=offset)
             self.end = offset + stored_bytes
         except ContentError as error:
-            check_beginning(source.read(0, BEGINNING_BYTES), self.name)
+            check_beginning(source.read(0, START_BYTES), self.name)
             problem = f"is damaged or truncated: {error.message}"
             raise ArchiveError(self.name, problem, HINT_DAMAGED) from None
 
@@ -159,7 +159,7 @@ def check_beginning(start: bytes, name: str) -> None:
     """Refuse a file that cannot be an archive of this program.
 
     Args:
-        start: Its first `BEGINNING_BYTES`, or all of it.
+        start: Its first `START_BYTES`, or all of it.
         name: Its path or address.
 
     Raises:
