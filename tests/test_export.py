@@ -248,7 +248,7 @@ def test_more_instances_than_the_benchmark_can_tell_apart_are_refused(tmp_path: 
     }
     scene = tiny.process_tiny(tmp_path, files)
     with pytest.raises(
-        ScanNetPrepError, match=r"1,000 labeled instances, and the format can tell 999 apart"
+        ScanNetPrepError, match=r"1,000 labeled instances, and the format can distinguish 999"
     ):
         make_format("benchmark-gt", ExportOptions()).encode_scene(scene)
 
@@ -297,7 +297,7 @@ def test_ply_opens_as_a_coloured_mesh_with_the_raw_id_as_label(
 
 def test_segments_as_colours_need_segments(tmp_path: Path) -> None:
     scene = tiny.process_tiny(tmp_path, {"_vh_clean_2.0.010000.segs.json": None}, split=Split.TEST)
-    with pytest.raises(ScanNetPrepError, match="has no segments to give it colours"):
+    with pytest.raises(ScanNetPrepError, match="has no segments to colour it by"):
         make_format("ply", ExportOptions(variant="segment")).encode_scene(scene)
 
 

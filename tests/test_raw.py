@@ -1,5 +1,6 @@
-"""Readers of the release's files, and where they lie: what they make of good, odd and wrong input."""
+"""Tests of the readers of raw files: good, unusual and damaged input."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,93 +28,123 @@ NEWLINES = (b"\n", b"\r\n", b"\r\r\n")
     st.sampled_from(["\n", "\r\n", "\r\r\n"]),
 )
 @settings(max_examples=40)
-def test_segments_agree_with_np_unique_on_both_ways_to_read_them(ids, space, newline) -> None:
-    found = tiny.read_bytes(
-        read_segments, tiny.segments_file(tuple(ids), space=space, newline=newline)
-    )
+def test_segments_agree_with_np_unique_for_any_ids(
+    ids: list[int], space: str, newline: str
+) -> None:
+    data = tiny.segments_file(tuple(ids), space=space, newline=newline)
+    segmentation = tiny.read_bytes(read_segments, data)
+
     raw_ids, indices = np.unique(np.array(ids, np.int64), return_inverse=True)
-    assert found.raw_ids.tolist() == raw_ids.tolist()
-    assert found.indices.tolist() == indices.tolist()
-    assert found.raw_ids[found.indices].tolist() == ids
-    assert found.scene_id == "scene0000_00"
+    assert segmentation.raw_ids.tolist() == raw_ids.tolist()
+    assert segmentation.indices.tolist() == indices.tolist()
+    assert segmentation.raw_ids[segmentation.indices].tolist() == ids
+    assert segmentation.scene_id == "scene0000_00"
 
 
-def test_segment_indices_are_stored_in_the_smallest_type_that_holds_them() -> None:
-    for count, dtype in ((65_536, np.uint16), (65_537, np.uint32)):
-        compact = tiny.read_bytes(
-            read_segments, tiny.segments_file(tuple(range(count)))
-        ).compact_indices()
-        assert (compact.dtype, compact[-1]) == (dtype, count - 1)
+@pytest.mark.parametrize(("count", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)])
+def test_compact_indices_have_the_smallest_type_that_holds_them(
+    count: int, dtype: type[np.integer]
+) -> None:
+    data = tiny.segments_file(tuple(range(count)))
+
+    compact = tiny.read_bytes(read_segments, data).compact_indices()
+
+    assert compact.dtype == dtype
+    assert compact[-1] == count - 1
 
 
-def test_groups_are_read_with_all_that_the_file_says() -> None:
-    found = tiny.read_bytes(
-        read_aggregation,
-        tiny.aggregation_file([*tiny.GROUPS, tiny.group("7", ["4", None, 5], "door", "9")]),
-    )
-    assert found.scene_id == "scene0000_00"
-    found_groups = [(item.id, item.object_id, item.raw_category) for item in found.groups]
-    assert found_groups == [(0, 0, "floor"), (1, 2, "wall"), (7, 9, "door")]
-    assert found.groups[2].segment_ids == (4, None, 5)
-    # Names that are null or missing are empty.
-    for text in ('{"segGroups": []}', '{"segGroups": [], "sceneId": null, "segmentsFile": null}'):
-        found = tiny.read_bytes(read_aggregation, text.encode())
-        assert (found.scene_id, found.groups) == ("", ())
-    assert tiny.read_bytes(read_segments, b'{"segIndices": [0], "sceneId": null}').scene_id == ""
-    # Ids may be strings of digits, and the scene may be prefixed.
-    segments = tiny.read_bytes(
-        read_segments, b'{"sceneId": "scannet.scene0001_00", "segIndices": ["4", 4, 0]}'
-    )
-    assert (segments.scene_id, segments.indices.tolist()) == ("scene0001_00", [1, 1, 0])
+def test_groups_are_read_with_ids_categories_and_segments() -> None:
+    groups = [*tiny.GROUPS, tiny.group("7", ["4", None, 5], "door", "9")]
+
+    aggregation = tiny.read_bytes(read_aggregation, tiny.aggregation_file(groups))
+
+    assert aggregation.scene_id == "scene0000_00"
+    values = [(group.id, group.object_id, group.raw_category) for group in aggregation.groups]
+    assert values == [(0, 0, "floor"), (1, 2, "wall"), (7, 9, "door")]
+    assert aggregation.groups[2].segment_ids == (4, None, 5)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'{"segGroups": []}', b'{"segGroups": [], "sceneId": null, "segmentsFile": null}'],
+)
+def test_missing_or_null_scene_name_of_groups_is_empty(data: bytes) -> None:
+    aggregation = tiny.read_bytes(read_aggregation, data)
+
+    assert aggregation.scene_id == ""
+    assert aggregation.groups == ()
+
+
+def test_null_scene_name_of_segments_is_empty() -> None:
+    segmentation = tiny.read_bytes(read_segments, b'{"segIndices": [0], "sceneId": null}')
+
+    assert segmentation.scene_id == ""
+
+
+def test_segment_ids_may_be_strings_and_the_scene_name_prefixed() -> None:
+    data = b'{"sceneId": "scannet.scene0001_00", "segIndices": ["4", 4, 0]}'
+
+    segmentation = tiny.read_bytes(read_segments, data)
+
+    assert segmentation.scene_id == "scene0001_00"
+    assert segmentation.indices.tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n", "\r"])
-def test_metadata_is_read_whatever_its_line_ends_and_blanks(newline: str) -> None:
-    data = tiny.info_file(
-        "", "  ", "sceneType = Bedroom / Hotel", "equation = a = b", "", newline=newline
-    )
-    found = tiny.read_bytes(read_scan_info, data)
-    assert found.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
-    assert found.axis_alignment.dtype == np.float64
-    assert found.scene_type == "Bedroom / Hotel"
-    # A test scene has neither.
-    found = tiny.read_bytes(read_scan_info, b"colorHeight = 968\r\n")
-    assert (found.axis_alignment, found.scene_type) == (None, None)
+def test_metadata_is_read_with_any_line_ends_and_blanks(newline: str) -> None:
+    lines = ("", "  ", "sceneType = Bedroom / Hotel", "equation = a = b", "")
+    data = tiny.info_file(*lines, newline=newline)
+
+    info = tiny.read_bytes(read_scan_info, data)
+
+    assert info.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
+    assert info.axis_alignment.dtype == np.float64
+    assert info.scene_type == "Bedroom / Hotel"
+
+
+def test_metadata_of_a_test_scene_has_neither_alignment_nor_type() -> None:
+    info = tiny.read_bytes(read_scan_info, b"colorHeight = 968\r\n")
+
+    assert info.axis_alignment is None
+    assert info.scene_type is None
 
 
 @pytest.mark.parametrize("parent", ["", "scans", "scans_test"])
-def test_scenes_are_found_in_each_layout_and_what_is_no_scene_is_passed_over(
-    tmp_path: Path, parent: str
-) -> None:
-    for name in (
-        "scene0000_01",
-        "scene0000_00",
-        "._scene0000_02",
-        "tmp_scene",
-        "scene12_00",
-        "notes",
-    ):
+def test_scenes_are_found_in_each_layout_without_other_folders(tmp_path: Path, parent: str) -> None:
+    other_names = ("._scene0000_02", "tmp_scene", "scene12_00", "notes")
+    for name in ("scene0000_01", "scene0000_00", *other_names):
         (tmp_path / parent / name).mkdir(parents=True)
-    found = find_raw_scenes(tmp_path)
-    assert list(found) == ["scene0000_00", "scene0000_01"]
-    assert (
-        found["scene0000_00"].path(MESH)
-        == tmp_path / parent / "scene0000_00/scene0000_00_vh_clean_2.ply"
-    )
+
+    scenes = find_raw_scenes(tmp_path)
+
+    assert list(scenes) == ["scene0000_00", "scene0000_01"]
+    expected = tmp_path / parent / "scene0000_00/scene0000_00_vh_clean_2.ply"
+    assert scenes["scene0000_00"].path(MESH) == expected
 
 
-def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_none_at_all_is_an_error(
-    tmp_path: Path,
-) -> None:
-    for folder in (tmp_path / "absent", tmp_path):
-        with pytest.raises(MissingFileError) as caught:
-            find_raw_scenes(folder)
-        assert "scans/scene0000_00" in caught.value.hint
+@pytest.mark.parametrize("name", ["absent", "."])
+def test_folder_without_scenes_is_an_error_that_shows_the_layout(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MissingFileError) as caught:
+        find_raw_scenes(tmp_path / name)
+
+    assert "scans/scene0000_00" in caught.value.hint
+
+
+def test_folder_with_a_mesh_is_used_if_a_scene_has_two(tmp_path: Path) -> None:
     (tmp_path / "scene0000_00").mkdir()
     scene = tiny.write_tiny(tmp_path)
+
     assert find_raw_scenes(tmp_path)["scene0000_00"] == scene
+
+
+def test_scene_with_two_meshes_is_found_with_its_problem(tmp_path: Path) -> None:
+    (tmp_path / "scene0000_00").mkdir()
+    tiny.write_tiny(tmp_path)
     (tmp_path / "scene0000_00/scene0000_00_vh_clean_2.ply").write_bytes(b"x")
-    assert find_raw_scenes(tmp_path)["scene0000_00"].problem.endswith("remove one of the two")
+
+    scene = find_raw_scenes(tmp_path)["scene0000_00"]
+
+    assert scene.problem.endswith("remove one of the two")
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
@@ -136,15 +167,18 @@ def test_of_two_folders_of_a_scene_the_one_with_a_mesh_counts_and_none_at_all_is
     ],
     ids=str,
 )
-def test_a_mesh_is_read_by_name_whatever_else_the_file_holds(format_name: str, knobs: dict) -> None:
+def test_mesh_is_read_by_property_names_in_each_format(format_name: str, knobs: dict) -> None:
     mesh = tiny.read_bytes(read_mesh, Ply(format=format_name, **knobs).encode())
+
     ply = Ply(**knobs)
     assert mesh.positions.tolist() == [list(position) for position in ply.positions]
-    assert mesh.colors.tolist() == [list(color) for color in ply.colors]
-    assert mesh.faces.tolist() == [list(face) for face in ply.faces or ()]
-    assert (mesh.colors.dtype, mesh.faces.dtype, mesh.faces.shape[1]) == (np.uint8, np.int32, 3)
-    assert all(array.flags.c_contiguous for array in (mesh.positions, mesh.colors, mesh.faces))
     assert mesh.positions.dtype == (np.float64 if "position_type" in knobs else np.float32)
+    assert mesh.colors.tolist() == [list(color) for color in ply.colors]
+    assert mesh.colors.dtype == np.uint8
+    assert mesh.faces.tolist() == [list(face) for face in ply.faces or ()]
+    assert mesh.faces.dtype == np.int32
+    assert mesh.faces.shape[1] == 3
+    assert all(array.flags.c_contiguous for array in (mesh.positions, mesh.colors, mesh.faces))
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
@@ -153,17 +187,22 @@ def test_labels_mesh_is_read_with_labels_of_any_integer_type(
     format_name: str, label_type: str
 ) -> None:
     ply = Ply(format=format_name, labels=(0, 1, 40, 50, 100, 39), label_type=label_type)
+
     mesh = tiny.read_bytes(read_labels_mesh, ply.encode())
+
     assert mesh.positions.tolist() == [list(position) for position in ply.positions]
-    assert (mesh.labels.dtype, mesh.labels.tolist()) == (np.uint16, [0, 1, 40, 50, 100, 39])
+    assert mesh.labels.dtype == np.uint16
+    assert mesh.labels.tolist() == [0, 1, 40, 50, 100, 39]
 
 
 @pytest.mark.parametrize("read", [read_mesh, count_elements])
-def test_labels_mesh_under_the_name_of_the_mesh_is_refused(read) -> None:
-    with pytest.raises(
-        RawFileError, match=r"is a labels\.ply under the name of the mesh"
-    ) as caught:
+def test_labels_mesh_under_the_name_of_the_mesh_is_refused(
+    read: Callable[[Path], object],
+) -> None:
+    problem = r"is a labels\.ply under the name of the mesh"
+    with pytest.raises(RawFileError, match=problem) as caught:
         tiny.read_bytes(read, Ply(labels=(0,) * 6).encode())
+
     assert "scannet-prep download" in caught.value.hint
 
 
@@ -173,9 +212,15 @@ def test_mesh_without_labels_is_refused_as_a_labels_mesh() -> None:
 
 
 NO_SEGMENT_IDS = [
-    "[]", "null", "{}", "7", '"0,1"', "[null]", "[-1]", "[0, 1.5]", "[true]", "[0,,1]", "[0,1,]", "[,0]", "[0 1]",
-    '["1_0"]', '["-1"]', "[[0]]", "[9223372036854775808]", "[" + "9" * 5000 + "]", "[NaN]", "[1e3]",
-    "[00,1]", "[0,01]", "[1,007]", "[0,1,00]", '[1,2], "segIndices": []', '[], "params": {"segIndices": [1,2]}',
+    # Not a list.
+    "[]", "null", "{}", "7", '"0,1"',
+    # Elements that are not ids.
+    "[null]", "[-1]", "[0, 1.5]", "[true]", '["1_0"]', '["-1"]', "[[0]]", "[NaN]", "[1e3]",
+    "[9223372036854775808]", "[" + "9" * 5000 + "]",
+    # Not JSON.
+    "[0,,1]", "[0,1,]", "[,0]", "[0 1]", "[00,1]", "[0,01]", "[1,007]", "[0,1,00]",
+    # Two lists.
+    '[1,2], "segIndices": []', '[], "params": {"segIndices": [1,2]}',
 ]  # fmt: skip
 NO_GROUPS = [
     (None, r"got `null` - at `\$\.segGroups`"),
@@ -288,13 +333,6 @@ DAMAGED_MESHES = [
         "and 500,004 rows, expected at most 10,000,000 and 500,000",
     ),
 ]
-ERRORS = {
-    read_segments: RawFileError,
-    read_aggregation: RawFileError,
-    read_scan_info: RawFileError,
-    read_mesh: RawFileError,
-    read_labels_mesh: RawFileError,
-}
 
 
 @pytest.mark.parametrize(
@@ -304,7 +342,10 @@ ERRORS = {
             (read_segments, f'{{"segIndices": {ids}}}'.encode(), "scene0000_00")
             for ids in NO_SEGMENT_IDS
         ),
-        *((read_aggregation, tiny.aggregation_file(groups), place) for groups, place in NO_GROUPS),
+        *(
+            (read_aggregation, tiny.aggregation_file(groups), problem)
+            for groups, problem in NO_GROUPS
+        ),
         *((read, *case) for read in (read_segments, read_aggregation) for case in NO_JSON_OBJECTS),
         *((read_scan_info, *case) for case in NO_METADATA),
         *((read_mesh, *case) for case in DAMAGED_MESHES),
@@ -317,8 +358,8 @@ ERRORS = {
     ],
     ids=lambda value: getattr(value, "__name__", str(value)[:30]),
 )
-def test_files_that_are_damaged_or_of_another_kind_are_refused_with_place_and_numbers(
-    read, data: bytes, problem
+def test_damaged_or_foreign_file_is_refused_with_its_problem(
+    read: Callable[[Path], object], data: bytes, problem: str
 ) -> None:
-    with pytest.raises(ERRORS[read], match=problem):
+    with pytest.raises(RawFileError, match=problem):
         tiny.read_bytes(read, data)

@@ -356,7 +356,7 @@ def test_other_scenes_are_repeated_in_each_epoch() -> None:
         ({"world_size": 0}, "world_size is 0", "world_size="),
         (
             {"rank": 0, "world_size": None},
-            "number of ranks is None: both must be known",
+            "world size None, expected both",
             "world_size",
         ),
     ],
@@ -441,7 +441,7 @@ def test_rank_is_found_in_the_environment(
 UNKNOWN_RANKS = pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"WORLD_SIZE": "4"}, "the rank is None, the number of ranks is 4: both must be known"),
+        ({"WORLD_SIZE": "4"}, "found rank None and world size 4, expected both"),
         ({"RANK": "1"}, "the rank is 1, the number of ranks is None"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "the rank is 4, the number of ranks is 4"),
         ({"RANK": "-1", "WORLD_SIZE": "4"}, "the rank is -1, the number of ranks is 4"),

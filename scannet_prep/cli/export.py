@@ -2,13 +2,14 @@
 
 Takes processed scenes, from a folder or an archive.
 
-Running it again makes only what is missing, or was made from another version of a scene. An export keeps to one format
-and its options; export.json in it says what made it, and scannet-prep verify reads that.
+Running a command again exports only scenes that are missing or have been processed again. An
+export has one format with its options, and contains scenes that were processed with the same
+options. It records them in export.json, which scannet-prep verify reads.
 
 examples:
   scannet-prep export --format octformer --labels scannet200 -o OctFormer/data/scannet200.npz
   scannet-prep export --format pointcept -o Pointcept/data/scannet
-  scannet-prep export data/scannet.tar.zst --format mmdet3d --for oneformer3d -o mmdetection3d/data/scannet
+  scannet-prep export data/scannet.tar.zst --format mmdet3d --for oneformer3d -o data/oneformer3d
   scannet-prep export --format benchmark-gt --splits val
   scannet-prep export --format ply --color label --scenes scene0011_00
 """
@@ -36,15 +37,14 @@ def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command, and the list of the formats."""
     formats = [f"  {name:<14}{summary}" for name, (_, _, summary) in FORMATS.items()]
     parser.description = "\n".join([f"{parser.description}\n\nformats:", *formats])
-    place = "processed folder, or an archive, or all shards of one: paths or addresses (default: data/processed)"
-    default = [Path("data/processed")]
     parser.add_argument(
         "places",
         type=shared.place_argument,
         nargs="*",
-        default=default,
+        default=[Path("data/processed")],
         metavar="PLACE",
-        help=place,
+        help="processed folder, or an archive, or all shards of one: paths or addresses "
+        "(default: data/processed)",
     )
     parser.add_argument(
         "--format",
@@ -53,29 +53,44 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="FORMAT",
         help="one of those above",
     )
-    where = "where it goes (default: data/export/FORMAT)"
-    parser.add_argument("-o", "--output", type=shared.path_argument, metavar="DIR", help=where)
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=shared.path_argument,
+        metavar="DIR",
+        help="folder for the export (default: data/export/FORMAT)",
+    )
     options = parser.add_argument_group("what to make")
     add_labels_argument(options, "label set, where the format holds one (default: that of PLACE)")
     frame = options.add_mutually_exclusive_group()
-    aligned, unaligned = "points in the axis-aligned frame", "points in the frame of the scan"
     frame.add_argument(
         "--aligned",
         action="store_true",
         default=None,
-        help=f"{aligned} (default: as the program does)",
+        help="points in the axis-aligned frame (default: the frame that the program uses)",
     )
     frame.add_argument(
-        "--unaligned", action="store_false", dest="aligned", default=None, help=unaligned
-    )
-    variant = (
-        "dialect of mmdet3d (oneformer3d), or what colours a ply (rgb, label, instance, segment)"
+        "--unaligned",
+        action="store_false",
+        dest="aligned",
+        default=None,
+        help="points in the frame of the scan",
     )
     options.add_argument(
-        "--for", "--color", dest="variant", default="", metavar="VARIANT", help=variant
+        "--for",
+        "--color",
+        dest="variant",
+        default="",
+        metavar="VARIANT",
+        help="dialect of mmdet3d (oneformer3d), "
+        "or colours of a ply (rgb, label, instance, segment)",
     )
-    segments = "segments of test scenes, made by you: the release has none"
-    options.add_argument("--test-segments", type=shared.path_argument, metavar="DIR", help=segments)
+    options.add_argument(
+        "--test-segments",
+        type=shared.path_argument,
+        metavar="DIR",
+        help="segments of test scenes, which you made: the release has none",
+    )
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options)
@@ -84,7 +99,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--force", action="store_true", help="make scenes again even if they are up to date"
     )
     run_options.add_argument(
-        "--dry-run", action="store_true", help="say what would be exported, and do nothing"
+        "--dry-run", action="store_true", help="show what would be exported, and write nothing"
     )
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
@@ -96,7 +111,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     places = arguments.places
     out_dir = arguments.output or Path("data/export") / arguments.format
-    if arguments.dask is not None:  # workers have another current folder
+    if arguments.dask is not None:
+        # Workers have another current folder.
         places = [place.absolute() if isinstance(place, Path) else place for place in places]
         out_dir = out_dir.absolute()
     plan = export.plan(
@@ -153,7 +169,8 @@ def _describe_start(plan: ExportPlan) -> str:
     if plan.without_groups:
         scenes = _list_scenes(plan.without_groups)
         lines.append(
-            f"warning: no instances and no ScanNet ids, because processing found no aggregation: {scenes}"
+            "warning: no instances and no ScanNet ids, because processing found no aggregation: "
+            f"{scenes}"
         )
     return "\n".join(lines)
 

@@ -1,11 +1,12 @@
 """Make one .npz of each raw scene, with points, normals, colors, labels, instances and segments.
 
-A processed folder has one set of options. They are stored in its manifest, so a later command need not repeat them, and
-a command with different options is refused. To change them, process the whole folder again with --force.
+A processed folder has one set of options. They are stored in its manifest, so a later command need
+not repeat them, and a command with different options is refused. To change them, process the whole
+folder again with --force.
 
-Running a command again processes only what is missing: scenes that are whole and up to date are kept. If raw files or
-the label map have changed, the scenes that depend on them are processed again. A scene that fails does not stop the
-others. It is listed, and written to failed.txt.
+Running a command again processes only what is missing: scenes that are whole and up to date are
+kept. If raw files or the label map have changed, the scenes that depend on them are processed
+again. A scene that fails does not stop the others. It is listed, and written to failed.txt.
 
 examples:
   scannet-prep process --scannet200 --align-axis
@@ -35,13 +36,22 @@ if TYPE_CHECKING:
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "raw", nargs="?", type=shared.path_argument, default=Path("data/ScanNet"), metavar="RAW",
-        help="folder with scans/ and scans_test/, or with the scene folders (default: data/ScanNet)",
-    )  # fmt: skip
+        "raw",
+        nargs="?",
+        type=shared.path_argument,
+        default=Path("data/ScanNet"),
+        metavar="RAW",
+        help="folder with scans/ and scans_test/, or with the scene folders "
+        "(default: data/ScanNet)",
+    )
     parser.add_argument(
-        "-o", "--output", type=shared.path_argument, default=Path("data/processed"), metavar="DIR",
+        "-o",
+        "--output",
+        type=shared.path_argument,
+        default=Path("data/processed"),
+        metavar="DIR",
         help="folder for the processed scenes (default: data/processed)",
-    )  # fmt: skip
+    )
     options = parser.add_argument_group("what to make (default: the options of the folder)")
     _add_switch(options, "--scannet200", "labels of ScanNet200; without it, of ScanNet20")
     _add_switch(
@@ -51,27 +61,34 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     _add_switch(options, "--faces", "keep the triangles")
     options.add_argument(
-        "--labels-from", choices=("aggregation", "ply"),
+        "--labels-from",
+        choices=("aggregation", "ply"),
         help="source of the nyu40 ids: aggregation (the default), or ply for labels.ply",
-    )  # fmt: skip
+    )
     strictness = parser.add_argument_group("what is an error").add_mutually_exclusive_group()
     strictness.add_argument(
         "--strict", action="store_true", help="an unknown raw category and other doubts are errors"
     )
     strictness.add_argument(
-        "--lenient", action="store_true",
+        "--lenient",
+        action="store_true",
         help="a train or val scene without alignment, groups or faces is a warning, not an error",
-    )  # fmt: skip
+    )
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options)
     shared.add_dask_argument(run_options)
     run_options.add_argument(
-        "--force", action="store_true",
-        help="process scenes again even if they are up to date; the whole folder, if its options change",
-    )  # fmt: skip
-    checksum = "read all files again, whatever their sizes and times are"
-    run_options.add_argument("--checksum", action="store_true", help=checksum)
+        "--force",
+        action="store_true",
+        help="process scenes again even if they are up to date; "
+        "the whole folder, if its options change",
+    )
+    run_options.add_argument(
+        "--checksum",
+        action="store_true",
+        help="read all files again, whatever their sizes and times are",
+    )
     run_options.add_argument(
         "--dry-run",
         action="store_true",
@@ -80,7 +97,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
 
 
 def _add_switch(group: shared.Container, name: str, text: str) -> None:
-    """Add an option of the folder that is on, off, or not named."""
+    """Add an option of the folder that a command may set, unset or leave as it is."""
     group.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=text)
 
 
@@ -90,17 +107,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     raw_dir = arguments.raw
     out_dir = arguments.output
-    if arguments.dask is not None:  # workers have another current folder
+    if arguments.dask is not None:
+        # Workers have another current folder.
         raw_dir = raw_dir.absolute()
         out_dir = out_dir.absolute()
-    options = {
-        name: getattr(arguments, name)
-        for name in ("scannet200", "align_axis", "faces", "labels_from")
-    }
+    options = {}
+    for name in ("scannet200", "align_axis", "faces", "labels_from"):
+        value = getattr(arguments, name)
+        if value is not None:
+            options[name] = value
     plan = process.plan(
         raw_dir,
         out_dir,
-        {name: value for name, value in options.items() if value is not None},
+        options,
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
         is_strict=arguments.strict,
@@ -127,7 +146,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         report = process.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
         )
-    _tell_oddities(report, console)
+    _print_oddities(report, console)
     text = _describe_report(plan, report, console.seconds)
     status = 3 if report.failures else 0
     more = {"options": plan.context.options, "options_source": plan.options_source}
@@ -135,6 +154,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe_start(plan: ProcessPlan) -> str:
+    """Describe options, folders and warnings, one line each."""
     options = plan.context.options
     frame = "axis-aligned" if options.align_axis else "frame of the scan"
     scenes = format_count(len(plan.tasks), "scene")
@@ -146,19 +166,21 @@ def _describe_start(plan: ProcessPlan) -> str:
 
 
 def _describe_plan(plan: ProcessPlan) -> str:
+    """Describe the result of a dry run."""
     lines = [_describe_start(plan)]
     lines += [f"failed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
-    lines.append(
-        f"dry run: {format_count(len(plan.to_process), 'scene')} would be processed; nothing was written"
-    )
+    scenes = format_count(len(plan.to_process), "scene")
+    lines.append(f"dry run: {scenes} would be processed; nothing was written")
     for reason, scene_ids in plan.scenes_by_reason.items():
         lines.append(f"  {len(scene_ids):,}: {reason} ({list_some(scene_ids)})")
     return "\n".join(lines)
 
 
-def _tell_oddities(report: ProcessReport, console: Console) -> None:
+def _print_oddities(report: ProcessReport, console: Console) -> None:
+    """Print warnings and failures; all scenes of a warning only if the console is verbose."""
     for summary in report.warnings:
-        scenes = list_some(summary.scenes, len(summary.scenes) if console.is_verbose else 3)
+        shown_count = len(summary.scenes) if console.is_verbose else 3
+        scenes = list_some(summary.scenes, shown_count)
         console.say(f"warning: {summary.text} ({scenes})")
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
@@ -166,6 +188,7 @@ def _tell_oddities(report: ProcessReport, console: Console) -> None:
 
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
+    """Describe the result of a run, and the next step."""
     from scannet_prep.processed.folder import FAILED_NAME
 
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}"
@@ -174,10 +197,12 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
         scenes = f"{format_count(len(report.raw_gone), 'scene')} ({list_some(report.raw_gone)})"
         lines.append(f"kept, although their raw files are gone: {scenes}")
     if any(failure.error == "MissingFileError" for failure in report.failures):
-        words = (
-            f"-o {quote(str(plan.raw_dir))} --scenes {quote(f'@{report.out_dir / FAILED_NAME}')}"
+        raw_dir = quote(str(plan.raw_dir))
+        failed_list = quote(f"@{report.out_dir / FAILED_NAME}")
+        lines.append(
+            "to fetch what is missing: scannet-prep download --types seg "
+            f"-o {raw_dir} --scenes {failed_list}"
         )
-        lines.append(f"to fetch what is missing: scannet-prep download --types seg {words}")
     if plan.tasks and not (report.failures or report.unfinished or plan.notes):
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}")')
     return "\n".join(lines)

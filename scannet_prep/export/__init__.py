@@ -1,4 +1,4 @@
-"""The way to other programs of the field: one module a program, the only places that know foreign names."""
+"""Export formats, one module for each program that reads them; foreign names occur only there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 EXPORT_NAME = "export.json"
 
-# Name, as in `--format`, to module, class, and one line for people. Here, so that a help text needs no NumPy.
+# Module, class and one-line summary of each format, by its name for `--format`. They are listed
+# here so that a help text can be made without importing NumPy.
 FORMATS = {
     "octformer": (
         "octformer",
@@ -41,16 +42,17 @@ def make_format(name: str, options: ExportOptions) -> ExportFormat:
     """Make a format by its name.
 
     Raises:
-        UsageError: There is no format of that name, or it does not support the options.
+        UsageError: No format has that name, or it does not support the options.
     """
     if name not in FORMATS:
         raise UsageError(f"{name!r} is not a format", f"there are: {', '.join(FORMATS)}")
-    module, class_name, _ = FORMATS[name]
-    made: ExportFormat = getattr(import_module(f"{__name__}.{module}"), class_name)(options)
-    return made
+    module_name, class_name, _ = FORMATS[name]
+    module = import_module(f"{__name__}.{module_name}")
+    export_format: ExportFormat = getattr(module, class_name)(options)
+    return export_format
 
 
 def is_export(path: Path) -> bool:
-    """Whether `scannet-prep export` made a folder; it may look like a processed one."""
+    """Whether `scannet-prep export` made a folder, which may look like a processed one."""
     # Unlike Path.is_file, this returns False if access fails.
     return os.path.isfile(path / EXPORT_NAME)  # noqa: PTH113

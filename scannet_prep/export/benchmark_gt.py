@@ -1,10 +1,11 @@
-"""Ground truth for the official evaluators of the benchmark, and for those that read the same text files.
+"""Ground truth in the text files of the official evaluators of the benchmark.
 
-    <root>/semantic/<scene>.txt     raw ids, one a line: nyu40 ids, or ScanNet ids for 200 classes
-    <root>/instance/<scene>.txt     raw id * 1000 + number of the instance, from 1 in each scene; 0 where there is none
+    <root>/semantic/<scene>.txt     one raw id per line: nyu40 ids, or ScanNet ids for 200 classes
+    <root>/instance/<scene>.txt     raw id * 1000 + number of the instance; 0 for no instance
 
-Evaluators divide by 1000, so that the 1000th instance of a scene would be one of the next class. The raw id is that
-of the group: with `--labels-from ply`, the vertices of one group may have several, and evaluators want one.
+Instances are numbered from 1 in each scene. Evaluators divide by 1000, so that a 1000th instance
+would belong to the next class. The raw id of an instance is that of its group: with `--labels-from
+ply`, the vertices of a group may have several raw ids, but evaluators expect one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class BenchmarkGt(ExportFormat):
     inherited_options = ("labels_from",)
 
     def exclusion_reason(self, split: Split) -> str:
-        """Test scenes have no ground truth that anybody may have."""
+        """Exclude test scenes, whose ground truth is secret."""
         return "test scenes have no annotation" if split is Split.TEST else ""
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
@@ -36,19 +37,23 @@ class BenchmarkGt(ExportFormat):
             ScanNetPrepError: There are too many instances for the format.
         """
         raw_ids = raw_ids_of_groups(scene.meta.groups, self.label_set)
-        labeled = sorted(number for number, raw_id in raw_ids.items() if raw_id)
+        labeled = sorted(group_id for group_id, raw_id in raw_ids.items() if raw_id)
         if len(labeled) > _MAX_INSTANCES:
-            problem = f"has {len(labeled):,} labeled instances, and the format can tell {_MAX_INSTANCES} apart"
-            raise ScanNetPrepError(f"{scene.meta.scene_id}: {problem}")
-        numbers = {group_id: number for number, group_id in enumerate(labeled, start=1)}
-        values = {
-            item: raw_id * 1000 + numbers[item] if raw_id else 0 for item, raw_id in raw_ids.items()
-        }
+            raise ScanNetPrepError(
+                f"{scene.meta.scene_id}: has {len(labeled):,} labeled instances, "
+                f"and the format can distinguish {_MAX_INSTANCES}"
+            )
+
+        values = dict.fromkeys(raw_ids, 0)
+        for number, group_id in enumerate(labeled, start=1):
+            values[group_id] = raw_ids[group_id] * 1000 + number
+        table = table_by_group(values, none=0)
+
         name = f"{scene.meta.scene_id}.txt"
         semantic = getattr(scene, self.label_set.raw_ids_key)
         return ExportedScene(
             {
                 f"semantic/{name}": [encode_lines(semantic)],
-                f"instance/{name}": [encode_lines(scene.instances, table_by_group(values, none=0))],
+                f"instance/{name}": [encode_lines(scene.instances, table)],
             }
         )

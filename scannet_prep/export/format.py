@@ -212,9 +212,8 @@ def convert_scene(scene: ProcessedScene, options: ExportOptions) -> ProcessedSce
 def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDArray[np.float32]:
     """Move points (V, 3), as processing does."""
     moved = np.empty(points.shape, np.float32)
-    for axis, column in enumerate(
-        move_columns(np.ascontiguousarray(points.T, np.float64), matrix[:3])
-    ):
+    columns = np.ascontiguousarray(points.T, np.float64)
+    for axis, column in enumerate(move_columns(columns, matrix[:3])):
         moved[:, axis] = column
     return moved
 

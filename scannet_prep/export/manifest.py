@@ -88,20 +88,22 @@ def read_export(out_dir: Path) -> ExportManifest | None:
 
 
 def _read(path: Path) -> ExportManifest:
+    """Read a manifest, and check that its names cannot lead out of the folder."""
     try:
         manifest = parse_json(read_file(path, _MAX_BYTES), _MANIFEST)
     except ContentError as error:
         raise FileError(path, f"is damaged, or not of an export: {error}", _HINT) from None
     if (manifest.kind, manifest.format_version) != (_KIND, _FORMAT_VERSION):
-        found = f"{manifest.kind[:40]!a}, version {manifest.format_version}"
-        raise FileError(path, f"is {found}, expected {_KIND!r}, {_FORMAT_VERSION}", _HINT)
+        actual = f"{manifest.kind[:40]!a}, version {manifest.format_version}"
+        raise FileError(path, f"is {actual}, expected {_KIND!r}, version {_FORMAT_VERSION}", _HINT)
     for name in manifest.scenes:
         if not SceneId.is_valid(name):
             raise FileError(
                 path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT
             )
     for name, _ in manifest.files():
-        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+        has_odd_part = not {"", ".", ".."}.isdisjoint(name.split("/"))
+        if "\0" in name or has_odd_part:
             raise FileError(path, f"is damaged: it names the file {name[:80]!a}", _HINT)
     return manifest
 

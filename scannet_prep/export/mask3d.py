@@ -1,12 +1,12 @@
-"""Mask3D: one float32 matrix a scene, databases in YAML, and the instances that its evaluation compares with.
+"""Mask3D: one float32 matrix per scene, databases in YAML, and the instances of its evaluation.
 
     <folder>/{train,validation,test}/0000_00.npy
     <folder>/{train,validation,test,train_validation}_database.yaml
     <folder>/label_database.yaml, color_mean_std.yaml
     <folder>/instance_gt/{train,validation}/scene0000_00.txt
 
-The databases name files as Mask3D's configurations do, from its own folder: `data/processed/scannet`, or
-`data/processed/scannet200`, is where the export belongs, or a link to it.
+The databases name files by their paths in Mask3D's own folder, as its configurations do: the
+export, or a link to it, must be at `data/processed/scannet` or `data/processed/scannet200` there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from scannet_prep.base.errors import ScanNetPrepError
 from scannet_prep.export.format import (
     ExportedScene,
     ExportFormat,
+    FileContent,
     convert_scene,
     encode_lines,
     encode_npy,
@@ -41,7 +43,8 @@ from scannet_prep.release.scene import SceneId, Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
 _MAX_GROUP_ID = 998
-# Of the train split of ScanNet: the default values of Mask3D's data set (datasets/semseg.py, color_mean_std).
+# Moments of the colours of the train split: the default of Mask3D (datasets/semseg.py,
+# color_mean_std).
 _DEFAULT_MOMENTS = {
     "mean": [0.47793125906962, 0.4303257521323044, 0.3749598901421883],
     "std": [0.2834475483823543, 0.27566157565723015, 0.27018971370874995],
@@ -49,91 +52,113 @@ _DEFAULT_MOMENTS = {
 
 
 class Mask3D(ExportFormat):
-    """What Mask3D's own preprocessing makes; raw labels are nyu40 ids, or ScanNet ids for ScanNet200."""
+    """The output of Mask3D's preprocessing.
+
+    Raw labels are nyu40 ids, or ScanNet ids for ScanNet200.
+    """
 
     name = "mask3d"
     uses_test_segments = True
 
     def exclusion_reason(self, split: Split) -> str:
-        """Test scenes need segments."""
-        return (
-            TEST_SEGMENTS_NEEDED
-            if split is Split.TEST and self.options.test_segments is None
-            else ""
-        )
+        """Exclude test scenes, unless their segments are given."""
+        if split is Split.TEST and self.options.test_segments is None:
+            return TEST_SEGMENTS_NEEDED
+        return ""
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the matrix of a scene, and the text of its instances."""
-        scene_id, split = scene.meta.scene_id, scene.meta.split
-        is_test = split is Split.TEST
-        matrix = np.empty((len(scene.points), 10 if is_test else 12), np.float32)
         scene = convert_scene(scene, self.options)
-        matrix[:, :3], matrix[:, 3:6], matrix[:, 6:9] = scene.points, scene.colors, scene.normals
-        matrix[:, 9] = segments_of(scene, self.options.test_segments)
-        record = {"file_len": len(matrix)}
-        if is_test:
-            return ExportedScene({_matrix_name(scene_id, split): encode_npy(matrix)}, record)
-        matrix[:, 10] = raw_ids_by_group(scene, self.label_set)
-        matrix[:, 11] = scene.instances
-        largest = max((group.id for group in scene.meta.groups), default=0)
-        if largest > _MAX_GROUP_ID:
-            message = f"{scene_id} has a group {largest}, but Mask3D's ground truth has room for 0 to {_MAX_GROUP_ID}"
-            raise ScanNetPrepError(message)
-        raw_ids = raw_ids_of_groups(scene.meta.groups, self.label_set)
-        table = table_by_group(
-            {group: raw_id * 1000 + group + 1 for group, raw_id in raw_ids.items()}, none=0
-        )
+        scene_id = scene.meta.scene_id
+        split = scene.meta.split
+        matrix_name = _matrix_name(scene_id, split)
+        matrix = self._make_matrix(scene)
+        record: dict[str, Any] = {"file_len": len(matrix)}
+        if split is Split.TEST:
+            return ExportedScene({matrix_name: encode_npy(matrix)}, record)
+
+        largest_id = max((group.id for group in scene.meta.groups), default=0)
+        if largest_id > _MAX_GROUP_ID:
+            raise ScanNetPrepError(
+                f"{scene_id} has a group {largest_id}, "
+                f"but Mask3D's ground truth has room for 0 to {_MAX_GROUP_ID}"
+            )
         mean, mean_square = _color_moments(scene.colors)
-        return ExportedScene(
-            {
-                _matrix_name(scene_id, split): encode_npy(matrix),
-                _ground_truth_name(scene_id, split): [encode_lines(scene.instances, table)],
-            },
-            record
-            | {"scene_type": scene.meta.scene_type, "color_mean": mean, "color_std": mean_square},
-        )
+        record["scene_type"] = scene.meta.scene_type
+        record["color_mean"] = mean
+        record["color_std"] = mean_square
+        files: dict[str, FileContent] = {
+            matrix_name: encode_npy(matrix),
+            _ground_truth_name(scene_id, split): [self._encode_ground_truth(scene)],
+        }
+        return ExportedScene(files, record)
+
+    def _make_matrix(self, scene: ProcessedScene) -> NDArray[np.float32]:
+        """Make the matrix of a scene: float32 (V, 12), or (V, 10) for a test scene."""
+        is_test = scene.meta.split is Split.TEST
+        matrix = np.empty((len(scene.points), 10 if is_test else 12), np.float32)
+        matrix[:, :3] = scene.points
+        matrix[:, 3:6] = scene.colors
+        matrix[:, 6:9] = scene.normals
+        matrix[:, 9] = segments_of(scene, self.options.test_segments)
+        if not is_test:
+            matrix[:, 10] = raw_ids_by_group(scene, self.label_set)
+            matrix[:, 11] = scene.instances
+        return matrix
+
+    def _encode_ground_truth(self, scene: ProcessedScene) -> bytes:
+        """Encode raw id * 1000 + group + 1 of each vertex, one per line; 0 for no group."""
+        values = {}
+        for group_id, raw_id in raw_ids_of_groups(scene.meta.groups, self.label_set).items():
+            values[group_id] = raw_id * 1000 + group_id + 1
+        return encode_lines(scene.instances, table_by_group(values, none=0))
 
     def encode_shared(
         self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]
     ) -> Mapping[str, bytes]:
         """Make the databases, and the mean and deviation of colours over the train scenes.
 
-        Without train scenes, mean and deviation are those that Mask3D has as a default.
+        Without train scenes, mean and deviation are the defaults of Mask3D.
         """
         entries: dict[str, list[dict[str, Any]]] = {}
+        train_records = []
         for scene_id, (split, record) in records.items():
-            modes = [_MODES[split]] if split is Split.TEST else [_MODES[split], "train_validation"]
+            modes = [_MODES[split]]
+            if split is not Split.TEST:
+                modes.append("train_validation")
+            if split is Split.TRAIN:
+                train_records.append(record)
             for mode in modes:
-                entries.setdefault(mode, []).append(
-                    self._make_entry(SceneId(scene_id), split, record)
-                )
-        joint = entries.get("train_validation", [])
-        joint.sort(key=lambda entry: entry["filepath"])  # train before validation
-        files = {
-            f"{mode}_database.yaml": "".join(map(_yaml_item, found))
-            for mode, found in entries.items()
-        }
-        train = [record for split, record in records.values() if split is Split.TRAIN]
-        # Written in any case: where the file is missing, Mask3D's loader fails with an UnboundLocalError.
-        files["color_mean_std.yaml"] = _yaml_mapping(
-            _join_moments(train) if train else _DEFAULT_MOMENTS
-        )
+                entry = self._make_entry(SceneId(scene_id), split, record)
+                entries.setdefault(mode, []).append(entry)
+        # Train before validation.
+        entries.get("train_validation", []).sort(key=itemgetter("filepath"))
+
+        files = {}
+        for mode, mode_entries in entries.items():
+            files[f"{mode}_database.yaml"] = "".join(map(_yaml_item, mode_entries))
+        # Without this file, Mask3D's loader fails with an UnboundLocalError.
+        moments = _join_moments(train_records) if train_records else _DEFAULT_MOMENTS
+        files["color_mean_std.yaml"] = _yaml_mapping(moments)
         files["label_database.yaml"] = self._encode_labels()
         return {name: text.encode("ascii") for name, text in files.items()}
 
     @property
     def _folder(self) -> str:
+        """The folder of the export, from Mask3D's own folder."""
         return f"data/processed/{self.label_set.name.lower().removesuffix('20')}"
 
     def _make_entry(
         self, scene_id: SceneId, split: Split, record: Mapping[str, Any]
     ) -> dict[str, Any]:
+        """Make the entry of a scene in the databases."""
         raw = f"{SPLIT_DIRS[split]}/{scene_id}/{scene_id}"
         entry = {
             "filepath": f"{self._folder}/{_matrix_name(scene_id, split)}",
             "scene": scene_id.space,
             "sub_scene": scene_id.scan,
-            "raw_filepath": raw + MESH.suffix,  # results are named after its folder
+            # Mask3D names its results after the folder of this file.
+            "raw_filepath": raw + MESH.suffix,
             "file_len": record["file_len"],
         }
         if split is Split.TEST:
@@ -150,16 +175,17 @@ class Mask3D(ExportFormat):
         }
 
     def _encode_labels(self) -> str:
-        """The classes by raw id; Mask3D counts train ids in the order of the file."""
+        """Encode the classes by raw id; Mask3D numbers train ids in the order of the file."""
         blank = "_" if self.label_set == SCANNET20 else " "
-        return "".join(
-            f"{item.raw_id}:\n"
-            + _yaml_mapping(
-                {"color": item.color, "name": item.name.replace(" ", blank), "validation": True},
-                "  ",
-            )
-            for item in self.label_set.classes
-        )
+        text = ""
+        for label_class in self.label_set.classes:
+            values = {
+                "color": label_class.color,
+                "name": label_class.name.replace(" ", blank),
+                "validation": True,
+            }
+            text += f"{label_class.raw_id}:\n{_yaml_mapping(values, indent='  ')}"
+        return text
 
 
 def _matrix_name(scene_id: str, split: Split) -> str:
@@ -171,42 +197,54 @@ def _ground_truth_name(scene_id: str, split: Split) -> str:
 
 
 def _color_moments(colors: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
-    """Means of red, green and blue in 0..1, and of their squares, which Mask3D calls `color_std`."""
+    """Compute the means of red, green and blue in 0..1, and of their squares.
+
+    Mask3D calls the means of the squares `color_std`.
+    """
     values = np.arange(256)
-    counts = [np.bincount(channel, minlength=256) for channel in colors.T]
-    sums = [(int(count @ values), int(count @ values**2)) for count in counts]
-    return [total / 255 / len(colors) for total, _ in sums], [
-        total / 255**2 / len(colors) for _, total in sums
-    ]
+    means = []
+    mean_squares = []
+    for channel in colors.T:
+        # Exact, because the sums are of integers.
+        counts = np.bincount(channel, minlength=256)
+        means.append(int(counts @ values) / 255 / len(colors))
+        mean_squares.append(int(counts @ values**2) / 255**2 / len(colors))
+    return means, mean_squares
 
 
 def _join_moments(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Mean and standard deviation over scenes, each of which counts the same."""
-    means, squares = (
-        [
-            math.fsum(channel) / len(records)
-            for channel in zip(*(r[key] for r in records), strict=True)
-        ]
-        for key in ("color_mean", "color_std")
-    )
-    deviations = [
-        math.sqrt(max(0.0, square - mean**2)) for mean, square in zip(means, squares, strict=True)
-    ]
+    """Compute mean and standard deviation over scenes, all with the same weight."""
+    means = _average_channels([record["color_mean"] for record in records])
+    mean_squares = _average_channels([record["color_std"] for record in records])
+    deviations = []
+    for mean, mean_square in zip(means, mean_squares, strict=True):
+        deviations.append(math.sqrt(max(0.0, mean_square - mean**2)))
     return {"mean": means, "std": deviations}
 
 
+def _average_channels(colors: Sequence[Sequence[float]]) -> list[float]:
+    """Average each channel over scenes."""
+    return [math.fsum(channel) / len(colors) for channel in zip(*colors, strict=True)]
+
+
 def _yaml_item(values: Mapping[str, Any]) -> str:
-    """An entry of a list."""
-    return "- " + _yaml_mapping(values, "  ")[2:]
+    """Encode an entry of a list."""
+    return "- " + _yaml_mapping(values, indent="  ").removeprefix("  ")
 
 
 def _yaml_mapping(values: Mapping[str, Any], indent: str = "") -> str:
+    """Encode keys and values, one per line."""
     return "".join(f"{indent}{key}: {_yaml_value(value)}\n" for key, value in values.items())
 
 
 def _yaml_value(value: Any) -> str:  # noqa: ANN401 - a plain value, or a list of them
-    """Write as JSON, which is YAML, but for floats such as 1e-05: YAML 1.1 takes them for text."""
+    """Encode a value as JSON, which is YAML, except for floats such as 1e-05.
+
+    YAML 1.1 would read those as text.
+    """
     if isinstance(value, Iterable) and not isinstance(value, str):
         return f"[{', '.join(map(_yaml_value, value))}]"
     text = json.dumps(value)
-    return text.replace("e", ".0e", 1) if isinstance(value, float) and "." not in text else text
+    if isinstance(value, float) and "." not in text:
+        return text.replace("e", ".0e", 1)
+    return text

@@ -40,19 +40,39 @@ from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 
-# The 18 classes of VoteNet, by nyu40 id; two are spelt as the programs do.
+# The 18 classes of VoteNet, by nyu40 id. The spelling of "showercurtrain" and "garbagebin" is that
+# of the programs.
 _BOX_CLASSES = {
-    3: "cabinet", 4: "bed", 5: "chair", 6: "sofa", 7: "table", 8: "door", 9: "window", 10: "bookshelf", 11: "picture",
-    12: "counter", 14: "desk", 16: "curtain", 24: "refrigerator", 28: "showercurtrain", 33: "toilet", 34: "sink",
-    36: "bathtub", 39: "garbagebin",
-}  # fmt: skip
+    3: "cabinet",
+    4: "bed",
+    5: "chair",
+    6: "sofa",
+    7: "table",
+    8: "door",
+    9: "window",
+    10: "bookshelf",
+    11: "picture",
+    12: "counter",
+    14: "desk",
+    16: "curtain",
+    24: "refrigerator",
+    28: "showercurtrain",
+    33: "toilet",
+    34: "sink",
+    36: "bathtub",
+    39: "garbagebin",
+}
+# By ScanNet id.
 _WALL_AND_FLOOR_200 = {1, 3}
-_POINTS_A_SAMPLE = 8192
-_PICKLE_PROTOCOL = 4  # Python 3.8 reads it
+_POINTS_PER_SAMPLE = 8192
+# Python 3.8, with which the programs run, reads this protocol.
+_PICKLE_PROTOCOL = 4
+# Larger numbers plus one might not fit into int64.
+_MAX_OBJECT_ID = 2**62
 
 
 class MMDet3D(ExportFormat):
-    """What mmdetection3d's own converter makes, and with the variant `oneformer3d`, that of OneFormer3D."""
+    """The output of mmdetection3d's converter; with variant `oneformer3d`, of OneFormer3D's."""
 
     name = "mmdet3d"
     variants = ("oneformer3d",)
@@ -60,97 +80,117 @@ class MMDet3D(ExportFormat):
 
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(options)
-        if not options.variant and options.label_set == SCANNET200:
-            raise UsageError(
-                "mmdetection3d has no ScanNet200; OneFormer3D has", "--for oneformer3d"
-            )
-        if not options.variant and options.test_segments is not None:
-            raise UsageError(
-                "mmdetection3d reads no segments; OneFormer3D does", "--for oneformer3d"
-            )
+        if not options.variant:
+            if options.label_set == SCANNET200:
+                raise UsageError(
+                    "mmdetection3d does not support ScanNet200, but OneFormer3D does",
+                    "--for oneformer3d",
+                )
+            if options.test_segments is not None:
+                raise UsageError(
+                    "mmdetection3d does not read segments, but OneFormer3D does",
+                    "--for oneformer3d",
+                )
         self._box_classes = _BOX_CLASSES
         if options.label_set == SCANNET200:
-            self._box_classes = {
-                i.raw_id: i.name for i in SCANNET200.classes if i.raw_id not in _WALL_AND_FLOOR_200
-            }
+            self._box_classes = _box_classes_200()
 
     def default_label_set(self, stored: LabelSet) -> LabelSet:
-        """ScanNet20 for mmdetection3d, which has no other; OneFormer3D has both."""
+        """Return the stored label set for OneFormer3D, and ScanNet20 for mmdetection3d."""
         return stored if self.options.variant else SCANNET20
 
     def exclusion_reason(self, split: Split) -> str:
-        """OneFormer3D needs segments of test scenes."""
-        needed = self.options.variant and self.options.test_segments is None
-        return TEST_SEGMENTS_NEEDED if split is Split.TEST and needed else ""
+        """Exclude test scenes for OneFormer3D, unless their segments are given."""
+        needs_segments = bool(self.options.variant) and self.options.test_segments is None
+        return TEST_SEGMENTS_NEEDED if split is Split.TEST and needs_segments else ""
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the arrays of a scene, and find its boxes."""
         scene = convert_scene(scene, self.options)
-        points = scene.points
         arrays: dict[str, NDArray[Any]] = {
-            "points": np.hstack([points, scene.colors], dtype=np.float32)
+            "points": np.hstack([scene.points, scene.colors], dtype=np.float32)
         }
         if self.options.variant:
-            arrays["super_points"] = segments_of(scene, self.options.test_segments).astype(np.int64)
+            segments = segments_of(scene, self.options.test_segments)
+            arrays["super_points"] = segments.astype(np.int64)
         record: dict[str, Any] = {}
         if scene.meta.split is not Split.TEST:
-            label_set, objects = self.label_set, _number_objects(scene.meta.groups)
-            numbers = table_by_group(
-                {group: number + 1 for group, number in objects.items()}, none=0
-            )
-            raw_ids = raw_ids_by_group(scene, label_set)
-            arrays |= {"instance_mask": numbers.take(scene.instances), "semantic_mask": raw_ids}
-            matrix = np.eye(4) if self.options.is_aligned else scene.axis_alignment
-            boxes = _find_boxes(points, matrix, scene.instances)
-            raw_id_of = raw_ids_of_groups(scene.meta.groups, label_set)
-            class_of = {raw_id: number for number, raw_id in enumerate(self._box_classes)}
-            ordered = [
-                (raw_id_of[group], boxes[group]) for group in sorted(boxes, key=objects.__getitem__)
-            ]
-            counts = np.bincount(
-                label_set.labels_from_raw_ids(raw_ids), minlength=len(label_set) + 1
-            )
-            record = {
-                "axis_align_matrix": matrix.tolist(),
-                "boxes": [(class_of[raw_id], box) for raw_id, box in ordered if raw_id in class_of],
-                "vertices": len(points),
-                "counts": counts[1:].tolist(),
-            }
+            masks, record = self._annotate(scene)
+            arrays |= masks
         name = f"{scene.meta.scene_id}.bin"
-        return ExportedScene(
-            {f"{folder}/{name}": [encode_bytes(item)] for folder, item in arrays.items()}, record
-        )
+        files = {f"{folder}/{name}": [encode_bytes(array)] for folder, array in arrays.items()}
+        return ExportedScene(files, record)
+
+    def _annotate(self, scene: ProcessedScene) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Make the masks of a scene by folder, each int64 (V,), and its record."""
+        # Masks.
+        object_ids = _number_objects(scene.meta.groups)
+        mask_values = {group_id: object_id + 1 for group_id, object_id in object_ids.items()}
+        raw_ids = raw_ids_by_group(scene, self.label_set)
+        masks: dict[str, NDArray[Any]] = {
+            "instance_mask": table_by_group(mask_values, none=0).take(scene.instances),
+            "semantic_mask": raw_ids,
+        }
+
+        # Boxes of the groups whose class has boxes, sorted by `objectId`.
+        matrix = np.eye(4) if self.options.is_aligned else scene.axis_alignment
+        box_by_group = _find_boxes(scene.points, matrix, scene.instances)
+        raw_id_by_group = raw_ids_of_groups(scene.meta.groups, self.label_set)
+        class_by_raw_id = {raw_id: number for number, raw_id in enumerate(self._box_classes)}
+        boxes = []
+        for group_id in sorted(box_by_group, key=object_ids.__getitem__):
+            raw_id = raw_id_by_group[group_id]
+            if raw_id in class_by_raw_id:
+                boxes.append((class_by_raw_id[raw_id], box_by_group[group_id]))
+
+        # Vertices by label, 0 unlabeled.
+        labels = self.label_set.labels_from_raw_ids(raw_ids)
+        counts = np.bincount(labels, minlength=len(self.label_set) + 1)
+        record = {
+            "axis_align_matrix": matrix.tolist(),
+            "boxes": boxes,
+            "vertices": len(scene.points),
+            "counts": counts[1:].tolist(),
+        }
+        return masks, record
 
     def encode_shared(
         self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]
     ) -> Mapping[str, bytes]:
-        """Make the infos of each split, and for the 20 classes how semantic training samples and weighs scenes."""
+        """Make the infos of each split.
+
+        For the 20 classes, also make the lists by which semantic training samples and weighs
+        scenes.
+        """
+        records_by_split: dict[Split, dict[str, Mapping[str, Any]]] = {split: {} for split in Split}
+        for scene_id, (split, record) in records.items():
+            records_by_split[split][scene_id] = record
+
         dataset = self.label_set.name.lower().removesuffix("20")
         prefix = f"{dataset}_oneformer3d" if self.options.variant else dataset
         categories = {name: number for number, name in enumerate(self._box_classes.values())}
         metainfo = {"categories": categories, "dataset": dataset, "info_version": "1.1"}
         files = {}
-        for split in Split:
-            scenes = {
-                scene_id: record for scene_id, (found, record) in records.items() if found is split
-            }
+        for split, scenes in records_by_split.items():
             if not scenes:
                 continue
             infos = [self._make_info(scene_id, record) for scene_id, record in scenes.items()]
             content = {"metainfo": metainfo, "data_list": infos}
             files[f"{prefix}_infos_{split}.pkl"] = pickle.dumps(content, _PICKLE_PROTOCOL)
             if split is not Split.TEST and self.label_set == SCANNET20:
-                vertices = [record["vertices"] for record in scenes.values()]
-                counts = [record["counts"] for record in scenes.values()]
-                for name, array in (
-                    ("resampled_scene_idxs", _resample(vertices)),
-                    ("label_weight", _weigh(counts)),
-                ):
-                    files[f"seg_info/{split}_{name}.npy"] = b"".join(encode_npy(array))
+                scene_numbers = _resample([record["vertices"] for record in scenes.values()])
+                weights = _weigh([record["counts"] for record in scenes.values()])
+                start = f"seg_info/{split}"
+                files[f"{start}_resampled_scene_idxs.npy"] = b"".join(encode_npy(scene_numbers))
+                files[f"{start}_label_weight.npy"] = b"".join(encode_npy(weights))
         return files
 
     def _make_info(self, scene_id: str, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The entry of a scene; every dict is made here, so that the pickle's bytes do not depend on the record's."""
+        """Make the entry of a scene.
+
+        Its dicts are made here: if the pickle shared objects with the record, its bytes would
+        depend on whether the record was just made or read from a file.
+        """
         path = f"{scene_id}.bin"
         info: dict[str, Any] = {
             "lidar_points": {"num_pts_feats": 6, "lidar_path": path},
@@ -167,15 +207,29 @@ class MMDet3D(ExportFormat):
         return info
 
 
+def _box_classes_200() -> dict[int, str]:
+    """Return the classes of ScanNet200 that have boxes: all but wall and floor, by ScanNet id."""
+    classes = {}
+    for label_class in SCANNET200.classes:
+        if label_class.raw_id not in _WALL_AND_FLOOR_200:
+            classes[label_class.raw_id] = label_class.name
+    return classes
+
+
 def _number_objects(groups: Sequence[AnnotatedGroup]) -> dict[int, int]:
-    """The `objectId` of each group, by its id; the id where that is null, and for all where they are not distinct."""
-    numbers = {
-        group.id: group.id if group.object_id is None else group.object_id for group in groups
-    }
-    is_usable = len(set(numbers.values())) == len(groups) and all(
-        0 <= item < 2**62 for item in numbers.values()
-    )
-    return numbers if is_usable else {group.id: group.id for group in groups}
+    """Return the `objectId` of each group, by its id.
+
+    A group without one has its own id; so do all groups, if the numbers are not distinct and
+    usable.
+    """
+    object_ids = {}
+    for group in groups:
+        object_ids[group.id] = group.id if group.object_id is None else group.object_id
+    is_distinct = len(set(object_ids.values())) == len(groups)
+    is_usable = all(0 <= object_id < _MAX_OBJECT_ID for object_id in object_ids.values())
+    if is_distinct and is_usable:
+        return object_ids
+    return {group.id: group.id for group in groups}
 
 
 def _find_boxes(
@@ -183,32 +237,43 @@ def _find_boxes(
     aligned_from_points: NDArray[np.float64],
     instances: NDArray[np.int16],
 ) -> dict[int, list[float]]:
-    """Centre and size of the aligned box of each group that has vertices, computed in float64; by its id."""
+    """Find centre and size of the aligned box of each group that has vertices, by its id.
+
+    Args:
+        points: float32 (V, 3).
+        aligned_from_points: float64 (4, 4).
+        instances: int16 (V,), ids of groups, -1 for none.
+    """
+    # Vertices sorted by group; each id is a range that begins at one of `starts`.
     order = np.argsort(instances, kind="stable")
     ids, starts = np.unique(instances.take(order), return_index=True)
+
+    # The three aligned coordinates of the sorted vertices, each float64 (V,).
     x, y, z = np.ascontiguousarray(points.take(order, axis=0).T, np.float64)
     aligned = [x * a + y * b + z * c + shift for a, b, c, shift in aligned_from_points[:3]]
-    low, high = (
-        np.stack([find.reduceat(axis, starts) for axis in aligned])
-        for find in (np.minimum, np.maximum)
-    )
+
+    # Smallest and largest coordinates by axis and id, (3, ids); then centre and size, (ids, 6).
+    low = np.stack([np.minimum.reduceat(axis, starts) for axis in aligned])
+    high = np.stack([np.maximum.reduceat(axis, starts) for axis in aligned])
     boxes = np.concatenate([(low + high) / 2, high - low]).T.tolist()
     return {group: box for group, box in zip(ids.tolist(), boxes, strict=True) if group >= 0}
 
 
-def _resample(vertices: Sequence[int]) -> NDArray[np.int32]:
-    """Numbers of scenes, each as often as its share of all vertices is worth in samples; (N,)."""
-    total = sum(vertices)
-    samples = total // _POINTS_A_SAMPLE
-    return np.repeat(
-        np.arange(len(vertices)), [round(count / total * samples) for count in vertices]
-    ).astype(np.int32)
+def _resample(vertex_counts: Sequence[int]) -> NDArray[np.int32]:
+    """Repeat the number of each scene as often as its share of all samples, int32 (N,)."""
+    total = sum(vertex_counts)
+    sample_count = total // _POINTS_PER_SAMPLE
+    repetitions = [round(count / total * sample_count) for count in vertex_counts]
+    return np.repeat(np.arange(len(vertex_counts)), repetitions).astype(np.int32)
 
 
 def _weigh(counts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-    """Weights of the 20 classes, (20,), from vertices by scene and class; in float32, as mmdetection3d computes."""
+    """Compute the weights of the 20 classes, float32 (20,), as mmdetection3d does.
+
+    Args:
+        counts: Vertices by scene and class.
+    """
     totals = np.sum(counts, axis=0).astype(np.float32)
-    weights: NDArray[np.float32] = 1 / np.log(
-        np.float32(1.2) + totals / max(totals.sum(), np.float32(1))
-    )
+    shares = totals / max(totals.sum(), np.float32(1))
+    weights: NDArray[np.float32] = 1 / np.log(np.float32(1.2) + shares)
     return weights

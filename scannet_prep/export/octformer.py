@@ -1,12 +1,13 @@
-"""OctFormer: the root that its unmodified `configs/seg_scannet.yaml` and `seg_scannet200.yaml` train and test from.
+"""OctFormer: the root that its unmodified `seg_scannet.yaml` and `seg_scannet200.yaml` read.
 
-    <root>/                     its own names: data/scannet.npz for 20 classes, data/scannet200.npz for 200
-        train/<scene>.npz       of train and val
-        train/<scene>.txt       raw ids, one a line, of train and val
+    <root>/                     OctFormer's names: data/scannet.npz, or data/scannet200.npz
+        train/<scene>.npz       scenes of train and val
+        train/<scene>.txt       one raw id per line, scenes of train and val
         test/<scene>.npz
         scannetv2_train_npz.txt scannetv2_val_npz.txt scannetv2_test_npz.txt scannetv2_test.txt
 
-Its `labels` are ours: 0 unlabeled, 1..K = train id + 1. Points are as scanned for 20 classes, axis-aligned for 200.
+Its `labels` equal those of a processed file: 0 unlabeled, else train id + 1. Points are in the
+frame of the scan for 20 classes, and axis-aligned for 200.
 """
 
 from __future__ import annotations
@@ -35,55 +36,64 @@ from scannet_prep.release.splits import official_scenes
 
 
 class OctFormer(ExportFormat):
-    """One `.npz` a scene, the processed one itself where it is as OctFormer wants it."""
+    """One `.npz` per scene: the processed file itself, if it has the chosen label set and frame."""
 
     name = "octformer"
-    # All of them, because a file may be the processed one, and depends on all of them.
+    # All of them: the files may be the processed ones.
     inherited_options = ("scannet200", "align_axis", "faces", "labels_from")
 
     def __init__(self, options: ExportOptions) -> None:
-        is_200 = options.label_set == SCANNET200  # which its README aligns
-        super().__init__(
-            replace(
-                options, is_aligned=is_200 if options.is_aligned is None else options.is_aligned
-            )
-        )
+        if options.is_aligned is None:  # the README of OctFormer aligns for 200 classes only
+            options = replace(options, is_aligned=options.label_set == SCANNET200)
+        super().__init__(options)
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make the `.npz`, and the raw ids of train and val."""
+        """Make the `.npz`, and the raw ids of scenes of train and val."""
         is_test = scene.meta.split is Split.TEST
-        start = f"{'test' if is_test else 'train'}/{scene.meta.scene_id}"
-        wanted, files = convert_scene(scene, self.options), dict[str, FileContent]()
-        if wanted.meta.options == scene.meta.options:
-            files[f"{start}.npz"] = PROCESSED_FILE
-        else:
-            arrays: dict[str, NDArray[Any]] = {
-                "points": wanted.points,
-                "normals": wanted.normals.astype(np.float16),
-            }
-            arrays |= {"colors": wanted.colors, "labels": wanted.stored_labels}
-            files[f"{start}.npz"] = encode_npz(arrays, frozenset({"labels"}))
+        folder = "test" if is_test else "train"
+        stem = f"{folder}/{scene.meta.scene_id}"
+        files: dict[str, FileContent] = {f"{stem}.npz": self._encode_arrays(scene)}
         if not is_test:
-            raw_ids: NDArray[np.integer[Any]] = scene.nyu40_ids
-            if (
-                self.label_set == SCANNET200
-            ):  # only where they are classes, as its own program writes them
-                raw_ids = np.where(
-                    SCANNET200.labels_from_raw_ids(scene.scannet_ids) > 0, scene.scannet_ids, 0
-                )
-            files[f"{start}.txt"] = [encode_lines(raw_ids)]
+            files[f"{stem}.txt"] = [encode_lines(self._find_raw_ids(scene))]
         return ExportedScene(files)
+
+    def _encode_arrays(self, scene: ProcessedScene) -> FileContent:
+        """Make the `.npz` of a scene, unless its processed file can be used as it is."""
+        converted = convert_scene(scene, self.options)
+        if converted.meta.options == scene.meta.options:
+            return PROCESSED_FILE
+        arrays: dict[str, NDArray[Any]] = {
+            "points": converted.points,
+            "normals": converted.normals.astype(np.float16),
+            "colors": converted.colors,
+            "labels": converted.stored_labels,
+        }
+        return encode_npz(arrays, deflated=frozenset({"labels"}))
+
+    def _find_raw_ids(self, scene: ProcessedScene) -> NDArray[np.integer[Any]]:
+        """Return the raw id of each vertex, (V,).
+
+        Of ScanNet ids, only those of the 200 classes are kept, as OctFormer's own program does.
+        """
+        if self.label_set != SCANNET200:
+            return scene.nyu40_ids
+        is_class = SCANNET200.labels_from_raw_ids(scene.scannet_ids) > 0
+        return np.where(is_class, scene.scannet_ids, 0)
 
     def encode_shared(
         self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]
     ) -> Mapping[str, bytes]:
-        """Make the lists: bare file names, because its configurations name the folder apart."""
+        """Make the lists of file names, without folders: OctFormer's configurations name those."""
+        scene_ids_by_split: dict[Split, set[str]] = {split: set() for split in Split}
+        for scene_id, (split, _) in records.items():
+            scene_ids_by_split[split].add(scene_id)
+
         lists = {}
-        for split in Split:
-            present = {scene_id for scene_id, (found, _) in records.items() if found is split}
+        for split, present in scene_ids_by_split.items():
+            # Official order first, then scenes that belong to no official list.
             ordered: list[str] = [name for name in official_scenes(split) if name in present]
             ordered += sorted(present.difference(ordered))
-            lists[f"scannetv2_{split}_npz.txt"] = "".join(
-                f"{scene_id}.npz\n" for scene_id in ordered
-            ).encode()
-        return lists | {"scannetv2_test.txt": lists["scannetv2_test_npz.txt"]}
+            text = "".join(f"{scene_id}.npz\n" for scene_id in ordered)
+            lists[f"scannetv2_{split}_npz.txt"] = text.encode()
+        lists["scannetv2_test.txt"] = lists["scannetv2_test_npz.txt"]
+        return lists

@@ -1,7 +1,8 @@
 """Coloured meshes or points for MeshLab and other viewers: `<split>/<scene>.ply`, binary.
 
-Each vertex has a position, a colour, and `label`: the raw id (nyu40 id, or ScanNet id for 200 classes), as the
-release's own `_vh_clean_2.labels.ply` has it. Triangles are there where `process --faces` kept them.
+Each vertex has a position, a colour, and `label`: the raw id (nyu40 id, or ScanNet id for 200
+classes), as in the release's `_vh_clean_2.labels.ply`. Scenes that were processed with `--faces`
+have triangles.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ property uchar blue
 """
 _LABEL_HEADER = "property ushort label\n"
 _FACE_HEADER = "element face {faces}\nproperty list uchar int vertex_indices\n"
-_VERTEX = [("position", "<f4", 3), ("color", "u1", 3)]
+_VERTEX = np.dtype([("position", "<f4", 3), ("color", "u1", 3)])
+_LABELED_VERTEX = np.dtype([("position", "<f4", 3), ("color", "u1", 3), ("label", "<u2")])
 _FACE = np.dtype([("count", "u1"), ("vertices", "<i4", 3)])
 
 
 class Ply(ExportFormat):
-    """One `.ply` a scene; the dialects are what gives the colour."""
+    """One `.ply` per scene; the variant chooses the colours."""
 
     name = "ply"
     variants = ("rgb", "label", "instance", "segment")
@@ -54,34 +56,40 @@ class Ply(ExportFormat):
         super().__init__(replace(options, variant=options.variant or "rgb"))
 
     def exclusion_reason(self, split: Split) -> str:
-        """Test scenes have colours only."""
-        is_annotated = split is not Split.TEST or self.options.variant == "rgb"
-        return "" if is_annotated else f"test scenes have no {self.options.variant}s"
+        """Exclude test scenes, unless their own colours are chosen: they have nothing else."""
+        if split is Split.TEST and self.options.variant != "rgb":
+            return f"test scenes have no {self.options.variant}s"
+        return ""
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the file.
 
         Raises:
-            ScanNetPrepError: It is to be coloured by segment, and has none.
+            ScanNetPrepError: Segments are to give the colours, but the scene has none.
         """
         raw_ids = getattr(scene, self.label_set.raw_ids_key)
-        points = convert_scene(scene, self.options).points
-        comment = f"{scene.meta.scene_id}, coloured by {self.options.variant}"
-        content = encode_ply(comment, points, self._colors(scene, raw_ids), scene.faces, raw_ids)
+        content = encode_ply(
+            comment=f"{scene.meta.scene_id}, coloured by {self.options.variant}",
+            points=convert_scene(scene, self.options).points,
+            colors=self._colors(scene, raw_ids),
+            faces=scene.faces,
+            labels=raw_ids,
+        )
         return ExportedScene({f"{scene.meta.split}/{scene.meta.scene_id}.ply": content})
 
     def _colors(
         self, scene: ProcessedScene, raw_ids: NDArray[np.unsignedinteger]
     ) -> NDArray[np.uint8]:
+        """Return the colour of each vertex, uint8 (V, 3)."""
         if self.options.variant == "label":
-            label_set = self.label_set
-            return label_set.colorize(label_set.train_ids_from_raw_ids(raw_ids, -1))
+            train_ids = self.label_set.train_ids_from_raw_ids(raw_ids, -1)
+            return self.label_set.colorize(train_ids)
         if self.options.variant == "instance":
             return color_numbers(scene.instances)
         if self.options.variant == "segment":
             if scene.segments is None:
                 raise ScanNetPrepError(
-                    f"{scene.meta.scene_id}: has no segments to give it colours", "--color rgb"
+                    f"{scene.meta.scene_id}: has no segments to colour it by", "--color rgb"
                 )
             return color_numbers(scene.segments)
         return scene.colors
@@ -94,24 +102,31 @@ def encode_ply(
     faces: NDArray[np.int32] | None,
     labels: NDArray[np.unsignedinteger] | None = None,
 ) -> list[Buffer]:
-    """Encode coloured points as a mesh file, binary.
+    """Encode coloured points or a mesh as a binary PLY file.
 
     Args:
         comment: One line of ASCII text.
         points: float32 (V, 3).
         colors: uint8 (V, 3).
         faces: int32 (F, 3), indices of vertices; None for points alone.
-        labels: (V,), up to 65,535, a property of that name; None for none.
+        labels: (V,), up to 65,535, for the property `label`; None for no such property.
     """
-    vertices = np.empty(len(points), [*_VERTEX, *([] if labels is None else [("label", "<u2")])])
-    vertices["position"], vertices["color"] = points, colors
-    header, body = _HEADER.format(comment=comment, vertices=len(vertices)), [encode_bytes(vertices)]
+    header = _HEADER.format(comment=comment, vertices=len(points))
+    vertex_type = _VERTEX
+    if labels is not None:
+        header += _LABEL_HEADER
+        vertex_type = _LABELED_VERTEX
+    vertices = np.empty(len(points), vertex_type)
+    vertices["position"] = points
+    vertices["color"] = colors
     if labels is not None:
         vertices["label"] = labels
-        header += _LABEL_HEADER
+    body = [encode_bytes(vertices)]
+
     if faces is not None:
+        header += _FACE_HEADER.format(faces=len(faces))
         triangles = np.empty(len(faces), _FACE)
-        triangles["count"], triangles["vertices"] = 3, faces
-        header += _FACE_HEADER.format(faces=len(triangles))
+        triangles["count"] = 3
+        triangles["vertices"] = faces
         body.append(encode_bytes(triangles))
     return [f"{header}end_header\n".encode(), *body]

@@ -1,6 +1,8 @@
-"""Pointcept: `<root>/{train,val,test}/<scene>/<asset>.npy`; its root is `data/scannet`, for both label sets.
+"""Pointcept: `<root>/{train,val,test}/<scene>/<asset>.npy`.
 
-Points are as scanned. Its `segment` is a class, and its `instance` the id of any group, of walls and floors too.
+The root is Pointcept's `data/scannet`, for both label sets. Points are in the frame of the scan.
+`segment20` and `segment200` hold classes; `instance` holds the id of any group, also of walls and
+floors.
 """
 
 from __future__ import annotations
@@ -25,19 +27,18 @@ class Pointcept(ExportFormat):
     uses_label_set = False
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make the arrays; those of the annotation only where there is one."""
+        """Make the arrays; test scenes have none of the annotation."""
         scene = convert_scene(scene, self.options)
-        normals = scene.normals.astype(np.float32)
         assets: dict[str, NDArray[Any]] = {
             "coord": scene.points,
             "color": scene.colors,
-            "normal": normals,
+            "normal": scene.normals.astype(np.float32),
         }
         if scene.meta.split is not Split.TEST:
             assets["segment20"] = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, _IGNORE_ID)
             assets["segment200"] = SCANNET200.train_ids_from_raw_ids(scene.scannet_ids, _IGNORE_ID)
             assets["instance"] = scene.instances.astype(np.int64)
+
         folder = f"{scene.meta.split}/{scene.meta.scene_id}"
-        return ExportedScene(
-            {f"{folder}/{name}.npy": encode_npy(array) for name, array in assets.items()}
-        )
+        files = {f"{folder}/{name}.npy": encode_npy(array) for name, array in assets.items()}
+        return ExportedScene(files)

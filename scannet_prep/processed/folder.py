@@ -1,6 +1,6 @@
-"""The processed folder: where each scene lies, the notices beside the split folders, and its state.
+"""The processed folder: the paths of its scenes, its notices, and its state.
 
-Whether a folder is usable has one answer, which the dataset, pack, verify and info give.
+The dataset, pack, verify and info all use `find_state` to decide whether a folder can be used.
 """
 
 from __future__ import annotations
@@ -45,25 +45,34 @@ from scannet_prep.release.scene import SceneId, Split
 TERMS_NAME = "TERMS.txt"
 FAILED_NAME = "failed.txt"
 UNFINISHED_NAME = "unfinished.txt"
-_AGAIN = "run the same scannet-prep process command again: it goes on where it stopped"
+_HINT_CONTINUE = "run the same scannet-prep process command again: it goes on where it stopped"
+_FAILED_HEADER = (
+    "# Scenes that failed. "
+    "To try them again: the same scannet-prep command with --scenes @failed.txt\n"
+)
 
 TERMS_TEXT = f"""\
-The files in this folder derive from the ScanNet dataset (http://www.scan-net.org) and remain under the
+The files in this folder derive from the ScanNet dataset (http://www.scan-net.org) and remain \
+under the
 ScanNet Terms of Use, which allow non-commercial research and education and forbid redistribution:
 {TERMS_URL}
 Give them only to people who have accepted those terms.
 """
-
-
 _UNFINISHED_TEXT = b"""\
-Scenes of this folder are being made or unpacked, or a run was interrupted: scenes may be missing, of two kinds, or
-outdated. Run the same scannet-prep command again: it goes on where it stopped, and removes this file at its end.
+Scenes of this folder are being made or unpacked, or a run was interrupted: scenes may be missing, \
+of two kinds, or
+outdated. Run the same scannet-prep command again: it goes on where it stopped, \
+and removes this file at its end.
 A run for other scenes leaves it. These scenes were to be made:
 """
 
 
 def mark_unfinished(out_dir: Path, scene_ids: Collection[str] = ()) -> None:
-    """Put a file into the folder that says which scenes are being made; readers then refuse it.
+    """Mark a folder as unfinished, so that readers refuse it.
+
+    Args:
+        out_dir: The folder.
+        scene_ids: The scenes that are being made, for the text of the file.
 
     Raises:
         OutputError: The folder cannot be written to.
@@ -73,19 +82,20 @@ def mark_unfinished(out_dir: Path, scene_ids: Collection[str] = ()) -> None:
 
 
 def mark_finished(out_dir: Path, scene_ids: Collection[str]) -> None:
-    """Take scenes from the file of `mark_unfinished`, and remove it where it names no others.
+    """Remove scenes from the file of `mark_unfinished`, and the file itself if it lists no others.
 
     Raises:
         OutputError: It cannot be removed.
     """
-    if rest := read_unfinished(out_dir).difference(scene_ids):
+    rest = read_unfinished(out_dir).difference(scene_ids)
+    if rest:
         mark_unfinished(out_dir, rest)
     else:
         remove_file(out_dir / UNFINISHED_NAME)
 
 
 def read_unfinished(out_dir: Path) -> set[str]:
-    """Read which scenes runs that were interrupted had still to make; empty where there is no such file."""
+    """Read the scenes that interrupted runs had still to make. Empty if the folder has no mark."""
     with suppress(FileError):
         words = read_file(out_dir / UNFINISHED_NAME).decode("ascii", "replace").split()
         return {word for word in words if SceneId.is_valid(word)}
@@ -93,12 +103,15 @@ def read_unfinished(out_dir: Path) -> set[str]:
 
 
 def processed_path(out_dir: Path, split: Split, scene_id: str) -> Path:
-    """Where a processed scene lies."""
+    """Return the path of a processed scene."""
     return out_dir / split / f"{scene_id}.npz"
 
 
 def iter_processed_scenes(out_dir: Path) -> Iterator[tuple[SceneId, Split, Path]]:
-    """Go through the scenes of a processed folder by their names, unopened; a scene may lie in two splits."""
+    """Iterate over the files of a processed folder that are named like scenes; none is opened.
+
+    A scene may occur in two splits.
+    """
     for split in Split:
         for path in sorted((out_dir / split).glob("scene*.npz"), key=attrgetter("name")):
             if SceneId.is_valid(path.stem):
@@ -111,15 +124,16 @@ def prepare_folder(out_dir: Path, splits: set[Split]) -> None:
     Raises:
         OutputError: They cannot be created.
     """
-    for folder in (out_dir, *(out_dir / split for split in splits)):
-        make_directory(folder)
+    make_directory(out_dir)
+    for split in splits:
+        make_directory(out_dir / split)
     path = out_dir / TERMS_NAME
     if not path.exists():
         write_atomically(path, [TERMS_TEXT.encode()])
 
 
 def write_failed_list(path: Path, scene_ids: Collection[str]) -> None:
-    """Write a `failed.txt`, usable as `--scenes @failed.txt`, or remove it where nothing has failed.
+    """Write a `failed.txt`, usable as `--scenes @failed.txt`, or remove it if nothing has failed.
 
     Raises:
         OutputError: It cannot be written.
@@ -132,10 +146,8 @@ def write_failed_list(path: Path, scene_ids: Collection[str]) -> None:
 
 def encode_failed_list(scene_ids: Collection[str]) -> bytes:
     """Encode `failed.txt`."""
-    lines = [
-        "# Scenes that failed. To try them again: the same scannet-prep command with --scenes @failed.txt\n"
-    ]
-    return "".join([*lines, *(f"{scene_id}\n" for scene_id in sorted(scene_ids))]).encode()
+    lines = "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids))
+    return (_FAILED_HEADER + lines).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +155,10 @@ class FolderState:
     """The content of a processed folder, and whether it can be used.
 
     Attributes:
-        manifest: From `manifest.json`; where that is missing or damaged, from the files of the scenes.
+        manifest: The content of `manifest.json`; if that is missing or damaged, it is made from the
+            files of the scenes.
         has_manifest: Whether it comes from `manifest.json`.
-        faults: The reasons why the folder must not be used; empty where it may be.
+        faults: The reasons why the folder must not be used; empty if it can be used.
     """
 
     manifest: Manifest
@@ -154,24 +167,28 @@ class FolderState:
 
 
 def find_state(out_dir: Path) -> FolderState:
-    """Inspect a processed folder. With a manifest, no scene is opened; without one, every scene is read.
+    """Inspect a processed folder.
+
+    With a manifest, no scene is opened; without one, every scene is read.
 
     Raises:
-        MissingFileError: There is no such folder, or it cannot be looked into.
+        MissingFileError: There is no such folder, or it cannot be opened.
     """
-    if not os.path.isdir(out_dir):  # noqa: PTH112 - Path.is_dir raises where the parent may not be looked into
+    # Unlike Path.is_dir, this returns False if access to the parent fails.
+    if not os.path.isdir(out_dir):  # noqa: PTH112
         raise MissingFileError(
             out_dir, "no such folder", f"make it: scannet-prep process -o {quote(str(out_dir))}"
         )
-    faults = list[FileError]()
-    if (out_dir / UNFINISHED_NAME).exists():
-        faults.append(
-            FileError(out_dir / UNFINISHED_NAME, "exists: processing has not finished", _AGAIN)
-        )
+    faults: list[FileError] = []
+    mark_path = out_dir / UNFINISHED_NAME
+    if mark_path.exists():
+        problem = "exists: processing has not finished"
+        faults.append(FileError(mark_path, problem, _HINT_CONTINUE))
     manifest = None
     try:
         manifest = read_manifest(out_dir)
-    except OldFormatError as error:  # its scenes have the old format too
+    except OldFormatError as error:
+        # The scenes have the old format, too.
         return FolderState(Manifest(ProcessOptions()), has_manifest=False, faults=(error,))
     except FileError as error:
         faults.append(error)
@@ -181,40 +198,42 @@ def find_state(out_dir: Path) -> FolderState:
     head = find_head(out_dir) or Manifest(ProcessOptions())
     scenes, unreadable = find_entries(out_dir, head)
     faults += unreadable
-    if not (scenes or unreadable):
+    if not scenes and not unreadable:
         faults.append(_no_scenes(out_dir))
-    return FolderState(
-        msgspec.structs.replace(head, scenes=scenes), has_manifest=False, faults=tuple(faults)
-    )
+    manifest = msgspec.structs.replace(head, scenes=scenes)
+    return FolderState(manifest, has_manifest=False, faults=tuple(faults))
 
 
 def find_head(out_dir: Path) -> Manifest | None:
     """Find the options and the label map of a folder without a manifest.
 
     Returns:
-        A manifest without scenes. It has the options of the first whole scene, and the label map of the first one that
-        depends on it. None if the folder holds no whole scene.
+        A manifest without scenes. It has the options of the first whole scene, and the label map of
+        the first one that depends on it. None if the folder holds no whole scene.
     """
     head = None
     for _, _, path in iter_processed_scenes(out_dir):
-        with suppress(FileError):  # damaged, or in another format: the next one may be whole
+        try:
             meta = read_processed(path).meta
-            head = Manifest(meta.options if head is None else head.options, meta.label_map)
-            if meta.label_map:
-                break
+        except FileError:
+            continue  # damaged, or in another format: the next one may be whole
+        options = meta.options if head is None else head.options
+        head = Manifest(options, meta.label_map)
+        if meta.label_map:
+            break
     return head
 
 
 def find_entries(out_dir: Path, known: Manifest) -> tuple[dict[str, SceneEntry], list[FileError]]:
-    """Find the entries of all scenes of a folder: the known ones, and those of files that have to be read.
+    """Find the entries of all scenes of a folder, reading the files of those without a known entry.
 
     Args:
         out_dir: The processed folder.
-        known: The options of the folder, and entries by scene id. An entry counts if its split is that of the file.
-            Scenes that failed are omitted.
+        known: The options of the folder, and entries by scene id. An entry is used if its split is
+            that of the file. Scenes that failed are omitted.
 
     Returns:
-        The entries of all whole scenes, sorted by id; and what is wrong with the others.
+        The entries of all whole scenes, sorted by id; and the errors of the others.
     """
     scenes: dict[str, SceneEntry] = {}
     faults: list[FileError] = []
@@ -223,9 +242,8 @@ def find_entries(out_dir: Path, known: Manifest) -> tuple[dict[str, SceneEntry],
             continue
         if name in scenes:
             other = processed_path(out_dir, scenes[name].split, name)
-            faults.append(
-                ProcessedFileError(path, f"is the scene of {other}, too", "remove one of the two")
-            )
+            problem = f"is the scene of {other}, too"
+            faults.append(ProcessedFileError(path, problem, "remove one of the two"))
             continue
         entry = known.scenes.get(name)
         try:
@@ -238,7 +256,7 @@ def find_entries(out_dir: Path, known: Manifest) -> tuple[dict[str, SceneEntry],
 
 
 def read_entry(path: Path, scene_id: str, split: Split, head: Manifest) -> SceneEntry:
-    """Read the file of a scene for its entry.
+    """Make the entry of a scene from its file.
 
     Args:
         path: The file.
@@ -247,7 +265,8 @@ def read_entry(path: Path, scene_id: str, split: Split, head: Manifest) -> Scene
         head: The options and the label map of the folder.
 
     Raises:
-        FileError: It cannot be read, is damaged, or was made with other options or another label map.
+        FileError: It cannot be read, is damaged, or was made with other options or another label
+            map.
     """
     data = read_file(path, MAX_FILE_BYTES)
     scene = parse_processed(data, path)
@@ -264,8 +283,8 @@ def record(out_dir: Path, known: Manifest) -> None:
 
     Args:
         out_dir: The folder.
-        known: Its options and failures, and the scenes whose files need not be read. Others are read if they are
-            there; damaged ones are omitted, and `verify` names them.
+        known: Its options and failures, and the scenes whose files need not be read. Other files
+            are read; damaged ones are omitted, and `verify` reports them.
 
     Raises:
         OutputError: The folder cannot be written to.
@@ -285,9 +304,10 @@ def write_manifest(out_dir: Path, manifest: Manifest) -> None:
 
 
 def _no_scenes(out_dir: Path) -> MissingFileError:
+    """Describe a folder without processed scenes, which may be the folder of a split."""
     hint = f"make them, if these are raw scenes: scannet-prep process {quote(str(out_dir))}"
-    if out_dir.resolve().name in set(Split):
-        hint = f"give the folder above it, {out_dir.resolve().parent}, and the split {out_dir.resolve().name}"
-    return MissingFileError(
-        out_dir, f"holds no processed scenes: expected {out_dir}/train/scene*.npz", hint
-    )
+    resolved = out_dir.resolve()
+    if resolved.name in set(Split):
+        hint = f"give the folder above it, {resolved.parent}, and the split {resolved.name}"
+    problem = f"holds no processed scenes: expected {out_dir}/train/scene*.npz"
+    return MissingFileError(out_dir, problem, hint)

@@ -1,7 +1,8 @@
 """Axis alignment and vertex normals, in double precision.
 
-Coordinates are kept as one array an axis, (3, V): NumPy reads and writes those several times as fast as rows of three.
-A loop compiled by numba can replace this; the results are the same, bit for bit.
+Coordinates are kept as one array per axis, (3, V), which NumPy reads and writes several times as
+fast as rows of three. A loop compiled by numba can replace this module, with the same results bit
+for bit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.compiled import compile_geometry
 
-# Faces are gone through in parts whose arrays stay in the processor's cache.
+# Faces are processed in parts whose arrays stay in the processor's cache.
 _FACES_AT_ONCE = 16_384
 
 
@@ -24,17 +25,18 @@ def points_and_normals(
     *,
     uses_numba: bool = False,
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Compute what is saved of a mesh's geometry: points and normals, both in the same frame.
+    """Compute the stored geometry of a mesh: points and normals, both in the same frame.
 
     Args:
         positions: (V, 3), metres, frame of the scan.
         faces: int32 (F, 3), indices into `positions`, in range.
-        aligned_from_scan: float64 (4, 4), the `axisAlignment` of the scan; None to stay in the frame of the scan.
+        aligned_from_scan: float64 (4, 4), the `axisAlignment` of the scan; None to stay in the
+            frame of the scan.
         uses_numba: Whether to use the compiled loop, if numba is installed.
 
     Returns:
-        Points, float32 (V, 3), metres, and normals, float64 (V, 3): weighted by the area of the faces around each
-        vertex, of unit length; (0, 0, 0) where a vertex has no face, or only faces without area.
+        Points, float32 (V, 3), metres, and unit normals, float64 (V, 3), weighted by the area of
+        the faces around each vertex; (0, 0, 0) if a vertex has no face, or only faces without area.
     """
     # Without an alignment, both matrices have no rows.
     matrix = np.empty((0, 4))
@@ -58,13 +60,16 @@ def _points_and_normals(
     cofactors: NDArray[np.float64],
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Compute points and normals with NumPy. The matrices, (4, 4) and (3, 3), may have no rows."""
-    columns = np.ascontiguousarray(positions.T, np.float64)  # (3, V)
-    points = _to_points(move_columns(columns, matrix[:3]) if len(matrix) else columns)
-    sums = _sum_products(columns, faces)  # (3, V)
+    # Positions, and the sums of the cross products at each vertex; both (3, V), in the chosen
+    # frame.
+    columns = np.ascontiguousarray(positions.T, np.float64)
+    sums = _sum_products(columns, faces)
     if len(matrix):
+        columns = move_columns(columns, matrix[:3])
         sums = move_columns(sums, cofactors)
+    points = _to_points(columns)
 
-    # A vertex without a face of some area has a sum of length 0, and (0, 0, 0) stays.
+    # Normals. A vertex without a face of some area has a sum of length 0, and keeps (0, 0, 0).
     x, y, z = sums
     length = np.sqrt(x * x + y * y + z * z)
     length[length == 0.0] = 1.0
@@ -103,7 +108,7 @@ def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> N
     """
     moved = np.empty_like(columns)
     term = np.empty_like(columns[0])
-    # Written out, and not as a matrix product, so that the order of the additions is the same on every machine.
+    # Not a matrix product, so that the order of the additions is the same on every machine.
     for row, (a, b, c, *shift) in zip(moved, matrix, strict=True):
         np.multiply(columns[0], a, out=row)
         row += np.multiply(columns[1], b, out=term)
@@ -114,22 +119,25 @@ def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> N
 
 
 def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Add up, at each vertex, the cross products of two edges of its faces, float64 (3, V).
+    """Add up the cross products of two edges of the faces of each vertex, float64 (3, V).
 
-    Of float32 coordinates, all this is exact but for the last bits, so that a face without area gives 0 and no
-    direction that is made of rounding. The order is that of the faces, and at each face that of its corners.
+    For float32 coordinates, the products are exact except for the last bits, so that a face without
+    area gives 0, and not a direction that consists of rounding errors. The order of the additions
+    is that of the faces, and for each face that of its corners.
     """
+    # The cross product of each face, (3, F).
     products = np.empty((3, len(faces)), np.float64)
-    # One piece for all parts: to use new memory each time takes as long as the rest.
+    # Corners, axes and faces of a part. The memory is used again for each part, because new memory
+    # takes as long as all the rest.
     memory = np.empty((3, 3, min(len(faces), _FACES_AT_ONCE)), np.float64)
     for start in range(0, len(faces), _FACES_AT_ONCE):
         part = slice(start, start + _FACES_AT_ONCE)
         corners = faces[part].T.astype(np.intp, order="C")
-        # All are in range: `clip` only spares NumPy a buffer.
-        origin, a, b = (
+        # The corners of each face, each (3, part), then two edges. All indices are in range; `clip`
+        # only spares NumPy a buffer.
+        origin, a, b = memory[:, :, : corners.shape[1]]
+        for corner, out in zip(corners, (origin, a, b), strict=True):
             columns.take(corner, axis=1, out=out, mode="clip")
-            for corner, out in zip(corners, memory[:, :, : corners.shape[1]], strict=True)
-        )
         a -= origin
         b -= origin
         x, y, z = products[:, part]
@@ -139,10 +147,14 @@ def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDA
         x -= np.multiply(a[2], b[1], out=origin[0])
         y -= np.multiply(a[0], b[2], out=origin[1])
         z -= np.multiply(a[1], b[0], out=origin[2])
-    corners, sums = faces.reshape(-1).astype(np.intp), np.empty_like(columns)
+
+    # Each product counts for the three vertices of its face, (F * 3,).
+    vertices = faces.reshape(-1).astype(np.intp)
     weights = np.empty(faces.shape, np.float64)
+    sums = np.empty_like(columns)
     for total, product in zip(sums, products, strict=True):
-        for corner in range(3):  # np.repeat takes twice as long
+        # np.repeat would take twice as long.
+        for corner in range(3):
             weights[:, corner] = product
-        total[:] = np.bincount(corners, weights.reshape(-1), columns.shape[1])
+        total[:] = np.bincount(vertices, weights.reshape(-1), columns.shape[1])
     return sums

@@ -1,4 +1,4 @@
-"""`manifest.json` of a processed folder: its options, the scenes it holds, and the scenes that failed."""
+"""`manifest.json` of a processed folder: its options, its scenes, and the scenes that failed."""
 
 from __future__ import annotations
 
@@ -70,12 +70,14 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
         )
 
     def counts(self, label_set: LabelSet) -> Mapping[int, int]:
-        """Vertices by raw id of a label set."""
-        return self.nyu40_counts if label_set.raw_ids_key == "nyu40_ids" else self.scannet_counts
+        """Return the number of vertices by raw id of a label set."""
+        if label_set.raw_ids_key == "nyu40_ids":
+            return self.nyu40_counts
+        return self.scannet_counts
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of its `.npz`."""
+        """The fingerprint of its `.npz`."""
         return Fingerprint(self.size_bytes, self.crc32)
 
 
@@ -112,7 +114,7 @@ _HEAD = make_decoder(_Head)
 
 
 def read_manifest(out_dir: Path) -> Manifest | None:
-    """Read the manifest of a processed folder; None where there is none.
+    """Read the manifest of a processed folder. Returns None if there is none.
 
     Raises:
         OldFormatError: The folder has the format of an older version.
@@ -127,11 +129,15 @@ def read_manifest(out_dir: Path) -> Manifest | None:
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
-    """Read a manifest from its bytes; the path is for messages.
+    """Parse a manifest.
+
+    Args:
+        data: The bytes of the file.
+        path: Its name, for messages.
 
     Raises:
         OldFormatError: It has the format of an older version.
-        FileError: It is damaged, or was written by something else.
+        FileError: It is damaged, or was written by another program.
     """
     try:
         version = parse_json(data, _HEAD).format_version
@@ -149,30 +155,35 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
 
 
 def _check_counts(manifest: Manifest, path: str | Path) -> None:
-    """Check that the vertices by id add up to those of each scene: class weights are computed from them.
+    """Check that the vertices by id, from which class weights are computed, add up to each scene's.
 
     Raises:
-        FileError: They do not; names the scene and both numbers.
+        FileError: They do not. The message names the scene and both numbers.
     """
     for scene_id, entry in manifest.scenes.items():
-        for name, counts in (
-            ("nyu40_counts", entry.nyu40_counts),
-            ("scannet_counts", entry.scannet_counts),
-        ):
+        counts_by_name = {
+            "nyu40_counts": entry.nyu40_counts,
+            "scannet_counts": entry.scannet_counts,
+        }
+        for name, counts in counts_by_name.items():
             total = sum(counts.values())
             if total != entry.vertex_count:
-                problem = f"is damaged: {scene_id}: {name} add up to {total:,}, expected {entry.vertex_count:,} vertices"
-                raise FileError(path, problem, _HINT_REBUILD)
+                raise FileError(
+                    path,
+                    f"is damaged: {scene_id}: {name} add up to {total:,}, "
+                    f"expected {entry.vertex_count:,} vertices",
+                    _HINT_REBUILD,
+                )
 
 
 class _EntryOptions(msgspec.Struct):
-    """The options of one scene, which format 1 stored with every scene."""
+    """The options of one scene. Format 1 stored them with every scene."""
 
     options: ProcessOptions
 
 
 class _OldManifest(msgspec.Struct):
-    """The part of a manifest in format 1 that shows how its scenes were made."""
+    """The part of a manifest in format 1 that contains the options of its scenes."""
 
     scenes: Mapping[str, _EntryOptions] = {}
 
@@ -181,7 +192,7 @@ _OLD_MANIFEST = make_decoder(_OldManifest)
 
 
 def read_old_options(out_dir: Path) -> ProcessOptions | None:
-    """Read the options of a folder in an older format; None where its manifest shows none.
+    """Read the options of a folder in an older format; None if its manifest does not have them.
 
     Raises:
         FileError: The manifest cannot be read.
@@ -196,7 +207,7 @@ def read_old_options(out_dir: Path) -> ProcessOptions | None:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Encode a manifest: one line for each scene, so that two can be compared with diff."""
+    """Encode a manifest with one line per scene, so that two can be compared with diff."""
     head = {
         "format": "scannet_prep processed folder",
         "format_version": FORMAT_VERSION,

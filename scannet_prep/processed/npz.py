@@ -1,10 +1,15 @@
-"""The container: a zip file of `.npy` members that plain `np.load` reads.
+"""The container of a processed scene: a zip file of `.npy` members that plain `np.load` reads.
 
-It is written here and not by `np.savez` for three reasons: large members are stored (not compressed) and begin at
-multiples of 64 bytes, so that they can be mapped; small integer members are compressed by libdeflate, which is four
-times as fast as zlib and gives the same bytes on every processor; no time and no machine leaves a trace in the bytes.
+It is not written by `np.savez`, for three reasons:
 
-Formats: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (zip) and numpy.lib.format (npy).
+- Large members are stored (not compressed) and begin at multiples of 64 bytes, so that they can be
+mapped. - Integer members are compressed by libdeflate, which is four times as fast as zlib and
+gives the same
+  bytes on every processor.
+- Neither the time nor the machine influences the bytes.
+
+Formats: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (zip) and numpy.lib.format
+(npy).
 """
 
 from __future__ import annotations
@@ -39,17 +44,22 @@ _NPY_HEADER = re.compile(
 )
 
 _VERSION = 20
-_STORED, _DEFLATED = 0, 8
+_STORED = 0
+_DEFLATED = 8
 _DOS_DATE_1980 = 0x21
-_PADDING_ID = 0xD935  # the extra field that Android's zipalign registered for padding
+# The extra field for padding, registered by Android's zipalign.
+_PADDING_ID = 0xD935
 _DEFLATE_LEVEL = 1
 _MAX_DEFLATE_RATIO = 1032
+# Larger than the header of any `.npy` member that this program writes.
+_NPY_HEADER_LOOK_BYTES = 4096
+_LOCAL_MAGIC = b"PK\x03\x04"
 _find_dtype = lru_cache(maxsize=64)(np.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One entry of the directory, and where its bytes begin."""
+    """One entry of the directory, and the offset of its bytes."""
 
     method: int
     crc32: int
@@ -67,7 +77,10 @@ def again_hint(path: Path | str) -> str:
     if isinstance(path, Path):
         folder = quote(str(path.parent.parent))
         return f"process the scene again: scannet-prep process --checksum -o {folder}"
-    return "copy or fetch the archive again; or process the scene again (scannet-prep process --checksum) and pack"
+    return (
+        "copy or fetch the archive again; "
+        "or process the scene again (scannet-prep process --checksum) and pack"
+    )
 
 
 def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> list[Buffer]:
@@ -85,46 +98,51 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
     offset = 0
     for key, array in arrays.items():
         header = encode_npy_header(array.dtype.str, array.shape)
-        data = (
-            np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        )  # a view: the arrays are large
-        crc32, size = deflate.crc32(data, deflate.crc32(header)), len(header) + len(data)
+        # A view, because the arrays are large.
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         payload: list[Buffer] = [header, data] if data else [header]
+        method = _STORED
         if key in deflated:
+            method = _DEFLATED
             payload = [deflate.deflate_compress(b"".join(payload), _DEFLATE_LEVEL)]
-        stored_size = sum(map(len, payload))
-        method = _DEFLATED if key in deflated else _STORED
+        stored_bytes = sum(map(len, payload))
         local, central = _encode_headers(
-            f"{key}.npy".encode("ascii"), method, crc32, stored_size, size, offset
+            name=f"{key}.npy".encode("ascii"),
+            method=method,
+            crc32=deflate.crc32(data, deflate.crc32(header)),
+            stored_bytes=stored_bytes,
+            size_bytes=len(header) + len(data),
+            offset=offset,
         )
         pieces += [local, *payload]
         directory.append(central)
-        offset += len(local) + stored_size
+        offset += len(local) + stored_bytes
     return [*pieces, _encode_directory(directory, offset)]
 
 
 def _encode_headers(
-    name: bytes, method: int, crc32: int, stored_size: int, size: int, offset: int
+    name: bytes, method: int, crc32: int, stored_bytes: int, size_bytes: int, offset: int
 ) -> tuple[bytes, bytes]:
-    """What stands before a member that begins at an offset, and what the directory says of it."""
-    extra = b"" if method == _DEFLATED else _padding(offset + _LOCAL.size + len(name))
-    common = (method, 0, _DOS_DATE_1980, crc32, stored_size, size, len(name))
-    local = _LOCAL.pack(b"PK\x03\x04", _VERSION, 0, *common, len(extra)) + name + extra
-    return local, _CENTRAL.pack(
-        b"PK\x01\x02", _VERSION, _VERSION, 0, *common, 0, 0, 0, 0, 0, offset
-    ) + name
+    """Encode the header of a member that begins at an offset, and its entry in the directory."""
+    extra = b""
+    if method == _STORED:
+        extra = _padding(offset + _LOCAL.size + len(name))
+    common = (method, 0, _DOS_DATE_1980, crc32, stored_bytes, size_bytes, len(name))
+    local = _LOCAL.pack(_LOCAL_MAGIC, _VERSION, 0, *common, len(extra))
+    central = _CENTRAL.pack(b"PK\x01\x02", _VERSION, _VERSION, 0, *common, 0, 0, 0, 0, 0, offset)
+    return local + name + extra, central + name
 
 
 def _encode_directory(entries: list[bytes], offset: int) -> bytes:
-    """What stands at the end of the file, from an offset on."""
+    """Encode the end of the file, which begins at an offset: the directory, and its end record."""
     directory = b"".join(entries)
-    return directory + _END.pack(
-        b"PK\x05\x06", 0, 0, len(entries), len(entries), len(directory), offset, 0
-    )
+    count = len(entries)
+    end = _END.pack(b"PK\x05\x06", 0, 0, count, count, len(directory), offset, 0)
+    return directory + end
 
 
 class NpzReader:
-    """Reads members of an `.npz` file that `encode_npz` made, and checks each by its CRC-32.
+    """A reader of the members of an `.npz` file that `encode_npz` made; it checks their CRC-32.
 
     Args:
         data: The whole file. Arrays of stored members are views of it, writable if it is.
@@ -156,51 +174,71 @@ class NpzReader:
             raise self._error(f"has no array {key!r}")
         content = self._read_content(key, member)
         try:
-            dtype, shape, start = _parse_npy_header(bytes(content[:4096]))
+            dtype, shape, start = _parse_npy_header(bytes(content[:_NPY_HEADER_LOOK_BYTES]))
             return np.frombuffer(content, dtype, offset=start).reshape(shape)
-        # Also what NumPy cannot count, and no bytes with items of no size.
         except (TypeError, ValueError, OverflowError):
+            # The header is wrong, or gives a size that NumPy cannot count, or elements of 0 bytes.
             raise self._error(f"array {key!r} has a header of another program") from None
 
     def _read_directory(self) -> dict[str, _Member]:
-        """Go through the headers of the members; they, and the directory, must be what this program writes.
+        """Read the headers of the members from the first to the last.
 
-        A flipped bit in a name would otherwise hide an array.
+        The headers and the directory must be what this program writes. Otherwise, a flipped bit in
+        a name could hide an array.
         """
-        data, position = self._data, 0
         members: dict[str, _Member] = {}
         directory: list[bytes] = []
-        while bytes(
-            data[position : position + 4]
-        ) == b"PK\x03\x04" and position + _LOCAL.size <= len(data):
-            *_, method, _, _, crc32, stored_size, size, name_size, _ = _LOCAL.unpack_from(
-                data, position
-            )
-            name = bytes(data[position + _LOCAL.size : position + _LOCAL.size + name_size])
-            local, central = _encode_headers(name, method, crc32, stored_size, size, position)
-            is_ours = bytes(data[position : position + len(local)]) == local and method in (
-                _STORED,
-                _DEFLATED,
-            )
-            can_be = (
-                stored_size <= len(data) - position
-                and size <= _MAX_DEFLATE_RATIO * stored_size + 64
-            )
-            if not (is_ours and can_be):
+        position = 0
+        while True:
+            header = self._read_header(position)
+            if header is None:
                 break
+            key, member, central = header
+            members[key] = member
             directory.append(central)
-            start, key = position + len(local), name.decode("latin-1").removesuffix(".npy")
-            members[key] = _Member(method, crc32, stored_size, size, start)
-            position = start + stored_size
-        if len(members) < len(directory) or bytes(data[position:]) != _encode_directory(
-            directory, position
-        ):
+            position = member.start + member.stored_bytes
+
+        has_repeated_key = len(members) < len(directory)
+        end = _encode_directory(directory, position)
+        if has_repeated_key or bytes(self._data[position:]) != end:
             raise self._error(
-                "is truncated, damaged, or was written by another program: its zip directory is not ours"
+                "is truncated, damaged, or was written by another program: "
+                "its zip directory is not ours"
             )
         return members
 
+    def _read_header(self, position: int) -> tuple[str, _Member, bytes] | None:
+        """Read the header of the member that begins at a position.
+
+        Returns:
+            Its key, its place, and its expected entry in the directory; None if there is no header
+            that this program would write.
+        """
+        data = self._data
+        rest_bytes = len(data) - position
+        if bytes(data[position : position + 4]) != _LOCAL_MAGIC or rest_bytes < _LOCAL.size:
+            return None
+        fields = _LOCAL.unpack_from(data, position)
+        method, _, _, crc32, stored_bytes, size_bytes, name_bytes, _ = fields[3:]
+        name_start = position + _LOCAL.size
+        name = bytes(data[name_start : name_start + name_bytes])
+        local, central = _encode_headers(
+            name, method, crc32, stored_bytes, size_bytes, offset=position
+        )
+        if bytes(data[position : position + len(local)]) != local:
+            return None
+        if method not in (_STORED, _DEFLATED):
+            return None
+        # Deflate cannot compress further; a larger size would only reserve memory.
+        max_size_bytes = _MAX_DEFLATE_RATIO * stored_bytes + 64
+        if stored_bytes > rest_bytes or size_bytes > max_size_bytes:
+            return None
+        key = name.decode("latin-1").removesuffix(".npy")
+        start = position + len(local)
+        return key, _Member(method, crc32, stored_bytes, size_bytes, start), central
+
     def _read_content(self, key: str, member: _Member) -> memoryview:
+        """Return the checked bytes of a member. A stored one is checked only once."""
         if key in self._checked:
             return self._checked[key]
         content = self._data[member.start : member.start + member.stored_bytes]
@@ -220,21 +258,28 @@ class NpzReader:
 
 
 def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Parse the beginning of a `.npy` member; gives type, shape and where the data begin. ValueError if it is none."""
+    """Parse the header of an `.npy` member.
+
+    Args:
+        start: The beginning of the member.
+
+    Returns:
+        Type, shape, and the offset of the data.
+
+    Raises:
+        ValueError: It is not such a header.
+    """
     end = 10 + int.from_bytes(start[8:10], "little")
     match = _NPY_HEADER.fullmatch(start[10:end].decode("latin-1"))
     if not start.startswith(_NPY_MAGIC) or len(start) < end or match is None:
         raise ValueError
-    return (
-        _find_dtype(match[1]),
-        tuple(int(item) for item in match[2].replace(" ", "").split(",") if item),
-        end,
-    )
+    lengths = [text for text in match[2].replace(" ", "").split(",") if text]
+    return _find_dtype(match[1]), tuple(map(int, lengths)), end
 
 
 @lru_cache(maxsize=64)
 def encode_npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
-    """The beginning of an `.npy` file, up to the array's bytes in C order."""
+    """Encode the beginning of an `.npy` file, up to the array's bytes in C order."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         buffer, {"descr": descr, "fortran_order": False, "shape": shape}
@@ -243,6 +288,6 @@ def encode_npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _padding(offset: int) -> bytes:
-    """An extra field that makes what follows it begin at a multiple of 64 bytes."""
+    """Return an extra field for an offset, so that the next byte is at a multiple of 64 bytes."""
     count = -(offset + 4) % ALIGNMENT_BYTES
     return struct.pack("<HH", _PADDING_ID, count) + bytes(count)

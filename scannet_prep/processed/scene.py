@@ -1,4 +1,4 @@
-"""One processed scene, in memory and as `<split>/<scene>.npz`."""
+"""A processed scene, in memory and as `<split>/<scene>.npz`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning
 
-# Raised whenever the bytes of a processed folder, or their interpretation, change.
+# Increased whenever the bytes of a processed folder, or their interpretation, change.
 FORMAT_VERSION: Literal[2] = 2
 MAX_FILE_BYTES = 1 << 31
+# The float32 of each float16, by its 16 bits.
 _FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 LabelsFrom = Literal["aggregation", "ply"]
@@ -59,13 +60,16 @@ class ProcessOptions:
     """Everything that changes the bytes of a processed scene, other than the raw files.
 
     Attributes:
-        scannet200: Whether `labels` holds ScanNet200 (else ScanNet20); the raw ids of both are always there.
-        align_axis: Whether `points` and `normals` are in the axis-aligned frame (else in the frame of the scan).
-        faces: Whether the triangles are kept.
-        labels_from: `aggregation`, or `ply` for the nyu40 ids of `labels.ply`, as OctFormer and PointGroup take them.
+        scannet200: Whether `labels` holds ScanNet200 (else ScanNet20). The raw ids of both are
+            always stored.
+        align_axis: Whether `points` and `normals` are in the axis-aligned frame (else in the frame
+            of the scan).
+        faces: Whether the triangles are stored.
+        labels_from: The source of the nyu40 ids: `aggregation`, or `ply` for `labels.ply`, which
+            OctFormer and PointGroup use.
 
     Raises:
-        UsageError: The options contradict each other.
+        UsageError: `labels_from` is not one of these.
     """
 
     scannet200: bool = False
@@ -74,7 +78,7 @@ class ProcessOptions:
     labels_from: LabelsFrom = "aggregation"
 
     def __post_init__(self) -> None:
-        """Check the combination."""
+        """Check the source of the labels."""
         if self.labels_from not in _LABELS_FROM:
             raise UsageError(f"labels_from is {self.labels_from!r}, expected one of {_LABELS_FROM}")
 
@@ -85,7 +89,7 @@ class ProcessOptions:
 
     @property
     def flags(self) -> str:
-        """The options as arguments of `scannet-prep process`, all of them stated."""
+        """All options as arguments of `scannet-prep process`, including those by default."""
         switches = {
             "scannet200": self.scannet200,
             "align-axis": self.align_axis,
@@ -97,21 +101,23 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class SceneMeta:
-    """The facts of a processed scene beside its arrays; stored as JSON.
+    """The description of a processed scene beside its arrays, stored as JSON.
 
-    The first three fields come first in the JSON, so that a reader can compare them without parsing the rest.
+    The first three fields come first in the JSON, so that a reader can compare them without parsing
+    the rest.
 
     Attributes:
         format_version: Version of this file format.
         scene_id: Its name.
         options: The options that it was made with.
-        split: The split it was filed under.
-        scene_type: Free text of the release, for example `Bedroom / Hotel`; None where it has none.
+        split: The split that it belongs to.
+        scene_type: Free text of the release, for example `Bedroom / Hotel`; None if it has none.
         groups: Annotated groups, in file order.
-        segment_ids: Raw id of each segment: `segment_ids[segments[v]]` is the release's id at vertex v.
-        warnings: What was odd about the raw files.
+        segment_ids: Raw id of each segment: `segment_ids[segments[v]]` is the release's id at
+            vertex v.
+        warnings: Oddities of the raw files.
         inputs: Fingerprints of the raw files it was made from, by file name.
-        label_map: Which label map was used (of its content; see `LabelMap.digest`).
+        label_map: `LabelMap.digest` of the label map; empty if the scene does not depend on one.
         program_version: Version of this package.
     """
 
@@ -128,32 +134,40 @@ class SceneMeta:
     program_version: str
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain values, with what follows from them, for those who read the file without this package."""
+        """Return a dict of plain values.
+
+        It also has values that follow from others, for programs that read the file without this
+        package.
+        """
         plain: dict[str, Any] = to_plain(self)
-        return plain | {
-            "label_set": self.options.label_set.name,
-            "aligned": self.options.align_axis,
-            "warnings": [to_plain(item) | {"text": item.text} for item in self.warnings],
-        }
+        plain["label_set"] = self.options.label_set.name
+        plain["aligned"] = self.options.align_axis
+        plain["warnings"] = [
+            to_plain(warning) | {"text": warning.text} for warning in self.warnings
+        ]
+        return plain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProcessedScene:
-    """One scene, ready for training. V vertices, exactly those of the mesh and in its order.
+    """One scene, ready for training, with the V vertices of the mesh in their order.
 
     Attributes:
-        points: float32 (V, 3), metres; in the axis-aligned frame if `meta.options.align_axis`, else in the scan's.
-        normals: float16 (V, 3), area-weighted unit normals in the frame of `points`; (0, 0, 0) where undefined.
+        points: float32 (V, 3), metres; in the axis-aligned frame if `meta.options.align_axis`, else
+            in the frame of the scan.
+        normals: float16 (V, 3), area-weighted unit normals in the frame of `points`; (0, 0, 0) if
+            undefined.
         colors: uint8 (V, 3), red, green, blue, 0..255.
-        stored_labels: uint8 (V,), the array `labels` of the file, of `meta.options.label_set`: 0 unlabeled, else
-            train id + 1. `labels` has the train ids.
+        stored_labels: uint8 (V,), the array `labels` of the file, of `meta.options.label_set`: 0
+            unlabeled, else train id + 1. `labels` has the train ids.
         nyu40_ids: uint8 (V,), 0 unannotated.
         scannet_ids: uint16 (V,), 0 unannotated.
-        instances: int16 (V,), group id, -1 where there is no group.
-        segments: uint16 or uint32 (V,), contiguous index of the segment (superpoint); None where the release has none.
-        faces: int32 (F, 3), indices of vertices; None unless asked for.
-        axis_alignment: float64 (4, 4), aligned <- scan; identity where the release has none.
-        meta: Everything else.
+        instances: int16 (V,), group id, -1 for no group.
+        segments: uint16 or uint32 (V,), contiguous index of the segment (superpoint); None if the
+            release has none.
+        faces: int32 (F, 3), indices of vertices; None if they are not stored.
+        axis_alignment: float64 (4, 4), aligned <- scan; identity if the release has none.
+        meta: The description.
     """
 
     points: NDArray[np.float32]
@@ -170,28 +184,34 @@ class ProcessedScene:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """Train ids of `meta.options.label_set`, int64 (V,), a new array; -1 where unlabeled.
+        """Train ids of `meta.options.label_set`, int64 (V,), in a new array; -1 unlabeled.
 
-        The same numbers as `labels` in a sample of `ScanNet`. The file holds train id + 1: see `stored_labels`.
+        They equal `labels` in a sample of `ScanNet`. The file holds train id + 1: see
+        `stored_labels`.
         """
         return self.stored_labels.astype(np.int64) - 1
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays by key, in the order in which they are stored; `meta` as a text array."""
-        found: dict[str, NDArray[Any] | None] = {
-            key: getattr(self, _FIELDS.get(key, key)) for key in _SHAPES
-        }
-        found["meta"] = np.array(json.dumps(self.meta.to_json(), separators=(",", ":")))
-        return {key: array for key, array in found.items() if array is not None}
+        """Return the arrays by key, in the order of the file, with `meta` as an array of text."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for key in _SHAPES:
+            array = getattr(self, _FIELDS.get(key, key))
+            if array is not None:
+                arrays[key] = array
+        arrays["meta"] = np.array(json.dumps(self.meta.to_json(), separators=(",", ":")))
+        return arrays
 
 
 def encode_processed(scene: ProcessedScene) -> list[Buffer]:
-    """Encode a scene as the bytes of its `.npz`; the same scene always gives the same bytes."""
+    """Encode a scene as the bytes of its `.npz`. Equal scenes give equal bytes."""
     return encode_npz(scene.arrays(), _DEFLATED)
 
 
 def read_processed(path: str | Path) -> ProcessedScene:
-    """Read a processed scene and check its structure; `~` is the home folder.
+    """Read a processed scene and check its structure.
+
+    Args:
+        path: The file; `~` is the home folder.
 
     Raises:
         MissingFileError: There is no such file.
@@ -214,7 +234,8 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     reader = NpzReader(data, path)
     arrays = {key: reader.read(key) for key in reader.keys if key != "meta"}
     meta = parse_meta(reader, path)
-    for problem in _find_structural_problems(arrays):
+    problem = next(_find_structural_problems(arrays), None)
+    if problem is not None:
         raise ProcessedFileError(path, problem, again_hint(path))
     fields: dict[str, Any] = dict.fromkeys(_OPTIONAL)
     fields |= {_FIELDS.get(key, key): array for key, array in arrays.items()}
@@ -222,16 +243,17 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
 
 
 def read_meta(path: Path, scene_id: str, split: Split, options: ProcessOptions) -> SceneMeta:
-    """Read the facts of a scene beside its arrays; only a few pages of its file are read.
+    """Read the description of a scene, which takes only a few pages of its file.
 
     Raises:
-        FileError: It cannot be read.
-        ProcessedFileError: It is damaged, was written by another program, or is of another scene, split or folder.
+        FileError: The file cannot be read.
+        ProcessedFileError: It is damaged, was written by another program, or belongs to another
+            scene, split or folder.
     """
     with open_file(path, MAX_FILE_BYTES) as file:
         size_bytes = file.seek(0, os.SEEK_END)
-        data: mmap.mmap | bytes = b""
-        if size_bytes:  # an empty file cannot be mapped
+        data: mmap.mmap | bytes = b""  # an empty file cannot be mapped
+        if size_bytes:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     meta = parse_meta(NpzReader(memoryview(data), path), path)
     check_meta(meta, path, scene_id, split, options)
@@ -241,22 +263,32 @@ def read_meta(path: Path, scene_id: str, split: Split, options: ProcessOptions) 
 def check_meta(
     meta: SceneMeta, path: Path | str, scene_id: str, split: Split, options: ProcessOptions
 ) -> None:
-    """Check that a file belongs to the scene, split and folder that it is taken for.
+    """Check that a file belongs to the expected scene and split, and was made with these options.
+
+    Args:
+        meta: The description of the scene.
+        path: The file, for messages.
+        scene_id: The expected scene.
+        split: The expected split.
+        options: The options of its folder or archive.
 
     Raises:
-        ProcessedFileError: It is of another scene or split, or was made with other options than the folder's.
+        ProcessedFileError: It does not.
     """
-    if (meta.scene_id, meta.split) != (scene_id, split):
+    if meta.scene_id != scene_id or meta.split != split:
         problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
         raise ProcessedFileError(path, problem, again_hint(path))
     if meta.options != options:
         problem = f"was made with {meta.options.flags}, expected {options.flags}"
-        hint = f"if the folder was processed with other options, open it again; else {again_hint(path)}"
+        hint = (
+            "if the folder was processed with other options, open it again; "
+            f"else {again_hint(path)}"
+        )
         raise ProcessedFileError(path, problem, hint)
 
 
 class _VersionOnly(msgspec.Struct):
-    """The version of a description, whatever else it holds."""
+    """The version of a description in any format."""
 
     format_version: int
 
@@ -266,10 +298,10 @@ _VERSION_ONLY = make_decoder(_VersionOnly)
 
 
 def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
-    """Read only the facts of a scene beside its arrays.
+    """Parse the description of a scene.
 
     Raises:
-        ProcessedFileError: They are missing, damaged, or in the format of another version.
+        ProcessedFileError: It is missing, damaged, or in the format of another version.
     """
     text = str(reader.read("meta")).encode("utf-8", "surrogatepass")
     try:
@@ -293,17 +325,18 @@ def describe_other_format(version: int) -> str:
 def check_identity(
     reader: NpzReader, path: Path | str, scene_id: str, vertex_count: int, options: ProcessOptions
 ) -> None:
-    """Check that a file belongs to the scene and the folder that it is taken for; cheaper than to parse all of it.
+    """Check that a file belongs to the expected scene and folder, without parsing all of it.
 
     Args:
-        reader: Of the file.
+        reader: The reader of the file.
         path: Its name, for messages.
         scene_id: The expected scene.
         vertex_count: V, as the manifest or the index records it.
         options: The options of its folder or archive.
 
     Raises:
-        ProcessedFileError: It is of another scene, mesh, folder or format, or has arrays that no processed scene has.
+        ProcessedFileError: It belongs to another scene, mesh or folder, has another format, or has
+            arrays that no processed scene has.
     """
     unknown = set(reader.keys) - {*_SHAPES, "meta"}
     if unknown:
@@ -321,75 +354,89 @@ def check_identity(
 
 
 def find_problems(scene: ProcessedScene) -> Iterator[str]:
-    """Find values that no correct scene has."""
-    label_set, groups, faces = scene.meta.options.label_set, scene.meta.groups, scene.faces
-    source = scene.nyu40_ids if label_set.raw_ids_key == "nyu40_ids" else scene.scannet_ids
-    labels = int(np.count_nonzero(scene.stored_labels != label_set.labels_from_raw_ids(source)))
-    squared = np.square(scene.normals.astype(np.float32)).sum(axis=1)
-    # Half precision has 11 bits: each component is off by at most 2**-12 relative, the squared length by 2**-11.
-    normals = int(np.count_nonzero(~((np.abs(squared - 1) < 2**-10) | (squared == 0))))
+    """Find values that no correct scene has, and describe each."""
+    vertex_count = len(scene.points)
+    is_finite = bool(np.isfinite(scene.points).all())
+    if not is_finite:
+        yield "points are not all finite"
+    yield from _find_group_problems(scene, is_finite=is_finite)
+
+    # Half precision has 11 bits: each component is off by at most 2**-12 relative, and the squared
+    # length by 2**-11.
+    squared_lengths = np.square(scene.normals.astype(np.float32)).sum(axis=1)
+    is_unit = np.abs(squared_lengths - 1) < 2**-10
+    wrong_normals = int(np.count_nonzero(~(is_unit | (squared_lengths == 0))))
+    if wrong_normals:
+        yield f"normals of {wrong_normals:,} vertices are neither of unit length nor zero"
+
+    label_set = scene.meta.options.label_set
+    expected_labels = label_set.labels_from_raw_ids(getattr(scene, label_set.raw_ids_key))
+    wrong_labels = int(np.count_nonzero(scene.stored_labels != expected_labels))
+    if wrong_labels:
+        yield f"labels disagree with the raw ids at {wrong_labels:,} vertices"
+    largest_id = scene.nyu40_ids.max()
+    if largest_id > MAX_NYU40_ID:
+        yield f"nyu40_ids hold {largest_id}, expected up to {MAX_NYU40_ID}"
+
     segments = [] if scene.segments is None else np.unique(scene.segments).tolist()
-    described = len(scene.meta.segment_ids)
-    is_finite, is_numbered = (
-        np.isfinite(scene.points).all(),
-        all(0 <= item.id <= MAX_GROUPS for item in groups),
-    )
-    strangers = np.setdiff1d(scene.instances, [-1, *(item.id for item in groups)])
-    can_measure = is_finite and is_numbered and not len(strangers)
-    for is_wrong, problem in (
-        (not is_finite, "points are not all finite"),
-        (not is_numbered, f"group ids are not all within 0..{MAX_GROUPS}"),
-        (
-            is_numbered and len(strangers),
-            f"instances hold {max(strangers, default=0)}, which is not a group",
-        ),
-        (
-            can_measure and groups != measure_groups(groups, scene.instances, scene.points),
-            "vertex counts or boxes of groups are not those of their vertices",
-        ),
-        (normals, f"normals of {normals:,} vertices are neither of unit length nor zero"),
-        (labels, f"labels disagree with the raw ids at {labels:,} vertices"),
-        (
-            scene.nyu40_ids.max() > MAX_NYU40_ID,
-            f"nyu40_ids hold {scene.nyu40_ids.max()}, expected up to {MAX_NYU40_ID}",
-        ),
-        (
-            segments != [*range(described)],
-            f"segments hold {len(segments):,} numbers, but {described:,} are described",
-        ),
-        (not np.isfinite(scene.axis_alignment).all(), "axis_alignment is not finite"),
-        (
-            faces is not None and not ((faces >= 0) & (faces < len(scene.points))).all(),
-            f"faces refer to vertices that are not there: there are {len(scene.points):,}",
-        ),
-    ):
-        if is_wrong:
-            yield problem
+    described_count = len(scene.meta.segment_ids)
+    if segments != list(range(described_count)):
+        yield f"segments hold {len(segments):,} numbers, but {described_count:,} are described"
+    if not np.isfinite(scene.axis_alignment).all():
+        yield "axis_alignment is not finite"
+    if scene.faces is not None:
+        is_vertex = (scene.faces >= 0) & (scene.faces < vertex_count)
+        if not is_vertex.all():
+            yield f"faces refer to vertices that are not there: there are {vertex_count:,}"
+
+
+def _find_group_problems(scene: ProcessedScene, *, is_finite: bool) -> Iterator[str]:
+    """Find wrong ids and measurements of groups. Boxes are compared only if points are finite."""
+    groups = scene.meta.groups
+    group_ids = [group.id for group in groups]
+    if not all(0 <= group_id <= MAX_GROUPS for group_id in group_ids):
+        yield f"group ids are not all within 0..{MAX_GROUPS}"
+        return
+    strangers = np.setdiff1d(scene.instances, [-1, *group_ids])
+    if len(strangers):
+        yield f"instances hold {max(strangers)}, which is not a group"
+        return
+    if is_finite and groups != measure_groups(groups, scene.instances, scene.points):
+        yield "vertex counts or boxes of groups are not those of their vertices"
 
 
 def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:
-    vertex_count = len(arrays["points"]) if "points" in arrays and arrays["points"].ndim else 0
+    """Find arrays that are missing, unknown, or of the wrong type or shape, and describe each."""
+    vertex_count = 0
+    if "points" in arrays and arrays["points"].ndim:
+        vertex_count = len(arrays["points"])
     for key, (types, shape) in _SHAPES.items():
         array = arrays.get(key)
         if array is None:
             if key not in _OPTIONAL:
                 yield f"has no array {key!r}"
             continue
-        sizes: dict[object, int] = {"V": vertex_count, "F": len(array) if array.ndim else 0}
-        expected = tuple(sizes.get(item, item) for item in shape)
-        if array.dtype.str not in types or array.shape != expected:
-            found = f"{array.dtype} {array.shape}"
-            yield f"array {key!r} is {found}, expected {' or '.join(str(np.dtype(t)) for t in types)} {expected}"
-    if unknown := set(arrays) - set(_SHAPES):
+        lengths: dict[object, int] = {"V": vertex_count, "F": len(array) if array.ndim else 0}
+        expected_shape = tuple(lengths.get(length, length) for length in shape)
+        if array.dtype.str not in types or array.shape != expected_shape:
+            type_names = " or ".join(str(np.dtype(type_code)) for type_code in types)
+            yield (
+                f"array {key!r} is {array.dtype} {array.shape}, "
+                f"expected {type_names} {expected_shape}"
+            )
+    unknown = set(arrays) - set(_SHAPES)
+    if unknown:
         yield f"has an unknown array {min(unknown)!r}"
     if not vertex_count:
         yield "has no points"
 
 
 def widen_normals(halves: NDArray[np.float16], out: NDArray[np.float32]) -> None:
-    """float16 to float32. NumPy converts one number at a time; a table takes half as long, PyTorch a twentieth.
+    """Convert float16 to float32.
 
-    PyTorch only in its own workers, which have one thread: several would hang in a process that was forked.
+    NumPy converts one number at a time. A table takes half as long, and PyTorch a twentieth.
+    PyTorch is used only in its own workers, which have one thread: several threads would hang in a
+    process that was forked.
     """
     if find_worker() is not None:
         torch = sys.modules["torch"]

@@ -1,4 +1,4 @@
-"""Keeps the files of scenes in memory that processes share."""
+"""Keep the files of scenes in memory that processes share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from scannet_prep.base.files import Buffer
 # faces, is not kept.
 _BYTES_PER_VERTEX = 64
 _MORE_BYTES = 1 << 20
-_SIZE_BYTES = 8  # before each file: its size, or 0 while it is missing
+# Each file begins with its size, or with 0 while it is missing.
+_SIZE_BYTES = 8
 
 
 class SceneCache:
-    """Keeps each file after its first read, for this process and those that it starts.
+    """A cache that keeps each file after its first read, for this process and those it starts.
 
     The memory is anonymous, belongs to no folder, and is freed with the last process. Several
     processes may store the same file at once: they write the same bytes, and the size last. A copy
@@ -45,7 +46,8 @@ class SceneCache:
         start, end = self._spans[scene_id]
         size_bytes = int.from_bytes(os.pread(self._descriptor, _SIZE_BYTES, start), "little")
         if size_bytes:
-            kept = np.empty(size_bytes, np.uint8).data  # unlike a bytearray, not cleared first
+            # Unlike a bytearray, this memory is not cleared first.
+            kept = np.empty(size_bytes, np.uint8).data
             os.preadv(self._descriptor, [kept], start + _SIZE_BYTES)
             return kept
 

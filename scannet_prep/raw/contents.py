@@ -1,4 +1,4 @@
-"""Parses any file of a scene, by its kind."""
+"""Parse any file of a scene, by its kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ RawContent: TypeAlias = Mesh | LabelsMesh | Segmentation | Aggregation | ScanInf
 
 
 def read_raw_file(kind: FileKind, path: Path) -> RawContent:
-    """Read a file of a scene; errors are those of `read_file` and `parse_raw_file`."""
+    """Read a file of a scene.
+
+    Errors are those of `read_file` and `parse_raw_file`.
+    """
     if kind.content in ("mesh", "labels mesh"):
         return parse_raw_file(kind, map_mesh(path), path)
     return parse_raw_file(kind, read_file(path, kind.max_bytes), path)

@@ -1,4 +1,4 @@
-"""Reads the metadata of a scan (`.txt`): `key = value` lines.
+"""Read the metadata of a scan (`.txt`): `key = value` lines.
 
 Only the axis alignment and the scene type are used.
 """
@@ -18,7 +18,7 @@ from scannet_prep.base.files import Buffer, read_file
 from scannet_prep.raw.layout import download_hint
 from scannet_prep.release.files import INFO
 
-# A shift by 1,000 km belongs to no room. Points that are moved by less stay within float32.
+# No room is shifted by 1,000 km. Points that are shifted by less stay within the range of float32.
 _MAX_NUMBER = 1_000_000
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LINE_END = re.compile(r"\r*\n|\r")
@@ -39,7 +39,10 @@ class ScanInfo:
 
 
 def read_scan_info(path: Path) -> ScanInfo:
-    """Read a scan's metadata from a file; errors are those of `read_file` and `parse_scan_info`."""
+    """Read a scan's metadata from a file.
+
+    Errors are those of `read_file` and `parse_scan_info`.
+    """
     return parse_scan_info(read_file(path, INFO.max_bytes), path)
 
 
@@ -55,7 +58,8 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
             numbers up to a million.
     """
     values: dict[str, str] = {}
-    for number, line in enumerate(_LINE_END.split(_decode(bytes(data), path)), start=1):
+    lines = _LINE_END.split(_decode(bytes(data), path))
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         key, equals, value = line.partition("=")
@@ -82,15 +86,14 @@ def _decode(data: bytes, path: Path) -> str:
         byte = error.object[error.start]
         problem = f"is not text: byte {error.start} is 0x{byte:02x}"
         raise RawFileError(path, problem, download_hint(path)) from None
-    found = None
+
+    content = describe_beginning(data[:BEGINNING_BYTES])
     if not text.strip():
-        found = "empty"
-    elif describe_beginning(data[:BEGINNING_BYTES]):
-        found = describe_beginning(data[:BEGINNING_BYTES])
-    elif "\0" in text:
-        found = "not text: it holds NUL bytes"
-    if found:
-        raise RawFileError(path, f"is {found}, expected lines key = value", download_hint(path))
+        content = "empty"
+    elif not content and "\0" in text:
+        content = "not text: it holds NUL bytes"
+    if content:
+        raise RawFileError(path, f"is {content}, expected lines key = value", download_hint(path))
     return text
 
 

@@ -1,4 +1,7 @@
-"""The checks of the large files of the release, from which no scene is made: zip files and sensor streams."""
+"""Checks of the large files of the release, zip files and sensor streams.
+
+No scene is made from them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ LARGE_FILE_CHECKS: dict[Content, Callable[[Path, Callable[[int], None]], None]] 
     "zip": check_zip,
     "sensor stream": check_sensor_stream,
 }
-"""By content, the function that reads a whole file, and raises FileError if a part of it is damaged.
+"""The check for each kind of content.
 
-Its second argument is called with the number of bytes that were checked since the last call.
+A check reads a whole file, and raises FileError if a part of it is damaged. Its second argument is
+called with the number of bytes that were checked since the last call.
 """

@@ -1,4 +1,4 @@
-"""Where the release's files lie, and what they are called."""
+"""Paths and names of the files of the release."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from scannet_prep.release.files import (
 from scannet_prep.release.scene import SceneId
 
 _SCENE_ID_LENGTH = len("scene0000_00")
-_OTHER_FOLDERS = {*SPLIT_DIRS.values(), TASKS_DIR}  # of the release
+# Folders of the release that are not scenes.
+_OTHER_FOLDERS = {*SPLIT_DIRS.values(), TASKS_DIR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,9 @@ class RawScene:
 
     Attributes:
         scene_id: Its name.
-        parent: Where its folder lies.
-        problem: Why the scene cannot be used, without the folder's name: it is not a folder, or there are two of that
-            name; empty where nothing is wrong.
+        parent: The folder that contains its folder.
+        problem: The reason why the scene cannot be used, without the folder's name: it is not a
+            folder, or two folders have its name. Empty if nothing is wrong.
     """
 
     scene_id: SceneId
@@ -50,17 +51,23 @@ class RawScene:
         return self.parent / self.scene_id
 
     def path(self, kind: FileKind) -> Path:
-        """The file of one kind."""
+        """Return the path of the file of one kind."""
         return self.directory / f"{self.scene_id}{kind.suffix}"
 
     def find_groups_kind(self) -> FileKind | None:
-        """The groups that count: those for the mesh, else those for the high-resolution one; None where neither is."""
-        kinds = (AGGREGATION, HIGH_RESOLUTION_AGGREGATION)
-        return next((kind for kind in kinds if os.path.lexists(self.path(kind))), None)
+        """Find the kind of groups to use: of the mesh, else of the high-resolution mesh.
+
+        Returns:
+            The kind; None if the scene has neither.
+        """
+        for kind in (AGGREGATION, HIGH_RESOLUTION_AGGREGATION):
+            if os.path.lexists(self.path(kind)):
+                return kind
+        return None
 
 
 def download_hint(path: Path) -> str:
-    """Return the hint of an error about a raw file of a scene: the command that fetches the file again.
+    """Return the hint of an error about a raw file: the command that downloads it again.
 
     Args:
         path: `<raw>/scans/<scene>/<scene><suffix>`, or `<raw>/<scene>/<scene><suffix>`.
@@ -68,17 +75,23 @@ def download_hint(path: Path) -> str:
     scene_id = path.parent.name
     if not (SceneId.is_valid(scene_id) and path.name.startswith(scene_id)):
         return "download it again: scannet-prep download --types seg --verify"
-    raw_dir = path.parents[2] if path.parents[1].name in SPLIT_DIRS.values() else path.parents[1]
+    raw_dir = path.parents[1]
+    if raw_dir.name in SPLIT_DIRS.values():
+        raw_dir = raw_dir.parent
     target = "" if raw_dir == Path("data/ScanNet") else f" -o {quote(str(raw_dir))}"
     suffix = path.name.removeprefix(scene_id)
-    return f"download it again: scannet-prep download --types {suffix}{target} --scenes {scene_id} --verify"
+    return (
+        f"download it again: scannet-prep download --types {suffix}{target} "
+        f"--scenes {scene_id} --verify"
+    )
 
 
 def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneId, RawScene]:
     """Find the scenes of a release: `scans/<id>`, `scans_test/<id>`, or `<id>` directly below.
 
-    Where a scene has several folders (the official download script leaves empty ones), the one with a mesh counts. What
-    has the name of a scene and is not a folder is found too, with its `problem`, and so is a scene with two meshes.
+    If a scene has several folders (the official download script leaves empty ones), the one with a
+    mesh is used. A scene with two meshes is found with a `problem`, and so is a file or a broken
+    link that has the name of a scene.
 
     Args:
         raw_dir: The tree.
@@ -91,43 +104,54 @@ def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneI
         MissingFileError: `raw_dir` does not exist, or holds no scene folder and must not be empty.
         FileError: A folder cannot be read, or `scans` or `scans_test` is not one.
     """
-    scenes, is_there = dict[SceneId, RawScene](), raw_dir.is_dir()
-    for parent in (raw_dir, raw_dir / "scans", raw_dir / "scans_test") if is_there else ():
+    hint = (
+        "name the folder that holds scans/ and scans_test/ "
+        f"(expected, for example, {raw_dir}/scans/scene0000_00); "
+        "to try the program without ScanNet data: scannet-prep demo"
+    )
+    if not raw_dir.is_dir():
+        raise MissingFileError(raw_dir, "no such folder", hint)
+
+    scenes: dict[SceneId, RawScene] = {}
+    for parent in (raw_dir, raw_dir / "scans", raw_dir / "scans_test"):
         for scene in _iter_scenes(parent):
-            other = scenes.setdefault(scene.scene_id, scene)
-            if other is scene or not os.path.exists(scene.path(MESH)):  # noqa: PTH110 - which never raises
-                continue
-            if os.path.exists(other.path(MESH)):  # noqa: PTH110
-                problem = f"has the same scene as {scene.directory}, and both have a mesh; remove one of the two"
-                scene = replace(other, problem=problem)
-            scenes[scene.scene_id] = scene
-    if not scenes and not (is_there and may_be_empty):
-        hint = (
-            f"name the folder that holds scans/ and scans_test/ (expected, for example, {raw_dir}/scans/scene0000_00); "
-            "to try the program without ScanNet data: scannet-prep demo"
-        )
-        raise MissingFileError(
-            raw_dir, "holds no scene folders" if is_there else "no such folder", hint
-        )
+            other = scenes.get(scene.scene_id)
+            scenes[scene.scene_id] = scene if other is None else _choose_scene(other, scene)
+    if not scenes and not may_be_empty:
+        raise MissingFileError(raw_dir, "holds no scene folders", hint)
     return {scene_id: scenes[scene_id] for scene_id in sorted(scenes)}
+
+
+def _choose_scene(first: RawScene, second: RawScene) -> RawScene:
+    """Choose the one of two folders of a scene that has a mesh; the first one if neither has."""
+    # Unlike Path.exists, this returns False if access fails.
+    if not os.path.exists(second.path(MESH)):  # noqa: PTH110
+        return first
+    if not os.path.exists(first.path(MESH)):  # noqa: PTH110
+        return second
+    problem = (
+        f"has the same scene as {second.directory}, and both have a mesh; remove one of the two"
+    )
+    return replace(first, problem=problem)
 
 
 def find_kind(name: str) -> FileKind | None:
     """Find the kind of a file by its name; None if it is not a file of the release."""
     if name in SHARED_KINDS:
         return SHARED_KINDS[name]
-    scene_id, suffix = name[:_SCENE_ID_LENGTH], name[_SCENE_ID_LENGTH:]
+    scene_id = name[:_SCENE_ID_LENGTH]
+    suffix = name[_SCENE_ID_LENGTH:]
     return KINDS.get(suffix) if SceneId.is_valid(scene_id) else None
 
 
 def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
-    """Find the files in `tasks/`, which belong to no scene; the label map is not one of them."""
-    paths = {
-        kind: raw_dir / TASKS_DIR / kind.suffix
-        for kind in SHARED_KINDS.values()
-        if kind is not LABEL_MAP
-    }
-    return {kind: path for kind, path in paths.items() if os.path.lexists(path)}
+    """Find the files in `tasks/`, which belong to no scene, without the label map."""
+    paths = {}
+    for kind in SHARED_KINDS.values():
+        path = raw_dir / TASKS_DIR / kind.suffix
+        if kind is not LABEL_MAP and os.path.lexists(path):
+            paths[kind] = path
+    return paths
 
 
 def has_segmentation_files(scenes: Iterable[RawScene]) -> bool:
@@ -140,7 +164,7 @@ def has_segmentation_files(scenes: Iterable[RawScene]) -> bool:
 
 
 def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
-    """Find folders beside those of the scenes whose names are not scene ids, so that nobody reads them.
+    """Find folders beside those of the scenes whose names are not scene ids, so they are not read.
 
     Args:
         scenes: From `find_raw_scenes`.
@@ -149,22 +173,23 @@ def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
         FileError: A folder cannot be read.
     """
     parents = {scene.parent for scene in scenes.values()}
-    entries = [entry for parent in parents for entry in _list(parent) if entry.name not in scenes]
-    # Links too, wherever they lead.
-    folders = [
-        entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()
-    ]
-    return sorted(
-        Path(entry)
-        for entry in folders
-        if entry.name not in _OTHER_FOLDERS and not Path(entry).suffix
-    )
+    strangers = []
+    for parent in parents:
+        for entry in _list(parent):
+            if entry.name in scenes or entry.name in _OTHER_FOLDERS or Path(entry).suffix:
+                continue
+            # Links count as folders, whatever they lead to.
+            if entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+                strangers.append(Path(entry))
+    return sorted(strangers)
 
 
 def _iter_scenes(parent: Path) -> Iterator[RawScene]:
+    """Iterate over the scenes directly below a folder, which need not exist."""
     if not os.path.lexists(parent):
         return
-    if problem := _find_problem(parent):
+    problem = _find_problem(parent)
+    if problem:
         raise FileError(parent, problem)
     for entry in _list(parent):
         if SceneId.is_valid(entry.name):
@@ -172,6 +197,7 @@ def _iter_scenes(parent: Path) -> Iterator[RawScene]:
 
 
 def _list(folder: Path) -> list[os.DirEntry[str]]:
+    """List the entries of a folder, without hidden and temporary ones."""
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not is_hidden_or_temporary(entry.name)]
@@ -180,12 +206,13 @@ def _list(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _find_problem(entry: os.DirEntry[str] | Path) -> str:
-    """What keeps a directory entry from being a folder; empty where nothing does."""
+    """Describe why a directory entry cannot be used as a folder; empty if it can."""
     try:
         if entry.is_dir():
             return ""
         return f"is {describe_kind(entry.stat().st_mode)}, expected a folder"
     except FileNotFoundError:
         return "is a link that leads nowhere, expected a folder"
-    except OSError as error:  # a link to itself, or a stale handle of a network file system
+    except OSError as error:
+        # For example, a link to itself, or a stale handle of a network file system.
         return f"cannot be looked at: {error.strerror or error}"

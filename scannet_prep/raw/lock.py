@@ -1,7 +1,8 @@
 """`scannet.lock`: sizes and SHA-256 digests of the files of a raw tree, trusted on first use.
 
-ScanNet publishes no checksums. The first whole download of a file is recorded here; later runs compare with it, and two
-labs can compare their copies without exchanging data. One line a file, sorted, readable by people and by diff:
+ScanNet publishes no checksums. The first whole download of a file is recorded here; later runs
+compare with it, and two labs can compare their copies without exchanging data. The file has one
+line per file, sorted, readable by people and by diff:
 
     <sha256>  <size in bytes>  <path below the data folder>
 """
@@ -28,11 +29,11 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LockEntry:
-    """What is recorded of one file.
+    """The record of one file.
 
     Attributes:
         sha256: Digest of its content, 64 hexadecimal digits.
-        size_bytes: Its length.
+        size_bytes: Its size.
     """
 
     sha256: str
@@ -40,7 +41,7 @@ class LockEntry:
 
 
 def read_locks(raw_dir: Path) -> dict[str, LockEntry]:
-    """Read the lock file of a raw tree; an empty dict if there is none.
+    """Read the lock file of a raw tree. Returns an empty dict if there is none.
 
     Raises:
         RawFileError: The lock file is damaged.
@@ -50,11 +51,14 @@ def read_locks(raw_dir: Path) -> dict[str, LockEntry]:
 
 
 def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
-    """Read a lock file; entries by path below the data folder, with `/`.
+    """Read a lock file.
 
     Args:
         path: The file.
         data: Its bytes, if they are known; the path is then used only in messages.
+
+    Returns:
+        Entries by path below the data folder, with `/`.
 
     Raises:
         MissingFileError: There is no such file.
@@ -87,12 +91,12 @@ def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:
 
 
 def digest_bytes(data: bytes) -> LockEntry:
-    """Compute what a lock file records of a file with this content."""
+    """Compute the entry of a file with this content."""
     return LockEntry(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def digest_file(path: Path, advance: Callable[[int], None] = lambda _: None) -> LockEntry:
-    """Compute what a lock file records of a file.
+    """Compute the entry of a file.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""Reads a mesh (`_vh_clean_2.ply`, `_vh_clean_2.labels.ply`): vertices with colour, and triangles.
+"""Read a mesh (`_vh_clean_2.ply`, `_vh_clean_2.labels.ply`): coloured vertices, and triangles.
 
 bytes --> header --> plyfile --> layout of the records
       --> binary, triangles only --> NumPy views the records   (the release)
@@ -34,9 +34,23 @@ MAX_UNMAPPED_ROWS = 500_000
 _MAX_HEADER_BYTES = 65_536
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 _ELEMENT = re.compile(rb"^\s*element\s+(\S+)\s+(.*?)\s*$", re.MULTILINE)
-# 1,000 km in metres. A flipped bit in an exponent gives a larger number, as no room does; and
-# alignment could overflow.
+# In metres: 1,000 km. Larger coordinates are a sign of a flipped bit in an exponent, and could make
+# the alignment overflow.
 _MAX_COORDINATE = 1_000_000
+# The errors of plyfile for damaged files.
+_PLY_ERRORS = (
+    ArithmeticError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OSError,
+    TypeError,
+    ValueError,
+)
+
+# The field with the length of a list has the name of the list with this suffix, which no property
+# can have.
+_LENGTH_SUFFIX = "\nlen"
 
 Elements: TypeAlias = NDArray[np.void]
 
@@ -46,8 +60,8 @@ class Mesh:
     """A triangle mesh. Its vertices have the order of the file, and all other files refer to it.
 
     Attributes:
-        positions: float32 (V, 3), metres, in the frame of the file; float64 if the file has doubles.
-            V > 0, finite, at most 1,000 km.
+        positions: float32 (V, 3), metres, in the frame of the file; float64 if the file has
+            doubles. V > 0, finite, at most 1,000 km.
         colors: uint8 (V, 3), red, green, blue, 0..255.
         faces: int32 (F, 3), indices into the vertices, all in range. F may be 0.
     """
@@ -67,7 +81,8 @@ class LabelsMesh(Mesh):
     """The mesh of a `labels.ply`. Its colours are the palette of the labels, not those of the scan.
 
     Attributes:
-        labels: uint16 (V,), the property `label`: nyu40 ids in ScanNet v2, ScanNet ids in ScanNet v1.
+        labels: uint16 (V,), the property `label`: nyu40 ids in ScanNet v2, ScanNet ids in ScanNet
+            v1.
     """
 
     labels: NDArray[np.uint16]
@@ -84,15 +99,16 @@ def read_labels_mesh(path: Path) -> LabelsMesh:
 
 
 def map_mesh(path: Path) -> Buffer:
-    """Map a mesh file into memory: one of the high-resolution meshes has hundreds of megabytes.
+    """Map a mesh file into memory. High-resolution meshes have hundreds of megabytes.
 
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read.
     """
     with open_file(path, MESH.max_bytes) as file:
-        if file.seek(0, io.SEEK_END) == 0:  # an empty file cannot be mapped
-            return b""
+        size_bytes = file.seek(0, io.SEEK_END)
+        if size_bytes == 0:
+            return b""  # an empty file cannot be mapped
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
@@ -155,7 +171,9 @@ def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None
     layout = _parse_with_plyfile(_ELEMENT.sub(_set_count_to_0, header), path)
     if any(_find_lists(element).issuperset(_FACE_LISTS) for element in layout):
         raise RawFileError(path, f"has two lists of faces: {' and '.join(_FACE_LISTS)}")
-    if all(_has_plain_records(element) for element in layout) and not layout.text:
+
+    has_plain_records = all(_has_plain_records(element) for element in layout)
+    if has_plain_records and not layout.text:
         records = _view_records(data, len(header), layout, counts, path)
     else:
         _check_row_by_row(layout, len(data), sum(counts), path)
@@ -163,7 +181,8 @@ def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None
         records = {element.name: np.asarray(element.data) for element in content}
 
     vertices = records.get("vertex")
-    if vertices is None or not len(vertices) or not vertices.dtype.names:
+    has_vertices = vertices is not None and len(vertices) > 0 and bool(vertices.dtype.names)
+    if vertices is None or not has_vertices:
         problem = "has no vertices, or vertices without any property"
         raise RawFileError(path, problem, download_hint(path))
     return vertices, records.get("face")
@@ -173,10 +192,10 @@ def _find_header(data: Buffer, path: Path) -> bytes:
     """Return the header, up to and including the line `end_header`."""
     start = bytes(data[:_MAX_HEADER_BYTES])
     if not start.startswith((b"ply\n", b"ply\r\n")):
-        found = describe_beginning(start[:BEGINNING_BYTES])
-        if found is None:
-            found = f"not a PLY file: it begins with {start[:16]!r}"
-        raise RawFileError(path, f"is {found}, expected a PLY file", download_hint(path))
+        content = describe_beginning(start[:BEGINNING_BYTES])
+        if content is None:
+            content = f"not a PLY file: it begins with {start[:16]!r}"
+        raise RawFileError(path, f"is {content}, expected a PLY file", download_hint(path))
     end = re.search(rb"\nend_header\r?\n", start)
     if end is None:
         problem = f"has no line end_header in its first {len(start):,} bytes"
@@ -185,9 +204,10 @@ def _find_header(data: Buffer, path: Path) -> bytes:
 
 
 def _find_counts(header: bytes, size_bytes: int, path: Path) -> list[int]:
-    """Find how many rows each element has, in the order of the file.
+    """Find the number of rows of each element, in the order of the file.
 
-    A damaged count must not make NumPy reserve terabytes: each row takes at least a byte.
+    A count that exceeds the number of bytes is damaged, because each row takes at least a byte. It
+    could make NumPy reserve terabytes.
     """
     counts = []
     for name, count in _ELEMENT.findall(header):
@@ -212,20 +232,18 @@ def _set_count_to_0(line: re.Match[bytes]) -> bytes:
 
 
 def _parse_with_plyfile(data: Buffer, path: Path) -> plyfile.PlyData:
-    """Parse a whole file; with counts of 0 in its header, only the layout of its records."""
+    """Parse a whole file, or only its layout if all counts in its header are 0."""
     import plyfile
 
     try:
-        # plyfile goes on if numbers do not fit their type, and so can the checks here.
+        # If numbers do not fit their type, plyfile continues; they are checked here later.
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return plyfile.PlyData.read(io.BytesIO(data))
     except plyfile.PlyElementParseError as error:
         problem = f"is damaged or truncated ({len(data):,} bytes): {error}"
         raise RawFileError(path, problem, download_hint(path)) from error
-    except (
-        plyfile.PlyParseError, ValueError, KeyError, IndexError, TypeError, ArithmeticError, MemoryError, OSError,
-    ) as error:  # fmt: skip
+    except (plyfile.PlyParseError, *_PLY_ERRORS) as error:
         raise RawFileError(path, f"is damaged: {error}", download_hint(path)) from error
 
 
@@ -237,11 +255,15 @@ def _has_plain_records(element: plyfile.PlyElement) -> bool:
 
 def _find_lists(element: plyfile.PlyElement) -> set[str]:
     """Find the names of the properties that are lists."""
-    return {item.name for item in element.properties if hasattr(item, "list_dtype")}
+    names = set()
+    for ply_property in element.properties:
+        if hasattr(ply_property, "list_dtype"):
+            names.add(ply_property.name)
+    return names
 
 
 def _check_row_by_row(layout: plyfile.PlyData, size_bytes: int, rows: int, path: Path) -> None:
-    """Refuse a large file that plyfile reads row by row."""
+    """Refuse a large file that plyfile would have to read row by row, which takes too long."""
     if size_bytes <= MAX_UNMAPPED_BYTES and rows <= MAX_UNMAPPED_ROWS:
         return
     kind = "text" if layout.text else "lists other than those of its faces"
@@ -275,9 +297,12 @@ def _view_records(
                 download_hint(path),
             )
         rows: Elements = np.frombuffer(data, dtype, count, start)
-        for name in dtype.names or ():
-            if name.endswith("\nlen") and not (rows[name] == 3).all():
-                row = int(np.flatnonzero(rows[name] != 3)[0])
+        for name in dtype.names:
+            if not name.endswith(_LENGTH_SUFFIX):
+                continue
+            is_wrong = rows[name] != 3
+            if is_wrong.any():
+                row = int(np.flatnonzero(is_wrong)[0])
                 raise RawFileError(path, f"face {row} is not a triangle")
         records[element.name] = rows
         start += count * dtype.itemsize
@@ -290,58 +315,67 @@ def _view_records(
 def _record_dtype(element: plyfile.PlyElement, byte_order: str) -> np.dtype[np.void]:
     """Return the type of the rows of an element; a list of faces has a count and three numbers."""
     fields: list[Any] = []
-    for item in element.properties:
-        if hasattr(item, "list_dtype"):
-            count_type, value_type = item.list_dtype(byte_order)
-            fields.append((f"{item.name}\nlen", count_type))
-            fields.append((item.name, value_type, (3,)))
+    for ply_property in element.properties:
+        name = ply_property.name
+        if hasattr(ply_property, "list_dtype"):
+            count_type, value_type = ply_property.list_dtype(byte_order)
+            fields.append((f"{name}{_LENGTH_SUFFIX}", count_type))
+            fields.append((name, value_type, (3,)))
         else:
-            fields.append((item.name, item.dtype(byte_order)))
+            fields.append((name, ply_property.dtype(byte_order)))
     return np.dtype(fields)
 
 
 def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDArray[np.int32]:
+    """Return the faces, int32 (F, 3): triangles, whose vertices exist."""
     if records is None or not len(records):
         return np.empty((0, 3), np.int32)
-    name = next((name for name in _FACE_LISTS if name in (records.dtype.names or ())), None)
-    if name is None:
+    names = [name for name in _FACE_LISTS if name in (records.dtype.names or ())]
+    if not names:
         raise RawFileError(path, f"faces have no list {' or '.join(_FACE_LISTS)}")
+    name = names[0]
     lists: NDArray[Any] = records[name]
-    if lists.dtype.hasobject:  # read row by row, so that nothing is known of the lengths
-        wrong = next((index for index, item in enumerate(lists) if len(item) != 3), None)
-        if wrong is not None:
-            raise RawFileError(path, f"face {wrong} is not a triangle")
-        lists = np.stack(lists.tolist())
+    if lists.dtype.hasobject:
+        lists = _stack_lists(lists, path)
     if lists.ndim != 2 or lists.dtype.kind not in "iu":
-        raise RawFileError(
-            path, f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
-        )
+        problem = f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
+        raise RawFileError(path, problem)
+
+    # A view of the records becomes an array of its own, in the byte order of this machine.
     indices = lists if lists.base is None else _copy_side_by_side(records, [name])
     indices = indices.astype(indices.dtype.newbyteorder("="), copy=False)
-    smallest, largest = int(indices.min()), int(indices.max())
-    if smallest < 0 or largest >= vertex_count:
-        found = smallest if smallest < 0 else largest
-        raise RawFileError(
-            path,
-            f"a face refers to vertex {found}, but there are {vertex_count:,} vertices",
-            download_hint(path),
-        )
+    for vertex in (int(indices.min()), int(indices.max())):
+        if not 0 <= vertex < vertex_count:
+            raise RawFileError(
+                path,
+                f"a face refers to vertex {vertex}, but there are {vertex_count:,} vertices",
+                download_hint(path),
+            )
     return indices.astype(np.int32, copy=False)
 
 
+def _stack_lists(lists: NDArray[Any], path: Path) -> NDArray[Any]:
+    """Join lists of three numbers, which were read one by one, into an array (F, 3)."""
+    for row, vertices in enumerate(lists):
+        if len(vertices) != 3:
+            raise RawFileError(path, f"face {row} is not a triangle")
+    return np.stack(lists.tolist())
+
+
 def _positions(vertices: Elements, path: Path) -> NDArray[np.floating[Any]]:
+    """Return the positions, float32 or float64 (V, 3), after checking that they are finite."""
     columns = _columns(vertices, ["x", "y", "z"], "f", "float", path)
     dtype = np.float64 if columns.dtype.itemsize > 4 else np.float32
-    with np.errstate(
-        invalid="ignore"
-    ):  # a signalling NaN, which only a damaged file has; found below
+    # A signalling NaN, which occurs in damaged files only, is reported below.
+    with np.errstate(invalid="ignore"):
         positions: NDArray[np.floating[Any]] = columns.astype(dtype, copy=False)
-    if not np.abs(positions).max() <= _MAX_COORDINATE:  # also where one is NaN
+    is_small = np.abs(positions).max() <= _MAX_COORDINATE  # False if any is NaN
+    if not is_small:
         bad = int(np.flatnonzero(~(np.abs(positions) <= _MAX_COORDINATE).all(axis=1))[0])
-        expected = f"expected finite ones up to {_MAX_COORDINATE:,}"
         raise RawFileError(
             path,
-            f"vertex {bad} has the coordinates {positions[bad].tolist()}, {expected}",
+            f"vertex {bad} has the coordinates {positions[bad].tolist()}, "
+            f"expected finite ones up to {_MAX_COORDINATE:,}",
             download_hint(path),
         )
     return positions
@@ -350,20 +384,33 @@ def _positions(vertices: Elements, path: Path) -> NDArray[np.floating[Any]]:
 def _columns(
     vertices: Elements, names: list[str], kind: str, expected: str, path: Path
 ) -> NDArray[Any]:
-    """Take three fields as an array (V, 3); `kind` is how their types in NumPy begin, `expected` is its name."""
-    types = [_column(vertices, name, path).dtype for name in names]
-    wrong = next((dtype for dtype in types if not dtype.str.lstrip("<>|=").startswith(kind)), None)
-    if wrong is not None:
-        raise RawFileError(path, f"{', '.join(names)} have type {wrong}, expected {expected}")
+    """Copy three properties of the vertices into an array (V, 3).
+
+    Args:
+        vertices: The vertices.
+        names: The names of the properties.
+        kind: The beginning of the name of their type in NumPy, without the byte order.
+        expected: The name of the type, for messages.
+        path: The file, for messages.
+    """
+    for name in names:
+        dtype = _column(vertices, name, path).dtype
+        if not dtype.str.lstrip("<>|=").startswith(kind):
+            problem = f"{', '.join(names)} have type {dtype}, expected {expected}"
+            raise RawFileError(path, problem)
     return _copy_side_by_side(vertices, names)
 
 
 def _colors(vertices: Elements, path: Path) -> NDArray[np.uint8]:
+    """Return the colours, uint8 (V, 3)."""
     return _columns(vertices, ["red", "green", "blue"], "u1", "uchar (0..255)", path)
 
 
 def _refuse_labels(vertices: Elements, path: Path) -> None:
-    """Refuse a `labels.ply` under the name of a scanned mesh: its palette would leak the labels into `colors`."""
+    """Refuse a `labels.ply` under the name of a scanned mesh.
+
+    Its colours are the palette of the labels, which would leak into `colors`.
+    """
     if "label" in (vertices.dtype.names or ()):
         raise RawFileError(
             path,
@@ -374,9 +421,11 @@ def _refuse_labels(vertices: Elements, path: Path) -> None:
 
 
 def _labels(vertices: Elements, path: Path) -> NDArray[np.uint16]:
+    """Return the labels, uint16 (V,), after checking their range."""
     labels = _column(vertices, "label", path)
     largest = np.iinfo(np.uint16).max
-    if labels.dtype.kind not in "iu" or int(labels.min()) < 0 or int(labels.max()) > largest:
+    is_integer = labels.dtype.kind in "iu"
+    if not is_integer or int(labels.min()) < 0 or int(labels.max()) > largest:
         raise RawFileError(
             path,
             f"label has type {labels.dtype} and values from {labels.min()} to {labels.max()}, "
@@ -387,6 +436,7 @@ def _labels(vertices: Elements, path: Path) -> NDArray[np.uint16]:
 
 
 def _column(vertices: Elements, name: str, path: Path) -> NDArray[Any]:
+    """Return one property of the vertices, numbers (V,)."""
     names = vertices.dtype.names or ()
     if name not in names:
         raise RawFileError(
@@ -401,23 +451,27 @@ def _column(vertices: Elements, name: str, path: Path) -> NDArray[Any]:
 
 
 def _copy_side_by_side(records: Elements, names: list[str]) -> NDArray[Any]:
-    """Copy three fields, or one of three numbers, into an array (N, 3).
+    """Copy three fields, or one field of three numbers, into an array (N, 3).
 
-    Where they lie side by side, as in the release, the bytes of each record are copied as a whole: four times as fast
-    as number by number.
+    If the fields are adjacent, as in the release, the bytes of each record are copied as a whole,
+    which is four times as fast as number by number.
     """
     fields: Any = records.dtype.fields
     dtype, start = fields[names[0]][:2]
-    ends = [start + index * dtype.itemsize for index in range(len(names))]
-    if [fields[name][:2] for name in names] != [
-        (dtype, end) for end in ends
-    ] or records.dtype.hasobject:
+    adjacent_fields = [(dtype, start + index * dtype.itemsize) for index in range(len(names))]
+    actual_fields = [fields[name][:2] for name in names]
+    if actual_fields != adjacent_fields or records.dtype.hasobject:
         return np.stack([records[name] for name in names], axis=1)
-    whole: Any = {
-        "names": ["all"],
-        "formats": [f"V{dtype.itemsize * len(names)}"],
-        "offsets": [start],
-    }
-    copied = records.view(np.dtype(whole | {"itemsize": records.dtype.itemsize}))["all"].copy()
+
+    # View all fields as one of raw bytes, (N,); copy it, and view the copy as numbers, (N, 3).
+    all_fields = np.dtype(
+        {
+            "names": ["all"],
+            "formats": [f"V{dtype.itemsize * len(names)}"],
+            "offsets": [start],
+            "itemsize": records.dtype.itemsize,
+        }
+    )
+    copied = records.view(all_fields)["all"].copy()
     joined: NDArray[Any] = copied.view(dtype.base).reshape(-1, 3)
     return joined

@@ -1,7 +1,8 @@
-"""Reads segments and their groups.
+"""Read segments and their groups.
 
 `_vh_clean_2.0.010000.segs.json` is the over-segmentation: the segment (superpoint) of each vertex.
-`.aggregation.json` contains the groups: the segments of each object, and the annotator's name for it.
+`.aggregation.json` contains the groups: the segments of each object, and the annotator's name for
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Document = TypeVar("Document")
 _Digits: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}\Z")]
 _SegmentId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | _Digits
 if TYPE_CHECKING:
-    Id: TypeAlias = int  # `Group` converts strings of digits
+    # `Group` converts strings of digits.
+    Id: TypeAlias = int
 else:
     Id = int | _Digits
 
@@ -43,7 +45,8 @@ class Segmentation:
     """The segments of one mesh.
 
     Attributes:
-        scene_id: The scene that the file names, without a leading `scannet.`; empty if it names none.
+        scene_id: The scene that the file names, without a leading `scannet.`; empty if it names
+            none.
         raw_ids: int64 (S,), ascending; the ids that the file uses, which are sparse.
         indices: intp (V,), 0..S-1: the file contains `raw_ids[indices]`.
     """
@@ -85,6 +88,7 @@ class Group(
 
 
 def _to_number(value: int | str | None) -> int | None:
+    """Convert an id that may be a string of digits; None stays None."""
     return None if value is None else int(value)
 
 
@@ -93,7 +97,8 @@ class Aggregation(msgspec.Struct, rename={"groups": "segGroups", "scene_id": "sc
 
     Attributes:
         groups: In file order; where groups overlap, the last one wins.
-        scene_id: The scene that the file names, without a leading `scannet.`; empty if it names none.
+        scene_id: The scene that the file names, without a leading `scannet.`; empty if it names
+            none.
     """
 
     groups: tuple[Group, ...]
@@ -213,9 +218,9 @@ def _parse_document(data: bytes, path: Path, decoder: msgspec.json.Decoder[Docum
         raise RawFileError(path, f"is damaged: {error}", download_hint(path)) from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         problem = f"is not JSON: {error}; it has {len(data):,} bytes"
-        found = describe_beginning(data[:BEGINNING_BYTES])
-        if found:
-            problem = f"is {found}, expected JSON"
+        content = describe_beginning(data[:BEGINNING_BYTES])
+        if content:
+            problem = f"is {content}, expected JSON"
         raise RawFileError(path, problem, download_hint(path)) from None
 
 

@@ -1,7 +1,10 @@
-"""The sensor stream of a scan (`.sens`): the check that every frame is complete.
+"""Check that every frame of the sensor stream of a scan (`.sens`) is complete.
 
-Version 4, little-endian (SensReader in ScanNet's repository): a header, which holds a name of any length; frames of 96
-bytes, each followed by its color and its depth image; at times the number of inertial records, and those.
+Layout of version 4, little-endian (SensReader in ScanNet's repository):
+
+    header           with a name of any length
+    frames           96 bytes each, followed by the color image and the depth image
+    inertial records their number, then 128 bytes each; some files end before the number
 """
 
 from __future__ import annotations
@@ -20,29 +23,36 @@ from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import open_file
 
 _VERSION = 4
-_START = struct.Struct("<IQ")  # version, length of the name
+# Version, length of the name.
+_START = struct.Struct("<IQ")
+# Four matrices; color and depth compression; color and depth width and height; depth shift; number
+# of frames.
 _HEADER = struct.Struct("<64f2i4IfQ")
-_FRAME = struct.Struct("<80x2Q")  # pose and time stamps, sizes of color and depth
+# Pose and time stamps, which are skipped; sizes of the color and the depth image.
+_FRAME = struct.Struct("<80x2Q")
 _INERTIAL_BYTES = 128
-_MAX_IMAGE_BYTES = 1 << 26  # a raw color image of 1296 x 968 has 3.8 MB
+# A raw color image of 1296 x 968 has 3.8 MB.
+_MAX_IMAGE_BYTES = 1 << 26
 _BUFFER_BYTES = 1 << 20
 _DEPTH_VALUE_BYTES = 2
 _JPEG_COLOR = 2
 _ZLIB_DEPTH = 1
 
-# Within the compressed data of a JPEG, 0xFF is followed by 0x00 (a data byte), by a restart marker, or by more 0xFF.
+# In the compressed data of a JPEG, 0xFF is followed by 0x00 (a data byte), a restart marker, or
+# another 0xFF. Any other byte after it is a marker.
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_START = b"\xff\xd8"
 _JPEG_START_MARKER = 0xD8
 _JPEG_END_MARKER = 0xD9
-_FIRST_JPEG_SEGMENT = 0xC0  # lower markers are reserved, and occur in damaged files only
+# Lower markers are reserved, and occur in damaged files only.
+_FIRST_JPEG_SEGMENT = 0xC0
 
 
 def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: None) -> None:
-    """Check that every frame of a sensor stream is complete, and that nothing is missing or added at the end.
+    """Check that every frame of a sensor stream is complete, and that nothing else follows.
 
-    Depth images are decompressed, which compares their checksum. JPEG has no checksum: of color images, the markers are
-    followed from the first to the last.
+    Depth images are decompressed, which verifies their checksum. JPEG has no checksum, so color
+    images are checked by following their markers from the first to the last.
 
     Args:
         path: The stream.
@@ -60,9 +70,8 @@ def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: N
             start = file.tell()
             images = _read_images(file)
             if images is None:
-                raise FileError(
-                    path, f"is truncated or damaged within {name}: {size_bytes:,} bytes"
-                )
+                problem = f"is truncated or damaged within {name}: {size_bytes:,} bytes"
+                raise FileError(path, problem)
             color, depth = images
             problem = _find_jpeg_problem(color) or _find_depth_problem(depth, depth_bytes)
             if problem:
@@ -72,48 +81,40 @@ def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: N
 
 
 def _read_header(file: BinaryIO, path: Path, size_bytes: int) -> tuple[int, int]:
-    """Read the header; returns the number of frames, and the size in bytes of a decompressed depth image."""
+    """Read the number of frames, and the size in bytes of a decompressed depth image."""
     try:
         version, name_bytes = _START.unpack(file.read(_START.size))
         if version != _VERSION or name_bytes > size_bytes:
             raise FileError(path, f"is not a sensor stream of version {_VERSION}")
         file.seek(name_bytes, os.SEEK_CUR)
-        (
-            *_,
-            color_compression,
-            depth_compression,
-            _,
-            _,
-            depth_width,
-            depth_height,
-            _,
-            frame_count,
-        ) = _HEADER.unpack(file.read(_HEADER.size))
+        fields = _HEADER.unpack(file.read(_HEADER.size))
     except struct.error:
         raise FileError(path, f"is truncated within its header: {size_bytes:,} bytes") from None
-    if (color_compression, depth_compression) != (_JPEG_COLOR, _ZLIB_DEPTH):
-        problem = f"color compression {color_compression} and depth compression {depth_compression}"
+    color_compression, depth_compression = fields[64:66]
+    depth_width, depth_height = fields[68:70]
+    frame_count = fields[71]
+    if color_compression != _JPEG_COLOR or depth_compression != _ZLIB_DEPTH:
         raise FileError(
             path,
-            f"its header has {problem}, expected {_JPEG_COLOR} (JPEG) and {_ZLIB_DEPTH} (zlib)",
+            f"its header has color compression {color_compression} and depth compression "
+            f"{depth_compression}, expected {_JPEG_COLOR} (JPEG) and {_ZLIB_DEPTH} (zlib)",
         )
     if not frame_count:
         raise FileError(path, "has no frames")
     depth_bytes = depth_width * depth_height * _DEPTH_VALUE_BYTES
     if depth_bytes > _MAX_IMAGE_BYTES:
-        raise FileError(
-            path, f"its header is damaged: depth images of {depth_width:,} x {depth_height:,}"
-        )
+        problem = f"its header is damaged: depth images of {depth_width:,} x {depth_height:,}"
+        raise FileError(path, problem)
     return frame_count, depth_bytes
 
 
 def _read_images(file: BinaryIO) -> tuple[bytes, bytes] | None:
-    """Read the color and the depth image of the next frame, as they are stored; None if they are not all there."""
+    """Read the stored color and depth image of the next frame; None if they are incomplete."""
     sizes = file.read(_FRAME.size)
     if len(sizes) < _FRAME.size:
         return None
     color_bytes, depth_bytes = _FRAME.unpack(sizes)
-    # Before anything is read: a damaged size would otherwise fill the memory.
+    # Checked before anything is read, because a damaged size could fill the memory.
     if max(color_bytes, depth_bytes) > _MAX_IMAGE_BYTES:
         return None
     color = file.read(color_bytes)
@@ -124,10 +125,10 @@ def _read_images(file: BinaryIO) -> tuple[bytes, bytes] | None:
 
 
 def _find_depth_problem(depth: bytes, expected_bytes: int) -> str:
-    """Describe what is wrong with a compressed depth image; an empty text if nothing is."""
+    """Describe the damage of a compressed depth image; empty if there is none."""
     problem = f"depth does not decompress to {expected_bytes:,} bytes"
     try:
-        # Never decompresses to more than that, and compares zlib's checksum.
+        # This verifies zlib's checksum, and never decompresses to more than the given size.
         image = deflate.zlib_decompress(depth, expected_bytes)
     except deflate.DeflateError:
         return problem
@@ -135,9 +136,9 @@ def _find_depth_problem(depth: bytes, expected_bytes: int) -> str:
 
 
 def _find_jpeg_problem(data: bytes) -> str:
-    """Follow the markers of a JPEG image to its end; an empty text if they are in order.
+    """Follow the markers of a JPEG image to its end, and describe the damage; empty if none.
 
-    Bytes after the end are allowed, as decoders do.
+    Bytes after the end are allowed, as in decoders.
     """
     if not data.startswith(_JPEG_START):
         return "color does not begin as a JPEG image"
@@ -159,7 +160,7 @@ def _find_jpeg_problem(data: bytes) -> str:
 
 
 def _check_end(file: BinaryIO, path: Path, size_bytes: int) -> None:
-    """Check that nothing follows the frames but inertial records, all of them."""
+    """Check that only inertial records follow the frames, and that they are complete."""
     rest_bytes = size_bytes - file.tell()
     if rest_bytes == 0:
         return

@@ -1,4 +1,4 @@
-"""The zip files of the release: the check that every member is complete."""
+"""Check that every member of a zip file of the release is complete."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import open_file
 
 _PIECE_BYTES = 1 << 20
-_MAX_TAIL_BYTES = (1 << 16) + 200  # of the end records, with the longest comment
+# Size of the end records with the longest comment.
+_MAX_TAIL_BYTES = (1 << 16) + 200
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# NotImplementedError is a RuntimeError, and so is what zipfile raises for encrypted members.
+# RuntimeError is raised for encrypted members. NotImplementedError is one, too.
 _ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
@@ -40,7 +41,7 @@ def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> No
         members = archive.infolist()
         if not members:
             raise FileError(path, "is a zip file without files")
-        # zipfile passes over members if a length in the directory is damaged.
+        # zipfile skips members if a length in the directory is damaged.
         expected_count = _read_member_count(file)
         if len(members) != expected_count:
             problem = f"it lists {len(members):,} files, expected {expected_count:,}"
@@ -49,14 +50,13 @@ def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> No
             try:
                 _read_through(archive, member)
             except _ERRORS as error:
-                raise FileError(
-                    path, f"{member.filename!r:.80} in it is damaged: {error}"
-                ) from None
+                problem = f"{member.filename!r:.80} in it is damaged: {error}"
+                raise FileError(path, problem) from None
             advance(member.compress_size)
 
 
 def _read_member_count(file: BinaryIO) -> int:
-    """Read the number of members from the end record of a zip file, which zipfile has found already."""
+    """Read the number of members from the end record of a zip file that zipfile has opened."""
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(max(0, size_bytes - _MAX_TAIL_BYTES))
     tail = file.read()
@@ -70,7 +70,7 @@ def _read_member_count(file: BinaryIO) -> int:
 
 
 def _read_through(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Read a member to its end; zipfile compares the CRC-32 there."""
+    """Read a member to its end, where zipfile compares the CRC-32."""
     if member.compress_type not in _METHODS:
         raise zipfile.BadZipFile(
             f"its compression method is {member.compress_type}, expected 0 or 8"

@@ -21,8 +21,8 @@ def dask_executor(address: str) -> Iterator[Executor]:
         address: The address of the scheduler, such as `tcp://node01:8786`.
 
     Raises:
-        UsageError: dask is not installed, nothing answers at the address, or a worker has no scannet_prep of the same
-            version.
+        UsageError: dask is not installed, nothing answers at the address, or a worker has no
+            scannet_prep of the same version.
     """
     try:
         from distributed import Client

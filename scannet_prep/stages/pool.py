@@ -4,12 +4,12 @@
                      --> it dies: the task runs again at the end, alone --> result
                                                                         --> WorkerDiedError
 
-`concurrent.futures.ProcessPoolExecutor` was tried in place of `WorkerProcesses`, with Python 3.10 to
-3.13. If one of its processes dies, all of its tasks are lost; they would only have to be repeated in
-a new pool. But if a process dies before it has read its arguments, and these do not fit into a pipe
-(64 KB), the executor waits for ever:
-`test_worker_that_dies_before_it_reads_a_large_context_is_replaced`. Its processes also outlive a run
-that is killed: `test_killed_run_leaves_no_worker`.
+`concurrent.futures.ProcessPoolExecutor` was tried in place of `WorkerProcesses`, with Python 3.10
+to 3.13. If one of its processes dies, all of its tasks are lost; they would only have to be
+repeated in a new pool. But if a process dies before it has read its arguments, and these do not fit
+into a pipe (64 KB), the executor waits for ever:
+`test_worker_that_dies_before_it_reads_a_large_context_is_replaced`. Its processes also outlive a
+run that is killed: `test_killed_run_leaves_no_worker`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def run_tasks(
 ) -> Generator[tuple[Task, Result | WorkerDiedError], None, None]:
     """Call a function for each task, in worker processes or in an executor.
 
-    A task that is lost, typically because memory ran out, runs once more at the end, alone. A caller
-    that stops early closes the generator: until then, the work goes on.
+    A task that is lost, typically because memory ran out, runs once more at the end, alone. A
+    caller that stops early closes the generator: until then, the work goes on.
 
     Args:
         function: A module-level function of task and context. It catches its own errors, and never
@@ -285,7 +285,10 @@ def _start_worker() -> _Worker:
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _work; _work({theirs.fileno()})"
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"from {__name__} import _work; _work({theirs.fileno()})"
+        )
         options = [f"-W{option}" for option in sys.warnoptions]
         if sys.dont_write_bytecode:
             options.append("-B")

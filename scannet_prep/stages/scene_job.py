@@ -122,7 +122,8 @@ class SceneJob(ABC, Generic[Task, Result]):
 
         Raises:
             OutputError: The folder cannot be written to.
-            WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
+            WorkerDiedError: Worker processes cannot be started, or the executor takes no more
+                tasks.
         """
         try:
             self.remove_leftovers()

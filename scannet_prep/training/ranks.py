@@ -12,20 +12,31 @@ from scannet_prep.base.errors import UsageError
 from scannet_prep.base.launcher import HINT_GIVE_RANK, find_launcher, read_rank
 from scannet_prep.base.number_lists import check_number
 
+_HINT_LIGHTNING = (
+    "Trainer(use_distributed_sampler=False), or the same option of Fabric's setup_dataloaders"
+)
+_HINT_ACCELERATE = (
+    "do not pass this loader to accelerator.prepare: prepare the model and the optimizer only"
+)
 # Classes that give each rank only some of a sampler's output, and how to avoid them.
 _SHARDERS = {
-    "_DatasetSamplerWrapper": "Trainer(use_distributed_sampler=False), or the same of Fabric's setup_dataloaders",
-    "BatchSamplerShard": "do not pass this loader to accelerator.prepare: prepare the model and the optimizer only",
-    "DataLoaderDispatcher": "do not pass this loader to accelerator.prepare: prepare the model and the optimizer only",
+    "_DatasetSamplerWrapper": _HINT_LIGHTNING,
+    "BatchSamplerShard": _HINT_ACCELERATE,
+    "DataLoaderDispatcher": _HINT_ACCELERATE,
 }
 
 
 class RankedSampler:
-    """Base of samplers that give one process its share of what several processes work on.
+    """Base of samplers that give each of several processes its share of the scenes.
 
-    Rank and world size are the arguments; otherwise those of `torch.distributed`, if it has been
-    imported and initialized; otherwise the environment variables RANK and WORLD_SIZE. A process is
-    alone only if none of these, nor a launcher's variables, indicate several processes.
+    The rank and the world size come from the first of these that has them:
+
+    1. the arguments;
+    2. `torch.distributed`, if it has been imported and initialized;
+    3. the environment variables RANK and WORLD_SIZE.
+
+    Without any of them, the process is alone, unless the variables of a launcher indicate several
+    processes.
 
     Raises:
         UsageError: There are several processes, and the rank of this one is unknown or invalid.
@@ -52,19 +63,25 @@ class RankedSampler:
             world_size = 1
         if rank is None or world_size is None or not 0 <= rank < world_size:
             raise UsageError(
-                f"the rank is {rank}, the number of ranks is {world_size}: both must be known, the first less",
+                f"found rank {rank} and world size {world_size}, expected both, "
+                "with the rank below the world size",
                 HINT_GIVE_RANK,
             )
         self.rank = rank
         self.world_size = world_size
 
     def _check_rank(self) -> None:
-        """Check, before an iteration, that the rank is still right and that the share is not sharded again."""
+        """Check, before an iteration, that the rank is still right and nothing shards the share.
+
+        Raises:
+            UsageError: `torch.distributed` now has another rank, or a framework takes only some of
+                the share.
+        """
         joined = None if self._is_given else _torch_rank()
         if joined is not None and joined != (self.rank, self.world_size):
             raise UsageError(
                 f"this sampler was made for rank {self.rank} of {self.world_size}, "
-                f"but now torch.distributed says rank {joined[0]} of {joined[1]}",
+                f"but torch.distributed now has rank {joined[0]} of {joined[1]}",
                 "call torch.distributed.init_process_group before you make the sampler",
             )
         if self.world_size > 1:
@@ -73,7 +90,7 @@ class RankedSampler:
     def _refuse_sharders(self) -> None:
         """Raise UsageError if a framework that iterates over this sampler shards its output again.
 
-        Half of the scenes would be left out without a word. These frameworks leave no mark on the
+        Half of the scenes would silently be left out. These frameworks leave no mark on the
         sampler, so the classes of the callers are the only sign.
         """
         for name in _caller_classes():
@@ -82,9 +99,15 @@ class RankedSampler:
                 raise UsageError(f"{share}, and {name} takes only some of it", _SHARDERS[name])
 
     def _compare_ranks(self, facts: Mapping[str, object]) -> None:
-        """Compare facts, by name, that must be equal on all ranks; all ranks wait here, and all raise.
+        """Compare facts that must be equal on all ranks. All ranks wait here, and all of them raise.
 
         Does nothing unless the rank comes from `torch.distributed`.
+
+        Args:
+            facts: The facts of this rank, by name.
+
+        Raises:
+            UsageError: A fact differs; the message names the rank.
         """
         if self._is_given or self.world_size == 1 or _torch_rank() is None:
             return
@@ -100,7 +123,8 @@ class RankedSampler:
             for name, value in rank_facts.items():
                 if value != expected[name]:
                     raise UsageError(
-                        f"rank {rank} has {name}={value!r}, rank 0 has {expected[name]!r}: their plans would differ",
+                        f"rank {rank} has {name}={value!r}, rank 0 has {expected[name]!r}: "
+                        "their plans would differ",
                         "give all ranks the same scenes, arguments, versions and checkpoint",
                     )
 
@@ -111,21 +135,22 @@ def _refuse_unknown_launcher() -> None:
     if launcher is not None:
         name, count = launcher
         raise UsageError(
-            f"this process is one of {count} ({name}), but WORLD_SIZE is not set: all would get the same data",
-            f"{HINT_GIVE_RANK}; for one by itself, 0 and 1",
+            f"this process is one of {count} ({name}), but WORLD_SIZE is not set: "
+            "all would get the same data",
+            f"{HINT_GIVE_RANK}; for a process by itself, 0 and 1",
         )
 
 
 def _caller_classes() -> Iterator[str]:
-    """Names of the classes whose methods are running, from the inside out."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - callers do not introduce themselves
+    """Yield the names of the classes whose methods are running, from the inside out."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - callers pass nothing about themselves
     while frame is not None:
         yield type(frame.f_locals.get("self")).__name__
         frame = frame.f_back
 
 
 def _torch_rank() -> tuple[int, int] | None:
-    """Rank and world size of `torch.distributed`; None unless it has been imported and initialized."""
+    """Return the rank and the world size of `torch.distributed`; None unless it is initialized."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

@@ -147,8 +147,9 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         """Move outdated scenes away."""
         if not self._tasks:
             return
+        # The manifest comes first: the next run would refuse a folder with files but no manifest.
         if not (self._out_dir / EXPORT_NAME).exists():
-            self.save()  # first of all: the next run refuses a folder with other files but no manifest
+            self.save()
         self.mark()
         prepare_folder(self._out_dir, set())
         make_directory(self.context.work_dir)

@@ -154,12 +154,13 @@ def remove_scene(scene_id: str, entry: ExportEntry, context: ExportContext) -> N
 
 
 def _unit_of(scene_id: str, name: str) -> str:
-    """Return what a file is moved with as a whole: the folder of the scene, else the file itself."""
+    """Return the unit that a file is moved with: the folder of its scene, or the file itself."""
     parent, separator, _ = name.partition(f"/{scene_id}/")
     return f"{parent}/{scene_id}" if separator else name
 
 
 def _move_if_there(path: Path, target: Path) -> None:
+    """Rename a file or folder, if it exists."""
     with suppress(FileNotFoundError):
         path.replace(target)
 
@@ -193,6 +194,7 @@ def _copy_processed(source: Path | str, data: Buffer, path: Path) -> Fingerprint
 
 
 def _write(content: Iterable[Buffer], path: Path) -> Fingerprint:
+    """Write a new file, and return its fingerprint."""
     chunks = list(content)
     with path.open("xb") as file:
         file.writelines(chunks)

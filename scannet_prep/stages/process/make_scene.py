@@ -1,4 +1,4 @@
-"""Makes a processed scene from the raw files of one scene.
+"""Make a processed scene from the raw files of one scene.
 
 paths --> bytes, read once --> fingerprints
                            --> mesh --------------------> points, normals, colours
@@ -44,12 +44,12 @@ _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 RawFiles: TypeAlias = dict[release.FileKind, bytes]
 """The bytes of the raw files of a scene, by kind."""
 RawContents: TypeAlias = Mapping[release.FileKind, Any]
-"""The parsed raw files: `Mesh`, `LabelsMesh`, `ScanInfo`, `Segmentation` or `Aggregation`, by kind."""
+"""The parsed raw files by kind: `Mesh`, `LabelsMesh`, `ScanInfo`, `Segmentation`, `Aggregation`."""
 
 # The release has 50 in scene0270_00 and scene0270_02, and 149 in scene0384_00: not nyu40 ids.
 _KNOWN_OUTSIDE_NYU40 = (50, 149)
-# In ScanNet v2, labels.ply and the groups are equal except for overlaps. A segment, the smallest unit
-# of both, has at least 20 vertices, so a single wrong label of a segment exceeds this number.
+# In ScanNet v2, labels.ply and the groups are equal except for overlaps. A segment, the smallest
+# unit of both, has at least 20 vertices, so a single wrong label of a segment exceeds this number.
 _MAX_CONTRADICTIONS = 10
 _V1_CAUSE = "a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids"
 
@@ -59,8 +59,8 @@ def find_raw_files(
 ) -> dict[release.FileKind, Path]:
     """Find the files that a scene is made from, by kind; at most one of the two kinds of groups.
 
-    Train and val scenes need their annotation, and their metadata if points are aligned. Test scenes
-    have no annotation.
+    Train and val scenes need their annotation, and their metadata if points are aligned. Test
+    scenes have no annotation.
 
     Raises:
         MissingFileError: A required file is missing.
@@ -254,7 +254,8 @@ def _check_segments_known(scene: RawScene, path: Path, annotation: Annotation) -
             unknown += warning.count
     if unknown:
         raise AnnotationError(
-            f"{path}: is for the high-resolution mesh: {unknown:,} of its segment ids occur at no vertex",
+            f"{path}: is for the high-resolution mesh: "
+            f"{unknown:,} of its segment ids occur at no vertex",
             _download_missing(scene.path(release.AGGREGATION)),
         )
 
@@ -278,25 +279,36 @@ def used_label_map(kinds: Collection[release.FileKind], label_map: LabelMap) -> 
 
 
 def _find_groups_kind(kinds: Collection[release.FileKind]) -> release.FileKind | None:
-    return next((kind for kind in _GROUPS_KINDS if kind in kinds), None)
+    """Return the kind of the groups among the files of a scene; None if there are no groups."""
+    for kind in _GROUPS_KINDS:
+        if kind in kinds:
+            return kind
+    return None
 
 
 def match_ply_labels(
     path: Path, labels_mesh: LabelsMesh, mesh: Mesh
 ) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
-    """Take the nyu40 ids from a `labels.ply` of the given name and content, which has to be of the scene's mesh.
+    """Take the nyu40 ids from a `labels.ply` that belongs to the scene's mesh.
+
+    Args:
+        path: The name of the file, for messages.
+        labels_mesh: Its content.
+        mesh: The mesh of the scene.
 
     Returns:
-        uint8 (V,), 0 unannotated; and a warning where the file holds the ids 50 or 149, as three scenes of the
-        release do.
+        uint8 (V,), 0 unannotated; and a warning if the file contains the ids 50 or 149, as in three
+        scenes of the release.
 
     Raises:
-        AnnotationError: The file is not of the same mesh, or holds other ids that are not nyu40 ids.
+        AnnotationError: The file belongs to another mesh, or contains other ids that are not nyu40
+            ids.
     """
     _check_count(path, labels_mesh.vertex_count, mesh.vertex_count)
     if not np.array_equal(labels_mesh.positions, mesh.positions):
         raise AnnotationError(
-            f"{path}: its vertices lie elsewhere than those of {path.parent.name}{release.MESH.suffix}",
+            f"{path}: its vertices lie elsewhere than those of "
+            f"{path.parent.name}{release.MESH.suffix}",
             download_hint(path),
         )
     labels = labels_mesh.labels
@@ -318,37 +330,42 @@ def match_ply_labels(
 
 def _describe_v1_remedy(path: Path) -> str:
     """Return the hint for a `labels.ply` of ScanNet v1."""
-    return f"remove it, then {download_hint(path)}; or leave out --labels-from ply, to take the labels from the groups"
+    return (
+        f"remove it, then {download_hint(path)}; "
+        "or leave out --labels-from ply, to take the labels from the groups"
+    )
 
 
 def _download_missing(path: Path) -> str:
-    """Return the hint for a file that is not there."""
+    """Return the hint for a missing file."""
     return download_hint(path).replace("download it again", "download it")
 
 
 def _compare_with_groups(
     path: Path, contents: RawContents, annotation: Annotation
 ) -> tuple[SceneWarning, ...]:
-    """Compare a `labels.ply` with the groups, where these are there.
+    """Compare a `labels.ply` with the groups, if the scene has any.
 
     Returns:
-        A warning where a few vertices of groups have another label than the groups give them.
+        A warning if a few vertices of groups have another label than their group.
 
     Raises:
-        AnnotationError: More than a few do.
+        AnnotationError: Many vertices have.
     """
     groups_kind = _find_groups_kind(contents)
     if groups_kind is None:
         return ()
     labels = contents[release.LABELS_MESH].labels
     contradicts = find_contradictions(labels, contents[release.SEGMENTS], contents[groups_kind])
-    # Vertices that no group claims are left to `verify`: there, groups may be missing, but no label is wrong.
+    # Vertices that no group claims are left to `verify`: there, groups may be missing, but no label
+    # is wrong.
     contradicts &= annotation.instances >= 0
     count = int(np.count_nonzero(contradicts))
     if count > _MAX_CONTRADICTIONS:
         vertex = int(np.argmax(contradicts))
         raise AnnotationError(
-            f"{path}: the groups contradict {count:,} of {len(labels):,} labels, for example that of vertex {vertex}: "
+            f"{path}: the groups contradict {count:,} of {len(labels):,} labels, "
+            f"for example that of vertex {vertex}: "
             f"{labels[vertex]}, by the groups {annotation.nyu40_ids[vertex]}: {_V1_CAUSE}",
             _describe_v1_remedy(path),
         )
@@ -358,11 +375,11 @@ def _compare_with_groups(
 
 
 def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
-    """What keeps a matrix, float64 (4, 4), from being a rotation with a shift; empty where nothing does."""
+    """Describe why a matrix, float64 (4, 4), is not a rotation with a shift; empty if it is one."""
     if not np.array_equal(matrix[3], [0, 0, 0, 1]):
         return f"its last row is {matrix[3].tolist()}"
     rotation = matrix[:3, :3]
-    # The release writes six decimals, so that a rotation is one up to a few millionths.
+    # The release writes six decimals, so that its rotations are exact up to a few millionths.
     deviation: Any = np.abs(rotation @ rotation.T - np.eye(3)).max()
     if deviation > 1e-4 or np.linalg.det(rotation) < 0:
         return f"it deviates by {deviation:.2g} from one"
@@ -370,10 +387,10 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file; also what has its name and cannot be read, so that reading it tells.
+    """Whether something has this name, even if it cannot be read: the error follows in reading.
 
     Raises:
-        FileError: Its folder cannot be looked into.
+        FileError: Its folder cannot be opened.
     """
     try:
         path.lstat()
@@ -384,17 +401,18 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def _check_count(path: Path, found: int, expected: int) -> None:
-    if found != expected:
+def _check_count(path: Path, count: int, mesh_count: int) -> None:
+    """Check that a file is for as many vertices as the mesh has."""
+    if count != mesh_count:
         mesh_name = f"{path.parent.name}{release.MESH.suffix}"
         raise AnnotationError(
-            f"{path}: is for {found:,} vertices, but {mesh_name} has {expected:,}",
+            f"{path}: is for {count:,} vertices, but {mesh_name} has {mesh_count:,}",
             download_hint(path),
         )
 
 
 def _find_warnings(scene: RawScene, split: Split, contents: RawContents) -> Iterator[SceneWarning]:
-    """Find what is odd about the raw files, apart from the annotation."""
+    """Find oddities of the raw files, apart from those of the annotation."""
     if not len(contents[release.MESH].faces):
         yield SceneWarning(WarningKind.NO_FACES)
     yield from _find_info_warnings(split, contents.get(release.INFO))
@@ -421,7 +439,7 @@ def _find_warnings(scene: RawScene, split: Split, contents: RawContents) -> Iter
 
 
 def _find_info_warnings(split: Split, info: ScanInfo | None) -> Iterator[SceneWarning]:
-    """Find what is odd about the metadata."""
+    """Find oddities of the metadata."""
     if info is None:
         yield SceneWarning(WarningKind.NO_INFO)
     elif info.axis_alignment is None:

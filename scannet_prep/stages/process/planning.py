@@ -1,8 +1,8 @@
 """Decide what a run of `process` has to do: options, scenes, and the reason why each is processed.
 
     raw tree + selection --> scenes
-    command + manifest   --> options of the folder     (one set for all scenes, or the run is refused)
-    sizes and times      --> reason per scene          (up to date, new, raw files changed, ...)
+    command + manifest   --> options of the folder   (one set for all scenes, or the run is refused)
+    sizes and times      --> reason per scene        (up to date, new, raw files changed, ...)
 
 Nothing is written here; `running` does the work.
 """
@@ -52,13 +52,16 @@ class ProcessPlan:
         raw_dir: The raw scenes.
         out_dir: The processed folder.
         context: The options, the label map and the strictness that all scenes share.
-        options_source: Where the options come from, in words: the command, the folder, the defaults.
+        options_source: Where the options come from, in words: the command, the folder, the
+            defaults.
         before: Options and label map of the folder as it was found; None for a new folder.
-        tasks: The selected scenes, each with the reason why it is processed, or why it stays as it is.
+        tasks: The selected scenes, each with the reason why it is processed, or why it stays as it
+            is.
         failures: Selected scenes that are not available.
         notes: Warnings about the label map and the raw tree.
         is_restricted: Whether only a part of the scenes was selected.
-        starts_anew: Whether the options, the label map or the format of the folder change, or the folder is new.
+        starts_anew: Whether the options, the label map or the format of the folder change, or the
+            folder is new.
     """
 
     raw_dir: Path
@@ -95,7 +98,8 @@ class FoundFolder:
 
     Attributes:
         head: Options and label map alone; None for a new folder.
-        manifest: The manifest; without scenes where it is missing or damaged, so that files are read instead.
+        manifest: The manifest; without scenes where it is missing or damaged, so that files are
+            read instead.
         held: The split of each scene whose file lies in the folder.
         is_old: Whether the folder has the format of an older version.
     """
@@ -122,13 +126,16 @@ def plan(
     Args:
         raw_dir: Folder with `scans/` and `scans_test/`, or with the scene folders themselves.
         out_dir: Folder for the processed scenes.
-        options: The options to process with. `ProcessOptions` states all of them, a mapping only those that it names;
-            the others, and all of them by default, are those of the folder.
-        selection: Which scenes; all by default.
-        is_forced: Process scenes again even if they are up to date; and the whole folder with other options.
+        options: The options to process with. `ProcessOptions` states all of them, a mapping only
+            those that it names; the others, and all of them by default, are those of the folder.
+        selection: The scenes to process; all by default.
+        is_forced: Process scenes again even if they are up to date; and the whole folder with other
+            options.
         is_strict: Treat doubts about labels, such as an unknown raw category, as errors.
-        is_lenient: Treat damage that leaves a train or val scene without alignment, groups or normals as a warning.
-        compares_bytes: Read all files. By default, a file whose size, time and inode are as before is unchanged.
+        is_lenient: Treat damage that leaves a train or val scene without alignment, groups or
+            normals as a warning.
+        compares_bytes: Read all files. By default, a file whose size, time and inode are as before
+            is unchanged.
 
     Raises:
         MissingFileError: There are no raw scenes.
@@ -137,8 +144,8 @@ def plan(
             or the run would leave scenes of the folder as they are that it has to process again; or
             arguments contradict each other; or there are no scenes of the selected splits.
         OldFormatError: `out_dir` has the format of an older version, and the run is not forced.
-        RawFileError: The label map beside the raw scenes is damaged; or `is_strict` is set, and it differs from the
-            release's.
+        RawFileError: The label map beside the raw scenes is damaged; or `is_strict` is set, and it
+            differs from the release's.
         UnknownSceneError: The selection contradicts itself.
     """
     if is_strict and is_lenient:
@@ -167,7 +174,8 @@ def plan(
         compares_bytes=compares_bytes,
     )
 
-    # Scenes of the folder whose raw folder is gone are scenes of the run, too: they are checked, and named.
+    # Scenes of the folder whose raw folder is gone are scenes of the run, too: they are checked,
+    # and named.
     scenes = {name: RawScene(name, raw_dir) for name in before.held} | raw_scenes
     selected, failures = select_scenes(scenes, selection, raw_dir, before.held)
     if not selected and not failures:
@@ -209,7 +217,7 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
     try:
         return find_raw_scenes(raw_dir)
     except MissingFileError:
-        # Imported here: they know archives, and take time to load.
+        # Imported only if needed, because the import takes time.
         from scannet_prep.source import SourceKind, identify_folder
 
         # Raises for every other kind of place. A raw tree may hold only files of no scene.
@@ -223,7 +231,7 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
 
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
-    """Refuse to write among the raw scenes, or into an export; a folder beside `scans` is allowed."""
+    """Refuse to write among raw scenes, or into an export. A folder beside `scans` is allowed."""
     beside_scenes = {Path(os.path.realpath(parent)) for parent in parents}
     split_dirs = {path for path in beside_scenes if path.name in SPLIT_DIRS.values()}
     # realpath never raises, unlike Path.resolve.
@@ -241,7 +249,7 @@ def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[str]:
     """Compare the label map with the one of the release.
 
     Returns:
-        A warning where they differ.
+        A warning if they differ.
 
     Raises:
         RawFileError: They differ, and `is_strict` is set.
@@ -255,7 +263,7 @@ def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[str]:
 
 
 def read_folder(out_dir: Path, *, is_forced: bool) -> FoundFolder:
-    """Read what is known of the output folder.
+    """Read the options and the manifest of the output folder.
 
     Raises:
         OldFormatError: It has the format of an older version, and the run is not forced.
@@ -268,16 +276,14 @@ def read_folder(out_dir: Path, *, is_forced: bool) -> FoundFolder:
             raise
         head = Manifest(read_old_options(out_dir) or ProcessOptions())
         return FoundFolder(head=head, manifest=head, held=held, is_old=True)
-    except FileError:  # damaged: rebuilt from the files
-        manifest = None
+    except FileError:
+        manifest = None  # it is damaged, and will be rebuilt from the files
     if manifest is None:
         head_of_files = folder.find_head(out_dir)
-        return FoundFolder(
-            head=head_of_files, manifest=head_of_files or Manifest(ProcessOptions()), held=held
-        )
-    return FoundFolder(
-        head=Manifest(manifest.options, manifest.label_map), manifest=manifest, held=held
-    )
+        manifest = head_of_files or Manifest(ProcessOptions())
+        return FoundFolder(head=head_of_files, manifest=manifest, held=held)
+    head = Manifest(manifest.options, manifest.label_map)
+    return FoundFolder(head=head, manifest=manifest, held=held)
 
 
 def _choose_options(
@@ -293,15 +299,16 @@ def _choose_options(
         The options, and where they come from, in words.
 
     Raises:
-        UsageError: The folder has other options, or holds scenes and nothing shows their options; and the run is not
-            forced.
+        UsageError: The folder has other options, or holds scenes and nothing shows their options;
+            and the run is not forced.
     """
     named = asdict(options) if isinstance(options, ProcessOptions) else dict(options or {})
     if before.head is None and before.held and not named and not is_forced:
-        problem = "holds scenes, but neither a manifest nor a whole scene of this format shows their options"
         raise UsageError(
-            f"{out_dir}: {problem}",
-            "name them, for example --scannet200 --align-axis; or write to another folder with -o DIR",
+            f"{out_dir}: holds scenes, but neither a manifest nor a whole scene of this format "
+            "shows their options",
+            "name them, for example --scannet200 --align-axis; "
+            "or write to another folder with -o DIR",
         )
     if before.head is None:
         return ProcessOptions(**named), "the command" if named else "the defaults"
@@ -323,13 +330,16 @@ def _check_none_left_behind(
     context: ProcessContext,
     selected: Mapping[SceneId, RawScene],
 ) -> None:
-    """Refuse a run that changes the options or the label map of a folder, but not of all of its scenes.
+    """Refuse a run that changes the options or the label map for only a part of a folder.
 
     Raises:
         UsageError: A scene of the folder was not selected, or its raw files are gone.
     """
     if before.head is None:
-        cause = "the whole folder has to be processed again, because nothing shows the options of its scenes"
+        cause = (
+            "the whole folder has to be processed again, "
+            "because nothing shows the options of its scenes"
+        )
         outdated = dict(before.held)
     elif before.is_old:
         cause = "the whole folder has to be processed again, because it has an older format"
@@ -338,7 +348,10 @@ def _check_none_left_behind(
         cause = "other options apply to the whole folder"
         outdated = dict(before.held)
     elif before.head.label_map not in ("", context.label_map.digest):
-        cause = f"the label map has changed ({context.label_map.source}), which applies to all annotated scenes"
+        cause = (
+            f"the label map has changed ({context.label_map.source}), "
+            "which applies to all annotated scenes"
+        )
         outdated = {name: split for name, split in before.held.items() if split is not Split.TEST}
     else:
         return
@@ -346,7 +359,8 @@ def _check_none_left_behind(
     not_selected = sorted(outdated.keys() - selected.keys())
     if not_selected:
         raise UsageError(
-            f"{out_dir}: {cause}, but {len(not_selected):,} of its scenes are not selected: {list_some(not_selected)}",
+            f"{out_dir}: {cause}, but {len(not_selected):,} of its scenes are not selected: "
+            f"{list_some(not_selected)}",
             "leave out --scenes, --splits and --limit; or write to another folder with -o DIR",
         )
     gone = sorted(
@@ -356,13 +370,15 @@ def _check_none_left_behind(
     )
     if gone:
         raise UsageError(
-            f"{out_dir}: {cause}, but the raw files are gone for {len(gone):,} of its scenes: {list_some(gone)}",
-            f"write to another folder with -o DIR; or remove these scenes: {_remove_command(out_dir, before, gone)}",
+            f"{out_dir}: {cause}, but the raw files are gone for {len(gone):,} of its scenes: "
+            f"{list_some(gone)}",
+            "write to another folder with -o DIR; "
+            f"or remove these scenes: {_remove_command(out_dir, before, gone)}",
         )
 
 
 def _remove_command(out_dir: Path, before: FoundFolder, scene_ids: Iterable[SceneId]) -> str:
-    """Give the command that removes scenes from the folder, or its beginning where they are many."""
+    """Return the command that removes scenes from the folder, or its beginning if they are many."""
     names = sorted(scene_ids)
     paths = [str(folder.processed_path(out_dir, before.held[name], name)) for name in names]
     shown = " ".join(paths[:3])
@@ -398,7 +414,7 @@ def _find_reason(
 
 
 def _are_raw_files_gone(scene: RawScene, split: Split, options: ProcessOptions) -> bool:
-    """Whether a raw file is missing that the scene needs, or its folder is a link that leads nowhere."""
+    """Whether a raw file that the scene needs is missing, or its folder is a broken link."""
     if scene.problem:
         return not scene.directory.exists()
     try:

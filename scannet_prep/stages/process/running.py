@@ -63,8 +63,8 @@ class ProcessReport:
         warnings: Oddities of the raw files, each once.
         vertices: Of all scenes made or kept.
         size_bytes: Size of their files.
-        unfinished: Scenes that an interrupted run had still to make and that this run did not select. Until they are
-            made, readers refuse the folder.
+        unfinished: Scenes that an interrupted run had still to make and that this run did not
+            select. Until they are made, readers refuse the folder.
     """
 
     out_dir: Path
@@ -176,8 +176,9 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
     def _record_options(self) -> None:
         """Write a manifest with the options and the label map, but without scenes.
 
-        A folder with scenes is marked first: they are outdated as soon as the manifest changes. A new
-        folder gets its options first: a run that is killed in between must be continued with them.
+        A folder with scenes is marked first: they are outdated as soon as the manifest changes. A
+        new folder gets its options first: a run that is killed in between must be continued with
+        them.
         """
         if self._plan.before is not None:
             self.mark()

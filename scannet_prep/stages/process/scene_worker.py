@@ -3,8 +3,8 @@
     read what is there --> current?  keep it
                        --> else      process_scene --> temporary file
 
-The worker writes under a temporary name, and the run itself renames the file: a worker that outlives its run never
-overwrites a file of the next run.
+The worker writes under a temporary name, and the run itself renames the file: a worker that
+outlives its run never overwrites a file of the next run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ _FILES = {
 
 
 class Reason(StrEnum):
-    """The reason why a scene is processed, in the words of `--dry-run`; the last two are those of scenes that stay."""
+    """The reason why a scene is processed, in the words of `--dry-run`.
+
+    The last two are those of scenes that are kept.
+    """
 
     NEW = "not processed yet"
     FORCED = "--force"
@@ -115,9 +118,11 @@ class ProcessContext:
         label_map: Ids by raw category; the label map beside the raw scenes, else the built-in one.
         is_forced: Whether scenes are made again even if they are up to date.
         is_strict: Whether doubts about labels are errors.
-        is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only a warning.
+        is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only
+            a warning.
         compares_bytes: Whether all files are read, rather than judged by their sizes and times.
-        uses_numba: Whether the compiled loops are used, if numba is installed. The scenes are the same.
+        uses_numba: Whether the compiled loops are used, if numba is installed. The scenes are the
+            same.
     """
 
     options: ProcessOptions
@@ -136,7 +141,8 @@ class FinishedScene:
     Attributes:
         entry: Its line in the manifest.
         seen: The state of its files; None if they are to be read again next time.
-        temporary_path: The file that this run made and has yet to rename; None if the scene was up to date.
+        temporary_path: The file that this run made and has yet to rename; None if the scene was up
+            to date.
     """
 
     entry: SceneEntry
@@ -148,7 +154,8 @@ def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene
     """Make one scene in a worker, unless it is up to date.
 
     Raises:
-        ScanNetPrepError: Raw files are missing or damaged, or their warnings are errors in this run.
+        ScanNetPrepError: Raw files are missing or damaged, or their warnings are errors in this
+            run.
         OutputError: Its file cannot be written.
     """
     if task.reason is Reason.RAW_GONE:
@@ -201,7 +208,7 @@ def _check_warnings(
     """Raise an error for warnings that are errors in this run.
 
     Raises:
-        AnnotationError: There is such a warning; names the files that it is about.
+        AnnotationError: There is such a warning. The message names the files.
     """
     damage = [warning for warning in warnings if warning.kind.is_damage]
     if damage and task.split is not Split.TEST and not context.is_lenient:
@@ -216,6 +223,7 @@ def _check_warnings(
 def _error_of_warnings(
     task: ProcessTask, warnings: list[SceneWarning], hint: str
 ) -> AnnotationError:
+    """Describe warnings as one error that names the files."""
     faults = []
     for warning in warnings:
         path = task.scene.path(_FILES.get(warning.kind, AGGREGATION))
@@ -226,29 +234,27 @@ def _error_of_warnings(
 def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> FinishedScene:
     """Keep a scene whose raw files are gone.
 
-    Its file must be the recorded one. Without a record, for example because the manifest was removed, it must be whole
-    and made with the options and the label map of the folder.
+    Its file must be the recorded one. Without a record, for example because the manifest was
+    removed, it must be whole and made with the options and the label map of the folder.
 
     Raises:
         FileError: It is not.
     """
+    recorded = task.recorded
     try:
-        if (
-            task.recorded is not None
-            and Fingerprint.from_file(task.path) == task.recorded.fingerprint
-        ):
-            return FinishedScene(task.recorded, seen=None)
+        if recorded is not None and Fingerprint.from_file(task.path) == recorded.fingerprint:
+            return FinishedScene(recorded, seen=None)
         head = Manifest(context.options, context.label_map.digest)
         entry = read_entry(task.path, task.scene.scene_id, task.split, head)
     except FileError as error:
         raise _error_without_raw_files(task, error.problem) from None
-    if task.recorded is not None:
+    if recorded is not None:
         raise _error_without_raw_files(task, "is not the file that the manifest records")
     return FinishedScene(entry, seen=None)
 
 
 def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
-    """Describe a processed scene that cannot be used as it is, and cannot be processed again either."""
+    """Describe a processed scene that can neither be used nor be processed again."""
     parent = task.scene.parent
     raw_dir = parent.parent if parent.name in SPLIT_DIRS.values() else parent
     download = (
@@ -261,17 +267,19 @@ def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
 def _find_current(task: ProcessTask, context: ProcessContext, files: RawFiles) -> SceneEntry | None:
     """Return the entry of the scene's file, if it is whole and made from these inputs and options.
 
-    A file is whole if it has the fingerprint that the manifest records. A file that the manifest does
-    not record, for example after an interrupted run, is whole if encoding its content again gives the
-    same bytes.
+    A file is whole if it has the fingerprint that the manifest records. A file that the manifest
+    does not record, for example after an interrupted run, is whole if encoding its content again
+    gives the same bytes.
     """
     try:
         data = read_file(task.path, MAX_FILE_BYTES)
         scene = parse_processed(data, task.path)
     except FileError:
-        return None  # missing, truncated, or of another program or version: made again
+        return None  # missing, truncated, or made by another program or version
     meta = scene.meta
-    if (meta.scene_id, meta.split, meta.options) != (task.scene_id, task.split, context.options):
+    if meta.scene_id != task.scene_id or meta.split != task.split:
+        return None
+    if meta.options != context.options:
         return None
     if meta.label_map != used_label_map(files, context.label_map):
         return None

@@ -1,8 +1,8 @@
 """Sizes and times of the files of each scene, as the last run saw them.
 
-They are stored beside the manifest, so that a rerun need not read files. As in rsync, a file is unchanged if its size,
-its time of change in ns and its inode are. They are not part of the folder's content: without them, the next run reads
-everything once.
+They are stored beside the manifest, so that a rerun need not read files. As in rsync, a file is
+unchanged if its size, its time of change in ns and its inode are. They are not part of the folder's
+content: without them, the next run reads everything once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def write_seen(out_dir: Path, scenes: Mapping[str, SeenScene]) -> None:
 
 
 def _describe(path: str | Path) -> str:
-    """Describe a file by its size, time of change in ns and inode; empty if it cannot be looked at."""
+    """Describe a file by its size, time of change in ns and inode; empty if that fails."""
     try:
         status = os.stat(path)  # noqa: PTH116 - eleven thousand of them, before anything else happens
     except OSError:
