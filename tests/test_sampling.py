@@ -350,7 +350,7 @@ def test_other_scenes_are_repeated_in_each_epoch() -> None:
             r"seed is array\(\[1, 2\]\), expected a whole number",
             "seed=",
         ),
-        ({"rank": 2}, "the rank is 2, the number of ranks is 2", "world_size"),
+        ({"rank": 2}, "found rank 2 and world size 2", "world_size"),
         ({"rank": -1}, "rank is -1", "rank="),
         ({"rank": "1"}, "rank is '1', expected a whole number", "rank="),
         ({"world_size": 0}, "world_size is 0", "world_size="),
@@ -443,9 +443,9 @@ UNKNOWN_RANKS = pytest.mark.parametrize(
     [
         ({"WORLD_SIZE": "4"}, "found rank None and world size 4, expected both"),
         ({"RANK": "1"}, "the rank is 1, the number of ranks is None"),
-        ({"RANK": "4", "WORLD_SIZE": "4"}, "the rank is 4, the number of ranks is 4"),
-        ({"RANK": "-1", "WORLD_SIZE": "4"}, "the rank is -1, the number of ranks is 4"),
-        ({"WORLD_SIZE": "0"}, "number of ranks is 0"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "found rank 4 and world size 4"),
+        ({"RANK": "-1", "WORLD_SIZE": "4"}, "found rank -1 and world size 4"),
+        ({"WORLD_SIZE": "0"}, "world size 0"),
         (
             {"RANK": "abc", "WORLD_SIZE": "4"},
             "RANK is 'abc' in the environment, expected a whole number",
