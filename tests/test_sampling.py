@@ -442,7 +442,7 @@ UNKNOWN_RANKS = pytest.mark.parametrize(
     ("environment", "message"),
     [
         ({"WORLD_SIZE": "4"}, "found rank None and world size 4, expected both"),
-        ({"RANK": "1"}, "the rank is 1, the number of ranks is None"),
+        ({"RANK": "1"}, "found rank 1 and world size None"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "found rank 4 and world size 4"),
         ({"RANK": "-1", "WORLD_SIZE": "4"}, "found rank -1 and world size 4"),
         ({"WORLD_SIZE": "0"}, "world size 0"),
