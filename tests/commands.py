@@ -108,8 +108,16 @@ def run_main(
 
 
 def count_reads_in_new_process(*words: str | Path) -> dict[str, int]:
-    """Run a command in a process of its own, and count how often each file is opened for reading, by name."""
-    program = "import json, sys; from worker_functions import count_reads; print(json.dumps(count_reads(*sys.argv[1:])))"
+    """Run a command in a new process, and count how often it opens each file for reading.
+
+    Returns:
+        The counts by the name of the file.
+    """
+    program = """
+import json, sys
+from worker_functions import count_reads
+print(json.dumps(count_reads(*sys.argv[1:])))
+"""
     outcome = run_words(PYTHON, "-c", program, *map(str, words), cwd=Path(__file__).parent)
     assert outcome.status == 0, outcome.stderr
     return outcome.json

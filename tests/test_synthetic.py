@@ -1,4 +1,4 @@
-"""Synthetic scenes have the format of the release to the byte, and what segmentation meets in it."""
+"""Synthetic scenes have the format of the release to the byte, and its kinds of content."""
 
 from __future__ import annotations
 

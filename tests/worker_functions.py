@@ -58,9 +58,13 @@ class DiesWhileStarting:
 
 
 def count_reads(*words: str) -> dict[str, int]:
-    """Run a command in this process, and count how often each file is opened for reading, by name.
+    """Run a command in this process, and count how often it opens each file for reading.
 
-    A scene is made in this process, too. The hook cannot be removed, so call this in a process of its own.
+    Scenes are made in this process, too. The hook cannot be removed, so call this in a process of
+    its own.
+
+    Returns:
+        The counts by the name of the file.
     """
     counts: Counter[str] = Counter()
 

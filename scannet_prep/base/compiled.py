@@ -29,9 +29,9 @@ def compile_geometry() -> Callable[..., tuple[NDArray[np.float32], NDArray[np.fl
     """Compile the loops over vertices and faces.
 
     Returns:
-        A function of positions, float32 (V, 3), faces, int32 (F, 3), a matrix (4, 4) and its cofactor
-        matrix (3, 3), both float64, without rows if nothing moves. It returns points, float32 (V, 3),
-        and normals, float64 (V, 3). None if numba is missing.
+        A function of positions, float32 (V, 3), faces, int32 (F, 3), a matrix (4, 4) and its
+        cofactor matrix (3, 3), both float64, without rows if nothing moves. It returns points,
+        float32 (V, 3), and normals, float64 (V, 3). None if numba is missing.
     """
     types = ("float32", "int32", "float64", "float64")
     arrays = [f"Array({name}, 2, 'C', readonly=True)" for name in types]
@@ -44,8 +44,8 @@ def compile_parser() -> Callable[[NDArray[np.uint8], NDArray[np.int64]], int] | 
     """Compile the loop over text.
 
     Returns:
-        A function of a text of numbers and commas, uint8 (N,), and of an array that it fills with the
-        numbers. It returns their count, or 0 if anything is unusual. None if numba is missing.
+        A function of a text of numbers and commas, uint8 (N,), and of an array that it fills with
+        the numbers. It returns their count, or 0 if anything is unusual. None if numba is missing.
     """
     text = "Array(uint8, 1, 'C', readonly=True)"
     return compile_loop(_parse_numbers, f"int64({text}, int64[::1])")
@@ -81,7 +81,8 @@ def _points_and_normals(
     points = np.empty((count, 3), np.float32)
     normals = np.empty((count, 3), np.float64)
 
-    # Each row has the position of a vertex and the sum of its cross products: they are used together.
+    # Each row has the position of a vertex and the sum of its cross products, which are used
+    # together.
     rows = np.empty((count, 6))
     for vertex in range(count):
         for axis in range(3):

@@ -1,4 +1,7 @@
-"""Scores of predictions, on arrays: what the benchmark and the programs of the field report. No files are read here."""
+"""Scores of predictions, as the benchmark and the programs of the field report them.
+
+Everything here works on arrays; `predictions` reads them from files.
+"""
 
 from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import Scores, ScoreTable

@@ -123,8 +123,8 @@ def to_array(values: ArrayLike, name: str) -> NDArray[Any]:
         name: What the values are, for messages.
 
     Raises:
-        ContentError: It is a tensor that NumPy cannot hold: on a GPU, with a gradient, sparse, or of
-            bfloat16.
+        ContentError: It is a tensor that NumPy cannot hold: on a GPU, with a gradient, sparse, or
+            of bfloat16.
     """
     try:
         return np.asarray(values)

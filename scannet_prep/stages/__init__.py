@@ -1,1 +1,5 @@
-"""The stages: each is a run and a report; where there is a dry run, a plan, which touches nothing, comes first."""
+"""The commands as functions.
+
+A stage is a function `run` that returns a report. If it has a dry run, a function `plan` comes
+first, which writes nothing.
+"""

@@ -1,4 +1,4 @@
-"""Writes synthetic scenes as the release has them: same files, names, headers, line ends, spaces."""
+"""Writes synthetic scenes in the format of the release: files, names, headers, line ends."""
 
 from __future__ import annotations
 

@@ -99,9 +99,10 @@ class RankedSampler:
                 raise UsageError(f"{share}, and {name} takes only some of it", _SHARDERS[name])
 
     def _compare_ranks(self, facts: Mapping[str, object]) -> None:
-        """Compare facts that must be equal on all ranks. All ranks wait here, and all of them raise.
+        """Compare facts that must be equal on all ranks.
 
-        Does nothing unless the rank comes from `torch.distributed`.
+        All ranks wait here for the others, and all raise if a fact differs. Does nothing unless the
+        rank comes from `torch.distributed`.
 
         Args:
             facts: The facts of this rank, by name.
