@@ -1,6 +1,9 @@
-"""What is right, as loops written straight from the definition of the format; slow, and independent of the program.
+"""Expected values, from loops that follow the definition of the format.
 
-Only the label map and the class tables are taken from files, and those are read here with nothing but `csv`.
+They are slow, and independent of the program.
+
+Only the label map and the class tables are taken from files, and those are read here with nothing
+but `csv`.
 """
 
 from __future__ import annotations
@@ -17,17 +20,14 @@ NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33,
 
 
 def read_asset(name: str, delimiter: str) -> list[dict[str, str]]:
-    """Rows of a table of the package, by column."""
-    with (
-        resources.files("scannet_prep")
-        .joinpath(f"assets/{name}")
-        .open(encoding="utf-8", newline="") as file
-    ):
+    """Read the rows of a table of the package, by column."""
+    path = resources.files("scannet_prep").joinpath(f"assets/{name}")
+    with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE))
 
 
 def label_map_rows() -> dict[str, tuple[int, int]]:
-    """ScanNet id and nyu40 id by raw category."""
+    """Return ScanNet id and nyu40 id by raw category."""
     return {
         row["raw_category"]: (int(row["id"]), int(row["nyu40id"]))
         for row in read_asset("label_map.tsv", "\t")
@@ -35,29 +35,32 @@ def label_map_rows() -> dict[str, tuple[int, int]]:
 
 
 def scannet200_ids() -> list[int]:
-    """The ids of the 200 classes, ascending; the position is the train id."""
+    """Return the ids of the 200 classes, ascending, so that the position is the train id."""
     return sorted(int(row["scannet_id"]) for row in read_asset("scannet200.csv", ","))
 
 
 def ids_of_vertices(
     segment_ids: Sequence[int], groups: Sequence[Mapping[str, Any]]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Per vertex: nyu40 id, ScanNet id, instance. The last group in the file that has its segment wins.
+    """Return nyu40 id, ScanNet id and instance of each vertex.
 
-    A repetition of an earlier group does not count.
+    They are those of the last group that has its segment. A repetition of an earlier group does not
+    count.
     """
-    rows, contents = (
-        label_map_rows(),
-        [(group["label"], set(group["segments"])) for group in groups],
-    )
+    rows = label_map_rows()
+    contents = [(group["label"], set(group["segments"])) for group in groups]
     counting = [
         group
         for position, group in enumerate(groups)
         if contents[position] not in contents[:position]
     ]
-    nyu40_ids, scannet_ids, instances = [], [], []
+    nyu40_ids = []
+    scannet_ids = []
+    instances = []
     for segment_id in segment_ids:
-        scannet_id, nyu40_id, instance = 0, 0, -1
+        scannet_id = 0
+        nyu40_id = 0
+        instance = -1
         for group in counting:
             if segment_id in group["segments"]:
                 instance = group["id"]
@@ -69,7 +72,7 @@ def ids_of_vertices(
 
 
 def labels20(nyu40_ids: Sequence[int]) -> list[int]:
-    """0 unlabeled, else train id + 1."""
+    """Return the label of each vertex: 0 unlabeled, else train id + 1."""
     return [
         NYU40_OF_SCANNET20.index(number) + 1 if number in NYU40_OF_SCANNET20 else 0
         for number in nyu40_ids
@@ -77,13 +80,13 @@ def labels20(nyu40_ids: Sequence[int]) -> list[int]:
 
 
 def labels200(scannet_ids: Sequence[int]) -> list[int]:
-    """0 unlabeled, else train id + 1."""
+    """Return the label of each vertex: 0 unlabeled, else train id + 1."""
     classes = scannet200_ids()
     return [classes.index(number) + 1 if number in classes else 0 for number in scannet_ids]
 
 
 def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
-    """Float64 points in the aligned frame: one rotation and one shift, in double precision."""
+    """Align points in double precision."""
     rows = [[float(value) for value in row] for row in matrix]
     return [
         tuple(a * float(x) + b * float(y) + c * float(z) + d for a, b, c, d in rows[:3])
@@ -92,11 +95,12 @@ def aligned_points(positions: Any, matrix: Any) -> list[Vector]:
 
 
 def cross(a: Vector, b: Vector) -> Vector:
+    """Return the cross product of two vectors."""
     return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
 
 
 def vertex_normals(points: Sequence[Any], faces: Sequence[Sequence[int]]) -> list[Vector]:
-    """The cross products of the faces around each vertex, added up, divided by the length; zero where that is zero."""
+    """Return the unit normal of each vertex; zero if the products of its faces add up to 0."""
     terms: list[list[Vector]] = [[] for _ in points]
     for face in faces:
         p, q, r = ([float(value) for value in points[corner]] for corner in face)
