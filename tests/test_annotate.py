@@ -52,30 +52,41 @@ def test_tiny_scene_has_the_values_and_types_found_by_hand(tmp_path) -> None:
     assert list(find_problems(scene)) == []
 
 
-def test_missing_or_non_rigid_alignment_is_a_warning(tmp_path) -> None:
-    scene = process_tiny(tmp_path / "none", {INFO: info_file(alignment=None)}, align_axis=True)
+def test_missing_alignment_leaves_points_as_scanned_with_a_warning(tmp_path) -> None:
+    scene = process_tiny(tmp_path, {INFO: info_file(alignment=None)}, align_axis=True)
+
     assert scene.axis_alignment.tolist() == np.eye(4).tolist()
     assert (scene.points == np.array(tiny.POSITIONS)).all()
     assert scene.meta.warnings == (SceneWarning(WarningKind.NO_ALIGNMENT),)
-    mirror = tuple(np.diag([1.0, 1.0, -1.0, 1.0]).ravel())
-    for name, numbers in (
-        ("x", (2.0, *tiny.ALIGNMENT[1:])),
-        ("last", (*tiny.ALIGNMENT[:15], 2.0)),
-        ("mirror", mirror),
-    ):
-        scene = process_tiny(tmp_path / name, {INFO: info_file(alignment=numbers)})
-        assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.NOT_RIGID]
 
 
-def test_train_scene_without_a_needed_file_fails_and_names_it(
-    tmp_path,
-) -> None:
-    scene = process_tiny(tmp_path / "not needed", {INFO: None})
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (2.0, *tiny.ALIGNMENT[1:]),
+        (*tiny.ALIGNMENT[:15], 2.0),
+        tuple(np.diag([1.0, 1.0, -1.0, 1.0]).ravel()),
+    ],
+    ids=["scaled", "last row", "mirror"],
+)
+def test_alignment_that_is_not_rigid_is_a_warning(tmp_path, numbers) -> None:
+    scene = process_tiny(tmp_path, {INFO: info_file(alignment=numbers)})
+
+    assert [warning.kind for warning in scene.meta.warnings] == [WarningKind.NOT_RIGID]
+
+
+def test_metadata_is_optional_without_alignment(tmp_path) -> None:
+    scene = process_tiny(tmp_path, {INFO: None})
+
     assert scene.meta.warnings == (SceneWarning(WarningKind.NO_INFO),)
-    for suffix in (MESH, SEGMENTS, AGGREGATION, INFO):
-        with pytest.raises(MissingFileError, match="no such file") as caught:
-            process_tiny(tmp_path / suffix, {suffix: None}, align_axis=True)
-        assert caught.value.path.name == f"scene0000_00{suffix}"
+
+
+@pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
+def test_train_scene_without_a_needed_file_fails_and_names_it(tmp_path, suffix) -> None:
+    with pytest.raises(MissingFileError, match="no such file") as caught:
+        process_tiny(tmp_path, {suffix: None}, align_axis=True)
+
+    assert caught.value.path.name == f"scene0000_00{suffix}"
 
 
 @pytest.mark.parametrize(
@@ -92,47 +103,67 @@ def test_test_scene_is_made_without_annotation(tmp_path, info, warnings) -> None
     assert scene.meta.warnings == tuple(map(SceneWarning, warnings))
 
 
-def test_high_resolution_groups_are_used_if_there_are_no_others(tmp_path) -> None:
+def test_high_resolution_groups_are_ignored_if_there_are_others(tmp_path) -> None:
     other = aggregation_file([group(0, [0, 2, 4, 5], "chair")])
-    scene = process_tiny(tmp_path / "both", {HIRES: other})
+
+    scene = process_tiny(tmp_path, {HIRES: other})
+
     assert scene.stored_labels.tolist() == list(tiny.LABELS20)
     assert scene.meta.warnings == ()
-    scene = process_tiny(tmp_path / "one", {AGGREGATION: None, HIRES: aggregation_file()})
-    warning = SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES)
+
+
+def test_high_resolution_groups_are_used_with_a_warning_if_alone(tmp_path) -> None:
+    scene = process_tiny(tmp_path, {AGGREGATION: None, HIRES: aggregation_file()})
+
     assert scene.stored_labels.tolist() == list(tiny.LABELS20)
+    warning = SceneWarning(WarningKind.HIGH_RESOLUTION_AGGREGATION, HIRES)
     assert scene.meta.warnings == (warning,)
+
+
+def test_high_resolution_groups_with_other_segments_are_refused(tmp_path) -> None:
+    groups = aggregation_file([group(0, [0, 3], "chair")])
+
     with pytest.raises(AnnotationError, match=r"high-resolution mesh: 1 of its"):
-        process_tiny(
-            tmp_path / "a",
-            {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])},
-        )
+        process_tiny(tmp_path, {AGGREGATION: None, HIRES: groups})
+
+
+def test_damaged_groups_are_not_replaced_by_high_resolution_ones(tmp_path) -> None:
     with pytest.raises(RawFileError, match=r"is damaged: .* missing required field"):
-        process_tiny(tmp_path / "b", {AGGREGATION: b"{}", HIRES: aggregation_file()})
+        process_tiny(tmp_path, {AGGREGATION: b"{}", HIRES: aggregation_file()})
 
 
-def test_labels_from_ply_replace_only_the_nyu40_ids(
-    tmp_path,
-) -> None:
-    files: dict[str, bytes | None] = {LABELS_MESH: Ply(labels=PLY_LABELS).encode()}
-    scene = process_tiny(tmp_path / "a", files, labels_from="ply")
+def test_labels_from_ply_replace_only_the_nyu40_ids(tmp_path) -> None:
+    files = {LABELS_MESH: Ply(labels=PLY_LABELS).encode()}
+
+    scene = process_tiny(tmp_path, files, labels_from="ply")
+
     assert scene.nyu40_ids.tolist() == [2, 2, 0, 0, 40, 39]
     assert scene.stored_labels.tolist() == [2, 2, 0, 0, 0, 20]
     assert scene.scannet_ids.tolist() == list(tiny.SCANNET_IDS)
     assert scene.instances.tolist() == list(tiny.INSTANCES)
+    # One vertex is a wall by the groups, and 40 in labels.ply.
     assert scene.meta.warnings == (
         SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, "50, 149", 2),
-        SceneWarning(
-            WarningKind.LABELS_CONTRADICT_GROUPS, count=1
-        ),  # a wall by the groups, 40 in labels.ply
+        SceneWarning(WarningKind.LABELS_CONTRADICT_GROUPS, count=1),
     )
-    files[AGGREGATION] = None
-    scene = process_tiny(tmp_path / "b", files, labels_from="ply")
+
+
+def test_labels_from_ply_without_groups_have_no_instances(tmp_path) -> None:
+    files = {LABELS_MESH: Ply(labels=PLY_LABELS).encode(), AGGREGATION: None}
+
+    scene = process_tiny(tmp_path, files, labels_from="ply")
+
     assert scene.stored_labels.tolist() == [2, 2, 0, 0, 0, 20]
     assert scene.instances.tolist() == [-1] * 6
     assert not scene.scannet_ids.any()
     assert WarningKind.NO_AGGREGATION in [warning.kind for warning in scene.meta.warnings]
+
+
+def test_labels_from_ply_without_groups_are_refused_for_scannet200(tmp_path) -> None:
+    files = {LABELS_MESH: Ply(labels=PLY_LABELS).encode(), AGGREGATION: None}
+
     with pytest.raises(MissingFileError, match=r"no ScanNet ids"):
-        process_tiny(tmp_path / "c", files, labels_from="ply", scannet200=True)
+        process_tiny(tmp_path, files, labels_from="ply", scannet200=True)
 
 
 def test_labels_ply_of_another_mesh_is_refused(tmp_path) -> None:
