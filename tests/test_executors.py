@@ -1,4 +1,4 @@
-"""Worker processes, and engines of the caller's instead of them: what they make, what they lose, what becomes of it."""
+"""Tests of worker processes, and of executors of the caller that take their place."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from scannet_prep.synthetic import write_release
 
 SCENES = official_scenes("train")[:6]
 EXPORTS = ("octformer", "mask3d")
+SLURM_CLUSTER = 'SLURMCluster(cores=8, processes=8, memory="16GB", walltime="01:00:00")'
 PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text()
 
 
@@ -49,7 +50,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(raw: Path) -> Path:
-    """What worker processes make."""
+    """The folder that worker processes make, with the exports beside it."""
     folder = raw.parent / "expected"
     process.run(process.plan(raw, folder, ProcessOptions()))
     for name in EXPORTS:
@@ -66,10 +67,11 @@ def make(
 
 
 class At(Progress):
-    """Does something when so many scenes are done."""
+    """Calls a function when a number of scenes is done."""
 
     def __init__(self, count: int, action: Callable[[], None]) -> None:
-        self._left, self._action = count, action
+        self._left = count
+        self._action = action
 
     def advance(self, count: int = 1) -> None:
         self._left -= count
@@ -92,7 +94,10 @@ class Recorder(Executor):
 
 
 class Forgetful(Executor):
-    """Loses the tasks that it is told to, each so many times: cancels them at first, then gives back nothing."""
+    """Loses each of the given tasks a number of times.
+
+    The last time, its result is None; before that, it is cancelled.
+    """
 
     def __init__(self, losses: dict[object, int]) -> None:
         self.losses = losses
@@ -124,54 +129,81 @@ def test_run_uses_numba_from_40_scenes_per_worker(
 
 
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
-def test_an_executor_makes_the_same_bytes_as_worker_processes(
+def test_executor_makes_the_same_bytes_as_worker_processes(
     raw: Path, expected: Path, tmp_path: Path, kind: type[ThreadPoolExecutor | ProcessPoolExecutor]
 ) -> None:
+    out_dir = tmp_path / "out"
     with kind(2) as executor:
-        assert len(make(raw, tmp_path / "out", executor).made) == len(SCENES)
+        assert len(make(raw, out_dir, executor).made) == len(SCENES)
+        assert make(raw, out_dir, executor).made == ()
         for name in EXPORTS:
-            exported = export.run(
-                export.plan([tmp_path / "out"], tmp_path / name, name), executor=executor
-            )
-            assert len(exported.made) == len(SCENES)
-        assert make(raw, tmp_path / "out", executor).made == ()
-    assert digests(tmp_path / "out") == digests(expected)
+            plan = export.plan([out_dir], tmp_path / name, name)
+            assert len(export.run(plan, executor=executor).made) == len(SCENES)
+
+    assert digests(out_dir) == digests(expected)
     for name in EXPORTS:
-        found, made = digests(tmp_path / name), digests(raw.parent / name)
-        for item in (found, made):
-            del item["export.json"]  # it names the place
-        assert found == made
+        assert files_of_export(tmp_path / name) == files_of_export(raw.parent / name)
 
 
-def test_every_task_gets_its_result_and_what_a_function_raises_is_told() -> None:
-    with ThreadPoolExecutor(1) as threads:
-        for executor in (None, threads):
-            assert dict(run_tasks(multiply, range(50), 3, jobs=2, executor=executor)) == {
-                n: n * 3 for n in range(50)
-            }
-            assert list(run_tasks(multiply, [], 3, executor=executor)) == []
-            ((_, error),) = run_tasks(fail, [5], "task", executor=executor)
-            assert "ZeroDivisionError: task 5" in str(error)
-    with pytest.raises(
-        WorkerDiedError, match="the executor takes no more tasks: cannot schedule new futures"
-    ):
+def files_of_export(folder: Path) -> dict[str, str]:
+    """Return the digests of an export without its manifest, which names the processed folder."""
+    files = digests(folder)
+    del files["export.json"]
+    return files
+
+
+@pytest.fixture(params=["workers", "threads"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Executor | None]:
+    """An executor with one thread, or None for worker processes."""
+    if request.param == "workers":
+        yield None
+    else:
+        with ThreadPoolExecutor(1) as threads:
+            yield threads
+
+
+def test_each_task_gets_its_result(engine: Executor | None) -> None:
+    results = dict(run_tasks(multiply, range(50), 3, jobs=2, executor=engine))
+
+    assert results == {number: number * 3 for number in range(50)}
+
+
+def test_no_tasks_give_no_results(engine: Executor | None) -> None:
+    assert list(run_tasks(multiply, [], 3, executor=engine)) == []
+
+
+def test_exception_of_a_task_is_in_its_error(engine: Executor | None) -> None:
+    ((_, error),) = run_tasks(fail, [5], "task", executor=engine)
+
+    assert "ZeroDivisionError: task 5" in str(error)
+
+
+def test_executor_that_was_shut_down_is_an_error() -> None:
+    threads = ThreadPoolExecutor(1)
+    threads.shutdown()
+
+    problem = "the executor takes no more tasks: cannot schedule new futures"
+    with pytest.raises(WorkerDiedError, match=problem):
         list(run_tasks(multiply, [1], 5, executor=threads))
 
 
-def test_a_lost_task_is_tried_again_and_lost_twice_it_has_failed(
+def test_task_that_is_lost_once_runs_again_at_the_end() -> None:
+    results = list(run_tasks(multiply, [1, 2, 3], 5, executor=Forgetful({2: 1})))
+
+    assert results == [(1, 5), (3, 15), (2, 10)]
+
+
+def test_scene_that_is_lost_twice_fails_and_is_made_by_the_next_run(
     raw: Path, expected: Path, tmp_path: Path
 ) -> None:
-    assert list(run_tasks(multiply, [1, 2, 3], 5, executor=Forgetful({2: 1}))) == [
-        (1, 5),
-        (3, 15),
-        (2, 10),
-    ]
     report = make(raw, tmp_path, Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
-    assert [(item.scene_id, item.error) for item in report.failures] == [
-        (SCENES[2], "WorkerDiedError")
-    ]
-    told = "lost twice, the second time when running alone: the executor gave back no result"
-    assert told in report.failures[0].message
+
+    (failure,) = report.failures
+    assert failure.scene_id == SCENES[2]
+    assert failure.error == "WorkerDiedError"
+    problem = "lost twice, the second time when running alone: the executor gave back no result"
+    assert problem in failure.message
+
     assert len(make(raw, tmp_path, Forgetful({})).made) == 1
     assert digests(tmp_path) == digests(expected)
 
@@ -184,7 +216,8 @@ def test_export_lists_a_scene_whose_task_is_lost_twice_as_failed(
     report = export.run(plan, executor=Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
 
     (failure,) = report.failures
-    assert (failure.scene_id, failure.error) == (SCENES[2], "WorkerDiedError")
+    assert failure.scene_id == SCENES[2]
+    assert failure.error == "WorkerDiedError"
     assert failure.message.startswith(f"{expected / 'train' / SCENES[2]}.npz: lost twice")
     assert set(report.made) == set(SCENES) - {SCENES[2]}
 
@@ -201,21 +234,24 @@ def test_run_after_a_lost_scene_completes_the_export(
     assert digests(tmp_path / "out") == digests(raw.parent / "octformer")
 
 
-def test_a_task_that_kills_its_worker_twice_is_given_up_and_costs_no_other(tmp_path: Path) -> None:
+def test_task_that_kills_its_worker_twice_fails_alone(tmp_path: Path) -> None:
     results = dict(run_tasks(kill_self_if_negative, [1, 2, -7, 3, 4, 5, 6], tmp_path, jobs=2))
-    assert {task: result for task, result in results.items() if task > 0} == {
-        task: task for task in range(1, 7)
-    }
-    assert "its worker process ended with status -9" in str(results[-7])
-    assert (tmp_path / "-7").read_text() == "xx"
+
+    error = results.pop(-7)
+    assert "its worker process ended with status -9" in str(error)
+    assert results == {task: task for task in range(1, 7)}
+    assert (tmp_path / "-7").read_text() == "xx", "two attempts"
 
 
-def test_a_worker_that_dies_before_it_is_ready_is_started_again_but_not_for_ever(
-    tmp_path: Path,
-) -> None:
+def test_worker_that_dies_while_starting_is_replaced(tmp_path: Path) -> None:
     results = dict(run_tasks(multiply, range(9), DiesWhileStarting(tmp_path, 8), jobs=4))
+
     assert results == {task: task * 8 for task in range(9)}
-    assert len(list(tmp_path.iterdir())) >= 8  # all four at once, and others after them
+    # All four at once, and others after them.
+    assert len(list(tmp_path.iterdir())) >= 8
+
+
+def test_workers_that_always_die_while_starting_are_given_up(tmp_path: Path) -> None:
     with pytest.raises(WorkerDiedError, match="end as soon as they are started"):
         list(run_tasks(multiply, range(9), DiesWhileStarting(tmp_path, 99), jobs=2))
 
@@ -271,24 +307,31 @@ except WorkerDiedError as error:
 
 
 @pytest.mark.parametrize(
-    ("kind", "count", "problem", "command"),
+    ("kind", "count", "cause", "command"),
     [
-        ("RLIMIT_NOFILE", 5, "worker processes cannot be started: Too many open files", "ulimit -n 4096"),
+        ("RLIMIT_NOFILE", 5, "Too many open files", "ulimit -n 4096"),
         pytest.param(
-            "RLIMIT_NPROC", 1, "worker processes cannot be started: Resource temporarily unavailable", "--jobs 1",
-            marks=pytest.mark.skipif(os.getuid() != 0, reason="needs a user without other processes"),
+            "RLIMIT_NPROC",
+            1,
+            "Resource temporarily unavailable",
+            "--jobs 1",
+            marks=pytest.mark.skipif(
+                os.getuid() != 0, reason="needs a user without other processes"
+            ),
         ),
     ],
-)  # fmt: skip
-def test_limit_that_keeps_workers_from_starting_is_named_with_a_remedy(
-    kind: str, count: int, problem: str, command: str
+)
+def test_limit_that_prevents_workers_is_named_with_a_remedy(
+    kind: str, count: int, cause: str, command: str
 ) -> None:
-    environ = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # its threads count, too
-    outcome = run_words(
-        PYTHON, "-c", LIMITED_RUN, kind, str(count), cwd=Path(__file__).parent, env=environ
-    )
+    # Threads of OpenBLAS count, too.
+    environ = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    words = (PYTHON, "-c", LIMITED_RUN, kind, str(count))
+
+    outcome = run_words(*words, cwd=Path(__file__).parent, env=environ)
+
     message, hint = outcome.stdout.splitlines()
-    assert message == problem
+    assert message == f"worker processes cannot be started: {cause}"
     assert command in hint
 
 
@@ -305,29 +348,35 @@ def test_workers_start_from_scripts_without_a_guard(raw: Path, tmp_path: Path, w
     assert run_words("sh", "-c", f"{PYTHON} {way}", cwd=tmp_path) == Outcome(0, "6\n", "")
 
 
-def test_a_broken_process_pool_ends_the_run_and_the_next_goes_on(
-    raw: Path, expected: Path, tmp_path: Path
-) -> None:
+def test_broken_process_pool_is_an_error_that_names_what_is_kept(tmp_path: Path) -> None:
+    tasks = [1, -2, *range(3, 9)]
     with (
         ProcessPoolExecutor(2) as executor,
         pytest.raises(WorkerDiedError, match="takes no more tasks") as caught,
     ):
-        list(run_tasks(kill_self_if_negative, [1, -2, *range(3, 9)], tmp_path, executor=executor))
+        list(run_tasks(kill_self_if_negative, tasks, tmp_path, executor=executor))
+
     assert "what is done is kept" in caught.value.hint
-    with ProcessPoolExecutor(1) as executor, pytest.raises(WorkerDiedError):
-        make(
-            raw,
-            tmp_path / "out",
-            executor,
-            At(2, lambda: os.kill(next(iter(executor._processes)), signal.SIGKILL)),
-        )
-    assert (tmp_path / "out/unfinished.txt").exists()
+
+
+def test_run_after_a_broken_process_pool_continues(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
+    with ProcessPoolExecutor(1) as executor:
+
+        def kill_process() -> None:
+            os.kill(next(iter(executor._processes)), signal.SIGKILL)
+
+        with pytest.raises(WorkerDiedError):
+            make(raw, tmp_path, executor, At(2, kill_process))
+    assert (tmp_path / "unfinished.txt").exists()
+
     with ThreadPoolExecutor(1) as threads:
-        assert len(make(raw, tmp_path / "out", threads).kept) >= 2
-    assert digests(tmp_path / "out") == digests(expected)
+        assert len(make(raw, tmp_path, threads).kept) >= 2
+    assert digests(tmp_path) == digests(expected)
 
 
-def test_a_caller_that_stops_cancels_what_waits_and_leaves_no_worker_behind(tmp_path: Path) -> None:
+def test_caller_that_stops_early_cancels_waiting_futures(tmp_path: Path) -> None:
     futures: list[Future[float]] = []
 
     class Remembering(ThreadPoolExecutor):
@@ -339,27 +388,35 @@ def test_a_caller_that_stops_cancels_what_waits_and_leaves_no_worker_behind(tmp_
         results = run_tasks(sleep_and_tell, [0.01, *[0.3] * 50], tmp_path, executor=executor)
         assert next(results) == (0.01, 0.01)
         results.close()
+
     assert all(future.done() for future in futures)
     assert sum(future.cancelled() for future in futures) > 20
-    (tmp_path / "pids").mkdir()
-    results = run_tasks(sleep_and_tell, [0.01, 60.0, 60.0, 60.0], tmp_path / "pids", jobs=2)
+
+
+def test_caller_that_stops_early_leaves_no_worker(tmp_path: Path) -> None:
+    results = run_tasks(sleep_and_tell, [0.01, 60.0, 60.0, 60.0], tmp_path, jobs=2)
     assert next(results) == (0.01, 0.01)
+
     results.close()
-    workers = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+
+    workers = [int(path.name) for path in tmp_path.iterdir()]
     assert workers
     assert not any(is_running(pid) for pid in workers)
 
 
-def test_a_run_that_ends_with_an_error_ends_its_workers_though_the_error_is_kept(
-    raw: Path, tmp_path: Path
-) -> None:
-    before = threading.active_count()
+def test_failed_run_ends_its_workers_while_its_error_is_kept(raw: Path, tmp_path: Path) -> None:
+    thread_count = threading.active_count()
+    plan = process.plan(raw, tmp_path, ProcessOptions())
+
+    # `kept` holds the traceback, and with it the frames of the run.
     with pytest.raises(ZeroDivisionError) as kept:
-        process.run(process.plan(raw, tmp_path, ProcessOptions()), progress=At(1, lambda: 1 // 0))
-    assert (threading.active_count(), kept.type) == (before, ZeroDivisionError)
+        process.run(plan, progress=At(1, lambda: 1 // 0))
+
+    assert threading.active_count() == thread_count
+    assert kept.type is ZeroDivisionError
 
 
-def test_a_worker_that_outlives_its_run_changes_nothing(
+def test_worker_that_outlives_its_run_changes_nothing(
     raw: Path, expected: Path, tmp_path: Path
 ) -> None:
     late: list[Callable[[], object]] = []
@@ -369,21 +426,24 @@ def test_a_worker_that_outlives_its_run_changes_nothing(
             late.append(lambda: function(task, context))
             raise ConnectionError("no such host")
 
+    # The first run ends before its task has run. The second makes all scenes.
     with pytest.raises(WorkerDiedError, match="the executor takes no more tasks: no such host"):
         make(raw, tmp_path, Late())
     process.run(process.plan(raw, tmp_path, ProcessOptions()))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")}
+
+    # The late task, and one of a run with other options, end now.
     plan = process.plan(raw, tmp_path / "other", ProcessOptions(align_axis=True))
-    assert isinstance(
-        make_scene_file(replace(plan.tasks[0], path=min(before)), plan.context), FinishedScene
-    )
+    late_task = replace(plan.tasks[0], path=min(before))
+    assert isinstance(make_scene_file(late_task, plan.context), FinishedScene)
     late[0]()
+
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")} == before
     process.run(process.plan(raw, tmp_path, ProcessOptions()))
     assert digests(tmp_path) == digests(expected)
 
 
-def test_dask_loses_a_worker_in_the_middle_and_no_scene(
+def test_dask_that_loses_a_worker_makes_all_scenes(
     raw: Path, expected: Path, tmp_path: Path
 ) -> None:
     distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
@@ -397,10 +457,9 @@ def test_dask_loses_a_worker_in_the_middle_and_no_scene(
         executor = client.get_executor()
         report = make(raw, tmp_path, executor, At(2, lambda: os.kill(pids[0], signal.SIGKILL)))
         assert not is_running(pids[0])
-    assert (len(report.made) + len(report.kept), report.failures) == (
-        len(SCENES),
-        (),
-    )  # what is done again is there
+    # A task that runs again may find its scene made.
+    assert len(report.made) + len(report.kept) == len(SCENES)
+    assert report.failures == ()
     assert digests(tmp_path) == digests(expected)
 
 
@@ -430,10 +489,8 @@ def test_export_on_dask_makes_the_same_files(
     outcome = run_command("export", expected, *words)
 
     assert outcome.status == 0, outcome.stderr
-    made = digests(tmp_path / "octformer")
-    wanted = digests(raw.parent / "octformer")
-    del made["export.json"], wanted["export.json"]  # it names the processed folder
-    assert made == wanted
+    made = files_of_export(tmp_path / "octformer")
+    assert made == files_of_export(raw.parent / "octformer")
 
 
 def test_relative_paths_reach_dask_workers_with_another_folder(
@@ -476,7 +533,7 @@ def test_workers_of_another_version_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["Client", "SLURMCluster"])
-def test_the_programs_of_the_page_run(raw: Path, tmp_path: Path, name: str) -> None:
+def test_program_of_the_cluster_page_runs(raw: Path, tmp_path: Path, name: str) -> None:
     pytest.importorskip("distributed")
     programs = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     program = next(text for text in programs if name in text)
@@ -484,7 +541,7 @@ def test_the_programs_of_the_page_run(raw: Path, tmp_path: Path, name: str) -> N
     (tmp_path / "data/ScanNet").symlink_to(raw)
     replacements = {
         "from dask_jobqueue import SLURMCluster": "from dask.distributed import LocalCluster",
-        'SLURMCluster(cores=8, processes=8, memory="16GB", walltime="01:00:00")': "LocalCluster(n_workers=1)",
+        SLURM_CLUSTER: "LocalCluster(n_workers=1)",
         "    cluster.scale(jobs=2)\n": "    cluster.scale(1)\n",
         "n_workers=2": "n_workers=1",
     }

@@ -1,4 +1,4 @@
-"""What Mask3D, mmdetection3d and OneFormer3D find in an export, compared with loops over the raw scenes."""
+"""Exports for Mask3D, mmdetection3d and OneFormer3D, compared with loops over the raw scenes."""
 
 import functools
 import json
@@ -25,17 +25,37 @@ from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene
 
-TRAIN, TRAIN_2, VAL, TEST = "scene0191_00", "scene0191_01", "scene0568_00", "scene0707_00"
+TRAIN = "scene0191_00"
+TRAIN_2 = "scene0191_01"
+VAL = "scene0568_00"
+TEST = "scene0707_00"
 SPLITS = {TRAIN: Split.TRAIN, TRAIN_2: Split.TRAIN, VAL: Split.VAL, TEST: Split.TEST}
 MODES = {TRAIN: "train", TRAIN_2: "train", VAL: "validation", TEST: "test"}
 DRAWN = {scene_id: make_scene(scene_id, vertices=600) for scene_id in SPLITS}
 BOXES20 = {
-    3: "cabinet", 4: "bed", 5: "chair", 6: "sofa", 7: "table", 8: "door", 9: "window", 10: "bookshelf", 11: "picture",
-    12: "counter", 14: "desk", 16: "curtain", 24: "refrigerator", 28: "showercurtrain", 33: "toilet", 34: "sink",
-    36: "bathtub", 39: "garbagebin",
-}  # fmt: skip
+    3: "cabinet",
+    4: "bed",
+    5: "chair",
+    6: "sofa",
+    7: "table",
+    8: "door",
+    9: "window",
+    10: "bookshelf",
+    11: "picture",
+    12: "counter",
+    14: "desk",
+    16: "curtain",
+    24: "refrigerator",
+    28: "showercurtrain",
+    33: "toilet",
+    34: "sink",
+    36: "bathtub",
+    39: "garbagebin",
+}
 BOXES200 = {
-    item.raw_id: item.name for item in SCANNET200.classes if item.name not in ("wall", "floor")
+    label_class.raw_id: label_class.name
+    for label_class in SCANNET200.classes
+    if label_class.name not in ("wall", "floor")
 }
 Process = Callable[..., list[ProcessedScene]]
 
@@ -56,7 +76,10 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Process:
 
 
 def write_export(name: str, scenes: Iterable[ProcessedScene], folder: Path, **options: Any) -> Path:
-    """Write what a format makes of the scenes, as the stage does; records have been JSON in between."""
+    """Write the export of scenes as the stage does.
+
+    Records are converted to JSON and back, as if a manifest had stored them.
+    """
     made = make_format(name, ExportOptions(**options))
     records = {}
     for scene in scenes:
@@ -81,7 +104,7 @@ def write_bytes(path: Path, data: bytes) -> Path:
 
 
 def write_test_segments(folder: Path, count: int = 600) -> Path:
-    """Segments of the test scene, one a vertex, in falling order."""
+    """Write segments of the test scene, one per vertex, in descending order."""
     write_bytes(
         folder / f"{TEST}_vh_clean_2.0.010000.segs.json",
         tiny.segments_file(tuple(range(9 * count, 0, -9))),
@@ -106,7 +129,10 @@ def read_infos(path: Path) -> list[dict[str, Any]]:
 def truth(
     scene: SyntheticScene, label_set: Any = SCANNET20
 ) -> tuple[list[int], list[int], list[int]]:
-    """Per vertex: contiguous segment, raw id, position of the group, which is its objectId, or -1."""
+    """Return segment, raw id and object id of each vertex.
+
+    Segments are contiguous. The object id is the position of the group, or -1.
+    """
     groups = [
         {"id": number, "segments": g.segment_ids, "label": g.raw_category}
         for number, g in enumerate(scene.groups)
@@ -122,7 +148,7 @@ def truth(
 
 
 @pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200], ids=["20", "200"])
-def test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes(
+def test_mask3d_export_equals_loops_over_the_raw_scenes(
     process: Process, tmp_path: Path, label_set: Any
 ) -> None:
     segs = write_test_segments(tmp_path / "segs")
@@ -132,8 +158,11 @@ def test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes(
     root = "data/processed/scannet" + "200" * (label_set is SCANNET200)
     entries: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "test": []}
     for scene, (scene_id, drawn) in zip(process(), DRAWN.items(), strict=True):
-        mode, found = MODES[scene_id], read_matrix(folder, scene_id)
-        assert (found.dtype, found.shape[0], found.flags.c_contiguous) == (np.float32, 600, True)
+        mode = MODES[scene_id]
+        found = read_matrix(folder, scene_id)
+        assert found.dtype == np.float32
+        assert found.shape[0] == 600
+        assert found.flags.c_contiguous
         assert (
             found[:, :9].tolist()
             == np.hstack([drawn.positions, drawn.colors, scene.normals]).tolist()
@@ -155,14 +184,18 @@ def test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes(
         pairs = zip(raw_ids, instances, strict=True)
         assert lines == [str(r * 1000 + i + 1 if i >= 0 else 0) for r, i in pairs]
         channels = [[value / 255 for value in channel] for channel in drawn.colors.T.tolist()]
+        means = [math.fsum(channel) / 600 for channel in channels]
+        squares = [math.fsum(value * value for value in channel) / 600 for channel in channels]
         entry |= {
-            "scene_type": "Bedroom / Hotel", "raw_description_filepath": f"{raw}.txt",
-            "raw_instance_filepath": f"{raw}.aggregation.json", "raw_label_filepath": f"{raw}_vh_clean_2.labels.ply",
+            "scene_type": "Bedroom / Hotel",
+            "raw_description_filepath": f"{raw}.txt",
+            "raw_instance_filepath": f"{raw}.aggregation.json",
+            "raw_label_filepath": f"{raw}_vh_clean_2.labels.ply",
             "raw_segmentation_filepath": f"{raw}_vh_clean_2.0.010000.segs.json",
             "instance_gt_filepath": f"{root}/instance_gt/{mode}/{scene_id}.txt",
-            "color_mean": pytest.approx([math.fsum(c) / 600 for c in channels], rel=1e-12),
-            "color_std": pytest.approx([math.fsum(v * v for v in c) / 600 for c in channels], rel=1e-12),
-        }  # fmt: skip
+            "color_mean": pytest.approx(means, rel=1e-12),
+            "color_std": pytest.approx(squares, rel=1e-12),
+        }
     yaml = pytest.importorskip("yaml")
     tables = {
         path.stem.removesuffix("_database"): yaml.safe_load(path.read_text())
@@ -179,7 +212,8 @@ def test_mask3d_matrices_databases_and_ground_truth_are_those_of_the_raw_scenes(
     )
     ids = oracles.NYU40_OF_SCANNET20 if label_set is SCANNET20 else oracles.scannet200_ids()
     colors = [tuple(item["color"]) for item in labels.values()]
-    assert (list(labels), colors) == (list(ids), list(label_set.colors))
+    assert list(labels) == list(ids)
+    assert colors == list(label_set.colors)
     assert all(item["validation"] is True and item["name"] for item in labels.values())
     assert labels[28]["name"] == ("shower_curtain" if label_set is SCANNET20 else "lamp")
 
@@ -193,7 +227,7 @@ def test_mask3d_statistics_are_numbers_in_yaml() -> None:
 
 
 @pytest.mark.parametrize("split", [Split.VAL, Split.TEST])
-def test_mask3d_statistics_are_the_defaults_of_its_loader_without_train_scenes(
+def test_mask3d_without_train_scenes_has_default_statistics(
     split: Split,
 ) -> None:
     yaml = pytest.importorskip("yaml")
@@ -205,45 +239,58 @@ def test_mask3d_statistics_are_the_defaults_of_its_loader_without_train_scenes(
     }
 
 
-def test_scenes_that_a_format_cannot_hold_are_refused_by_name(
-    process: Process, tmp_path: Path
-) -> None:
-    for made in (
-        make_format("mask3d", ExportOptions()),
-        make_format("mmdet3d", ExportOptions(variant="oneformer3d")),
-    ):
-        assert "as test segments" in made.exclusion_reason(Split.TEST)
-    assert not [
-        name
-        for name in files_in(write_export("mask3d", process(), tmp_path))
-        if name.startswith("test")
-    ]
-    segs, test = "/scene0707_00_vh_clean_2.0.010000.segs.json", process()[-1]
+@pytest.mark.parametrize(("name", "variant"), [("mask3d", ""), ("mmdet3d", "oneformer3d")])
+def test_test_scenes_without_segments_are_left_out(name: str, variant: str) -> None:
+    export_format = make_format(name, ExportOptions(variant=variant))
+
+    assert "as test segments" in export_format.exclusion_reason(Split.TEST)
+
+
+def test_mask3d_without_test_segments_has_no_test_files(process: Process, tmp_path: Path) -> None:
+    names = files_in(write_export("mask3d", process(), tmp_path))
+
+    assert not [name for name in names if name.startswith("test")]
+
+
+def test_missing_test_segments_are_named(process: Process, tmp_path: Path) -> None:
+    problem = f"no/{TEST}_vh_clean_2.0.010000.segs.json: no such file"
+    with pytest.raises(FileError, match=problem):
+        write_export("mask3d", [process()[-1]], tmp_path, test_segments=tmp_path / "no")
+
+
+def test_test_segments_of_another_mesh_are_refused(process: Process, tmp_path: Path) -> None:
+    folder = write_test_segments(tmp_path, 599)
+
+    problem = rf"/{TEST}_vh_clean_2\.0\.010000\.segs\.json: has 599 .* scene has 600"
+    with pytest.raises(FileError, match=problem):
+        write_export("mask3d", [process()[-1]], tmp_path, test_segments=folder)
+
+
+def test_mask3d_refuses_group_ids_beyond_its_ground_truth(tmp_path: Path) -> None:
     groups = tiny.aggregation_file([tiny.group(999, [0], "floor")])
-    many = tiny.process_tiny(tmp_path / "many", {".aggregation.json": groups})
-    files = {"_vh_clean_2.labels.ply": tiny.Ply(labels=(1,) * 6).encode()}
-    files |= dict.fromkeys(("_vh_clean_2.0.010000.segs.json", ".aggregation.json"))
-    bare = tiny.process_tiny(tmp_path / "bare", files, labels_from="ply")
-    for name, scene, options, problem in (
-        ("mask3d", test, {"test_segments": tmp_path / "no"}, f"no{segs}: no such file"),
-        (
-            "mask3d",
-            test,
-            {"test_segments": write_test_segments(tmp_path, 599)},
-            f"{segs}: has 599 .* scene has 600",
-        ),
-        ("mask3d", many, {}, "scene0000_00 has a group 999, .* 0 to 998"),
-        ("mask3d", bare, {}, "scene0000_00 has no segments"),
-        ("mmdet3d", bare, {"variant": "oneformer3d"}, "scene0000_00 has no segments"),
-    ):
-        with pytest.raises((ScanNetPrepError, FileError), match=problem):
-            write_export(name, [scene], tmp_path, **options)
+    scene = tiny.process_tiny(tmp_path, {".aggregation.json": groups})
+
+    with pytest.raises(ScanNetPrepError, match=r"scene0000_00 has a group 999, .* 0 to 998"):
+        write_export("mask3d", [scene], tmp_path)
+
+
+@pytest.mark.parametrize(("name", "variant"), [("mask3d", ""), ("mmdet3d", "oneformer3d")])
+def test_scene_without_segments_is_refused(tmp_path: Path, name: str, variant: str) -> None:
+    files = {
+        "_vh_clean_2.labels.ply": tiny.Ply(labels=(1,) * 6).encode(),
+        "_vh_clean_2.0.010000.segs.json": None,
+        ".aggregation.json": None,
+    }
+    scene = tiny.process_tiny(tmp_path, files, labels_from="ply")
+
+    with pytest.raises(ScanNetPrepError, match="scene0000_00 has no segments"):
+        write_export(name, [scene], tmp_path, variant=variant)
 
 
 def expected_info(
     scene: SyntheticScene, label_set: Any, classes: list[int], variant: str
 ) -> dict[str, Any]:
-    """The entry of a scene in the infos: boxes from float64 points, a loop over groups and vertices."""
+    """Return the entry of a scene in the infos, with boxes from loops over groups and vertices."""
     path = f"{scene.scene_id}.bin"
     info: dict[str, Any] = {
         "lidar_points": {"num_pts_feats": 6, "lidar_path": path},
@@ -276,7 +323,7 @@ def expected_info(
         ("oneformer3d", SCANNET200, BOXES200, "scannet200_oneformer3d"),
     ],
 )
-def test_mmdet3d_arrays_and_infos_are_those_of_the_raw_scene(
+def test_mmdet3d_export_equals_loops_over_the_raw_scenes(
     process: Process,
     tmp_path: Path,
     variant: str,
@@ -332,23 +379,38 @@ def test_mmdet3d_arrays_and_infos_are_those_of_the_raw_scene(
     assert len(list(folder.glob("seg_info/*"))) == (4 if label_set is SCANNET20 else 0)
 
 
-def test_mmdet3d_seg_info_samples_scenes_by_size_and_weighs_classes(tmp_path: Path) -> None:
+@pytest.fixture
+def two_scenes(tmp_path: Path) -> list[ProcessedScene]:
+    """Scenes of 8,000 and 21,000 vertices."""
     scenes = []
     for scene_id, vertices in ((TRAIN, 8000), (TRAIN_2, 21_000)):
         path = write_scene(make_scene(scene_id, vertices=vertices), tmp_path / "raw")
         scenes.append(tiny.process_written(RawScene(SceneId(scene_id), path.parent)))
-    folder = write_export("mmdet3d", scenes, tmp_path / "out") / "seg_info"
-    indices, weights = (
-        np.load(folder / f"train_{name}.npy") for name in ("resampled_scene_idxs", "label_weight")
-    )
-    assert (indices.dtype, indices.tolist()) == (
-        np.int32,
-        [0, 1, 1],
-    )  # 3 samples: 0.83 and 2.17 of them
-    labels = [label for scene in scenes for label in oracles.labels20(scene.nyu40_ids.tolist())]
+    return scenes
+
+
+def test_mmdet3d_samples_scenes_by_size(two_scenes: list[ProcessedScene], tmp_path: Path) -> None:
+    folder = write_export("mmdet3d", two_scenes, tmp_path / "out")
+
+    indices = np.load(folder / "seg_info/train_resampled_scene_idxs.npy")
+    assert indices.dtype == np.int32
+    # Of 3 samples, the scenes have 0.83 and 2.17.
+    assert indices.tolist() == [0, 1, 1]
+
+
+def test_mmdet3d_weighs_classes_by_their_vertices(
+    two_scenes: list[ProcessedScene], tmp_path: Path
+) -> None:
+    folder = write_export("mmdet3d", two_scenes, tmp_path / "out")
+
+    labels = []
+    for scene in two_scenes:
+        labels += oracles.labels20(scene.nyu40_ids.tolist())
     counts = np.array([labels.count(label) for label in range(1, 21)], np.float32)
     expected = (1.0 / np.log(1.2 + counts / counts.sum())).astype(np.float32)
-    assert (weights.dtype, weights.tolist()) == (np.float32, expected.tolist())
+    weights = np.load(folder / "seg_info/train_label_weight.npy")
+    assert weights.dtype == np.float32
+    assert weights.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -362,22 +424,22 @@ def test_mmdet3d_seg_info_samples_scenes_by_size_and_weighs_classes(tmp_path: Pa
         ((2**62, 2), 8, 4),
     ],
 )
-def test_mmdet3d_instances_are_object_ids_or_ids_where_these_are_missing_or_not_distinct(
+def test_mmdet3d_instances_are_object_ids_if_usable_else_group_ids(
     tmp_path: Path, object_ids: tuple[int | None, int | None], bed: int, chair: int
 ) -> None:
     groups = [tiny.group(7, [0], "bed"), tiny.group(3, [2, 4], "chair")]
     for group, object_id in zip(groups, object_ids, strict=True):
         group["objectId"] = object_id
-    scene = tiny.process_tiny(
-        tmp_path / "raw", {".aggregation.json": tiny.aggregation_file(groups)}
-    )
+    files = {".aggregation.json": tiny.aggregation_file(groups)}
+    scene = tiny.process_tiny(tmp_path / "raw", files)
+
     folder = write_export("mmdet3d", [scene], tmp_path / "out")
-    found = np.fromfile(folder / "instance_mask/scene0000_00.bin", np.int64).tolist()
-    assert found == [bed, bed, chair, chair, chair, 0]
+
+    mask = np.fromfile(folder / "instance_mask/scene0000_00.bin", np.int64)
+    assert mask.tolist() == [bed, bed, chair, chair, chair, 0]
     (info,) = read_infos(folder / "scannet_infos_train.pkl")
-    assert [item["bbox_label_3d"] for item in info["instances"]] == (
-        [1, 2] if bed < chair else [2, 1]
-    )
+    numbers = [instance["bbox_label_3d"] for instance in info["instances"]]
+    assert numbers == ([1, 2] if bed < chair else [2, 1])
 
 
 @pytest.mark.parametrize(
@@ -388,17 +450,19 @@ def test_mmdet3d_instances_are_object_ids_or_ids_where_these_are_missing_or_not_
         ("benchmark-gt", "instance/scene0000_00.txt", [2001, 2001, 1002, 1002, 1002, 0]),
     ],
 )
-def test_instances_of_groups_listed_twice_are_those_of_the_first(
+def test_repeated_groups_have_the_instances_of_the_first(
     tmp_path: Path, format_name: str, file: str, expected: list[int]
 ) -> None:
-    categories = [("floor", [0, 2]), ("wall", [2, 4])] * 2  # as scene0217_00 has it
+    # As in scene0217_00.
+    categories = [("floor", [0, 2]), ("wall", [2, 4])] * 2
     groups = [
         tiny.group(number, segments, name) for number, (name, segments) in enumerate(categories)
     ]
-    scene = tiny.process_tiny(
-        tmp_path / "raw", {".aggregation.json": tiny.aggregation_file(groups)}
-    )
+    files = {".aggregation.json": tiny.aggregation_file(groups)}
+    scene = tiny.process_tiny(tmp_path / "raw", files)
+
     path = write_export(format_name, [scene], tmp_path) / file
+
     readers = {
         ".npy": np.load,
         ".bin": lambda path: np.fromfile(path, np.int64),
@@ -407,24 +471,27 @@ def test_instances_of_groups_listed_twice_are_those_of_the_first(
     assert readers[path.suffix](path).tolist() == expected
 
 
-def test_instances_have_one_label_each_where_labels_come_from_ply(tmp_path: Path) -> None:
+@pytest.fixture
+def scene_from_ply(tmp_path: Path) -> ProcessedScene:
+    """A scene with labels from `labels.ply`; they differ from those of its groups."""
     labels = tiny.Ply(labels=(5, 2, 1, 1, 50, 7)).encode()
-    scene = tiny.process_tiny(
-        tmp_path / "raw", {"_vh_clean_2.labels.ply": labels}, labels_from="ply"
-    )
-    folder = write_export("mmdet3d", [scene], write_export("mask3d", [scene], tmp_path))
-    assert np.fromfile(folder / "semantic_mask/scene0000_00.bin", np.int64).tolist() == [
-        2,
-        2,
-        1,
-        1,
-        1,
-        7,
-    ]
+    files = {"_vh_clean_2.labels.ply": labels}
+    return tiny.process_tiny(tmp_path / "raw", files, labels_from="ply")
+
+
+def test_mmdet3d_labels_are_those_of_groups(scene_from_ply: ProcessedScene, tmp_path: Path) -> None:
+    folder = write_export("mmdet3d", [scene_from_ply], tmp_path)
+
+    mask = np.fromfile(folder / "semantic_mask/scene0000_00.bin", np.int64)
+    assert mask.tolist() == [2, 2, 1, 1, 1, 7]
+
+
+def test_mask3d_labels_are_those_of_groups(scene_from_ply: ProcessedScene, tmp_path: Path) -> None:
+    folder = write_export("mask3d", [scene_from_ply], tmp_path)
+
     assert np.load(folder / "train/0000_00.npy")[:, 10].tolist() == [2, 2, 1, 1, 1, 7]
-    assert (folder / "instance_gt/train/scene0000_00.txt").read_text().split() == ["2001"] * 2 + [
-        "1002"
-    ] * 3 + ["0"]
+    lines = (folder / "instance_gt/train/scene0000_00.txt").read_text().split()
+    assert lines == ["2001", "2001", "1002", "1002", "1002", "0"]
 
 
 @pytest.mark.parametrize("options", [{"label_set": SCANNET200}, {"test_segments": Path()}])
@@ -434,35 +501,39 @@ def test_mmdet3d_refuses_what_only_oneformer3d_reads(options: dict[str, Any]) ->
     assert raised.value.hint == "--for oneformer3d"
 
 
-def test_aligned_scenes_are_exported_in_the_frame_of_the_scan_and_the_other_way_round(
-    process: Process, tmp_path: Path
-) -> None:
-    stored, aligned = process(), process(align_axis=True)
-    there, back, forward = (
-        write_export(
-            "mmdet3d", scenes, write_export("mask3d", scenes, tmp_path / name, **options), **options
-        )
-        for name, scenes, options in (
-            ("a", stored, {}),
-            ("b", aligned, {}),
-            ("c", stored, {"is_aligned": True}),
-        )
-    )
-    first, second, third = (read_matrix(folder, TRAIN) for folder in (there, back, forward))
-    assert (
-        np.abs(first[:, :3] - second[:, :3]).max() < 5e-7
-    )  # the last place of float32 from 4 to 8 m
-    assert third[:, :3].tobytes() == aligned[0].points.tobytes()
-    assert (
-        max(np.abs(first - second)[:, 6:9].max(), np.abs(third[:, 6:9] - aligned[0].normals).max())
-        < 6e-4
-    )
-    infos = [read_infos(folder / "scannet_infos_train.pkl")[0] for folder in (there, back, forward)]
-    assert infos[2]["axis_align_matrix"] == np.eye(4).tolist()
-    first, second, third = (
-        np.array([item["bbox_3d"] for item in info["instances"]]) for info in infos
-    )
-    assert max(np.abs(first - second).max(), np.abs(first - third).max()) < 1e-6
+def boxes_in(folder: Path) -> np.ndarray:
+    """Return the boxes of the first scene of the train split."""
+    info = read_infos(folder / "scannet_infos_train.pkl")[0]
+    return np.array([instance["bbox_3d"] for instance in info["instances"]])
+
+
+def test_mask3d_undoes_the_alignment_up_to_rounding(process: Process, tmp_path: Path) -> None:
+    as_scanned = read_matrix(write_export("mask3d", process(), tmp_path / "a"), TRAIN)
+    back = read_matrix(write_export("mask3d", process(align_axis=True), tmp_path / "b"), TRAIN)
+
+    # One unit in the last place of float32 from 4 to 8 m.
+    assert np.abs(as_scanned[:, :3] - back[:, :3]).max() < 5e-7
+    assert np.abs(as_scanned - back)[:, 6:9].max() < 6e-4
+
+
+def test_mask3d_aligns_points_exactly(process: Process, tmp_path: Path) -> None:
+    aligned = process(align_axis=True)[0]
+
+    matrix = read_matrix(write_export("mask3d", process(), tmp_path, is_aligned=True), TRAIN)
+
+    assert matrix[:, :3].tobytes() == aligned.points.tobytes()
+    assert np.abs(matrix[:, 6:9] - aligned.normals).max() < 6e-4
+
+
+def test_mmdet3d_boxes_are_aligned_in_any_frame_of_points(process: Process, tmp_path: Path) -> None:
+    as_scanned = write_export("mmdet3d", process(), tmp_path / "a")
+    back = write_export("mmdet3d", process(align_axis=True), tmp_path / "b")
+    aligned = write_export("mmdet3d", process(), tmp_path / "c", is_aligned=True)
+
+    assert np.abs(boxes_in(as_scanned) - boxes_in(back)).max() < 1e-6
+    assert np.abs(boxes_in(as_scanned) - boxes_in(aligned)).max() < 1e-6
+    info = read_infos(aligned / "scannet_infos_train.pkl")[0]
+    assert info["axis_align_matrix"] == np.eye(4).tolist()
 
 
 @pytest.mark.realdata

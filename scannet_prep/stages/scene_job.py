@@ -57,7 +57,7 @@ class SceneJob(ABC, Generic[Task, Result]):
     """
 
     title: ClassVar[str]
-    """What the run does, for the progress."""
+    """The name of the run, for the progress."""
 
     def __init__(self, out_dir: Path, tasks: Sequence[Task], scene_count: int) -> None:
         self.failures: dict[str, Finding] = {}

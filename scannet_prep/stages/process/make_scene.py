@@ -128,8 +128,8 @@ def process_scene(
         split: Its split.
         options: The options to process with.
         label_map: Ids by raw category.
-        files: The raw files; by default, they are found and read. They take memory, so each is removed
-            from the dict when it has been parsed.
+        files: The raw files; by default, they are found and read. They take memory, so each is
+            removed from the dict when it has been parsed.
         uses_numba: Whether to use the compiled loops, if numba is installed. The scene is the same.
 
     Raises:

@@ -98,8 +98,8 @@ class FoundFolder:
 
     Attributes:
         head: Options and label map alone; None for a new folder.
-        manifest: The manifest; without scenes where it is missing or damaged, so that files are
-            read instead.
+        manifest: The manifest. It has no scenes if it is missing or damaged, so that files are read
+            instead.
         held: The split of each scene whose file lies in the folder.
         is_old: Whether the folder has the format of an older version.
     """

@@ -136,19 +136,13 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         Raises:
             LockedError: Another run has changed the folder since the plan was made.
         """
-        found = read_folder(self._out_dir, is_forced=True)
-        before = self._plan.before
-        if before is None or found.head is None:
-            is_same = found.head is None
-        else:
-            options_before = (before.options, before.label_map)
-            is_same = (found.head.options, found.head.label_map) == options_before
-        if not is_same:
+        current = read_folder(self._out_dir, is_forced=True)
+        if current.head is not None and current.head != self._plan.before:
             raise LockedError(
                 f"{self._out_dir}: another run has changed the folder in the meantime",
                 "run the same command again",
             )
-        return found.manifest
+        return current.manifest
 
     def _find_kept(self) -> dict[str, FinishedScene]:
         """Find the scenes that are up to date, by id."""
