@@ -20,6 +20,7 @@ from commands import COMMAND, PYTHON, Outcome, run_command, run_main, run_words,
 
 from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.version import VERSION
+from scannet_prep.cli.arguments import CommandParser
 from scannet_prep.cli.console import format_table
 from scannet_prep.cli.main import main, make_parser
 
@@ -63,6 +64,13 @@ def test_command_without_arguments_prints_help_and_exits_with_2() -> None:
 @pytest.mark.parametrize("text", [*COMMANDS, "exit status", "130"])
 def test_help_shows_commands_and_exit_statuses(text: str) -> None:
     assert text in run_main("--help").stdout
+
+
+@pytest.mark.parametrize("text", ["  a row  of a table", "Words.\n\n  a row  of a table"])
+def test_single_row_of_a_table_keeps_its_spaces_in_the_help(text: str) -> None:
+    help_text = CommandParser(text).format_help()
+
+    assert "\n  a row  of a table\n" in help_text
 
 
 def test_version_is_printed() -> None:

@@ -589,6 +589,12 @@ def test_damaged_or_foreign_file_of_points_is_an_error(
         ScanNet(source, split="train", points=tmp_path / "points20")
 
 
+def test_file_of_points_with_one_array_is_refused_by_its_type(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "points20").write_bytes(pickle.dumps(np.arange(3)))
+    with pytest.raises(FileError, match="points20: holds a ndarray, expected a dict"):
+        ScanNet(source, split="train", points=tmp_path / "points20")
+
+
 def test_points_are_read_without_pytorch(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,16 @@ class TestUpToDate:
         assert value["sha256"] == {str(target): hashlib.sha256(target.read_bytes()).hexdigest()}
         assert path.read_bytes() == expected
 
+    def test_folder_in_place_of_the_checksum_file_is_an_error(
+        self, out_dir: Path, target: Path
+    ) -> None:
+        path = target.with_name("a.tar.zst.sha256")
+        path.unlink()
+        path.mkdir()
+
+        with pytest.raises(FileError, match=r"a\.tar\.zst\.sha256: is a folder"):
+            pack_stage.run(out_dir, target)
+
 
 class TestReplacing:
     @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -40,18 +40,21 @@ class WrittenArchive(NamedTuple):
 
 
 @contextmanager
-def working_beside(target: Path) -> Iterator[None]:
-    """Lock the folder of an archive, and remove temporary files of this and of killed runs."""
-    make_directory(target.parent)
-    with run_lock(target.parent):
-        # Only those of this archive: other runs may write reports or archives there meanwhile.
-        stem = re.escape(target.name.removesuffix(SUFFIX))
-        names = rf"{stem}(-\d+-of-\d+)?{re.escape(SUFFIX)}(\.sha256)?"
-        remove_temporaries(target.parent, names=names)
+def locked_folder_of(target: Path) -> Iterator[None]:
+    """Lock the folder of an archive, and remove temporary files of this run and of killed runs."""
+    folder = target.parent
+    make_directory(folder)
+    # The final names of this archive, its shards and their checksum files, for example
+    # scannet.tar.zst and scannet-00000-of-00004.tar.zst.sha256. Temporary files of other names
+    # stay: not every run that writes into the folder takes the lock.
+    stem = re.escape(target.name.removesuffix(SUFFIX))
+    final_names = rf"{stem}(-\d+-of-\d+)?{re.escape(SUFFIX)}(\.sha256)?"
+    with run_lock(folder):
+        remove_temporaries(folder, names=final_names)
         try:
             yield
         finally:
-            remove_temporaries(target.parent, names=names)
+            remove_temporaries(folder, names=final_names)
 
 
 def find_same(
@@ -62,25 +65,48 @@ def find_same(
     If they are the same, the checksum file beside it is written, unless it is right already.
 
     Returns:
-        Its size and SHA-256; None if it differs, or does not exist.
+        Its size and SHA-256; None if it differs, does not exist, or cannot be compared.
 
     Raises:
         OutputError: The checksum file cannot be written.
+        FileError: A folder or a device has the name of the checksum file.
+    """
+    same = None
+    # NotOnServerError: the bucket does not hold the archive. FileError: the archive does not exist
+    # or cannot be read, or a file of its contents cannot be read. In all cases, the caller goes on
+    # to write the archive; a file that cannot be read is then reported.
+    with suppress(FileError, NotOnServerError):
+        same = _compare(contents, target, make, progress)
+    if same is not None and isinstance(target, Path):
+        write_if_changed(checksum_path(target), encode_checksum(target, same.sha256))
+    return same
+
+
+def _compare(
+    contents: Contents, target: Path | str, make: Make, progress: Progress
+) -> WrittenArchive | None:
+    """Compare an existing archive with the one that would be written.
+
+    Returns:
+        Its size and SHA-256; None if it differs.
+
+    Raises:
+        FileError: The archive, or a file of its contents, cannot be read.
+        NotOnServerError: The bucket does not hold the archive.
+        TransferError: The bucket cannot be read.
     """
     digest = Digest()
-    # These errors mean that it does not exist, or that a file of the folder changes meanwhile.
-    with suppress(FileError, NotOnServerError):
-        stream = Stream(open_bytes(target))
+    with closing(open_bytes(target)) as source:
+        existing = Stream(source)
+        # `make` advances the progress.
         with progress.work("compare", contents.size_bytes, "B"):
             for piece in digest.watch(make(contents)):
-                if stream.take(len(piece)) != piece:
+                if existing.take(len(piece)) != piece:
                     return None
-        if stream.peek(0, 1):
-            return None
-        if isinstance(target, Path):
-            write_if_changed(checksum_path(target), encode_checksum(target, digest.sha256))
-        return WrittenArchive(digest.size_bytes, digest.sha256)
-    return None
+        is_longer = existing.peek(0, 1) != b""
+    if is_longer:
+        return None
+    return WrittenArchive(digest.size_bytes, digest.sha256)
 
 
 def write_archives(
@@ -96,7 +122,7 @@ def write_archives(
     Args:
         parts: The contents of each archive, by its path or address.
         target: Path of the archive or of the set, address in a bucket, or None for a pipe.
-        make: Makes the bytes of an archive.
+        make: Makes the bytes of an archive, and advances the progress.
         pipe: Open file descriptor that takes the archive if there is no target.
         has_shards: Whether shards are written. They replace those of an earlier run.
 
@@ -105,10 +131,14 @@ def write_archives(
     """
     if isinstance(target, Path):
         old_paths = find_shards(target) if has_shards else ()
-        return _write_files({Path(name): part for name, part in parts.items()}, old_paths, make)
+        contents_by_path = {Path(name): contents for name, contents in parts.items()}
+        return _write_files(contents_by_path, old_paths, make)
 
-    ((name, contents),) = parts.items()
+    # A pipe or a bucket takes no shards, so this is the only archive.
+    (name,) = parts
+    contents = parts[name]
     digest = Digest()
+    # The digest is complete when all pieces have been written.
     pieces = digest.watch(make(contents))
     if target is None:
         with os.fdopen(pipe, "wb", closefd=False) as file:
@@ -121,7 +151,7 @@ def write_archives(
 
 
 def _write_files(
-    parts: Mapping[Path, Contents], old_paths: Iterable[Path], make: Make
+    parts: Mapping[Path, Contents], old_paths: Sequence[Path], make: Make
 ) -> dict[str, WrittenArchive]:
     """Write archives with their checksum files. They get their names when all are on the disk.
 
@@ -129,24 +159,30 @@ def _write_files(
     mixture. It may leave an archive without a checksum file, but never with a wrong one.
 
     Args:
-        parts: The contents of each archive.
+        parts: The contents of each archive, by its path.
         old_paths: Shards of an earlier run, which are removed.
         make: Makes the bytes of an archive.
+
+    Returns:
+        Size and SHA-256 of each archive, by name.
     """
-    temporaries = dict[Path, Path]()
-    written = dict[str, WrittenArchive]()
+    temporary_paths: dict[Path, Path] = {}
+    written: dict[str, WrittenArchive] = {}
     for path, contents in parts.items():
         digest = Digest()
         pieces = digest.watch(make(contents))
-        temporaries[path] = write_temporary(path, pieces, is_durable=True)
+        # The digest is complete when all pieces have been written.
+        temporary_paths[path] = write_temporary(path, pieces, is_durable=True)
         written[str(path)] = WrittenArchive(digest.size_bytes, digest.sha256)
 
-    # In this order, a checksum file never lies beside an archive that it does not describe.
-    for path in (*old_paths, *parts):
+    # Remove checksum files before the archives that they describe, and write them after: then none
+    # ever lies beside an archive that it does not describe.
+    for path in (*old_paths, *parts.keys()):
         remove_file(checksum_path(path))
     for path in old_paths:
+        # Not remove_file, which would leave a link that leads nowhere.
         path.unlink()
-    for path, temporary_path in temporaries.items():
+    for path, temporary_path in temporary_paths.items():
         put_in_place(temporary_path, path)
         checksum = encode_checksum(path, written[str(path)].sha256)
         write_atomically(checksum_path(path), [checksum], is_durable=True)

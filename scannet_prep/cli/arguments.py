@@ -26,28 +26,46 @@ if TYPE_CHECKING:
 Parsed = TypeVar("Parsed")
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 
+# Column of the descriptions in the tables of help texts, where their further lines begin, too.
+_DESCRIPTION_COLUMN = 16
+# More than any count that is needed. Numbers of so many digits fit into 32 bits.
+_MAX_DIGITS = 9
+
 
 class _Formatter(argparse.HelpFormatter):
-    """Fills paragraphs. Indented lines are rows of tables, filled one by one, or commands."""
+    """Formatter of help texts that fills paragraphs, and keeps the rows of tables and commands.
 
-    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - as in argparse
-        paragraphs = []
+    Lines that are indented by two spaces are rows of tables, or commands.
+    """
+
+    def _fill_text(
+        self,
+        text: str,
+        width: int,
+        indent: str,  # noqa: ARG002 - as in argparse
+    ) -> str:
+        filled = []
         for paragraph in text.split("\n\n"):
-            if "\n  " in paragraph:
-                lines = paragraph.split("\n")
-            else:
+            lines = paragraph.split("\n")
+            has_rows = any(line.startswith("  ") for line in lines)
+            if not has_rows:
                 lines = [" ".join(paragraph.split())]
-            paragraphs.append("\n".join(self._fill_line(line, width) for line in lines))
-        return "\n\n".join(paragraphs).strip()
+            filled.append("\n".join(self._fill_line(line, width) for line in lines))
+        return "\n\n".join(filled).strip("\n")
 
     def _fill_line(self, line: str, width: int) -> str:
+        # Commands stay whole, so that they can be copied.
         if line.startswith(("  scannet-prep ", "  torchrun ")):
-            return line  # commands stay whole, so that they can be copied
-        indent = " " * 16 if line.startswith("  ") else ""
-        return textwrap.fill(line, width, subsequent_indent=indent)
+            return line
+        is_row = line.startswith("  ")
+        further_indent = " " * _DESCRIPTION_COLUMN if is_row else ""
+        return textwrap.fill(line, width, subsequent_indent=further_indent)
 
     def _format_usage(self, *arguments: Any) -> str:  # noqa: ANN401 - as in argparse
-        """Indent further lines by four: after a long name of a command, there is little space."""
+        """Format the usage line, with further lines indented by four spaces.
+
+        argparse indents them by the length of the command, which may leave little space.
+        """
         return re.sub(r"\n +", "\n    ", super()._format_usage(*arguments))
 
 
@@ -70,26 +88,43 @@ class CommandParser(argparse.ArgumentParser):
         args: Any = None,  # noqa: ANN401 - overloaded in argparse
         namespace: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        """Refuse unknown arguments here, where the command and its options are known."""
+        """Parse arguments, and refuse unknown ones.
+
+        In argparse, the parser of a command passes unknown arguments on to the main parser, which
+        could not suggest an option of the command.
+
+        Returns:
+            The parsed arguments, and an empty list of unknown ones.
+
+        Raises:
+            UsageError: An argument is unknown, wrong or missing.
+        """
         words = sys.argv[1:] if args is None else list(args)
         try:
             parsed, unknown = super().parse_known_args(words, namespace)
         except UsageError:
-            # A misspelled option may be the reason, such as --type for the required --types.
-            unknown = self._find_unknown_options(words)
-            if not unknown:
-                raise
+            # The cause may be a misspelled option: with --type instead of --types, argparse reports
+            # that the required --types is missing.
+            misspelled = self._find_unknown_options(words)
+            if misspelled:
+                raise self._unknown_argument_error(misspelled[0]) from None
+            raise
         if unknown:
-            raise UsageError(
-                f"unknown argument: {unknown[0]}",
-                self._suggest(unknown[0], self._option_string_actions),
-            ) from None
-        return parsed, unknown
+            raise self._unknown_argument_error(unknown[0])
+        return parsed, []
+
+    def _unknown_argument_error(self, word: str) -> UsageError:
+        """Make the error for an unknown argument."""
+        hint = self._suggest(word, self._option_string_actions)
+        return UsageError(f"unknown argument: {word}", hint)
 
     def _find_unknown_options(self, words: Sequence[str]) -> list[str]:
-        """List the words that look like long options of this command and are not."""
+        """List the words that look like long options, but are not options of this parser.
+
+        Empty for the main parser: the options that follow a command are for that command's parser.
+        """
         if self._subparsers is not None:
-            return []  # the words after a command are its own
+            return []
         unknown = []
         for word in words:
             name = word.partition("=")[0]
@@ -106,8 +141,16 @@ class CommandParser(argparse.ArgumentParser):
             hint = self._suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
         raise UsageError(message, hint)
 
-    def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401 - as in argparse
-        """Print the help or the version; argparse would ignore a failure."""
+    def _print_message(
+        self,
+        message: str,
+        file: Any = None,  # noqa: ANN401 - as in argparse
+    ) -> None:
+        """Print the help or the version.
+
+        Raises:
+            OutputError: Standard output cannot be written, which argparse would ignore.
+        """
         if file is sys.stdout:
             print_out(message.rstrip("\n"))
         else:
@@ -115,7 +158,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _suggest(self, word: str, choices: Iterable[str]) -> str:
         """Make the hint for an unknown word: the choice that resembles it most, if any."""
-        close = difflib.get_close_matches(word.partition("=")[0], choices, 1)
+        name = word.partition("=")[0]
+        close = difflib.get_close_matches(name, choices, n=1)
         if not close:
             return f"{self.prog} --help"
         return f"did you mean {close[0]}? All of them: {self.prog} --help"
@@ -128,13 +172,13 @@ def add_places_argument(parser: CommandParser) -> None:
         type=place_argument,
         nargs="+",
         metavar="PATH",
-        help="folder with raw or with processed scenes; or an archive, or all shards of one: "
-        "paths or addresses",
+        help="folder with raw or processed scenes, or the path or address of an archive, or those "
+        "of all its shards",
     )
 
 
 def add_output_arguments(parser: CommandParser) -> None:
-    """Add what every command accepts: how much to print, and in which form."""
+    """Add the options of all commands: how much to print, and in which form."""
     group = parser.add_argument_group("output")
     group.add_argument("-v", "--verbose", action="store_true", help="print more")
     group.add_argument("-q", "--quiet", action="store_true", help="print problems only")
@@ -145,7 +189,7 @@ def add_output_arguments(parser: CommandParser) -> None:
 
 
 def add_selection_arguments(parser: CommandParser) -> None:
-    """Add the choice of scenes."""
+    """Add the options that select scenes."""
     group = parser.add_argument_group("which scenes")
     group.add_argument(
         "--splits",
@@ -164,7 +208,7 @@ def add_selection_arguments(parser: CommandParser) -> None:
 
 
 def add_dask_argument(parser: Container) -> None:
-    """Add the choice of a dask cluster."""
+    """Add the option that names a dask cluster."""
     parser.add_argument(
         "--dask",
         metavar="ADDRESS",
@@ -173,7 +217,11 @@ def add_dask_argument(parser: Container) -> None:
 
 
 def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Executor | None]:
-    """Return the chosen dask cluster as an executor, or a context of None without one.
+    """Make a context manager that connects to the dask cluster of `--dask`.
+
+    Returns:
+        The context manager. `with` yields an executor that runs on the cluster, or None without
+        `--dask`.
 
     Raises:
         UsageError: The cluster cannot be used, or a number of worker processes was given as well.
@@ -190,7 +238,12 @@ def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Execu
 
 
 def add_jobs_argument(parser: Container, workers: str = "worker processes") -> None:
-    """Add the number of worker processes or threads."""
+    """Add the option `--jobs`, the number of worker processes or threads.
+
+    Args:
+        parser: The parser, or a group of it.
+        workers: The plural of what `--jobs` counts, for the help text.
+    """
     parser.add_argument(
         "--jobs",
         type=positive_number,
@@ -200,7 +253,7 @@ def add_jobs_argument(parser: Container, workers: str = "worker processes") -> N
 
 
 def selection_from(arguments: argparse.Namespace) -> Selection:
-    """Return the choice of scenes.
+    """Return the selection of scenes that the options describe.
 
     Raises:
         UnknownSceneError: A word is not a scene id.
@@ -216,7 +269,7 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
 
 
 def add_trust_arguments(parser: Container) -> None:
-    """Add the choice of authorities."""
+    """Add the options that choose which certificates of servers to trust."""
     trust = parser.add_mutually_exclusive_group()
     trust.add_argument(
         "--ca-bundle",
@@ -233,11 +286,13 @@ def add_trust_arguments(parser: Container) -> None:
 
 
 def certificates_from(arguments: argparse.Namespace, console: Console) -> bool | Path:
-    """Return the authorities to trust.
+    """Return the certificate authorities to trust.
+
+    With `--insecure`, this prints one warning, instead of one by urllib3 at every request.
 
     Returns:
-        A file or folder; True for the usual ones; False to accept any certificate. For False,
-        this prints one warning, instead of the one that urllib3 prints at every request.
+        A file or folder of certificate authorities; True for those of the package certifi; False to
+        accept any certificate.
     """
     if not arguments.insecure:
         return arguments.ca_bundle or True
@@ -251,22 +306,27 @@ def certificates_from(arguments: argparse.Namespace, console: Console) -> bool |
 
 
 def jobs_from(arguments: argparse.Namespace) -> int:
-    """Return the chosen number of worker processes, or the one that this machine grants."""
+    """Return the number of `--jobs`, by default the processors that this process may keep busy."""
     import os
 
     from scannet_prep.base.limits import find_core_limits
 
-    jobs: int = arguments.jobs or max(1, min(find_core_limits(os.environ).values()))
-    return jobs
+    if arguments.jobs is not None:
+        jobs: int = arguments.jobs
+        return jobs
+    smallest_limit = min(find_core_limits(os.environ).values())
+    return max(1, smallest_limit)
 
 
 def positive_number(text: str) -> int:
     """Parse a number of at least one.
 
     Raises:
-        argparse.ArgumentTypeError: It is something else.
+        argparse.ArgumentTypeError: It is something else, or has more than nine digits.
     """
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+    # Some digits that are not ASCII, such as a superscript two, are refused by int().
+    is_whole = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    if not is_whole or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
 
@@ -274,7 +334,7 @@ def positive_number(text: str) -> int:
 def _argument_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
     """Make the type of an argument from a function that raises ValueError.
 
-    argparse shows the message of an ArgumentTypeError only.
+    argparse shows the message of an ArgumentTypeError, but not that of a ValueError.
     """
 
     def parse_argument(text: str) -> Parsed:
@@ -312,5 +372,6 @@ def path_argument(text: str) -> Path:
     """Parse a path, with `~` for the home folder."""
     try:
         return Path(text).expanduser()
-    except RuntimeError:  # ~NAME of an unknown user
+    except RuntimeError:
+        # The path begins with ~NAME, and there is no user of that name.
         raise argparse.ArgumentTypeError(f"{text!r}: there is no such home folder") from None

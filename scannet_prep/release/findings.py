@@ -135,7 +135,14 @@ class Findings:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result | None:
-        """Call a function; an exception becomes a fault of the subject, and the result None."""
+        """Call a function; an exception becomes a fault of the subject, and the result None.
+
+        Args:
+            subject: The file or folder that the fault is about. It is not passed to the function.
+            function: The function.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the other checks go on

@@ -27,7 +27,7 @@ from scannet_prep.archive.output import (
     PIPE_NAME,
     WrittenArchive,
     find_same,
-    working_beside,
+    locked_folder_of,
     write_archives,
 )
 from scannet_prep.archive.shards import SUFFIX, find_shards, shard_path
@@ -150,7 +150,7 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(_translated_os_errors(target))
         if isinstance(target, Path):
-            stack.enter_context(working_beside(target))
+            stack.enter_context(locked_folder_of(target))
         if target is not None and not has_shards and not is_forced:
             same = find_same(contents, target, make, progress)
         if same is not None:

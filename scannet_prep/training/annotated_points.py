@@ -27,10 +27,10 @@ _HINT_FORMAT = (
     "write {scene id: [vertex, ...]} with torch.save, np.savez or json.dump; "
     "for a file with tensors, pass points=torch.load(FILE, weights_only=True)"
 )
-# The first pickle of a file that PyTorch before 1.6 wrote. The next three are a version, a
-# description of the machine, and the content.
+# PyTorch before 1.6 wrote this number as the first pickle of a file.
 _OLD_TORCH_MAGIC = 0x1950A86A20F9469CFC6C
-# Functions that make arrays of NumPy. NumPy 1 has them in numpy.core, NumPy 2 in numpy._core.
+# Functions that make arrays of NumPy, with their modules in NumPy 1. NumPy 2 has numpy._core
+# instead of numpy.core.
 _ARRAY_MAKERS = {
     ("numpy.core.multiarray", "_reconstruct"),
     ("numpy.core.multiarray", "scalar"),
@@ -51,7 +51,7 @@ def read_points(path: Path) -> dict[str, Any]:
 
     Raises:
         MissingFileError: There is no such file.
-        FileError: It is damaged, or contains something else.
+        FileError: The file is damaged, or contains something else.
     """
     data = read_file(path, _MAX_BYTES)
     try:
@@ -78,15 +78,21 @@ def _parse_points(data: bytes) -> Any:  # noqa: ANN401 - any content of a file
 
     stream = io.BytesIO(data)
     content = _PointsUnpickler(stream).load()
-    if content == _OLD_TORCH_MAGIC:
-        for _ in range(3):
-            content = _PointsUnpickler(stream).load()
-    return content
+    # An array would be compared element by element, which gives no single bool.
+    is_old_torch = isinstance(content, int) and content == _OLD_TORCH_MAGIC
+    if not is_old_torch:
+        return content
+    # Three more pickles follow: the version of the format, a description of the machine, and the
+    # content. Skip the first two.
+    _PointsUnpickler(stream).load()
+    _PointsUnpickler(stream).load()
+    return _PointsUnpickler(stream).load()
 
 
 def _parse_zip(data: bytes) -> Any:  # noqa: ANN401 - any content of a file
     """Parse a zip archive, which `torch.save` or `np.savez` wrote."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        # torch.save writes one pickle, NAME/data.pkl; np.savez writes none.
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if pickles:
             return _PointsUnpickler(io.BytesIO(archive.read(pickles[0]))).load()
@@ -101,19 +107,22 @@ class _PointsUnpickler(pickle.Unpickler):
         """Return a function or class by its name in the pickle.
 
         Raises:
-            UnpicklingError: Arrays of numbers do not need it.
+            UnpicklingError: The function or class is not needed to make arrays and numbers.
         """
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module, name) == ("_codecs", "encode"):
-            # The older protocols of pickle store bytes in this way.
+            # Protocols of pickle before 3 store bytes as a text and a call of this function, which
+            # converts the text and executes nothing of the file.
             return codecs.encode
         if (module, name) in {("numpy", "ndarray"), ("numpy", "dtype")}:
             return getattr(np, name)
-        if (module.replace("._core.", ".core."), name) in _ARRAY_MAKERS:
+        module_in_numpy_1 = module.replace("numpy._core.", "numpy.core.")
+        if (module_in_numpy_1, name) in _ARRAY_MAKERS:
+            # Take the function from the installed NumPy, whichever version wrote the file.
             package = "numpy._core" if hasattr(np, "_core") else "numpy.core"
-            submodule = module.rpartition(".")[2]
-            return getattr(importlib.import_module(f"{package}.{submodule}"), name)
+            installed_module = module_in_numpy_1.replace("numpy.core", package)
+            return getattr(importlib.import_module(installed_module), name)
         raise pickle.UnpicklingError(
             f"{module}.{name} is not a number, a list, a dict or an array of NumPy"
         )

@@ -186,6 +186,7 @@ def _open_raw_tree(path: Path, findings: Findings) -> Source:
     if find_label_map(path) is None:
         message = "no such file: the built-in label map is used"
         findings.note(path / LABEL_MAP_NAME, message)
+    # The first path is the subject of a finding, the second the argument of the function.
     label_map = findings.attempt(path, label_map_for, path)
     if label_map is not None:
         difference = describe_differences(label_map)

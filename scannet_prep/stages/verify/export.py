@@ -25,53 +25,62 @@ def plan(
     """Find the scenes of an export, without reading them.
 
     Returns:
-        The scenes to check, each with the fingerprints of its files by name; and the split of
-        each scene of the export.
+        The scenes to check, each with the folder of the export and the fingerprints of its files
+        by name; the split of each scene of the export; and None, because `check_scene` needs no
+        context.
     """
-    path = out_dir / EXPORT_NAME
+    manifest_path = out_dir / EXPORT_NAME
     try:
         manifest = read_export(out_dir)
     except FileError as error:
-        findings.found.append(Finding.from_exception(error, path))
+        findings.found.append(Finding.from_exception(error, manifest_path))
         return (), {}, None
     if manifest is None:
+        # The folder had a manifest when it was identified as an export, and has none now. Without
+        # scenes and findings, `verify` ends with an error.
         return (), {}, None
 
     unfinished = sorted(read_unfinished(out_dir))
     if unfinished:
         message = f"lists scenes that have still to be made: {list_some(unfinished)}"
         findings.error(out_dir / UNFINISHED_NAME, message, _HINT_EXPORT_AGAIN)
-    for name, failure in manifest.failures.items():
+    for scene_id, failure in manifest.failures.items():
         message = f"records that the scene failed: {failure.message}"
-        findings.error(path, message, failure.hint, scene_id=name)
+        findings.error(manifest_path, message, failure.hint, scene_id=scene_id)
     _check_files(out_dir, manifest.shared, findings)
 
-    present = {}
+    splits = {}
     tasks = []
-    for name, entry in manifest.scenes.items():
-        scene_id = SceneId(name)
-        present[scene_id] = entry.split
+    for scene_name, entry in manifest.scenes.items():
+        scene_id = SceneId(scene_name)
+        splits[scene_id] = entry.split
         if selection.wants(scene_id, entry.split):
-            tasks.append(CheckTask(scene_id, out_dir, entry.files))
-    return tuple(tasks[: selection.limit]), present, None
+            # The names of the files are relative to the folder of the export.
+            tasks.append(CheckTask(scene_id, path=out_dir, data=entry.files))
+    return tuple(tasks[: selection.limit]), splits, None
 
 
 def check_scene(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]:
     """Check the files of one scene, in a worker.
 
     Returns:
-        0, because vertices are not counted; and the size of the files in bytes.
+        0, because vertices are not counted; and the size of the files in bytes, as recorded in the
+        manifest.
     """
-    _check_files(task.path, task.data, findings)
-    return 0, sum(fingerprint.size_bytes for fingerprint in task.data.values())
+    out_dir = task.path
+    fingerprints: Mapping[str, Fingerprint] = task.data
+    _check_files(out_dir, fingerprints, findings)
+    recorded_bytes = sum(fingerprint.size_bytes for fingerprint in fingerprints.values())
+    return 0, recorded_bytes
 
 
 def _check_files(
     out_dir: Path, fingerprints: Mapping[str, Fingerprint], findings: Findings
 ) -> None:
-    """Compare files with their recorded fingerprints."""
-    for name, expected in fingerprints.items():
-        path = out_dir / name
+    """Compare files of a folder with their recorded fingerprints by name."""
+    for file_name, expected in fingerprints.items():
+        path = out_dir / file_name
+        # The first path is the subject of a finding, the second the argument of the function.
         actual = findings.attempt(path, Fingerprint.from_file, path)
         if actual is not None and actual != expected:
             message = f"has {_describe(actual)}, expected {_describe(expected)} as recorded"
