@@ -179,8 +179,8 @@ def has_segmentation_files(scenes: Iterable[RawScene]) -> bool:
 def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
     """Find the folders that are ignored because their names are not scene ids.
 
-    Only folders that contain a scene are searched. The other folders of the release, such as
-    `tasks`, are not ignored, so they are not among the result.
+    Only folders that contain a scene are searched. Other folders of the release, such as `tasks`,
+    are not listed, nor are folders whose names have a suffix.
 
     Args:
         scenes: From `find_raw_scenes`.
@@ -197,8 +197,8 @@ def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
         for entry in _list(parent):
             if entry.name in scenes or entry.name in _OTHER_FOLDERS:
                 continue
-            # Links are not followed: they count as folders unless the name has a suffix, as that
-            # of a link to the label map has.
+            # Links are not followed and count as folders. A link to a file, such as the label map,
+            # is recognized by the suffix of its name.
             path = Path(entry)
             may_be_folder = entry.is_dir(follow_symlinks=False) or entry.is_symlink()
             if may_be_folder and not path.suffix:

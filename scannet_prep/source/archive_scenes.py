@@ -19,7 +19,7 @@ from scannet_prep.release.scene import Split
 from scannet_prep.source.scenes import SceneSource
 
 # The end of the command that makes more scenes and puts them into the archive.
-_THEN_PACK = ", then scannet-prep pack again"
+_HINT_THEN_PACK = ", then scannet-prep pack again"
 
 
 class ArchiveScenes(SceneSource):
@@ -57,7 +57,7 @@ class ArchiveScenes(SceneSource):
                 group_by_scene[group.scene_id] = group
                 archive_by_scene[group.scene_id] = archive
             for scene_id, message in archive.index.failures.items():
-                hint = f"make it: scannet-prep process --scenes {scene_id}{_THEN_PACK}"
+                hint = f"make it: scannet-prep process --scenes {scene_id}{_HINT_THEN_PACK}"
                 failures[scene_id] = Finding(scene_id=scene_id, message=message, hint=hint)
         super().__init__(
             place=names if len(names) > 1 else names[0],
@@ -65,7 +65,7 @@ class ArchiveScenes(SceneSource):
             held=group_by_scene,
             failures=failures,
             split=split,
-            command_end=_THEN_PACK,
+            command_end=_HINT_THEN_PACK,
         )
         self._archives = archives
         # The archive and the group of each scene of the split, which are the scenes in `lengths`.

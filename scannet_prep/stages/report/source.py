@@ -78,7 +78,7 @@ class Source:
 
     Attributes:
         scenes: The processed scenes. For a raw tree, a stand-in without scenes, which has the name
-            of the tree and the failures of the scenes that cannot be selected.
+            of the tree, and a failure for each raw scene that belongs to no split.
         raw: The scenes of a raw tree and their splits, by id; None for processed scenes.
         label_map: The label map of the raw scenes; None for the built-in one.
     """
