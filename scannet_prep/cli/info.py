@@ -24,7 +24,6 @@ from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, describe_list, format_count, format_splits
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="FILE",
         help="file to write: .csv, .json or .parquet (default: CSV on standard output)",
     )
-    add_trust_arguments(parser)
+    shared.add_trust_arguments(parser)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -61,12 +60,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _write_table(arguments, console)
     if arguments.output:
         raise UsageError("-o is for tables", "add --table scenes, classes or instances")
-    report = info.run(
-        arguments.places, certificates=certificates_from(arguments, console), progress=console
-    )
+    certificates = shared.certificates_from(arguments, console)
+    report = info.run(arguments.places, certificates=certificates, progress=console)
     console.tell_errors(report.unreadable)
-    lines = report.scene_ids if arguments.scenes else _describe(report, has_all=console.is_verbose)
-    return console.result("\n".join(lines), report, status=3 if report.unreadable else 0)
+    if arguments.scenes:
+        text = "\n".join(report.scene_ids)
+    else:
+        text = "\n".join(_describe(report, has_all=console.is_verbose))
+    status = 3 if report.unreadable else 0
+    return console.result(text, report, status)
 
 
 def _write_table(arguments: argparse.Namespace, console: Console) -> int:
@@ -77,24 +79,36 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
         arguments.table,
         arguments.places,
         arguments.output,
-        certificates=certificates_from(arguments, console),
+        certificates=shared.certificates_from(arguments, console),
     )
     value = {
         "table": arguments.table,
         "rows": row_count,
         "output": arguments.output,
+        # The text is empty if the table was written to a file.
         "csv": csv_text or None,
     }
-    text = csv_text.rstrip("\n") or f"{arguments.output}: {format_count(row_count, 'row')}"
+    if arguments.output is None:
+        text = csv_text.rstrip("\n")
+    else:
+        text = f"{arguments.output}: {format_count(row_count, 'row')}"
     return console.result(text, value, status=0)
 
 
 def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
-    """Yield the lines of the overview, with long lists complete or shortened."""
+    """Yield the lines of the overview.
+
+    Args:
+        report: The summary to describe.
+        has_all: Whether to list all entries of long lists.
+    """
+    # Only archives have a head. Of several, the first one is named and the others are counted.
     kind = f"archive of {report.head.kind}" if report.head else report.kind
     program = f", by {report.program}" if report.program else ""
-    yield f"{list_some(report.paths, 1)}: {kind} scenes{program}"
-    if report.kind == "processed" and not report.program:
+    yield f"{list_some(report.paths, shown=1)}: {kind} scenes{program}"
+    # The program that processed a folder is recorded in its manifest, and nowhere else.
+    has_manifest = report.program != ""
+    if report.kind == "processed" and not has_manifest:
         yield "no usable manifest.json: read from the files of the scenes"
     if report.options is not None:
         frame = "axis-aligned" if report.options.align_axis else "frame of the scan"
@@ -106,7 +120,7 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
 
     shared_files = [f"{name}: {format_bytes(size)}" for name, size in report.shared_files.items()]
     failures = [f"{scene_id}: {reason}" for scene_id, reason in report.failures.items()]
-    warnings = [f"{one.text} (scenes: {len(one.scenes):,})" for one in report.warnings]
+    warnings = [f"{warning.text} (scenes: {len(warning.scenes):,})" for warning in report.warnings]
     for title, entries in (
         ("files of no scene", shared_files),
         ("folders left out, whose names are not scene ids", report.left_out),

@@ -28,7 +28,7 @@ from scannet_prep.cli.console import Console, describe_list, format_table
 
 if TYPE_CHECKING:
     from scannet_prep.release.findings import Finding
-    from scannet_prep.stages.report.source import Table
+    from scannet_prep.stages.report.table import Table
 
 _DEFAULT_PLACE = Path("data/processed")
 
@@ -116,9 +116,9 @@ def _show_tables(tables: Sequence[Table], *, has_all: bool) -> Iterator[str]:
     for table in tables:
         if not table.rows:
             continue
-        if table.right:
+        if table.number_columns:
             yield f"\n{table.title}:\n"
-            yield format_table(table.header, table.rows, right=table.right)
+            yield format_table(table.header, table.rows, right=table.number_columns)
         else:
             rows = []
             for name, *cells in table.rows:

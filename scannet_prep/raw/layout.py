@@ -1,4 +1,8 @@
-"""Paths and names of the files of the release."""
+"""Paths and names of the files of the release.
+
+A path that is a link to nothing counts as existing (`os.path.lexists`): reading the file then fails
+with an error that names it, and the file is not overlooked.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,8 @@ from scannet_prep.release.scene import SceneId
 _SCENE_ID_LENGTH = len("scene0000_00")
 # Folders of the release that are not scenes.
 _OTHER_FOLDERS = {*SPLIT_DIRS.values(), TASKS_DIR}
+# The default folder of `scannet-prep download`, which a hint need not name.
+_DEFAULT_RAW_DIR = Path("data/ScanNet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +43,8 @@ class RawScene:
     Attributes:
         scene_id: Its name.
         parent: The folder that contains its folder.
-        problem: The reason why the scene cannot be used, without the folder's name: it is not a
-            folder, or two folders have its name. Empty if nothing is wrong.
+        problem: The reason why the scene cannot be used, without the folder's name; empty if it
+            can be used. Either the path of the scene is not a folder, or two folders have its name.
     """
 
     scene_id: SceneId
@@ -55,10 +61,11 @@ class RawScene:
         return self.directory / f"{self.scene_id}{kind.suffix}"
 
     def find_groups_kind(self) -> FileKind | None:
-        """Find the kind of groups to use: of the mesh, else of the high-resolution mesh.
+        """Find the aggregation file to use, which groups segments into objects.
 
         Returns:
-            The kind; None if the scene has neither.
+            The kind of the aggregation of the mesh or, if the scene has none, of that of the
+            high-resolution mesh; None if the scene has neither.
         """
         for kind in (AGGREGATION, HIGH_RESOLUTION_AGGREGATION):
             if os.path.lexists(self.path(kind)):
@@ -78,7 +85,7 @@ def download_hint(path: Path) -> str:
     raw_dir = path.parents[1]
     if raw_dir.name in SPLIT_DIRS.values():
         raw_dir = raw_dir.parent
-    target = "" if raw_dir == Path("data/ScanNet") else f" -o {quote(str(raw_dir))}"
+    target = "" if raw_dir == _DEFAULT_RAW_DIR else f" -o {quote(str(raw_dir))}"
     suffix = path.name.removeprefix(scene_id)
     return (
         f"download it again: scannet-prep download --types {suffix}{target} "
@@ -116,15 +123,20 @@ def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneI
     for parent in (raw_dir, raw_dir / "scans", raw_dir / "scans_test"):
         for scene in _iter_scenes(parent):
             other = scenes.get(scene.scene_id)
-            scenes[scene.scene_id] = scene if other is None else _choose_scene(other, scene)
+            chosen = scene if other is None else _choose_scene(other, scene)
+            scenes[scene.scene_id] = chosen
     if not scenes and not may_be_empty:
         raise MissingFileError(raw_dir, "holds no scene folders", hint)
     return {scene_id: scenes[scene_id] for scene_id in sorted(scenes)}
 
 
 def _choose_scene(first: RawScene, second: RawScene) -> RawScene:
-    """Choose the one of two folders of a scene that has a mesh; the first one if neither has."""
-    # Unlike Path.exists, this returns False if access fails.
+    """Choose the one of two folders of a scene that has a mesh; the first one if neither has.
+
+    If both have one, the first is returned with a `problem`.
+    """
+    # A mesh that is a link to nothing is no reason to choose its folder, so os.path.exists is used
+    # here, not lexists. Unlike Path.exists, it returns False if access fails.
     if not os.path.exists(second.path(MESH)):  # noqa: PTH110
         return first
     if not os.path.exists(first.path(MESH)):  # noqa: PTH110
@@ -145,7 +157,7 @@ def find_kind(name: str) -> FileKind | None:
 
 
 def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
-    """Find the files in `tasks/`, which belong to no scene, without the label map."""
+    """Find the files in `tasks/`, which belong to no scene. The label map is not among them."""
     paths = {}
     for kind in SHARED_KINDS.values():
         path = raw_dir / TASKS_DIR / kind.suffix
@@ -155,19 +167,26 @@ def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
 
 
 def has_segmentation_files(scenes: Iterable[RawScene]) -> bool:
-    """Whether any scene has a mesh or an annotation, so that every scene should have them.
+    """Whether any of the scenes has a mesh or a file of an annotation.
 
-    A tree may also hold only sensor streams, for example.
+    If so, every scene should have the files that segmentation needs. If not, the tree may hold
+    other files on purpose, for example only sensor streams.
     """
     kinds = (MESH, LABELS_MESH, SEGMENTS, AGGREGATION)
     return any(os.path.lexists(scene.path(kind)) for scene in scenes for kind in kinds)
 
 
 def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
-    """Find folders beside those of the scenes whose names are not scene ids, so they are not read.
+    """Find the folders that are ignored because their names are not scene ids.
+
+    Only folders that contain a scene are searched. Other folders of the release, such as `tasks`,
+    are not listed, nor are folders whose names have a suffix.
 
     Args:
         scenes: From `find_raw_scenes`.
+
+    Returns:
+        Their paths, sorted.
 
     Raises:
         FileError: A folder cannot be read.
@@ -176,11 +195,14 @@ def find_strangers(scenes: Mapping[SceneId, RawScene]) -> list[Path]:
     strangers = []
     for parent in parents:
         for entry in _list(parent):
-            if entry.name in scenes or entry.name in _OTHER_FOLDERS or Path(entry).suffix:
+            if entry.name in scenes or entry.name in _OTHER_FOLDERS:
                 continue
-            # Links count as folders, whatever they lead to.
-            if entry.is_dir(follow_symlinks=False) or entry.is_symlink():
-                strangers.append(Path(entry))
+            # Links are not followed and count as folders. A link to a file, such as the label map,
+            # is recognized by the suffix of its name.
+            path = Path(entry)
+            may_be_folder = entry.is_dir(follow_symlinks=False) or entry.is_symlink()
+            if may_be_folder and not path.suffix:
+                strangers.append(path)
     return sorted(strangers)
 
 

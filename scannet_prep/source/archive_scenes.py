@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from scannet_prep.archive.byte_source import Place
-from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.layout import ArchiveKind, StoredGroup
 from scannet_prep.archive.opened import Archive, open_archives
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.base.errors import ArchiveError
@@ -18,11 +18,14 @@ from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import Split
 from scannet_prep.source.scenes import SceneSource
 
+# The end of the command that makes more scenes and puts them into the archive.
+_HINT_THEN_PACK = ", then scannet-prep pack again"
+
 
 class ArchiveScenes(SceneSource):
-    """The scenes of an archive or of several, or of one of their splits.
+    """The processed scenes of one or several archives, all of them or those of one split.
 
-    From the indexes, only the entries of these scenes are kept in memory.
+    Of the indexes, only the groups of these scenes are kept in memory.
 
     Args:
         places: Paths, addresses, or `ByteSource`s; in any order.
@@ -30,8 +33,8 @@ class ArchiveScenes(SceneSource):
         certificates: Which certificates of a server to trust, as `RangeSource` takes it.
 
     Raises:
-        ArchiveError: An archive is damaged, holds raw scenes or scenes of other options than the
-            others, or belongs to an incomplete set of shards.
+        ArchiveError: An archive is damaged, holds raw scenes, belongs to an incomplete set of
+            shards, or holds scenes that were made with other options than those of the others.
         UsageError: There are no scenes of that split.
         ScanNetPrepError: See `open_archives`.
     """
@@ -46,33 +49,35 @@ class ArchiveScenes(SceneSource):
         options = _read_shared_options(archives)
         _check_has_all_shards(names)
 
-        held = {}
-        holders = {}
-        failures = {}
-        command_end = ", then scannet-prep pack again"
+        group_by_scene: dict[str, StoredGroup] = {}
+        archive_by_scene: dict[str, Archive] = {}
+        failures: dict[str, Finding] = {}
         for archive in archives:
             for group in archive.index.scenes:
-                held[group.scene_id] = group
-                holders[group.scene_id] = archive
-            for name, message in archive.index.failures.items():
-                hint = f"make it: scannet-prep process --scenes {name}{command_end}"
-                failures[name] = Finding(scene_id=name, message=message, hint=hint)
+                group_by_scene[group.scene_id] = group
+                archive_by_scene[group.scene_id] = archive
+            for scene_id, message in archive.index.failures.items():
+                hint = f"make it: scannet-prep process --scenes {scene_id}{_HINT_THEN_PACK}"
+                failures[scene_id] = Finding(scene_id=scene_id, message=message, hint=hint)
         super().__init__(
             place=names if len(names) > 1 else names[0],
             options=options,
-            held=held,
+            held=group_by_scene,
             failures=failures,
             split=split,
-            command_end=command_end,
+            command_end=_HINT_THEN_PACK,
         )
         self._archives = archives
-        # The archive and the frame of each scene.
-        self._stored = {name: (holders[name], held[name]) for name in self.lengths}
+        # The archive and the group of each scene of the split, which are the scenes in `lengths`.
+        self._stored: dict[str, tuple[Archive, StoredGroup]] = {}
+        for scene_id in self.lengths:
+            self._stored[scene_id] = (archive_by_scene[scene_id], group_by_scene[scene_id])
+        # The groups of the other scenes are no longer needed.
         for archive in archives:
             archive.forget_scenes()
 
     def file_path(self, scene_id: str) -> str:
-        """Return the file of a scene, for messages."""
+        """Return the archive of a scene and the name of the scene's file in it, for messages."""
         archive, group = self._stored[scene_id]
         return f"{archive.name}: {group.members[0].name}"
 
@@ -88,10 +93,11 @@ class ArchiveScenes(SceneSource):
             # All shards of a set have the same manifest, so the first one usually suffices.
             if entries.keys() >= self.lengths.keys():
                 break
-            others = archive.index.groups[0]
-            for member in others.members:
+            # The first group of an archive holds the files that belong to no scene.
+            shared_files = archive.index.groups[0]
+            for member in shared_files.members:
                 if member.name == MANIFEST_NAME:
-                    data = bytes(archive.read_member(others, member))
+                    data = bytes(archive.read_member(shared_files, member))
                     entries |= parse_manifest(data, f"{archive.name}: {MANIFEST_NAME}").scenes
         return entries
 
@@ -102,7 +108,7 @@ class ArchiveScenes(SceneSource):
 
 
 def _check_is_processed(archive: Archive) -> None:
-    """Refuse an archive of raw scenes, or of processed scenes of another format."""
+    """Refuse an archive of raw scenes, or of processed scenes in another format."""
     head = archive.index.head
     if head.kind is not ArchiveKind.PROCESSED:
         command = f"scannet-prep unpack {quote(archive.name)}"
@@ -114,10 +120,10 @@ def _check_is_processed(archive: Archive) -> None:
 
 
 def _read_shared_options(archives: Sequence[Archive]) -> ProcessOptions:
-    """Read the options that the scenes of all archives were made with.
+    """Return the options that the scenes of all archives were made with.
 
     Raises:
-        ArchiveError: They differ, or an archive does not record them.
+        ArchiveError: The archives differ in their options, or one does not record them.
     """
     first = archives[0]
     options = first.index.head.options
@@ -137,12 +143,12 @@ def _read_shared_options(archives: Sequence[Archive]) -> ProcessOptions:
 
 
 def _check_has_all_shards(names: Sequence[str]) -> None:
-    """Refuse shards of a set that is not complete."""
+    """Refuse archives that are shards of a set if other shards of it are missing."""
     missing = find_missing_shards(names)
     if missing:
         raise ArchiveError(
             names[0],
             f"belongs to a set of shards, of which {missing[0]} is missing",
-            "name all shards: sorted(glob.glob('...-of-...tar.zst')); "
+            "name all shards: sorted(glob.glob('NAME-*-of-*.tar.zst')); "
             "to use a single shard alone, rename it",
         )

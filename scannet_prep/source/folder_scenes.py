@@ -20,7 +20,7 @@ from scannet_prep.source.scenes import SceneSource
 
 
 class FolderScenes(SceneSource):
-    """The scenes of a processed folder, or of one of its splits.
+    """The scenes of a processed folder, all of them or those of one split.
 
     Args:
         path: The folder.
@@ -28,10 +28,12 @@ class FolderScenes(SceneSource):
         must_be_usable: See `open_processed`.
 
     Raises:
-        FileError: It is not a processed folder, or must not be used because processing has not
-            finished, it has an older format, or its manifest is damaged.
+        FileError: It is not a processed folder, or must not be used: processing has not finished,
+            its scenes have an older format, or its manifest is damaged.
         UsageError: It holds no scenes of that split.
     """
+
+    folder: Path
 
     def __init__(self, path: Path, split: Split | None, *, must_be_usable: bool = True) -> None:
         state = find_state(path)
@@ -47,32 +49,34 @@ class FolderScenes(SceneSource):
             command_end=f" -o {quote(str(path))}",
         )
         self.folder = path
-        self._path = path
         self.faults = state.faults
-        self._splits = {name: entry.split for name, entry in manifest.scenes.items()}
-        # Keep the entries for commands. A dataset is opened for one split and seldom needs them.
+        self._splits = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
+        # Commands read all splits and use the entries, so these are kept. A dataset is opened for
+        # one split and seldom needs them: `entries` then reads the manifest again.
         if split is None:
             self._entries = dict(sorted(manifest.scenes.items()))
 
     def file_path(self, scene_id: str) -> Path:
         """Return the file of a scene."""
-        return processed_path(self._path, self._splits[scene_id], scene_id)
+        return processed_path(self.folder, self._splits[scene_id], scene_id)
 
     def read_entries(self) -> Mapping[str, SceneEntry]:
-        """Read the entries of the manifest, which are those of all scenes of the folder.
+        """Read the entries of the manifest: those of all scenes, whatever their split.
 
         Raises:
             FileError: The manifest is damaged, or the options of the folder have changed.
         """
-        manifest = read_manifest(self._path)
+        manifest = read_manifest(self.folder)
         if manifest is None:
+            # Not an error here: a dataset counts classes from the files of the scenes instead,
+            # and `entries` reports that there is no manifest.
             return {}
         if manifest.options != self.options:
             problem = (
                 f"has the options {manifest.options.flags}, "
                 f"expected {self.options.flags} as when it was opened"
             )
-            raise FileError(self._path, problem, "open the folder again")
+            raise FileError(self.folder, problem, "open the folder again")
         return manifest.scenes
 
     def read(self, scene_id: str) -> memoryview:
@@ -81,8 +85,9 @@ class FolderScenes(SceneSource):
         try:
             with open_file(path, MAX_FILE_BYTES) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
-                # Unlike a bytearray, an empty array is not cleared first.
+                # NumPy, unlike bytearray, does not fill new memory with zeros first.
                 data = np.empty(size_bytes, np.uint8).data
+                # One call reads a whole file, unless the file becomes shorter meanwhile.
                 read_bytes = file.readinto(data)
         except MissingFileError:
             problem = "no such file, though the folder's manifest names it"

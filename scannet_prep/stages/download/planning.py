@@ -1,4 +1,7 @@
-"""The plan of a download: the files on the server, and their paths on disk."""
+"""The plan of a download: the files on the server, and their paths on disk.
+
+Most files belong to a scene. Shared files belong to none: the label map and the files in `tasks/`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +30,8 @@ class RemoteFile:
 
     Attributes:
         kind: Its kind.
-        scene_id: Its scene; None for files that belong to no scene.
-        split: The split of that scene; None for files that belong to no scene.
+        scene_id: Its scene; None for a shared file.
+        split: The split of that scene; None for a shared file.
         url: Its address.
         local_path: Its path below the data folder, with `/`.
     """
@@ -48,9 +50,10 @@ class DownloadPlan:
     Attributes:
         data_dir: The data folder.
         base_url: The address of the server, with a final `/`.
-        files: All selected files, scene by scene.
+        files: All selected files: the shared ones, then scene by scene.
         present: Local paths of the files that exist; `run` checks each of them.
-        incomplete: Those whose size shows that they are incomplete, or that aria2 has not finished.
+        incomplete: Local paths of the existing files that have a wrong size, are not regular files,
+            or have not been finished by aria2.
         partial_bytes: Bytes of the missing files that earlier runs have received.
     """
 
@@ -69,7 +72,8 @@ class DownloadPlan:
     @property
     def missing(self) -> list[RemoteFile]:
         """The files that do not exist, or are incomplete."""
-        return [file for file in self.files if file.local_path not in self.complete]
+        complete = self.complete
+        return [file for file in self.files if file.local_path not in complete]
 
     @property
     def needed_bytes(self) -> int:
@@ -94,7 +98,7 @@ def plan(
 
     Args:
         data_dir: The data folder.
-        types: Presets (`seg`, `seg-min`), official suffixes, and names of files of no scene.
+        types: Presets (`seg`, `seg-min`), official suffixes, and names of shared files.
         selection: The selected scenes; all by default.
         base_url: The server, or a mirror of it.
 
@@ -105,12 +109,16 @@ def plan(
         OutputError: `data_dir` is not a folder.
     """
     check_is_folder(data_dir)
-    # Paths are appended to a base URL, so it has no query.
+    # Paths are appended to a base URL, so it must not contain a query, a fragment or blanks.
     if not is_server_address(base_url) or re.search(r"[\s?#]", base_url):
         raise UsageError(f"{public_url(base_url)!r} is not a base URL", f"it looks like {BASE_URL}")
     base_url = base_url.rstrip("/") + "/"
 
-    all_scenes = [scene_id for split in Split for scene_id in official_scenes(split)]
+    all_scenes: list[SceneId] = []
+    for split in Split:
+        all_scenes += official_scenes(split)
+    # The second value, the scenes that are missing or have no split, is always empty: an official
+    # scene is neither, and any other scene raises an error.
     scenes, _ = select_scenes(all_scenes, selection or Selection(), data_dir)
     files = list_files(scenes, _parse_types(types), base_url)
     if not files:
@@ -140,26 +148,35 @@ def _parse_types(types: Sequence[str]) -> list[FileKind]:
 def list_files(
     scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind], base_url: str = BASE_URL
 ) -> list[RemoteFile]:
-    """List the files of some kinds that exist for some scenes; those of no scene come first.
+    """List the files of some kinds that the server has for some scenes.
 
     Addresses and local paths are those of the official download script (as of 2026).
+
+    Args:
+        scenes: The scenes and their splits.
+        kinds: The kinds of files, of scenes or shared.
+        base_url: The address of the server, with a final `/`.
+
+    Returns:
+        The shared files first, then the files of each scene.
     """
-    files = [_locate_shared_file(kind, base_url) for kind in kinds if not kind.splits]
+    # The kind of a shared file has no splits.
+    shared_kinds = [kind for kind in kinds if not kind.splits]
+    files = [_locate_shared_file(kind, base_url) for kind in shared_kinds]
     for scene_id, split in scenes:
-        files += [
-            _locate_scene_file(kind, scene_id, split, base_url)
-            for kind in kinds
-            if split in kind.splits
-        ]
+        scene_kinds = [kind for kind in kinds if split in kind.splits]
+        files += [_locate_scene_file(kind, scene_id, split, base_url) for kind in scene_kinds]
     return files
 
 
 def _locate_shared_file(kind: FileKind, base_url: str) -> RemoteFile:
-    """Return the address and the local path of a file that belongs to no scene."""
-    local_path = f"{release.TASKS_DIR}/{kind.suffix}"
+    """Return the address and the local path of a shared file."""
+    # The suffix of a shared file is its whole name.
+    name = kind.suffix
+    local_path = f"{release.TASKS_DIR}/{name}"
     if kind is release.LABEL_MAP:
-        local_path = kind.suffix
-    url = f"{base_url}v2/tasks/{kind.suffix}"
+        local_path = name
+    url = f"{base_url}v2/tasks/{name}"
     return RemoteFile(kind=kind, scene_id=None, split=None, url=url, local_path=local_path)
 
 
@@ -186,13 +203,16 @@ def _compare_with_disk(
     partial_bytes = 0
     for file in files:
         path = data_dir / file.local_path
-        if os.path.lexists(path):
+        # A link that leads nowhere also counts as present, and is then incomplete.
+        is_present = os.path.lexists(path)
+        is_incomplete = is_present and _is_incomplete(path, file.kind, locked.get(file.local_path))
+        if is_present:
             present.add(file.local_path)
-            if not _is_incomplete(path, file.kind, locked.get(file.local_path)):
-                continue
+        if is_incomplete:
             incomplete.add(file.local_path)
-        with suppress(OSError):
-            partial_bytes += partial_path(path).stat().st_size
+        must_be_fetched = is_incomplete or not is_present
+        if must_be_fetched:
+            partial_bytes += _measure_partial_file(path)
     return DownloadPlan(
         data_dir=data_dir,
         base_url=base_url,
@@ -203,17 +223,34 @@ def _compare_with_disk(
     )
 
 
+def _measure_partial_file(path: Path) -> int:
+    """Return how many bytes of a file earlier runs have received; 0 if they left none."""
+    try:
+        return partial_path(path).stat().st_size
+    except OSError:
+        return 0
+
+
 def _is_incomplete(path: Path, kind: FileKind, recorded: LockEntry | None) -> bool:
-    """Whether the size of a file shows that it is incomplete, or aria2 has not finished it."""
+    """Whether an existing file must be downloaded again, as far as can be seen without reading it.
+
+    Args:
+        path: The file.
+        kind: Its kind, which limits its size.
+        recorded: Its record in `scannet.lock`, whose size it must have; None if there is none.
+    """
     if aria2_path(path).exists():
         return True
     try:
         status = path.stat()
     except OSError:
-        # For example, a link to a file that does not exist.
+        # For example, the path is a link that leads nowhere.
         return True
     if not stat.S_ISREG(status.st_mode):
         return True
     if recorded is not None:
         return status.st_size != recorded.size_bytes
-    return not 0 < status.st_size <= kind.max_bytes
+    # Without a record, only an empty file and one too large for its kind are known to be wrong.
+    is_empty = status.st_size == 0
+    is_too_large = status.st_size > kind.max_bytes
+    return is_empty or is_too_large

@@ -62,11 +62,11 @@ def run(
     """
     findings = Findings()
     source = open_source(places, reading, findings)
-    measured = reading.check(_measure, source.scene_ids, source, findings)
+    measured = reading.check_scenes(_measure, source.scene_ids, source, findings)
     report = make_report(source, measured, sort_findings(findings.found))
     if page_path is not None:
         gallery = [scene_id for scene_id in report.gallery if scene_id in measured]
-        pictures = reading.check(_draw, gallery, source, findings)
+        pictures = reading.check_scenes(_draw, gallery, source, findings)
         report = replace(report, findings=sort_findings(findings.found))
         make_directory(page_path.parent)
         write_atomically(page_path, [make_report_page(report, pictures, comparison)])
@@ -80,10 +80,10 @@ def _measure(
     scene, entry = source.load(task.scene_id)
     is_finite = np.isfinite(scene.points).all() and np.isfinite(scene.axis_alignment).all()
     if not is_finite:
-        raise FileError(source.place.name, "points or the axis alignment are not all finite")
-    if source.raw is None and entry != source.place.entries[task.scene_id]:
-        hint = f"to list the differences: scannet-prep verify {quote(source.place.name)}"
-        findings.error(source.place.name, "differs from its record in the manifest", hint)
+        raise FileError(source.scenes.name, "points or the axis alignment are not all finite")
+    if source.raw is None and entry != source.scenes.entries[task.scene_id]:
+        hint = f"to list the differences: scannet-prep verify {quote(source.scenes.name)}"
+        findings.error(source.scenes.name, "differs from its record in the manifest", hint)
     aligned_from_points = scene.axis_alignment
     if scene.meta.options.align_axis:
         aligned_from_points = np.eye(4)

@@ -30,7 +30,8 @@ from scannet_prep.release.findings import Finding, Findings, sort_findings
 from scannet_prep.release.label_map import LABEL_MAP_NAME, find_label_map
 from scannet_prep.release.scene import SceneId
 from scannet_prep.source import Place, describe_file
-from scannet_prep.stages.report.source import Reading, Source, Table, open_source
+from scannet_prep.stages.report.source import Reading, Source, open_source
+from scannet_prep.stages.report.table import Table
 from scannet_prep.stages.scene_checks import CheckTask
 
 SceneFacts: TypeAlias = Mapping[str, str]
@@ -132,7 +133,7 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
     scenes_here = mine.scene_ids
     scenes_there = theirs.scene_ids
     common = sorted(scenes_here & scenes_there)
-    results = reading.check(_compare_scene, common, (mine, theirs), findings)
+    results = reading.check_scenes(_compare_scene, common, (mine, theirs), findings)
     differences = {scene_id: result for scene_id, result in results.items() if result}
     same = len(results) - len(differences)
     differences |= _compare_shared_files(mine, theirs)
@@ -328,9 +329,9 @@ def _is_record(path: Path) -> bool:
 def _open_place(places: Sequence[Place], path: Path, reading: Reading, findings: Findings) -> _Side:
     """Open a place that holds the scenes themselves."""
     source = open_source(places, reading, findings)
-    name = source.place.name
+    name = source.scenes.name
     if source.raw is None:
-        options = source.place.options
+        options = source.scenes.options
         return _Side(name=name, kind="processed", source=source, options=options)
     shared_files = {f"{TASKS_DIR}/{file.name}": file for file in find_shared_files(path).values()}
     label_map = find_label_map(path)

@@ -21,7 +21,8 @@ from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnin
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages.info import count_by_split
 from scannet_prep.stages.report.measures import SceneMeasures
-from scannet_prep.stages.report.source import Source, Table
+from scannet_prep.stages.report.source import Source
+from scannet_prep.stages.report.table import Table
 from scannet_prep.tables import Records, distribution, scenes
 
 if TYPE_CHECKING:
@@ -138,13 +139,13 @@ class Report:
                 "Splits",
                 ["split", "scenes", "official", "vertices", "size", "labeled"],
                 splits,
-                right=frozenset(range(1, 6)),
+                number_columns=frozenset(range(1, 6)),
             ),
             Table(
                 "Measures",
                 ["of a scene", "min", "median", "max"],
                 measures,
-                right=frozenset(range(1, 4)),
+                number_columns=frozenset(range(1, 4)),
             ),
             Table(
                 "Irregular scenes",
@@ -170,7 +171,7 @@ def make_report(
     import pandas as pd
 
     # A scene that could not be read only has its entry in the manifest.
-    entries: dict[str, SceneEntry] = dict(source.place.entries)
+    entries: dict[str, SceneEntry] = dict(source.scenes.entries)
     entries.update({scene_id: entry for scene_id, (entry, _) in measured.items()})
     measures = []
     for scene_id in entries:
@@ -178,7 +179,7 @@ def make_report(
         measures.append(asdict(scene_measures))
 
     # A row for each scene.
-    records = Records(source.place, entries)
+    records = Records(source.scenes, entries)
     table = scenes(records)
     table = table.join(pd.DataFrame(measures, table.index, list(asdict(_UNKNOWN)), float))
     table["labeled"] = table.labeled.where(table.split != "test").astype(float).round(4)
@@ -193,9 +194,9 @@ def make_report(
     for label_set in (SCANNET20, SCANNET200):
         label_sets[label_set.name] = _to_rows(distribution(records, label_set))
     return Report(
-        place=source.place.name,
+        place=source.scenes.name,
         kind=source.kind,
-        options=source.place.options if source.raw is None and entries else None,
+        options=source.scenes.options if source.raw is None and entries else None,
         splits=count_by_split((entry.split, _count(entry)) for entry in entries.values()),
         label_sets=label_sets,
         measures=summary.to_dict(),

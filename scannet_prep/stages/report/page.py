@@ -10,7 +10,7 @@ from scannet_prep.base.version import VERSION
 from scannet_prep.release.files import TERMS_URL
 from scannet_prep.stages.report.comparison import Comparison
 from scannet_prep.stages.report.figures import MEASURES, Report
-from scannet_prep.stages.report.source import Table
+from scannet_prep.stages.report.table import Table
 from scannet_prep.view.charts import SERIES, draw_bars, draw_histogram
 from scannet_prep.view.markup import Child, element, embed_png, make_page, read_asset
 
@@ -132,16 +132,16 @@ def _show_picture(scene_id: str, reason: str, data: bytes) -> Element:
 
 def _make_table(table: Table) -> Element:
     """Make the element of a table."""
-    lines = [_make_row("th", table.header, table.right)]
-    lines += [_make_row("td", row, table.right) for row in table.rows]
+    lines = [_make_row("th", table.header, table.number_columns)]
+    lines += [_make_row("td", row, table.number_columns) for row in table.rows]
     return element("div", element("table", lines), class_="table")
 
 
-def _make_row(tag: str, cells: Sequence[str], right: frozenset[int]) -> Element:
-    """Make the element of a row; columns in `right` hold numbers."""
+def _make_row(tag: str, cells: Sequence[str], number_columns: frozenset[int]) -> Element:
+    """Make the element of a row."""
     row = element("tr")
     for column, cell in enumerate(cells):
-        row.append(element(tag, cell, class_="number" if column in right else None))
+        row.append(element(tag, cell, class_="number" if column in number_columns else None))
     return row
 
 

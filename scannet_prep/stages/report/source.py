@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from scannet_prep.base.errors import FileError, TransferError
 from scannet_prep.base.files import Fingerprint
@@ -20,7 +20,7 @@ from scannet_prep.release.label_map import (
     builtin_label_map,
     describe_differences,
     find_label_map,
-    label_map_for,
+    read_label_map,
 )
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source import Place, SceneSource, SourceKind, identify, open_processed
@@ -46,15 +46,20 @@ class Reading:
     jobs: int = 1
     progress: Progress | None = None
 
-    def check(
+    def check_scenes(
         self,
         check: Check[Context, Result],
         scene_ids: Iterable[str],
         context: Context,
         findings: Findings,
     ) -> dict[str, Result]:
-        """Call a function for each scene in worker processes, as `check_scenes` does."""
-        tasks = [CheckTask(SceneId(name), Path(name)) for name in scene_ids]
+        """Call a function for each scene in worker processes.
+
+        This is `scene_checks.check_scenes` with the options for reading. Findings name the id of
+        the scene if the function raises an error that names no file.
+        """
+        # A scene in an archive has no path of its own, so the id is given instead.
+        tasks = [CheckTask(SceneId(scene_id), path=Path(scene_id)) for scene_id in scene_ids]
         results = check_scenes(
             check,
             tasks,
@@ -64,23 +69,7 @@ class Reading:
             jobs=self.jobs,
             progress=self.progress,
         )
-        return {str(name): result for name, result in results.items()}
-
-
-class Table(NamedTuple):
-    """A table of texts, for the page and for a terminal.
-
-    Attributes:
-        title: The title.
-        header: The names of the columns.
-        rows: The cells of each row.
-        right: The indices of the columns that hold numbers.
-    """
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    right: frozenset[int] = frozenset()
+        return {str(scene_id): result for scene_id, result in results.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +77,13 @@ class Source:
     """Raw or processed scenes. Picklable.
 
     Attributes:
-        place: The processed scenes; for a raw tree, only its name and the scenes that cannot be
-            processed.
+        scenes: The processed scenes. For a raw tree, a stand-in without scenes, which has the name
+            of the tree, and a failure for each raw scene that belongs to no split.
         raw: The scenes of a raw tree and their splits, by id; None for processed scenes.
-        label_map: The label map of the raw scenes.
+        label_map: The label map of the raw scenes; None for the built-in one.
     """
 
-    place: SceneSource
+    scenes: SceneSource
     raw: Mapping[str, tuple[RawScene, Split]] | None = None
     label_map: LabelMap | None = None
 
@@ -103,7 +92,7 @@ class Source:
         """`raw`, `processed` or `archive`."""
         if self.raw is not None:
             return "raw"
-        if self.place.folder is not None:
+        if self.scenes.folder is not None:
             return "processed"
         return "archive"
 
@@ -112,27 +101,28 @@ class Source:
         """The ids of all scenes."""
         if self.raw is not None:
             return list(self.raw)
-        return list(self.place.entries)
+        return list(self.scenes.entries)
 
     def load(self, scene_id: str) -> tuple[ProcessedScene, SceneEntry]:
-        """Read or process a scene, and make its entry in a manifest.
+        """Read a processed scene or process a raw one, and make its entry in a manifest.
 
-        The size in the entry of a raw scene is that of all its files.
+        In the entry of a raw scene, the size is that of all its files, and the CRC-32 is empty.
 
         Raises:
             FileError: A file of the scene cannot be read, or is damaged.
             AnnotationError: Its raw files contradict each other.
         """
         if self.raw is not None:
-            return self._process_raw(*self.raw[scene_id])
-        path = self.place.file_path(scene_id)
+            raw_scene, split = self.raw[scene_id]
+            return self._process_raw(raw_scene, split)
+        path = self.scenes.file_path(scene_id)
         try:
-            data = self.place.read(scene_id)
+            data = self.scenes.read(scene_id)
         except TransferError as error:
-            raise FileError(self.place.name, error.message, error.hint) from error
+            raise FileError(self.scenes.name, error.message, error.hint) from error
         scene = parse_processed(data, path)
-        split = self.place.entries[scene_id].split
-        check_meta(scene.meta, path, scene_id, split, self.place.options)
+        recorded_split = self.scenes.entries[scene_id].split
+        check_meta(scene.meta, path, scene_id, recorded_split, self.scenes.options)
         return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
 
     def _process_raw(self, raw: RawScene, split: Split) -> tuple[ProcessedScene, SceneEntry]:
@@ -141,64 +131,84 @@ class Source:
         scene = process_scene(raw, split, ProcessOptions(), label_map)
         files = [path for path in raw.directory.iterdir() if path.is_file()]
         size_bytes = sum(path.stat().st_size for path in files)
-        return scene, SceneEntry.from_scene(scene, Fingerprint(size_bytes, ""))
+        fingerprint = Fingerprint(size_bytes, crc32="")
+        return scene, SceneEntry.from_scene(scene, fingerprint)
 
 
-class _UnmadeScenes(SceneSource):
-    """The processed scenes of a raw tree, which has none."""
+class _NoProcessedScenes(SceneSource):
+    """A stand-in for the processed scenes of a raw tree: a `SceneSource` without scenes."""
 
     def read_entries(self) -> Mapping[str, SceneEntry]:
         """Return no entries."""
         return {}
 
     def file_path(self, scene_id: str) -> Path:
-        """Refuse to read, because raw scenes are processed."""
+        """Raise an error, because there is no file of a processed scene."""
         raise NotImplementedError(scene_id)
 
     def read(self, scene_id: str) -> memoryview:
-        """Refuse to read, because raw scenes are processed."""
+        """Raise an error, because there is no file of a processed scene."""
         raise NotImplementedError(scene_id)
 
 
 def open_source(places: Sequence[Place], reading: Reading, findings: Findings) -> Source:
-    """Open a place. A fault of the place as a whole becomes a finding.
+    """Open a place, and collect findings about it.
+
+    The findings are the faults of the place as a whole, and the scenes that it should have but that
+    could not be made. In a raw tree, they also concern the label map.
 
     Raises:
         ScanNetPrepError: Any error of `identify` and `open_processed`.
     """
     kind, folder = identify(places)
+    # A raw tree is always a folder; the type checker cannot infer that from the kind.
     if kind is SourceKind.RAW and folder is not None:
         source = _open_raw_tree(folder, findings)
     else:
-        place = open_processed(places, certificates=reading.certificates, must_be_usable=False)
-        source = Source(place)
-    name = source.place.name
-    findings.found += [Finding.from_exception(fault, name) for fault in source.place.faults]
-    for scene_id, failure in source.place.failures.items():
+        # Open even a folder that must not be used: its faults become findings below.
+        scenes = open_processed(places, certificates=reading.certificates, must_be_usable=False)
+        source = Source(scenes)
+    name = source.scenes.name
+    findings.found += [Finding.from_exception(fault, name) for fault in source.scenes.faults]
+    for scene_id, failure in source.scenes.failures.items():
         findings.error(name, failure.message, failure.hint, scene_id=scene_id)
     return source
 
 
-def _open_raw_tree(path: Path, findings: Findings) -> Source:
-    """Find the scenes of a raw tree, and its label map."""
-    scenes = find_raw_scenes(path)
-    chosen, failures = select_scenes(scenes, Selection(), path)
-    if find_label_map(path) is None:
-        message = "no such file: the built-in label map is used"
-        findings.note(path / LABEL_MAP_NAME, message)
-    # The first path is the subject of a finding, the second the argument of the function.
-    label_map = findings.attempt(path, label_map_for, path)
-    if label_map is not None:
-        difference = describe_differences(label_map)
-        if difference:
-            findings.note(label_map.source, difference)
-    place = _UnmadeScenes(
-        place=str(path),
+def _open_raw_tree(raw_dir: Path, findings: Findings) -> Source:
+    """Find the scenes of a raw tree, and read its label map."""
+    raw_scenes = find_raw_scenes(raw_dir)
+    selected, failures = select_scenes(raw_scenes, Selection(), raw_dir)
+    raw = {}
+    for scene_id, split in selected:
+        raw[str(scene_id)] = (raw_scenes[scene_id], split)
+    stand_in = _NoProcessedScenes(
+        place=str(raw_dir),
         options=ProcessOptions(),
         held={},
         failures={failure.scene_id: failure for failure in failures},
         split=None,
         command_end="",
     )
-    raw = {str(scene_id): (scenes[scene_id], split) for scene_id, split in chosen}
-    return Source(place, raw, label_map)
+    return Source(stand_in, raw, _read_label_map(raw_dir, findings))
+
+
+def _read_label_map(raw_dir: Path, findings: Findings) -> LabelMap | None:
+    """Read the label map of a raw tree, and note how it differs from that of the release.
+
+    Returns:
+        The label map. None if there is none, which adds a note, or if it is damaged, which adds an
+        error; the built-in one is then used.
+    """
+    path = find_label_map(raw_dir)
+    if path is None:
+        message = "no such file: the built-in label map is used"
+        findings.note(raw_dir / LABEL_MAP_NAME, message)
+        return None
+    label_map = findings.attempt(raw_dir, read_label_map, path)
+    if label_map is None:
+        return None
+    difference = describe_differences(label_map)
+    if difference:
+        findings.note(label_map.source, difference)
+    return label_map
