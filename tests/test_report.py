@@ -469,6 +469,12 @@ def test_scene_that_only_the_second_place_has_is_named(whole_dir: Path, other_di
     assert comparison["only_there"] == [TEST]
 
 
+def test_scene_of_only_one_place_is_listed_as_present(whole_dir: Path, other_dir: Path) -> None:
+    edit_json(other_dir / "manifest.json", lambda value: value["scenes"].pop(TEST))
+    outcome = report(whole_dir / "processed", "--against", other_dir)
+    assert f"  {TEST}: scene; present; -\n" in outcome.stdout + outcome.stderr
+
+
 def test_comparison_ignores_the_version_of_the_program(whole_dir: Path, other_dir: Path) -> None:
     path = other_dir / f"train/{TRAIN}.npz"
     scene = read_processed(path)

@@ -23,8 +23,9 @@ ScanNetPrepError
  └── OutputError             the results cannot be written, for example without permission
       └── DiskFullError           disk full, quota used up, or mounted read-only
 
-An error has a class of its own if some code handles it in its own way. All others have the nearest
-class above. All arguments are positional, so that an error survives a process pool.
+An error has a class of its own only if some code handles it in its own way. Any other error is
+raised as the class above that describes it best. All arguments are positional, so that an error
+survives a process pool.
 """
 
 from __future__ import annotations
@@ -76,9 +77,11 @@ class FileError(ScanNetPrepError):
     """
 
     def __init__(self, path: str | Path = "", problem: str = "", hint: str = "") -> None:
-        message = f"{path}: {problem}"
-        if not problem:
-            # PyTorch passes the error of a worker on as its class and its message, nothing else.
+        if problem:
+            message = f"{path}: {problem}"
+        else:
+            # PyTorch rebuilds the error of a DataLoader worker from its text alone, as `cls(text)`:
+            # the first argument is then the whole message.
             message = str(path)
         super().__init__(message, hint)
         self.args = (path, problem, hint)

@@ -27,13 +27,16 @@ _HINT_START = (
     "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
 )
 _PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-# Variables with the number of processes on this node. That of srun lists all nodes, as in 4,1(x2).
+# Variables with the number of processes on this node; that of Slurm lists the numbers of all nodes.
 _PROCESS_COUNTS_ON_NODE = (
     "SLURM_STEP_TASKS_PER_NODE",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "MPI_LOCALNRANKS",
     "LOCAL_WORLD_SIZE",
 )
+# A number of processes. Slurm writes 4,1(x2) for 4 on the first node and 1 on each of the next two;
+# the 2 is not matched.
+_PROCESS_COUNT = re.compile(r"(?:^|,)([1-9]\d*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +101,10 @@ def read_rank(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def find_launcher(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Find the variable in which Slurm or MPI counts several processes.
+    """Find a variable of Slurm or MPI by which this process is one of several.
 
     Returns:
-        Its name and its text; None if this process was started alone.
+        Its name and its value, the number of processes; None if this process was started alone.
     """
     for name in _PROCESS_COUNTS:
         count = environ.get(name, "")
@@ -111,15 +114,20 @@ def find_launcher(environ: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def find_slurm_cores(environ: Mapping[str, str]) -> int | None:
-    """Find how many cores Slurm leaves to this process; None without Slurm."""
+    """Find how many cores Slurm leaves to this process; None without Slurm.
+
+    Slurm may set both variables below, or one of them. The smaller limit applies.
+    """
     limits = []
     cores_per_task = _read_count(environ, "SLURM_CPUS_PER_TASK")
     if cores_per_task:
         limits.append(cores_per_task)
-    # Without --cpus-per-task, Slurm only sets the cores that all processes on the node share.
+    # The cores that all processes of the job on this node share; set without --cpus-per-task, too.
     cores_on_node = _read_count(environ, "SLURM_CPUS_ON_NODE")
     if cores_on_node:
-        limits.append(math.ceil(cores_on_node / _count_processes_on_node(environ)))
+        process_count = _find_process_count_on_node(environ)
+        # Rounded up, so that each process has at least one core.
+        limits.append(math.ceil(cores_on_node / process_count))
     return min(limits, default=None)
 
 
@@ -135,11 +143,16 @@ def find_slurm_memory(environ: Mapping[str, str]) -> int | None:
     return megabytes << 20
 
 
-def _count_processes_on_node(environ: Mapping[str, str]) -> int:
-    """Return the largest number of processes that any launcher has started on this node."""
-    texts = ",".join(environ.get(name, "") for name in _PROCESS_COUNTS_ON_NODE)
-    counts = [int(count) for count in re.findall(r"(?:^|,)([1-9]\d*)", texts)]
-    return max(counts, default=1)
+def _find_process_count_on_node(environ: Mapping[str, str]) -> int:
+    """Find how many processes share this node, at most; 1 without a launcher.
+
+    Launchers may be nested, for example torchrun in srun, and the list of Slurm does not show which
+    number is that of this node. The largest number of all is therefore returned.
+    """
+    counts: list[str] = []
+    for name in _PROCESS_COUNTS_ON_NODE:
+        counts += _PROCESS_COUNT.findall(environ.get(name, ""))
+    return max(map(int, counts), default=1)
 
 
 def _read_count(environ: Mapping[str, str], name: str) -> int:

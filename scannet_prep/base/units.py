@@ -11,6 +11,7 @@ import re
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,3})?"
 _PLAIN_NUMBER = re.compile(_NUMBER)
 _SIZE = re.compile(rf"({_NUMBER})\s*(?:([kKMGT])(i?B)?|B)")
+# The power of 1000 or 1024 that a prefix stands for.
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _SIZE_EXAMPLES = "for example 500kB, 2MB or 4GiB"
 
@@ -40,8 +41,12 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r:.80} is not a size, {_SIZE_EXAMPLES}")
     number, prefix, ending = match.groups()
-    base = 1000 if ending == "B" else 1024
-    size_bytes = int(float(number) * base ** _POWERS.get(prefix, 0))
+    # Without a prefix, the unit is B.
+    unit_bytes = 1
+    if prefix is not None:
+        base = 1000 if ending == "B" else 1024
+        unit_bytes = base ** _POWERS[prefix]
+    size_bytes = int(float(number) * unit_bytes)
     if size_bytes < 1:
         raise ValueError(f"{text!r} is less than one byte, {_SIZE_EXAMPLES}")
     return size_bytes
@@ -74,13 +79,14 @@ def format_duration(seconds: float) -> str:
     Returns:
         For example `0.3 s`, `12 s`, `3 min 20 s`, `1 h 5 min` or `2 d`.
     """
+    # From 9.95 on, a decimal would give 10.0 s; whole seconds are precise enough.
     if seconds < 9.95:
         return f"{seconds:.1f} s".replace(".0 s", " s")
+    # The number of each unit, from the first one that is not zero.
+    parts: list[tuple[int, str]] = []
     rest = round(seconds)
-    parts = []
     for unit_s, unit in zip(_SECONDS_PER_UNIT, ("d", "h", "min", "s"), strict=True):
         number, rest = divmod(rest, unit_s)
-        parts.append((number, unit))
-    first_index = next(index for index, (number, _) in enumerate(parts) if number)
-    largest = parts[first_index : first_index + 2]
-    return " ".join(f"{number} {unit}" for number, unit in largest if number)
+        if parts or number:
+            parts.append((number, unit))
+    return " ".join(f"{number} {unit}" for number, unit in parts[:2] if number)

@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     _make_streams_writable()
+    # Reports wrong arguments. It is replaced as soon as the arguments are known.
     console = Console(is_json="--json" in words)
     try:
         parser = make_parser()
@@ -78,11 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return console.interrupted()
     except BrokenPipeError:
-        status = 1  # the program reading the pipe has stopped, for example `| head`
+        # The program that reads the output has ended, for example `| head`.
+        status = 1
     except Exception as error:
         if _has_interrupt(error):
             return console.interrupted()
         problem, hint, trace = explain(error)
+        # Errors of this package name their file in the message, and have no `filename`.
         if isinstance(error, OSError) and error.filename:
             problem = f"{error.filename}: {problem}"
         status = console.fail(
@@ -92,13 +95,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             status=2 if isinstance(error, UsageError) else 1,
         )
         if trace:
+            # A bug of this program: Python prints its traceback after the message and exits with 1.
             raise
     return status
 
 
 def _find_container_hint(error: Exception) -> str:
     """Return the hint for a container without a volume, where all files seem to be missing."""
-    volume = os.environ.get("SCANNET_PREP_VOLUME", "")  # set by the Dockerfile
+    # Set by the Dockerfile.
+    volume = os.environ.get("SCANNET_PREP_VOLUME", "")
     if not volume or os.path.ismount(volume):
         return ""
     if not isinstance(error, MissingFileError | OutputError):

@@ -44,15 +44,14 @@ class ExportManifest:
     """The content of an export.
 
     Attributes:
-        settings: `ExportPlan.settings`: `format`, `label_set` (empty for both), `aligned` and
-            `variant` of all scenes, and `processed_labels_from` and other options of the processed
-            scenes.
+        settings: `ExportPlan.settings`: `format`, `label_set`, `aligned` and `variant` of all
+            scenes, and options of the processed scenes, such as `processed_labels_from`.
+            `label_set` is empty if the files hold both label sets, or raw ids.
         place: The folder or archive of the processed scenes.
         program_version: The version of this program that wrote the manifest.
         shared: The fingerprints of files that concern several scenes, by name.
         scenes: The exported scenes, by id.
         failures: Scenes that failed in the last run that tried them, by id.
-        unfinished: Always empty. `unfinished.txt` names the scenes that a run has still to make.
     """
 
     settings: Mapping[str, bool | str] = field(hash=False)
@@ -63,7 +62,6 @@ class ExportManifest:
     shared: Mapping[str, Fingerprint] = field(default_factory=dict, hash=False)
     scenes: Mapping[str, ExportEntry] = field(default_factory=dict, hash=False)
     failures: Mapping[str, Finding] = field(default_factory=dict, hash=False)
-    unfinished: tuple[()] = ()
 
     def files(self) -> Iterator[tuple[str, Fingerprint]]:
         """Iterate over all files, those that concern several scenes first."""
@@ -102,8 +100,8 @@ def _read(path: Path) -> ExportManifest:
                 path, f"is damaged: it names {name[:40]!a}, which is not a scene id", _HINT
             )
     for name, _ in manifest.files():
-        has_odd_part = not {"", ".", ".."}.isdisjoint(name.split("/"))
-        if "\0" in name or has_odd_part:
+        has_odd_part = any(part in {"", ".", ".."} for part in name.split("/"))
+        if has_odd_part or "\0" in name:
             raise FileError(path, f"is damaged: it names the file {name[:80]!a}", _HINT)
     return manifest
 

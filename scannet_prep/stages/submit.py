@@ -123,6 +123,7 @@ def run(
     (dataset,) = plan.datasets
     with progress.work("submit", len(dataset), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
         for scene_id, vertex_count in zip(dataset.scene_ids, dataset.lengths.tolist(), strict=True):
+            # `read` also counts the predicted ids, for `check_predicted_ids` and the report.
             prediction = plan.read(scene_id, vertex_count)
             if plan.task == "semantic":
                 _add_file(archive, f"{scene_id}.txt", _encode_labels(prediction, plan.label_set))
@@ -133,6 +134,7 @@ def run(
                 for name, data in files:
                     _add_file(archive, name, data)
             progress.advance()
+    # Each scene has one file with its labels or its list of masks; all other files are masks.
     mask_count = len(archive.filelist) - len(dataset)
 
     warning = check_predicted_ids(plan, is_forced=is_forced)
@@ -154,7 +156,12 @@ def run(
 
 
 def _no_masks_error(plan: Predictions, left_out: Counter[str]) -> FileError:
-    """Make the error for a zip file without masks."""
+    """Make the error for a zip file without masks.
+
+    Args:
+        plan: The predictions.
+        left_out: Number of omitted instances, by reason; empty if no instance is predicted.
+    """
     if not left_out:
         return FileError(
             plan.folder,
@@ -164,7 +171,7 @@ def _no_masks_error(plan: Predictions, left_out: Counter[str]) -> FileError:
     reasons = ", ".join(
         f"{LEFT_OUT_REASONS[reason]}: {count:,}" for reason, count in left_out.items()
     )
-    problem = f"no predicted instance counts, so the zip file would have no mask ({reasons})"
+    problem = f"every predicted instance is left out; the zip file would have no mask ({reasons})"
     if left_out["score"]:
         return FileError(plan.folder, problem, "lower --min-score, or leave it out")
     return FileError(
@@ -197,7 +204,10 @@ def _encode_instances(
     min_score: float | None,
     left_out: Counter[str],
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and texts of the masks that count, in their order, and then of their list.
+    """Encode the predicted instances of a scene, except those for one of `LEFT_OUT_REASONS`.
+
+    Yields the name and content of each file: first the masks, in the order of the prediction, then
+    the list of their names, raw ids and confidences.
 
     Args:
         prediction: Arrays, as from `Predictions.read`.

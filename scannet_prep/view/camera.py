@@ -26,12 +26,12 @@ FILLED = 0.96
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A direction to look from. The distance depends on the points to show.
+    """A direction to look from. `project` chooses the distance for the points to show.
 
     Attributes:
-        azimuth: In degrees, counter-clockwise from above: at 0 the camera is on the side of greater
-            x, at 90 of greater y, at -90 of smaller y, so that x points to the right in the
-            picture.
+        azimuth: The direction from the points to the camera, in degrees, seen from above,
+            counter-clockwise from the x axis: 0 is towards greater x, 90 towards greater y. At -90,
+            towards smaller y, the x axis points to the right in the picture.
         elevation: In degrees: 0 is level, 90 looks straight down.
     """
 
@@ -78,28 +78,43 @@ class Camera:
             height: Height of the picture, in pixels.
         """
         axes = self.axes
+        # The coordinates of the points along the axes of the camera, (V,) each.
         right, up, towards = axes @ np.ascontiguousarray(points.T)
+        # In pixels: a metre at a distance of one metre has this length in the picture.
         focal = 0.5 * min(width, height) / math.tan(FIELD_OF_VIEW / 2)
 
-        # A point is in the picture if |sideways - shift| <= slope * (distance - towards), on both
-        # sides. The extremes over all points give the smallest distance, and its shift.
+        # In each direction of the picture, the camera moves sideways by `shift`, and away to
+        # `distance`. A point fits into the picture if
+        #     |sideways - shift| <= slope * (distance - towards),
+        # that is, if both
+        #     slope * towards + sideways <= slope * distance + shift    (its highest value: upper)
+        #     slope * towards - sideways <= slope * distance - shift    (its highest value: lower)
+        # The sum of both lines gives the smallest distance, and their difference the shift to it.
         slopes = np.array([width, height], np.float32) * np.float32(FILLED / 2 / focal)
-        rows = []
+        shifts = []
+        distances = []
         for slope, sideways in zip(slopes, (right, up), strict=True):
-            rows.append([(slope * towards + sideways).max(), (slope * towards - sideways).max()])
-        extremes = np.array(rows)
-        fitting_distance = float((extremes.sum(axis=1) / 2 / slopes).max())
-        distance = max(fitting_distance, float(towards.max()) + 2 * NEAR)
-        shift_right, shift_up = extremes @ [0.5, -0.5]
-        position = np.array([shift_right, shift_up, distance], np.float32)
+            upper = (slope * towards + sideways).max()
+            lower = (slope * towards - sideways).max()
+            shifts.append((float(upper) - float(lower)) / 2)
+            distances.append(float((upper + lower) * np.float32(0.5) / slope))
+        # Both directions must fit, and the nearest point must be in front of the camera.
+        distance = max(*distances, float(towards.max()) + 2 * NEAR)
+        # Along the axes of the camera, as `right`, `up` and `towards`.
+        position = np.array([*shifts, distance], np.float32)
 
-        nearness = 1 / np.maximum(position[2] - towards, np.float32(NEAR))
+        # Far from the origin, float32 rounds by more than NEAR: keep the divisor positive.
+        depths = np.maximum(position[2] - towards, np.float32(NEAR))
+        nearness = 1 / depths
         scale = np.float32(focal) * nearness
+        # Whole numbers are the middles of pixels: the first pixel reaches from -0.5 to 0.5, and the
+        # middle of the picture is at width / 2 - 0.5.
         return Projected(
             x=np.float32(width / 2 - 0.5) + (right - position[0]) * scale,
             y=np.float32(height / 2 - 0.5) - (up - position[1]) * scale,
             nearness=nearness,
             scale=scale,
+            # The axes are rows: this product is the position in the frame of the points.
             position=position @ axes,
         )
 

@@ -24,8 +24,11 @@ from scannet_prep.view.markup import element, embed_png, to_html
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
+_HINT_NO_TRANSFORMS = "draw the sample as it is before its transforms"
 _LABEL_SETS = {label_set.name: label_set for label_set in (SCANNET20, SCANNET200)}
 _NOTEBOOK_OPTIONS = PictureOptions(width=640, height=480)
+# The types that an array may have, as letters of NumPy's `dtype.kind`, with their names for
+# messages. Here, "u" alone stands for uint8, the type of colours.
 _KIND_NAMES = {"u": "uint8", "iu": "integers", "f": "floats"}
 
 
@@ -34,14 +37,14 @@ class _Array(NamedTuple):
 
     Attributes:
         key: Its key.
-        kinds: The kinds of its numbers: i, u, f; u alone means uint8.
-        columns: The shape of a row.
+        kinds: Its type, one of `_KIND_NAMES`.
+        row_shape: The shape of a row; empty if a row is a single number.
         make: Makes the colouring from the array and the label set.
     """
 
     key: str
     kinds: str
-    columns: tuple[int, ...]
+    row_shape: tuple[int, ...]
     make: Callable[[NDArray[Any], LabelSet], Coloring]
 
 
@@ -73,8 +76,9 @@ def render(
     Args:
         sample: A sample of `ScanNet`, with or without transforms.
         color: `labels`, `rgb`, `instances`, `segments` or `normals`.
-        labels: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`. By default that of
-            `sample["label_set"]`, which it must equal; required if the sample has no such key.
+        labels: The label set of the labels: SCANNET20, SCANNET200, or its name, such as
+            `"scannet200"`. By default `sample["label_set"]`; if both are given, they must be equal.
+            To colour by `labels`, one of them is required.
         view: `orbit` (from a corner), `top`, or azimuth and elevation in degrees, such as `-60,40`.
         size: Width and height, in pixels.
         legend: Whether to list the classes, with their share of the vertices.
@@ -98,8 +102,11 @@ def draw_sample(sample: Mapping[str, Any]) -> bytes | None:
             viewed = _view_sample(sample, color, label_set=None)
         except UsageError:
             continue
-        if color == "labels" and viewed.colorings[color].categories[0].name == UNLABELED:
-            continue
+        if color == "labels":
+            # Unlabeled is listed last: it comes first only if no vertex has a label.
+            first = viewed.colorings[color].categories[0]
+            if first.name == UNLABELED:
+                continue
         return encode_png(render_scene(viewed, color, _NOTEBOOK_OPTIONS))
     return None
 
@@ -125,7 +132,7 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
         raise UsageError(f"a sample cannot be coloured by {color!r}", f"it can be by: {known}")
     points = _read_array(sample, "points", "f", (3,))
     array = _ARRAYS[color]
-    values = _read_array(sample, array.key, array.kinds, array.columns, length=len(points))
+    values = _read_array(sample, array.key, array.kinds, array.row_shape, length=len(points))
     label_set = _choose_label_set(sample, label_set, is_needed=color == "labels")
 
     normals = None
@@ -184,7 +191,7 @@ def _check_geometry(
         raise UsageError("points: there are none", "draw another sample")
     for name, array in (("points", points), ("normals", normals)):
         if array is not None and not np.isfinite(array).all():
-            raise UsageError(f"{name}: not all are finite", "draw the sample before it is changed")
+            raise UsageError(f"{name}: not all are finite", _HINT_NO_TRANSFORMS)
     if faces is None or not faces.size:
         return
     lowest = faces.min()
@@ -200,7 +207,7 @@ def _read_array(
     sample: Mapping[str, Any],
     key: str,
     kinds: str,
-    columns: tuple[int, ...],
+    row_shape: tuple[int, ...],
     *,
     length: int | None = None,
 ) -> NDArray[Any]:
@@ -209,8 +216,8 @@ def _read_array(
     Args:
         sample: The sample.
         key: The key of the array.
-        kinds: The kinds of its numbers, as in `_Array`.
-        columns: The shape of a row.
+        kinds: Its type, one of `_KIND_NAMES`.
+        row_shape: The shape of a row; empty if a row is a single number.
         length: Number of rows; any by default.
 
     Raises:
@@ -219,15 +226,17 @@ def _read_array(
     if key not in sample:
         raise UsageError(f"the sample has no {key!r}", f"it has: {', '.join(map(str, sample))}")
     array = np.asarray(sample[key])
-    has_shape = array.ndim == 1 + len(columns) and array.shape[1:] == columns
-    has_length = has_shape and length in {None, len(array)}
-    has_kind = array.dtype.kind in kinds
+    has_row_shape = array.ndim > 0 and array.shape[1:] == row_shape
+    has_length = length is None or array.shape[:1] == (length,)
     if kinds == "u":
         has_kind = array.dtype == np.uint8
-    if not (has_length and has_kind):
+    else:
+        has_kind = array.dtype.kind in kinds
+    if not (has_row_shape and has_length and has_kind):
         rows = "any number" if length is None else str(length)
-        shape = ", ".join([rows, *map(str, columns)])
-        if not columns:
+        shape = ", ".join([rows, *map(str, row_shape)])
+        if not row_shape:
+            # As Python writes a tuple of one number.
             shape += ","
         raise UsageError(
             f"{key}: found {array.dtype} {array.shape}, expected {_KIND_NAMES[kinds]} ({shape})"

@@ -129,11 +129,14 @@ def plan(
 def _make_format_for(place: SceneSource, name: str, options: ExportOptions) -> ExportFormat:
     """Make the format. Options that are not chosen depend on how the scenes were processed."""
     exporter = make_format(name, options)
+    # `exporter.options` always has a label set; only `options` shows whether the user chose it.
     if options.label_set is None:
         label_set = exporter.default_label_set(place.options.label_set)
         options = replace(options, label_set=label_set)
         exporter = make_format(name, options)
-    if exporter.options.is_aligned is None:  # the program takes any frame: points stay as stored
+    # `exporter.options` has the user's frame, or else the one that the other program expects. It
+    # is None if there is neither; the points then stay in the frame of the processed scenes.
+    if exporter.options.is_aligned is None:
         options = replace(options, is_aligned=place.options.align_axis)
         exporter = make_format(name, options)
     return exporter
@@ -144,13 +147,16 @@ def _select_scenes(
 ) -> tuple[tuple[str, ...], dict[Split, str]]:
     """Select the scenes to export.
 
+    The limit applies after the splits that the format cannot hold are left out.
+
     Returns:
-        The scenes, sorted; and the reason why a selected split is left out, by split.
+        The scenes, sorted by id; and the reason why a selected split is left out, by split.
 
     Raises:
         UnknownSceneError: A selected scene does not exist.
         UsageError: No scene is left.
     """
+    # Sorted by id, as `place.entries` is; the lists made from it keep this order.
     splits = {scene_id: entry.split for scene_id, entry in place.entries.items()}
     selection.check_found(place.name, splits, hint)
     selected = [scene_id for scene_id, split in splits.items() if selection.wants(scene_id, split)]
@@ -195,14 +201,15 @@ def check_target(
         _check_settings(out_dir, manifest.settings, settings)
         return manifest
 
+    # Without a manifest, the folder may hold only hidden files and the processed scenes.
     paths = sorted(out_dir.iterdir()) if out_dir.exists() else []
     for path in paths:
         if path.name.startswith("."):
             continue
-        is_source = False
+        holds_processed_scenes = False
         if processed_dir is not None:
-            is_source = processed_dir.resolve().is_relative_to(path.resolve())
-        if not is_source:
+            holds_processed_scenes = processed_dir.resolve().is_relative_to(path.resolve())
+        if not holds_processed_scenes:
             problem = f"{out_dir}: holds {path.name}, and was not made by scannet-prep export"
             raise UsageError(problem, _HINT_NEW_FOLDER)
     return None

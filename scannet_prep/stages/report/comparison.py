@@ -3,8 +3,9 @@
 What is compared depends on the places:
 
     two places with processed scenes   arrays and metadata, except the version of the program
-    a manifest.json on either side     the records of whole files
-    raw trees, or their scannet.lock   SHA-256 of the files
+    a manifest.json on either side     entries of manifests: size and CRC-32 of the scene's file,
+                                       vertices per class, warnings; and the options
+    raw trees, or their scannet.lock   size and SHA-256 of the files
 
 Raw files that scenes are processed from must exist on both sides. All others, such as sensor
 streams, are compared only if both sides have them.
@@ -38,7 +39,7 @@ SceneFacts: TypeAlias = Mapping[str, str]
 """The values of a scene to compare, as texts by name."""
 
 Differences: TypeAlias = Mapping[str, tuple[str, str]]
-"""The values of each differing fact here and there, by its name; `-` for none."""
+"""The facts that differ, by name: the value here and the value there, `-` for none."""
 
 _NONE = "-"
 _INPUT_SUFFIXES = {kind.suffix for kind in INPUT_KINDS}
@@ -58,8 +59,9 @@ class Comparison:
         same: Number of scenes that are the same in both places.
         only_here: Scenes that only the first place has.
         only_there: Scenes that only the second place has.
-        differences: The differences of each scene that both have. For raw scenes, `label map` and
-            `tasks` have the differences of the label map and of the files in `tasks/`.
+        differences: The differences of each scene that both places have, by scene id. For raw
+            scenes, the keys `label map` and `tasks` may follow, with the differences of the label
+            map and of the files in `tasks/`.
         findings: The errors of scenes that cannot be read.
     """
 
@@ -96,10 +98,11 @@ class Comparison:
         rows = []
         for scene_id, differences in self.differences.items():
             for name, values in differences.items():
-                here, there = (_DIGEST.sub(r"\1...", value) for value in values)
-                rows.append([scene_id, name, here, there])
-        rows += [[scene_id, "scene", "there", _NONE] for scene_id in self.only_here]
-        rows += [[scene_id, "scene", _NONE, "there"] for scene_id in self.only_there]
+                cells = [_DIGEST.sub(r"\1...", value) for value in values]
+                rows.append([scene_id, name, *cells])
+        rows += [[scene_id, "scene", "present", _NONE] for scene_id in self.only_here]
+        rows += [[scene_id, "scene", _NONE, "present"] for scene_id in self.only_there]
+        # An error has no values here and there: its message and its hint take these two columns.
         for finding in self.findings:
             message = f"{finding.subject}: {finding.message}"
             rows.append([finding.scene_id, "error", message, finding.hint])
@@ -122,24 +125,25 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
         WorkerDiedError: Worker processes cannot be started.
     """
     findings = Findings()
-    mine = _open_side(here, reading, findings)
-    theirs = _open_side(there, reading, findings)
-    if mine.kind != theirs.kind:
+    side_here = _open_side(here, reading, findings)
+    side_there = _open_side(there, reading, findings)
+    if side_here.kind != side_there.kind:
         raise UsageError(
-            f"{mine.name} holds {mine.kind} scenes, {theirs.name} holds {theirs.kind} scenes: "
-            "they cannot be compared",
+            f"{side_here.name} holds {side_here.kind} scenes, "
+            f"{side_there.name} holds {side_there.kind} scenes: they cannot be compared",
             "name two raw folders, or two processed folders or archives",
         )
-    scenes_here = mine.scene_ids
-    scenes_there = theirs.scene_ids
+    scenes_here = side_here.scene_ids
+    scenes_there = side_there.scene_ids
     common = sorted(scenes_here & scenes_there)
-    results = reading.check_scenes(_compare_scene, common, (mine, theirs), findings)
+    results = reading.check_scenes(_compare_scene, common, (side_here, side_there), findings)
     differences = {scene_id: result for scene_id, result in results.items() if result}
     same = len(results) - len(differences)
-    differences |= _compare_shared_files(mine, theirs)
+    # These are not scenes, and do not count as such: they are added after `same` is computed.
+    differences |= _compare_shared_files(side_here, side_there)
     return Comparison(
-        here=mine.name,
-        there=theirs.name,
+        here=side_here.name,
+        there=side_there.name,
         same=same,
         only_here=tuple(sorted(scenes_here - scenes_there)),
         only_there=tuple(sorted(scenes_there - scenes_here)),
@@ -184,9 +188,11 @@ class _Side:
         Raises:
             MissingFileError: The scene has no files.
         """
-        if self.source is None or self.source.raw is None:
+        raw_scenes = None if self.source is None else self.source.raw
+        if raw_scenes is None:
+            # The side is a scannet.lock.
             return self.locked[scene_id]
-        raw, _ = self.source.raw[scene_id]
+        raw, _ = raw_scenes[scene_id]
         paths = [raw.path(kind) for kind in KINDS.values()]
         files = {path.name: path for path in paths if path.exists()}
         if not files:
@@ -208,6 +214,8 @@ class _Side:
         """
         if self.source is None:
             return self._flatten_entry(self.entries[scene_id])
+        # The entry is made from the content of the scene, not read from its manifest: damage to the
+        # file is detected even if only the entries are compared.
         scene, entry = self.source.load(scene_id)
         if compares_arrays:
             return _collect_array_facts(scene)
@@ -271,8 +279,14 @@ def _compare_facts(here: SceneFacts, there: SceneFacts) -> Differences:
 
 
 def _compare_shared_files(here: _Side, there: _Side) -> dict[str, Differences]:
-    """Compare the label map, and the files in `tasks/` that both sides have."""
+    """Compare the label maps of raw trees, and the files in `tasks/` that both have.
+
+    Returns:
+        The differences of the label maps by the key `label map`, and those of the other files by
+        the key `tasks`. A key is missing if nothing differs, as for processed scenes.
+    """
     differences: dict[str, Differences] = {}
+    # Scenes are made from the label map: it also differs if only one side has it.
     label_map_here = here.digest_shared_file(LABEL_MAP_NAME)
     label_map_there = there.digest_shared_file(LABEL_MAP_NAME)
     if label_map_here != label_map_there:
@@ -355,13 +369,15 @@ def _read_record(path: Path) -> _Side:
     shared_files: dict[str, Path | LockEntry] = {}
     for name, entry in read_lock(path, data).items():
         file = PurePosixPath(name)
-        scene_id = file.parent.name
+        # `tasks`, or the id of a scene.
+        folder = file.parent.name
+        is_raw_file = file.name.removeprefix(folder) in _SUFFIXES
         if file.name == LABEL_MAP_NAME:
             shared_files[LABEL_MAP_NAME] = entry
-        elif scene_id == TASKS_DIR:
+        elif folder == TASKS_DIR:
             shared_files[f"{TASKS_DIR}/{file.name}"] = entry
-        elif SceneId.is_valid(scene_id) and file.name.removeprefix(scene_id) in _SUFFIXES:
-            locked.setdefault(scene_id, {})[file.name] = entry
+        elif SceneId.is_valid(folder) and is_raw_file:
+            locked.setdefault(folder, {})[file.name] = entry
     return _Side(name=str(path), kind="raw", locked=locked, shared_files=shared_files)
 
 
