@@ -114,6 +114,12 @@ def test_retry_after_pauses_all_requests(paused_gate: Gate) -> None:
     assert paused_gate.pace.next_s > time.monotonic() + 590
 
 
+def test_rejection_without_a_pause_keeps_the_requested_pause(paused_gate: Gate) -> None:
+    reject(paused_gate, is_probe=False)
+
+    assert paused_gate.pace.next_s > time.monotonic() + 590
+
+
 def test_requested_pause_is_shown_as_state(paused_gate: Gate) -> None:
     assert paused_gate.state == "server requests a pause, 10 min"
 

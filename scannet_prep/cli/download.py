@@ -196,13 +196,14 @@ def _print_urls(plan: DownloadPlan, style: str, console: Console) -> int:
             if file.local_path in plan.incomplete:
                 # Without this, aria2 writes under a new name, unless the .aria2 file exists.
                 lines.append("  allow-overwrite=true")
+    # Without this, an empty line would be printed.
     if not lines and not console.is_json:
         return 0
     value = {
         "dir": str(folder),
         "files": [{"url": file.url, "path": file.local_path} for file in plan.missing],
     }
-    return console.result("\n".join(lines), value, 0)
+    return console.result("\n".join(lines), value, status=0)
 
 
 def _describe_needed(plan: DownloadPlan) -> str:
@@ -216,7 +217,10 @@ def _describe_needed(plan: DownloadPlan) -> str:
 
 
 def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
-    """Show how many files of each type and split exist, and how much is to be fetched."""
+    """Show how many files of each type and split exist, and how much is to be fetched.
+
+    With `is_seg` (--types seg), also show how much --types seg-min would save.
+    """
     lines = [_format_plan_table(plan), ""]
     lines.append(f"{format_count(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}")
     if plan.incomplete:
@@ -245,7 +249,7 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
             for row in _count_kinds(plan)
         ],
     }
-    return console.result("\n".join(lines), value, 0)
+    return console.result("\n".join(lines), value, status=0)
 
 
 class _KindCount(NamedTuple):

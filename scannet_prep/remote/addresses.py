@@ -12,6 +12,7 @@ def public_url(url: str) -> str:
     """
     try:
         parts = urlsplit(url)
+        # Reading the port checks it.
         _ = parts.port
     except ValueError:
         # A bracket is not closed, or the password contains a slash, so that a part of the password

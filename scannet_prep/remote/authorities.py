@@ -10,6 +10,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from scannet_prep.base.errors import UsageError
 
@@ -22,7 +23,7 @@ _HINT_CA_BUNDLE = (
 )
 
 
-def find_authorities(environ: Mapping[str, str]) -> bool | Path:
+def find_authorities(environ: Mapping[str, str]) -> Path | Literal[True]:
     """Return the file or folder of authorities named in an environment, or True for certifi's."""
     for name in _VARIABLES:
         if environ.get(name):
@@ -48,9 +49,9 @@ def check_authorities(path: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Check that a folder contains a certificate under the hash of its name.
+    """Check that a folder contains a file that is named by the hash of a certificate's subject.
 
-    OpenSSL looks a certificate up by this hash, and silently ignores other files.
+    OpenSSL looks certificates up by this hash, and silently ignores other files.
     """
     if not any(_HASHED_NAME.fullmatch(entry.name) for entry in folder.iterdir()):
         problem = "contains no certificate under its hash, such as 5ed36f99.0"

@@ -88,10 +88,10 @@ class _Fault(NamedTuple):
     """The meaning of some errors of a store.
 
     Attributes:
-        pattern: A regular expression that occurs in the names and codes of such an error.
+        pattern: A regular expression that is searched for in the names and codes of an error.
         error_type: The error to raise instead.
-        problem: The message, with {codes} and {store}.
-        hint: What to do about it, with {store}.
+        problem: The message; {codes} and {store} are filled in.
+        hint: What to do about it; {store} is filled in.
     """
 
     pattern: str
@@ -244,6 +244,7 @@ class BucketSource(RemoteSource):
         self._options = _make_trust_options(self._scheme, certificates)
         # Open files by process id.
         self._opened: dict[int, _Opened] = {}
+        # This makes the first request.
         super().__init__(address)
 
     def close(self) -> None:
@@ -251,6 +252,7 @@ class BucketSource(RemoteSource):
 
         Later reads open the object again.
         """
+        # Only forget the files: each one is closed when no thread reads it any more.
         self._opened.pop(os.getpid(), None)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -259,7 +261,7 @@ class BucketSource(RemoteSource):
 
     def _fetch(self, start: int, end: int) -> bytes:
         data = _call_store(self.name, self._read_range, start, end)
-        expected_bytes = min(end, self.size_bytes) - start
+        expected_bytes = end - start
         if len(data) != expected_bytes:
             raise ServerDownError(
                 f"{self.name}: the store sent {len(data):,} of {expected_bytes:,} bytes",
@@ -268,7 +270,7 @@ class BucketSource(RemoteSource):
         return data
 
     def _read_range(self, start: int, end: int) -> bytes:
-        """Read a range. Errors are those of the store."""
+        """Read a range with the file of this thread; errors of the store are not translated."""
         file = self._open_file()
         file.seek(start)
         return file.read(end - start)
@@ -280,10 +282,12 @@ class BucketSource(RemoteSource):
             ArchiveError: The object is empty, a folder, or another version.
         """
         opened = self._get_opened()
+        # An identifier is reused after its thread has ended, and the open file with it.
         thread = threading.get_ident()
         file = opened.files.get(thread)
         if file is not None:
             return file
+        # No read-ahead: the archive requests exactly the ranges that it needs.
         file = opened.file_system.open(self._path, "rb", cache_type="none")
         details = file.info()
         size_bytes = details["size"]
@@ -334,6 +338,7 @@ def upload(address: str, pieces: Iterable[Buffer], expected_bytes: int) -> int:
         for piece in pieces:
             call(file.write, piece)
             size_bytes += len(piece)
+        # Upload the last part, then give the object its name.
         call(file.close)
         call(file.commit)
     except BaseException:
@@ -371,12 +376,14 @@ def _make_trust_options(scheme: str, certificates: bool | Path) -> dict[str, Any
                 f"cat {certificates}/*.0 > authorities.pem, then --ca-bundle authorities.pem",
             )
         return {"client_kwargs": {"verify": str(certificates)}}
+    # `certificates` is False: accept any certificate.
     return {"client_kwargs": {"verify": False}}
 
 
 def _open_for_writing(scheme: str, path: str, part_bytes: int) -> _StoreFile:
     """Open a new object, which gets its name when it is committed."""
-    return _make_file_system(scheme, {}).open(path, "wb", block_size=part_bytes, autocommit=False)
+    file_system = _make_file_system(scheme, options={})
+    return file_system.open(path, "wb", block_size=part_bytes, autocommit=False)
 
 
 def _make_file_system(scheme: str, options: Mapping[str, object]) -> _FileSystem:
@@ -392,6 +399,7 @@ def _make_file_system(scheme: str, options: Mapping[str, object]) -> _FileSystem
     try:
         import fsspec
 
+        # This imports the package for the kind of store.
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         problem = f"{scheme}:// addresses need the package {package}: {error}"
@@ -430,6 +438,7 @@ def _translate(address: str, error: Exception, *, is_writing: bool) -> ScanNetPr
     names, codes = _find_names_and_codes(error)
     fault = _find_fault(" ".join(names + codes))
     store = _STORES[parse_address(address)[0]]
+    # Without a code, show the class of the error.
     shown_codes = " ".join(codes or names[:1])
     problem = fault.problem.format(store=store, codes=f" ({shown_codes})")
     hint = fault.hint.format(store=store)

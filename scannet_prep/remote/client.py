@@ -76,7 +76,7 @@ class Answer:
         while True:
             began_s = time.monotonic()
             piece = self._response.raw.read1(_PIECE_BYTES, decode_content=False)
-            # A connection that is shut down here looks like the end of the body.
+            # After `Client.close`, the body of a connection that was shut down seems to end.
             if self._client.stop.is_set():
                 raise ServerDownError("stopped")
             if not piece:
@@ -84,6 +84,7 @@ class Answer:
             waited_s += time.monotonic() - began_s
             received_bytes += len(piece)
             yield piece
+            # Only after the piece was used: with a maximum rate, this waits.
             self._client.count(len(piece))
 
             if waited_s < policy.slow_window_s:
@@ -191,6 +192,7 @@ class Client:
                 finally:
                     self._open_responses.discard(response)
         except ScanNetPrepError:
+            # Some of these are also ValueErrors.
             raise
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
             if self.stop.is_set():
@@ -241,6 +243,7 @@ def find_source_address(url: str, timeout_s: float = _IPV6_TIMEOUT_S) -> tuple[s
         return None
     address = urlsplit(url)
     try:
+        # Without a port, the name of the service ("https") stands for it.
         candidates = socket.getaddrinfo(
             address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM
         )
@@ -250,6 +253,7 @@ def find_source_address(url: str, timeout_s: float = _IPV6_TIMEOUT_S) -> tuple[s
     has_both = set(families) == {socket.AF_INET, socket.AF_INET6}
     if not has_both or families[0] != socket.AF_INET6:
         return None
+    # The socket address of the first candidate begins with host and port.
     host, port = candidates[0][4][:2]
     try:
         socket.create_connection((str(host), int(port)), timeout_s).close()
@@ -269,7 +273,6 @@ def _make_session(base_url: str) -> requests.Session:
     adapter = HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS)
     adapter.poolmanager.connection_pool_kw["source_address"] = find_source_address(base_url)
     is_encrypted = urlsplit(base_url).scheme == "https"
-    session.adapters.clear()
     session.mount("https://", adapter)
     session.mount("http://", _RefusingAdapter() if is_encrypted else adapter)
     return session

@@ -40,7 +40,7 @@ class Pace:
         self._longest_interval_s = longest_interval_s
         # 0 as long as the server has not rejected anything.
         self._interval_s = 0.0
-        self._last_reduced_s = 0.0
+        self._last_lengthened_s = 0.0
 
     def requested(self, now_s: float) -> None:
         """Record a request."""
@@ -60,13 +60,14 @@ class Pace:
             now_s: The time now.
             pause_s: The pause that the server requests; 0 for none.
         """
-        if requested_s >= self._last_reduced_s:
-            self._last_reduced_s = now_s
+        if requested_s >= self._last_lengthened_s:
+            self._last_lengthened_s = now_s
             interval_s = max(BACKOFF * self._interval_s, _FIRST_INTERVAL_S)
             self._interval_s = min(interval_s, self._longest_interval_s)
         # The rejected request has already used up most of the new interval.
         rest_s = self._interval_s * (1 - 1 / BACKOFF)
-        self.next_s = max(now_s + rest_s, now_s + pause_s)
+        # A pause that another rejection requested still holds.
+        self.next_s = max(self.next_s, now_s + rest_s, now_s + pause_s)
 
 
 class Gate:
@@ -99,6 +100,7 @@ class Gate:
         pause_s = max(0.0, self.pace.next_s - time.monotonic())
         if self.failed_probes:
             return f"down, retry in {format_duration(round(pause_s))}"
+        # Longer than any interval between requests.
         if pause_s > self._policy.longest_interval_s:
             return f"server requests a pause, {format_duration(round(pause_s))}"
         return ""

@@ -15,6 +15,7 @@ No error page is as long.
 
 BACKOFF = 1.5
 """Factor by which pauses grow after each failure, and intervals after each rejection."""
+# By then, any pause has reached its maximum. A larger power could overflow.
 _MAX_BACKOFFS = 30
 
 
@@ -28,7 +29,8 @@ class TransferPolicy:
         slowest_bytes_per_s: A body that arrives more slowly over `slow_window_s` is broken off and
             resumed.
         slow_window_s: Time over which the rate of a body is measured.
-        tries: Failures of its own after which a file is given up; see also `AttemptError.tries`.
+        tries: Failures after which a file is given up, if the failures do not have a number of
+            their own (`AttemptError.tries`).
         first_delay_s: Mean pause after the first failure. It grows by half after each further one.
         longest_delay_s: Longest mean pause.
         longest_interval_s: Longest interval between requests, however many are rejected.

@@ -62,6 +62,7 @@ class RangeSource(RemoteSource):
         self._policy = policy or _DEFAULT_POLICY
         # Clients by process id.
         self._clients: dict[int, Client] = {}
+        # This makes the first request.
         super().__init__(public_url(url))
         # Processes that are forked from now on inherit no connection.
         self.close()
@@ -84,9 +85,11 @@ class RangeSource(RemoteSource):
         client = self._get_client()
         gate = Gate(self._policy, self.name, self._log_outage)
         if self._version is not None:
+            # The server has served this file before, so the longer patience holds.
             gate.served(is_probe=True)
 
         data = bytearray()
+        # The answer to the very first request may set the size to 0.
         while len(data) < min(end, self.size_bytes) - start:
             previous_bytes = len(data)
             try:
@@ -118,13 +121,18 @@ class RangeSource(RemoteSource):
             TransferError: Too many requests failed.
             ServerDownError: Nothing was served for too long.
         """
+        # Each request is a probe: it is the only one that uses this gate.
         gate.failed(error, time.monotonic(), is_probe=True)
         failures = gate.failed_probes
-        if 0 < error.tries <= min(failures, FEW_TRIES):
+        # Rejections and broken connections do not count: they are retried for as long as the
+        # patience lasts.
+        is_counted = 0 < error.tries <= FEW_TRIES
+        if is_counted and failures >= error.tries:
             # The file is not one of the release: its server does not require signed terms.
             hint = HINT_LOGIN if error.hint == HINT_RELEASE_ACCESS else error.hint
             raise error.error_type(f"{self.name}: {error.describe(failures)}", hint)
         try:
+            # Only to check the patience; the pause is made below.
             gate.may_request()
         except ServerDownError as down:
             raise ServerDownError(f"{self.name}: {down.message}", "try again later") from None
@@ -146,6 +154,7 @@ class RangeSource(RemoteSource):
                 date = answer.headers.get("Last-Modified", "")
                 self._check_version((answer.size_bytes, etag, date))
             if self.size_bytes == 0:
+                # An empty file has no ranges (416).
                 return
             if answer.span != (first, end):
                 problem = f"requested bytes {first}-{end - 1}, but the server sent others"

@@ -159,8 +159,9 @@ class _Explanation(NamedTuple):
 
     Attributes:
         types: The explanation holds for an error that is or wraps an instance of one of these.
-        pattern: A regular expression that occurs in the innermost error's text.
-        problem: The message, with {host} and {detail}.
+        pattern: A regular expression that is searched for in the innermost error's text; empty if
+            any text will do.
+        problem: The message; {host} and {detail} are filled in.
         hint: What to do about it; may be empty.
     """
 
@@ -175,7 +176,9 @@ _CERTIFICATE_ERRORS = (
     urllib3.util.ssl_match_hostname.CertificateError,
 )
 _UNVERIFIED = "the certificate cannot be verified: {detail}"
-_NOT_UNDERSTOOD = _Explanation((), "", "{host} sends an answer that cannot be understood")
+_NOT_UNDERSTOOD = _Explanation(
+    types=(), pattern="", problem="{host} sends an answer that cannot be understood"
+)
 
 # The first row that fits explains an error.
 _EXPLANATIONS = (
@@ -262,16 +265,16 @@ def _explain(
     is_proxy = isinstance(error, request_exceptions.ProxyError)
     host = "the proxy" if is_proxy else requested.hostname
     problem = explanation.problem.format(host=host, detail=detail)
-    hint = _HINT_PROXY if is_proxy else explanation.hint
 
     if explanation.problem == _UNVERIFIED:
         # A redirection to another server with a bad certificate concerns this file only.
         if requested.netloc != urlsplit(url).netloc:
-            return AttemptError(problem, hint, tries=1)
+            return AttemptError(problem, explanation.hint, tries=1)
         return CertificateError(f"{requested_url}: {problem}", explanation.hint)
     is_timeout = isinstance(
         error, (request_exceptions.ReadTimeout, urllib3.exceptions.ReadTimeoutError)
     )
+    hint = _HINT_PROXY if is_proxy else explanation.hint
     return AttemptError(problem, hint, tries=FEW_TRIES if is_timeout else 0)
 
 
@@ -286,7 +289,10 @@ def _find_explanation(chain: Sequence[BaseException], detail: str) -> _Explanati
 
 
 def _unwrap(error: BaseException) -> Iterator[BaseException]:
-    """Iterate over an error and those inside it; requests and urllib3 wrap them in several ways."""
+    """Iterate over an error and the errors inside it, from the outermost to the innermost.
+
+    requests and urllib3 keep an inner error as an argument, as `reason` or as the cause.
+    """
     inner: BaseException | None = error
     while inner is not None:
         yield inner

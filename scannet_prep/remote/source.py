@@ -11,8 +11,8 @@ class RemoteSource(ABC):
     """A remote file of which any range can be read, always from the version that was opened.
 
     Attributes:
-        name: Its address, without secrets.
-        size_bytes: Its size.
+        name: The address of the file, without secrets.
+        size_bytes: The size of the file.
     """
 
     def __init__(self, name: str) -> None:

@@ -52,8 +52,8 @@ def read_and_digest(remote: RemoteFile, path: Path) -> tuple[bytes | None, LockE
     """Read a file once, for its digest and for its check.
 
     Returns:
-        Its bytes, and its digest. Files that scenes are not made from may be large: they are read
-        piece by piece, and their bytes are None.
+        The bytes of the file, and its digest. Files that scenes are not made from may be large:
+        they are read piece by piece, and None is returned in place of their bytes.
 
     Raises:
         FileError: It cannot be read, or is too large.
@@ -87,7 +87,7 @@ def check_file(
     if data is not None:
         content = parse_raw_file(remote.kind, data, path)
     else:
-        # This refuses what is not a regular file, or is too large.
+        # Opening refuses anything but a regular file, and a file that is too large.
         with open_file(path, remote.kind.max_bytes):
             pass
         if remote.kind.content in LARGE_FILE_CHECKS:
@@ -104,6 +104,7 @@ def check_file(
     is_annotated = remote.split is not Split.TEST
     if isinstance(content, ScanInfo) and content.axis_alignment is None and is_annotated:
         raise FileError(path, "has no axisAlignment, which every train and val scene has")
+    # Files of the high-resolution mesh have the same types of content, but other vertices.
     if remote.kind not in COMPARED_KINDS:
         return None
     return _collect_facts(content)
@@ -116,6 +117,7 @@ def _collect_facts(content: RawContent) -> Facts | None:
         return Facts(content.vertex_count)
     if isinstance(content, Aggregation):
         segment_ids: set[int] = set()
+        # An id that is null in the file is None.
         for group in content.groups:
             segment_ids.update(number for number in group.segment_ids if number is not None)
         return Facts(vertex_count=None, segment_ids=frozenset(segment_ids))
@@ -123,7 +125,7 @@ def _collect_facts(content: RawContent) -> Facts | None:
 
 
 def find_contradiction(facts: Mapping[FileKind, Facts]) -> str:
-    """Describe in what the files of one scene contradict each other; empty if they agree."""
+    """Describe how the files of one scene contradict each other; empty if they agree."""
     counts = {}
     for kind, file_facts in facts.items():
         if file_facts.vertex_count is not None:

@@ -108,7 +108,8 @@ def _save(data_dir: Path, scheduler: Scheduler, worker: Worker, progress: Progre
     Raises:
         OutputError: The results cannot be written.
     """
-    # If the run has ended early, some scenes have not been compared yet.
+    # If the run has ended early, some scenes have not been compared yet. The facts of all others
+    # were dropped after their comparison, so nothing is done for them.
     for scene in scheduler.scenes.values():
         worker.compare(scene)
     lock_path = data_dir / LOCK_NAME

@@ -57,7 +57,7 @@ _STALL_AFTER_S = 20.0
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Work for a thread, which ends with it: `scene`, `task` or `probe_task` is set.
+    """Work for a thread of its own: exactly one of `scene`, `task` and `probe_task` is set.
 
     Attributes:
         scene: Files of a scene to adopt, as far as they exist.
@@ -123,9 +123,11 @@ class Scheduler:
         self._ended: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         # Failures since something was last served.
         self._held: list[_Failure] = []
+        # Reasons for which a line was shown.
         self._noted_reasons: set[str] = set()
 
         self._settled_count = 0
+        # The client's count of bytes when it last grew, and the time then.
         self._received_bytes = 0
         self._received_s = time.monotonic()
 
@@ -184,6 +186,7 @@ class Scheduler:
         if not self._queue or not self._gate.may_request():
             return None
         now_s = time.monotonic()
+        # Take the first file that is not late or, if there is none, the first late one.
         ready = [task for task in self._queue if task.next_s <= now_s]
         task = min(ready, key=lambda task: task.is_late, default=None)
         if task is None:
@@ -201,7 +204,7 @@ class Scheduler:
         ones take turns.
         """
         is_probing = any(job.is_probe for job in self._active)
-        is_needed = self._held or (self._queue and self._gate.failed_probes > 0)
+        is_needed = len(self._held) > 0 or (len(self._queue) > 0 and self._gate.failed_probes > 0)
         if is_probing or not is_needed or not self._gate.may_request():
             return None
         served = [task for task in self.tasks if task.outcome is FileOutcome.FETCHED]
@@ -209,6 +212,7 @@ class Scheduler:
             served = [task for task in self.tasks if task.outcome is FileOutcome.PRESENT]
         if served:
             return _Job(probe_task=random.choice(served), is_probe=True)  # noqa: S311 - any will do
+        # A held file is requested again at once, so its failure is not counted.
         task = self._queue.pop(0) if self._queue else self._held.pop(0).task
         return _Job(task=task, is_probe=True)
 
@@ -282,6 +286,8 @@ class Scheduler:
         is_up = self._gate.served(is_probe=job.is_probe)
         if not is_up:
             return
+        # The probe has shown that the server is up. If its transfer breaks off later, that is an
+        # ordinary failure.
         job.is_probe = False
         for failure in list(self._held):
             if failure.failed_s <= job.requested_s:
@@ -305,10 +311,7 @@ class Scheduler:
         self._settle_or_queue([task])
 
     def _settle_or_queue(self, tasks: Iterable[FileTask]) -> None:
-        """Put files without an outcome into the queue, and count the others as settled.
-
-        The last settled file of a scene completes it: its files are then compared.
-        """
+        """Put files without an outcome into the queue, and count the others as settled."""
         for task in tasks:
             if task.outcome is None:
                 self._queue.append(task)
@@ -316,6 +319,7 @@ class Scheduler:
             self._settled_count += 1
             self._advance_bar(task)
             scene = self.scenes[task.file.scene_id]
+            # Compare the files of a scene when the last one of them is settled.
             if all(other.outcome is not None for other in scene):
                 self._worker.compare(scene)
 
@@ -326,6 +330,7 @@ class Scheduler:
         for job in self._active:
             if job.task is not None:
                 self._advance_bar(job.task)
+                # So many bytes cannot be an error page: the server is up.
                 if job.task.partial.received_bytes >= PROOF_BYTES:
                     self._count_earlier_failures(job)
         if self._received_bytes != self._client.received_bytes:

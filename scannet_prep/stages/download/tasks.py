@@ -38,7 +38,7 @@ class FileTask:
         checked_bytes: Bytes of a large file whose content has been checked so far.
         most_bytes: The largest size that the partial file has had.
         failures: Failures since bytes last arrived, by the number of tries allowed for them.
-        is_late: Whether a failure was more than a rejection, so that other files come first.
+        is_late: Whether other files come first, because a failure was more than a rejection.
         next_s: Time of the monotonic clock before which it is not tried again.
         shown_bytes: Bytes of its typical size that were shown as progress.
         partial: The bytes received so far; set when the file is requested.

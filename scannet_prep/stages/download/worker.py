@@ -65,6 +65,8 @@ class Worker:
 
         complete = [task for task in present if task not in problems]
         contradiction = ""
+        # Only files whose content was checked have facts. Recorded files were compared in an
+        # earlier run.
         has_new_files = any(task.facts is not None for task in complete)
         if has_new_files:
             contradiction = _compare(complete)
@@ -107,6 +109,7 @@ class Worker:
             task.most_bytes = task.partial.size_bytes
             task.failures.clear()
         except OSError as error:
+            # An OutputError is an OSError, too.
             failure = error if isinstance(error, OutputError) else output_error(task.path, error)
             if isinstance(failure, DiskFullError):
                 raise failure from error
@@ -164,7 +167,7 @@ class Worker:
             try:
                 self._check_content(task, path, data)
             except FileError:
-                # Only now: if the check is interrupted, the record stays.
+                # Not before the check: if it is interrupted, the record stays.
                 self.locked.pop(name, None)
                 raise
             self._warn_about_label_map(task)
@@ -178,8 +181,8 @@ class Worker:
                 )
 
         self.locked[name] = digest
-        # The control file of an earlier download over this file. With it, the file would count as
-        # incomplete.
+        # A control file of aria2 that remained from an earlier download. With it, the file would
+        # count as incomplete.
         with suppress(OSError):
             control_path.unlink()
 
@@ -259,6 +262,8 @@ class Worker:
         """Drop a received file that is not the recorded one, and settle it as failed."""
         task.partial.drop()
         task.facts = None
+        # A command of sed: delete the line that ends with the path. The delimiter is |, because the
+        # path contains slashes.
         pattern = rf"\|  {task.file.local_path}$|d"
         lock_path = self._plan.data_dir / LOCK_NAME
         command = f"sed -i.bak {quote(pattern)} {quote(str(lock_path))}"
@@ -289,7 +294,7 @@ class Worker:
 
 
 def _compare(tasks: Sequence[FileTask]) -> str:
-    """Describe in what existing files of a scene contradict each other; empty if they agree.
+    """Describe how existing files of a scene contradict each other; empty if they agree.
 
     Facts of files that were not checked in this run are collected first.
     """
