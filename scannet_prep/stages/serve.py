@@ -40,7 +40,8 @@ _THUMBNAIL = PictureOptions(width=320, height=240, has_legend=False)
 _MAX_KEPT_FILES = 48
 # The page of a scene is often requested soon after its picture.
 _MAX_KEPT_SCENES = 16
-_CONTENT_TYPES = {"scene": "text/html; charset=utf-8", "thumbnail": "image/png"}
+_HTML = "text/html; charset=utf-8"
+_CONTENT_TYPES = {"scene": _HTML, "thumbnail": "image/png"}
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -108,6 +109,7 @@ class SceneServer(ThreadingHTTPServer):
         split_counts = Counter(str(entries[scene_id].split) for scene_id in self._classes)
         class_counts: Counter[str] = Counter()
         for classes in self._classes.values():
+            # Sorted, because `most_common` keeps the order of equally frequent classes.
             class_counts.update(sorted(classes))
         form = element(
             "form",
@@ -145,6 +147,7 @@ class SceneServer(ThreadingHTTPServer):
         color = self.viewing.choose_color(scene)
         if kind == "scene":
             return make_scene_page([scene], color=color, home="/")
+        # The script of a page makes the same choice.
         if color not in scene.colorings:
             color = "rgb"
         return encode_png(render_scene(scene, color, _THUMBNAIL))
@@ -155,6 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: SceneServer
     server_version = f"scannet-prep/{VERSION}"
+    # Do not send the version of Python.
     sys_version = ""
     timeout = 60
     error_content_type = "text/plain;charset=utf-8"
@@ -179,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind, _, scene_id = path[1:].partition("/")
         try:
             if path == "/":
-                self._answer(self.server.make_list(query), _CONTENT_TYPES["scene"])
+                self._answer(self.server.make_list(query), _HTML)
             elif scene_id in self.server.viewing.scene_ids and kind in _CONTENT_TYPES:
                 self._answer(self.server.make(kind, scene_id), _CONTENT_TYPES[kind])
             else:

@@ -65,8 +65,8 @@ class Viewing:
         place: The place that holds the scenes.
         scene_ids: The scenes to show.
         predictions: Predictions for all of these; None to show none.
-        color: The colouring. If empty, each scene gets the first that it has of prediction, labels
-            and colours of the scan.
+        color: The colouring. If empty, each scene is coloured by its prediction, otherwise by its
+            labels, otherwise by the colours of the scan.
         label_set: The label set that the colouring `labels` stands for.
     """
 
@@ -179,7 +179,9 @@ def open_scenes(
 
     predictions = None
     if pred_dir is not None:
+        # If no scene of the place has a prediction, all of them are missing.
         _check_predictions(pred_dir, paths, scene_ids or list(place.entries))
+        # Reading a prediction does not need `datasets`, `missing` and `left_out`.
         predictions = Predictions(
             task=task,
             label_set=label_set,
@@ -225,7 +227,9 @@ def run(
     colors: dict[str, str] = {}
     sizes: dict[str, int] = {}
     temporaries: dict[Path, Path] = {}
+    # All files are written to the same folder.
     folder = next(iter(paths.values())).parent
+    # From the innermost to the outermost.
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         with progress.work("view", len(paths), "scenes"):
@@ -240,7 +244,7 @@ def run(
         for temporary in temporaries.values():
             temporary.unlink(missing_ok=True)
         for path in new_folders:
-            # The folder may not exist, or contain the files by now.
+            # Only empty folders are removed, so a folder with written files stays.
             with suppress(OSError):
                 path.rmdir()
     return ViewReport(kind, colors, sizes)
@@ -251,6 +255,7 @@ def _refuse_scene_file(place: Place) -> None:
     path = Path(str(place))
     if path.suffix != ".npz" or not SceneId.is_valid(path.stem):
         return
+    # The file is in the folder of its split, and that is in the processed folder.
     folder = path.parents[1] if len(path.parents) > 1 else path.absolute().parents[1]
     raise UsageError(
         f"{place} is the file of a scene, expected a scene id",
@@ -378,7 +383,7 @@ def _check_ending(output: Path, ending: Kind | None, kind: Kind | None) -> None:
 def _load_scenes(
     viewing: Viewing, colors: dict[str, str], progress: Progress
 ) -> Iterator[tuple[str, ViewedScene]]:
-    """Load the scenes one after the other, and choose their colourings.
+    """Load the scenes one after the other, and add the colouring of each to `colors`.
 
     Raises:
         UsageError: A scene does not have the requested colouring.
@@ -425,6 +430,7 @@ def _read_prediction(predictions: Predictions, scene_id: str, vertex_count: int)
     Raises:
         FileError: The prediction is damaged, or has ids that do not exist.
     """
+    # It would otherwise also count the ids of scenes that were read before.
     predictions.unknown_ids.clear()
     values = predictions.read(scene_id, vertex_count)
     path = predictions.paths[scene_id]

@@ -1,6 +1,7 @@
 """Charts as SVG, with axes and units.
 
-Colours are those of the style sheet of the page: classes `a`, `b` and `rule`.
+Colours are those of the style sheet of the page: classes `a`, `b` and `rule`. Texts are placed by
+their baseline. y points down.
 """
 
 from __future__ import annotations
@@ -69,11 +70,12 @@ class AxisScale:
         values = list(values)
         low = min(values)
         high = max(values)
+        # The last tick is always above the largest value, even if that is round itself.
         if is_log:
             first_power = math.floor(math.log10(low))
             last_power = math.floor(math.log10(high)) + 1
             ticks = [10.0**power for power in range(first_power, last_power + 1)]
-            return cls(ticks, pixels, is_log)
+            return cls(ticks, pixels, is_log=True)
 
         # The largest of 1, 2 and 5 times a power of ten that gives at least four steps.
         power = 10.0 ** math.floor(math.log10(max((high - low) / 4, min_step)))
@@ -91,6 +93,7 @@ class AxisScale:
         high = self.ticks[-1]
         share = (value - low) / (high - low)
         if self.is_log:
+            # Only positive numbers have a logarithm.
             share = math.log(max(value, low) / low, high / low)
         return round(self.pixels * min(1, max(0, share)), 1)
 
@@ -154,6 +157,7 @@ def draw_histogram(
     space = np.geomspace if is_log else np.linspace
     edges = space(across.ticks[0], across.ticks[-1], _BINS + 1)
     counts = np.histogram(values, edges)[0].tolist()
+    # The origin is the lower left corner of the axes, so the vertical axis has negative positions.
     up = AxisScale.over([0, *counts], -_HISTOGRAM_HEIGHT, min_step=1)
 
     rotated = f"translate(-34 {-_HISTOGRAM_HEIGHT / 2}) rotate(-90)"

@@ -46,12 +46,12 @@ class Category:
     """The meaning of a colour: a class, an instance, a segment, a verdict.
 
     Attributes:
-        name: Name to show, such as `wall`, `chair 12 (office chair)`, `segment 17`, `wrong`. It
-            may contain any character, so pages have to escape it.
+        name: Name to show, such as `wall`, `chair 12 (office chair)`, `segment 17`, `wrong`. A
+            name may contain any character, so pages have to escape it.
         color: Red, green, blue, 0..255.
         count: Number of vertices; at least one.
-        raw_category: The annotator's text for an annotated instance; otherwise empty. It may
-            contain any character, too.
+        raw_category: The annotator's text for an annotated instance; otherwise empty. This text
+            may contain any character, too.
     """
 
     name: str
@@ -289,8 +289,13 @@ def color_error(prediction: Prediction, truth: NDArray[np.int64]) -> Coloring:
         # Index -1, for no mask, leads to the train id -1 at the end.
         classes = np.append(np.asarray(values.labels, np.int64), -1)
         values = classes[_find_top_masks(values)]
-        without_instances = [it.train_id for it in label_set.classes if it.name in NO_INSTANCES]
+        without_instances = [
+            label_class.train_id
+            for label_class in label_set.classes
+            if label_class.name in NO_INSTANCES
+        ]
         truth = np.where(np.isin(truth, without_instances), -1, truth)
+    # -1 for unlabeled, 0 for right, 1 for wrong.
     verdicts = np.where(truth < 0, -1, truth != values)
     return _categorize(
         "error",
@@ -305,6 +310,7 @@ def color_numbers(numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
     """Return a bright random colour for each number from 0, and black for -1."""
     # Above _MAX_COLORS, the colours repeat.
     count = min(int(numbers.max(initial=0)) + 1, _MAX_COLORS)
+    # A row for each colour, and a last one for -1.
     table = np.random.default_rng(0).integers(64, 256, (count + 1, 3), np.uint8)
     table[-1] = 0
     return table[np.where(numbers < 0, -1, numbers % count)]
@@ -351,7 +357,7 @@ def _categorize(
     values = values[order]
     counts = counts[order]
 
-    # Their colours, (C, 3).
+    # Their colours, (C, 3). -1 takes the last colour of `colors` before it gets its own.
     value_colors = color_numbers(values) if colors is None else colors[values]
     value_colors[values < 0] = UNLABELED_COLOR
 
@@ -362,7 +368,8 @@ def _categorize(
         raw_category = raw_categories.get(value, "")
         categories.append(Category(category_name, (red, green, blue), count, raw_category))
 
-    # The category of each vertex, (V,).
+    # The category of each vertex, (V,): `argsort` inverts the order, and so gives the new position
+    # of each value.
     dtype = np.uint16 if len(order) <= 1 << 16 else np.uint32
     indices = np.argsort(order).astype(dtype)[inverse.reshape(-1)]
     return Coloring(name, title, value_colors[indices], tuple(categories), indices)

@@ -90,6 +90,7 @@ def make_page(
 
 def to_html(tree: Element) -> bytes:
     """Write an element as a part of a page, UTF-8."""
+    # Paths may contain lone surrogates, which UTF-8 cannot encode.
     return tostring(tree, "unicode", method="html").encode("utf-8", "backslashreplace")
 
 

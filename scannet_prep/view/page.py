@@ -76,6 +76,7 @@ def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return make_page(
         title,
+        # The children of the fragment's <body>.
         list(read_fragment("page/page.html")),
         embed_data("application/json", {"data": text}),
         embed_data("application/octet-stream", blocks.texts),
@@ -210,7 +211,7 @@ def _z_order(grid: NDArray[np.uint16]) -> NDArray[np.int64]:
     keys = np.zeros(len(grid), np.uint64)
     for bit in range(_GRID_BITS):
         for axis in range(3):
-            bits = (grid[:, axis] >> bit & 1).astype(np.uint64)
+            bits = ((grid[:, axis] >> bit) & 1).astype(np.uint64)
             keys |= bits << np.uint64(3 * bit + axis)
     return np.argsort(keys, kind="stable")
 
@@ -227,6 +228,7 @@ def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[n
     # Rotate each triangle to its lowest corner, which does not turn it over.
     rotations = (corners.argmin(axis=1)[:, np.newaxis] + np.arange(3)) % 3
     corners = np.take_along_axis(corners, rotations, axis=1)
+    # Sort by the lowest corner, then by the two others: the last key of `lexsort` comes first.
     corners = corners[np.lexsort(corners.T[::-1])]
     corners[:, 1:] -= corners[:, :1]
     return corners.astype(np.uint32)

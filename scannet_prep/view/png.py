@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 LINE_HEIGHT = 11
 """Height of a line of text at scale 1, with some space between lines."""
 
+# Five columns, and an empty one.
 _LETTER_WIDTH = 6
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COMPRESSION_LEVEL = 6
@@ -59,7 +60,7 @@ def draw_text(
     font = _read_font()
     columns = b"".join(font.get(letter, font["?"]) + b"\0" for letter in text)
     # Bits of the text, (8, W): a byte is a column, its lowest bit is on top.
-    column_bytes = np.frombuffer(columns, np.uint8)[None]
+    column_bytes = np.frombuffer(columns, np.uint8)[np.newaxis]
     bits = np.unpackbits(column_bytes, axis=0, bitorder="little").astype(np.bool_)
     glyphs = bits.repeat(scale, axis=0).repeat(scale, axis=1)
     # The part of the picture that the text covers; smaller at its edges.
@@ -79,4 +80,5 @@ def _read_font() -> dict[str, bytes]:
     """Read the five columns of each character from blank to tilde, a byte each."""
     path = resources.files("scannet_prep").joinpath("assets/font.txt")
     lines = path.read_text(encoding="ascii").splitlines()
+    # A line is the character, a blank, and the columns in hexadecimal.
     return {line[0]: bytes.fromhex(line[2:]) for line in lines}

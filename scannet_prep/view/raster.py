@@ -28,6 +28,7 @@ _CELLS = 64
 _MAX_TESTS = 1 << 14
 # The lowest weight of a pixel inside a triangle, below 0 so that rounding leaves no gap.
 _MIN_WEIGHT = -1e-3
+# Twice the area, in square pixels, below which a triangle is not drawn.
 _MIN_AREA = 1e-2
 
 
@@ -89,8 +90,11 @@ def draw_points(
     keys = _make_keys(points.nearness, np.arange(len(x)))
     border = int(_SIDES[-1])
     pixels = np.zeros((height + 2 * border, width + 2 * border), np.uint64)
+    # A view of the picture, so that changes of it change the picture.
+    flat_pixels = pixels.reshape(-1)
     for side in np.unique(sides[shown]).tolist():
         chosen = np.flatnonzero(shown & (sides == side))
+        # The corner of each square; the vertex is in the middle.
         offset = border - (side - 1) // 2
         left = x[chosen].astype(np.intp) + offset
         top = y[chosen].astype(np.intp) + offset
@@ -98,10 +102,10 @@ def draw_points(
         square_keys = keys[chosen].repeat(side)
         for down in range(side):
             row_starts = ((top + down) * pixels.shape[1]).repeat(side)
-            np.maximum.at(pixels.reshape(-1), row_starts + columns, square_keys)
+            np.maximum.at(flat_pixels, row_starts + columns, square_keys)
 
     filled, vertices = _read_keys(pixels[border:-border, border:-border])
-    return Seen(filled, vertices[None], np.ones((1, len(filled)), np.float32))
+    return Seen(filled, vertices[np.newaxis], np.ones((1, len(filled)), np.float32))
 
 
 def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, height: int) -> Seen:
@@ -117,8 +121,9 @@ def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, heig
     pixels = triangles.draw(width, height)
     filled, numbers = _read_keys(pixels)
     corners = triangles.corners.take(numbers, axis=1)
-    weights = triangles.weigh(numbers, *np.divmod(filled, width)).clip(0)
-    # Weights are linear in the picture; dividing by the distance makes them linear in space.
+    rows, columns = np.divmod(filled, width)
+    weights = triangles.weigh(numbers, rows, columns).clip(0)
+    # Weights are linear in the picture. Multiplied by the nearness, they are linear in space.
     weights *= triangles.nearness.take(numbers, axis=1)
     return Seen(filled, corners, weights / weights.sum(axis=0))
 

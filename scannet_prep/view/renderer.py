@@ -16,7 +16,7 @@ from scannet_prep.view.png import LINE_HEIGHT, draw_text, measure_text
 from scannet_prep.view.raster import Seen, draw_points, draw_triangles, estimate_spacing
 
 MAX_PIXELS = 1 << 25
-_MIN_SIDE = 16  # pixels
+_MIN_SIDE_PIXELS = 16
 
 BACKGROUNDS: Mapping[str, tuple[Color, Color]] = {
     "light": ((255, 255, 255), (30, 30, 30)),
@@ -28,12 +28,15 @@ LIGHT = np.array([0.35, 0.45, 0.82], np.float32)
 """Direction to the light: to the right, up, towards the camera."""
 
 AMBIENT = 0.55
+"""Brightness of surfaces that face away from the light; 1 is the full brightness."""
+
 # The number of brightness levels. Few levels make nearly flat surfaces even, and files smaller.
 _LIGHT_STEPS = 32
 _FLOOR_QUANTILE = 0.01
+# In pixels at scale 1.
 _MARGIN = 8
-_MAX_LETTERS = 28
 _SYMBOL_SIZE = 7
+_MAX_LETTERS = 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,13 @@ class PictureOptions:
 
     def __post_init__(self) -> None:
         """Check the size."""
-        is_too_small = min(self.width, self.height) < _MIN_SIDE
+        is_too_small = min(self.width, self.height) < _MIN_SIDE_PIXELS
         is_too_large = self.width * self.height > MAX_PIXELS
         if is_too_small or is_too_large:
             raise UsageError(
                 f"a picture of {self.width} x {self.height} pixels cannot be drawn",
-                f"at least {_MIN_SIDE} x {_MIN_SIDE}, and at most {MAX_PIXELS:,} pixels",
+                f"at least {_MIN_SIDE_PIXELS} x {_MIN_SIDE_PIXELS}, "
+                f"and at most {MAX_PIXELS:,} pixels",
             )
 
 
@@ -139,6 +143,7 @@ def _color_pixels(
 ) -> NDArray[np.uint8]:
     """Return the colour of each visible pixel, uint8 (P, 3)."""
     if not coloring.categories:
+        # Adding 0.5 rounds.
         return (seen.blend(coloring.colors) + 0.5).astype(np.uint8)
     # Categories are never mixed: the vertex with the greatest weight gives the colour.
     colors = coloring.colors.take(seen.nearest, axis=0)
@@ -151,6 +156,7 @@ def _color_pixels(
 
 def _light(normals: NDArray[np.floating[Any]], camera: Camera) -> NDArray[np.float32]:
     """Return the brightness of each vertex, (V,), by its angle to the light; 1 without a normal."""
+    # LIGHT is along the axes of the camera. This product is along the axes of the scene.
     cosines = normals.astype(np.float32) @ (LIGHT @ camera.axes)
     brightness = AMBIENT + (1 - AMBIENT) * cosines.clip(0, 1)
     return np.where(normals.any(axis=1), brightness, np.float32(1))

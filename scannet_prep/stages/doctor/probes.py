@@ -196,6 +196,7 @@ def check_open_files(_environ: Mapping[str, str]) -> Iterator[Remark]:
 
 def check_environment(environ: Mapping[str, str]) -> Iterator[Remark]:
     """List the variables that affect connections, without values that may hold passwords."""
+    # Addresses of proxies may contain passwords, so only the names of these variables are shown.
     names = []
     settings = []
     for name, value in sorted(environ.items()):
@@ -228,6 +229,7 @@ def check_folder(place: str) -> Iterator[Remark]:
     yield Remark("ok", text)
 
     name = quote(str(folder))
+    # `f_blocks` is 0 if the file system does not have a size.
     if status.f_blocks and free_bytes < RESERVE_BYTES:
         yield Remark("problem", "it is full", f"free some space: df -h {name}")
     elif status.f_blocks and free_bytes < _LOW_DISK_BYTES:
@@ -282,6 +284,7 @@ def check_server(base_url: str) -> Iterator[Remark]:
         with client.open(base_url.rstrip("/") + "/ScanNet_TOS.pdf", {}, "HEAD"):
             pass
     except AttemptError as error:
+        # A refusal or a rejection is an answer, too.
         if not error.is_answer and not error.is_busy:
             hint = error.hint or "only download needs it: download on a machine with a network"
             yield Remark("note", f"{shown_url}; {error.reason}", hint)
@@ -436,6 +439,7 @@ def _check_locks(folder: Path) -> Remark:
 
 def _refuses_second_lock(descriptor: int, other_descriptor: int) -> bool:
     """Whether a lock on one descriptor of a file prevents a lock on another descriptor."""
+    # A lock belongs to an open file, so two open files of one process compete like two processes.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         fcntl.flock(other_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -444,4 +448,5 @@ def _refuses_second_lock(descriptor: int, other_descriptor: int) -> bool:
     except OSError:
         # The file system does not support locks.
         return False
+    # Both locks were granted.
     return False

@@ -36,7 +36,7 @@ _GRACE_S = 5.0
 _EXIT_DELAY_S = 1.0
 _SLOW_AFTER_S = 3.0
 _SLOW_FACTOR = 3.0
-# Of a batch, for the plan to compare.
+# The point budget of a batch, for the plan of the epoch that the ranks compare.
 _MAX_POINTS = 600_000
 _MAX_NAMED_RANKS = 8
 _HINT_MISSING = (
@@ -79,6 +79,7 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
             "comparing ranks needs PyTorch, which is not installed", "pip install torch"
         ) from None
 
+    # torchrun usually keeps the store itself; otherwise, the process of rank 0 does.
     keeps_store = job.rank == 0 and not job.has_store
     try:
         checks = _compare_ranks(job, place, timeout_s, keeps_store=keeps_store)
@@ -111,7 +112,8 @@ def _compare_ranks(
     threading.Thread(target=work, daemon=True).start()
     if job.rank == 0:
         return _Judge(board, job.world_size, timeout_s).judge()
-    # Use another connection here as well, so that the thread can write.
+    # Use another connection here as well, so that the thread can write. Rank 0 waits for two keys,
+    # for up to `timeout_s` each.
     _connect(job, timeout_s).wait(["end/0"], timedelta(seconds=2 * timeout_s + _GRACE_S))
     return []
 
@@ -228,6 +230,7 @@ class _Judge:
     def _judge_presence(self, facts: Results, arrivals_s: dict[int, float]) -> list[Finding]:
         """Find the ranks that are missing, cannot read the scenes, or are slow."""
         checks = []
+        # From the first arrival to the last.
         times_s = list(arrivals_s.values()) or [0.0]
         first_s = times_s[0]
         usual_wait_s = statistics.median_low(times_s) - first_s

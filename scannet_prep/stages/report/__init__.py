@@ -46,9 +46,9 @@ def run(
     """Measure the scenes of a place, and make a page of the figures.
 
     Args:
-        places: A processed folder or a raw tree; or an archive, or all shards of one: paths,
+        places: A processed folder, a raw tree, an archive, or all shards of an archive: paths,
             addresses, or objects that read the bytes.
-        reading: How to read it.
+        reading: How to read the scenes.
         page_path: The file for the page; None for none.
         comparison: The comparison with another place, to show on the page.
 
@@ -67,6 +67,7 @@ def run(
     if page_path is not None:
         gallery = [scene_id for scene_id in report.gallery if scene_id in measured]
         pictures = reading.check_scenes(_draw, gallery, source, findings)
+        # Drawing may have added findings.
         report = replace(report, findings=sort_findings(findings.found))
         make_directory(page_path.parent)
         write_atomically(page_path, [make_report_page(report, pictures, comparison)])

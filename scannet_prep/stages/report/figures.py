@@ -36,11 +36,12 @@ class Measure(NamedTuple):
         title: Its title, with its unit.
         section: Its section of the page.
         is_log: Whether its axis is logarithmic.
-        shown: Values that the axis must include.
-        limit: A scene stands out if its absolute value is greater. None to compare scenes with
-            each other: then a scene stands out if its distance from the middle half of all scenes
-            is more than three times the width of that half (Tukey's outer fences). The width
-            counts as at least a tenth of the median.
+        shown: Values that the axis must include. An axis ends at the tick above its greatest
+            value, so 0.99 makes it end at 1.
+        limit: A scene stands out if its absolute value is greater; infinity if no scene does. None
+            to compare scenes with each other: then a scene stands out if its distance from the
+            middle half of all scenes is more than three times the width of that half (Tukey's
+            outer fences). The width counts as at least a tenth of the median.
     """
 
     title: str
@@ -193,10 +194,12 @@ def make_report(
     label_sets = {}
     for label_set in (SCANNET20, SCANNET200):
         label_sets[label_set.name] = _to_rows(distribution(records, label_set))
+    # Without entries, the manifest could not be read.
+    options = source.scenes.options if source.raw is None and entries else None
     return Report(
         place=source.scenes.name,
         kind=source.kind,
-        options=source.scenes.options if source.raw is None and entries else None,
+        options=options,
         splits=count_by_split((entry.split, _count(entry)) for entry in entries.values()),
         label_sets=label_sets,
         measures=summary.to_dict(),
@@ -252,7 +255,8 @@ def _format_split(split: str, row: Mapping[str, int]) -> list[str]:
 
 def _find_odd(numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """Find the scenes that stand out, with the reason, the oddest first."""
-    # A column for each measure; a scene stands out if its score is above 1.
+    # A row for each scene, and no column yet. A column for each measure follows; a scene stands out
+    # if its score is above 1.
     scores = numbers[[]].copy()
     reasons = {}
     for name, measure in MEASURES.items():
@@ -284,6 +288,7 @@ def _choose_gallery(numbers: pd.DataFrame, odd: Mapping[str, str]) -> dict[str, 
         chosen[scene_id] = f"large: {sizes[scene_id]:,.0f} vertices"
     for scene_id in sizes.index[:_GALLERY_COUNT]:
         chosen.setdefault(scene_id, f"small: {sizes[scene_id]:,.0f} vertices")
+    # The reason why a scene is odd replaces `large` and `small`.
     for scene_id in list(odd)[:_GALLERY_COUNT]:
         chosen[scene_id] = f"odd: {odd[scene_id]}"
     return chosen

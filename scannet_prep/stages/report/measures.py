@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# nyu40 ids.
+# nyu40 ids of the classes.
 WALL = 1
 FLOOR = 2
 
@@ -66,7 +66,7 @@ def measure_scene(
     """
     x_m, y_m, z_m = (round(float(np.ptp(axis)), 4) for axis in points.T)
 
-    # A number for the square of each vertex: x + 2^26 y, in squares.
+    # A number for the square of each vertex: x + 2^26 y, in squares. float64 represents it exactly.
     squares = np.floor(points[:, :2].astype(np.float64) / _CELL_M) @ (1, 1 << 26)
     area_m2 = round(len(np.unique(squares)) * _CELL_M**2, 2)
 
@@ -102,7 +102,9 @@ def _fit_floor(points: NDArray[np.float64]) -> tuple[float | None, float | None]
         if variances[1] < _MIN_FLOOR_SPREAD_M**2:
             return None, None
         distances = np.abs((points - middle) @ axes[:, 0])
+        # A tolerance of 1 mm keeps the points of a perfectly flat floor.
         kept = points[distances <= 3 * np.median(distances) + 0.001]
+    # The z of the normal is the cosine of the tilt; rounding may make it greater than 1.
     tilt_deg = np.degrees(np.arccos(min(1.0, abs(axes[2, 0]))))
     return round(float(tilt_deg), 3), round(float(middle[2]), 4)
 

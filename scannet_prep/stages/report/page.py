@@ -88,6 +88,7 @@ def _make_sections(
 
 def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
     """Draw the vertex counts of a label set, with a chart for each group of class frequency."""
+    # The same axis for all groups.
     largest = max(row[split] for row in rows for split in _SPLITS)
     charts = []
     for frequency in dict.fromkeys(row["frequency"] for row in rows):
@@ -99,7 +100,7 @@ def _show_classes(name: str, rows: Sequence[Mapping[str, Any]]) -> Element:
             continue
         title = f"{frequency or 'classes'}: {len(occurring)} of {len(group)} occur"
         bars = [(row["name"], [row[split] for split in _SPLITS]) for row in occurring]
-        chart = draw_bars(bars, _SPLITS, "vertices", max(2, largest))
+        chart = draw_bars(bars, _SPLITS, "vertices", largest)
         charts.append(element("figure", element("figcaption", title), chart))
 
     share = sum(row["share"] for row in rows)
