@@ -240,6 +240,7 @@ def translate(error: Exception, url: str) -> Exception:
     if isinstance(error, request_exceptions.TooManyRedirects):
         reason = "is redirected in a circle"
         return AttemptError(reason, _HINT_REDIRECTION, tries=1, is_answer=True)
+    # requests raises ValueErrors for invalid addresses, but also for invalid headers.
     is_invalid_header = isinstance(error, request_exceptions.InvalidHeader)
     if isinstance(error, ValueError) and not is_invalid_header:
         reason = "is redirected to an address that cannot be used"

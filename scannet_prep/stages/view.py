@@ -102,6 +102,7 @@ class Viewing:
             return labels
         if self.color:
             return self.color
+        # Every scene has `rgb`.
         return next(name for name in ("prediction", labels, "rgb") if name in scene.colorings)
 
 
@@ -264,7 +265,7 @@ def _refuse_scene_file(place: Place) -> None:
 
 
 def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[str]:
-    """Return the ids of the named scenes.
+    """Return the ids of the scenes that are named by ids and `@FILE`.
 
     Raises:
         UnknownSceneError: A word is not a scene id, or the place does not have the scene.

@@ -1,6 +1,6 @@
 """The checks of `doctor`, both those that cannot hang and those that may.
 
-Each check yields remarks, and `make_check` merges them into one finding.
+Each check yields one or more remarks, and `make_check` merges them into one finding.
 """
 
 from __future__ import annotations

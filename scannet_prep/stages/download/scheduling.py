@@ -174,6 +174,7 @@ class Scheduler:
         job = self._choose_probe() if is_outage_suspected else self._choose_fetch()
         if job is not None:
             return job
+        # Existing files can be checked even while no request may be made.
         if self._not_adopted:
             return _Job(scene=self._not_adopted.popleft())
         if self._active:
