@@ -106,14 +106,13 @@ def _compare_ranks(
         facts = _attempt(_find_facts, place, job)
         board.write("facts", facts)
         if "error" not in facts:
-            # Use another connection: one that waits for a rank blocks all its other requests.
-            board.write("sum", _attempt(_all_reduce, _connect(job, timeout_s), job, timeout_s))
+            board.write("sum", _attempt(_all_reduce, job, timeout_s))
 
     threading.Thread(target=work, daemon=True).start()
     if job.rank == 0:
         return _Judge(board, job.world_size, timeout_s).judge()
-    # Use another connection here as well, so that the thread can write. Rank 0 waits for two keys,
-    # for up to `timeout_s` each.
+    # Use another connection than the thread, which writes meanwhile: one that waits blocks all its
+    # other requests. Rank 0 waits for two keys, for up to `timeout_s` each.
     _connect(job, timeout_s).wait(["end/0"], timedelta(seconds=2 * timeout_s + _GRACE_S))
     return []
 
@@ -332,7 +331,7 @@ def _find_facts(place: str, job: TorchrunJob) -> dict[str, Any]:
         }
 
 
-def _all_reduce(store: Any, job: TorchrunJob, timeout_s: float) -> dict[str, Any]:  # noqa: ANN401 - of torch
+def _all_reduce(job: TorchrunJob, timeout_s: float) -> dict[str, Any]:
     """Add a number over all ranks, with NCCL if there are GPUs, otherwise with gloo."""
     import torch
     from torch import distributed
@@ -345,7 +344,8 @@ def _all_reduce(store: Any, job: TorchrunJob, timeout_s: float) -> dict[str, Any
         torch.cuda.set_device(device)
     distributed.init_process_group(
         backend,
-        store=store,
+        # A connection of its own: one that waits for a rank blocks all its other requests.
+        store=_connect(job, timeout_s),
         rank=job.rank,
         world_size=job.world_size,
         timeout=timedelta(seconds=timeout_s),
