@@ -98,8 +98,10 @@ class GroupReader:
         self._head: Head | None = None
         self._wants = wants
         self._limit = limit
-        # The rows of undamaged frames in the seek table, by the offset of the frame.
+        # The row that each undamaged frame should have in the seek table, by the frame's offset.
+        # `_take_index` also sets `_end`, the stream of the bytes after the index.
         self._rows: dict[int, bytes] = {}
+        # Both are generators. `_find_frames` reads a frame when it is taken, and not earlier.
         self._frames = self._plan_by_index() or self._find_frames()
         self._read_files()
         if self._head is None:
@@ -164,6 +166,7 @@ class GroupReader:
         """Yield the scenes that the index contradicts."""
         entries = self._index_by_offset()
         for group in whole:
+            # Without an index, a scene is compared with itself: nothing contradicts it.
             entry = entries.get(group.offset, group)
             if group.members != entry.members or group.scene_id != entry.scene_id:
                 yield group, "does not match the index"
@@ -249,6 +252,7 @@ class GroupReader:
                     continue
                 self.chosen.append(group)
             yield group, frame
+            # The index lies behind the other scenes, and is then never reached.
             if len(self.chosen) == self._limit:
                 return
         try:
@@ -277,7 +281,8 @@ class GroupReader:
         if problem:
             self.problems.append(f"{group.name}: damaged: {problem}")
         if self._head is None:
-            # They are lost. The name of the next scene reveals the kind of the archive, so find it.
+            # They are lost. The name of the next scene reveals the kind of the archive, and taking
+            # its frame from `_find_frames` records the kind in `_head`; see `_hold`.
             second = next(self._frames, None)
             if second is not None:
                 self._frames = chain([second], self._frames)
@@ -308,15 +313,15 @@ class GroupReader:
         try:
             if frame is None:
                 frame = read_stored(self.source, group)
-            content, has_checksum = frames.decompress(frame, group.size_bytes)
+            content, is_verified = frames.decompress(frame, group.size_bytes)
             row = frames.seek_row(frame, group.size_bytes)
             del frame  # it may be large, and is not needed any more
             if is_indexed:
-                has_headers = check_members(group.members, content)
-                if not (has_checksum and has_headers):
+                are_headers_whole = check_members(group.members, content)
+                if not (is_verified and are_headers_whole):
                     problem = "its frame's checksum or a tar header is damaged"
                     self.warnings.append(f"{group.name}: {problem}; its files are whole")
-            elif has_checksum:
+            elif is_verified:
                 group = self._find_members(group, content)
             else:
                 return group, "the checksum of its frame is wrong"
@@ -377,10 +382,11 @@ class GroupReader:
 
 def _read_first_name(frame: bytes) -> str:
     """Read the name of the first file in a frame; empty if its header is damaged."""
-    with suppress(ContentError):
+    try:
         name, _ = parse_header(frames.decompress_start(frame, BLOCK_BYTES))
-        return name
-    return ""
+    except ContentError:
+        return ""
+    return name
 
 
 def _describe_frame(frame: bytes, offset: int) -> StoredGroup:
@@ -411,7 +417,7 @@ class ArchiveSet:
         places: Paths, addresses, or `ByteSource`s.
         wants: Whether a scene is wanted.
         limit: Maximum number of scenes; None for all.
-        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
 
     Attributes:
         readers: The archives.

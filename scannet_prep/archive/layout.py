@@ -23,6 +23,7 @@ INDEX_NAME = f"{OWN_PREFIX}index.json"
 MAX_CONTENT_BYTES = 1 << 30
 # Four times the index of the whole raw release with all of its files.
 MAX_INDEX_BYTES = 1 << 24
+# Added to limits that grow with a size, so that they allow any small frame.
 FREE_BYTES = 1 << 20
 DEFAULT_LEVEL = 1
 
@@ -40,6 +41,7 @@ _OTHER_NAME = re.compile(
 
 def max_frame_bytes(content_bytes: int) -> int:
     """Return the maximum size of a frame: its content stored, with room for headers."""
+    # Content that does not compress grows by less than a 256th.
     return FREE_BYTES + content_bytes * 257 // 256
 
 

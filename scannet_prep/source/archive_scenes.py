@@ -29,8 +29,8 @@ class ArchiveScenes(SceneSource):
 
     Args:
         places: Paths, addresses, or `ByteSource`s; in any order.
-        split: Only its scenes; None for all.
-        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+        split: The split whose scenes to open; None for all scenes.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
 
     Raises:
         ArchiveError: An archive is damaged, holds raw scenes, belongs to an incomplete set of

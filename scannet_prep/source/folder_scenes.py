@@ -24,7 +24,7 @@ class FolderScenes(SceneSource):
 
     Args:
         path: The folder.
-        split: Only its scenes; None for all.
+        split: The split whose scenes to open; None for all scenes.
         must_be_usable: See `open_processed`.
 
     Raises:

@@ -1,6 +1,6 @@
 """The folder that archives are unpacked into, with its manifest and its lists.
 
-    begin(manifest)       refuses scenes that do not belong together; nothing is written yet
+    begin                 refuses scenes that do not belong together; nothing is written yet
     write_others, write   files -> the folder; scenes that cannot be written -> failures
     end                   manifest or scannet.lock, and failed.txt -> the folder
 
@@ -140,14 +140,15 @@ class Target:
         if self._arrived is None:
             return {}
         return {
-            name: entry
-            for name, entry in self._arrived.scenes.items()
-            if self._selection.wants(name, entry.split)
+            scene_id: entry
+            for scene_id, entry in self._arrived.scenes.items()
+            if self._selection.wants(scene_id, entry.split)
         }
 
     @property
     def _wanted(self) -> set[str]:
         """The scenes that the folder is to hold at the end, as far as they are known."""
+        # Without an index, no scene had been chosen yet; the manifest still names them.
         return self._chosen or set(self._expected)
 
     def begin(self, files: Mapping[str, bytes], manifest: Manifest | None) -> None:
@@ -184,6 +185,7 @@ class Target:
         Raises:
             FileError: The options or the label maps differ.
         """
+        # Errors name a path. That of the other archive is not known any more.
         others = ((self._head, self._out_dir), (self._arrived, Path("another archive")))
         for other, place in others:
             if other is None:
@@ -311,16 +313,20 @@ class Target:
         self._spare(whole.keys() & self.failures.keys())
         present = whole.keys() | self.scenes.keys()
         failures = {
-            name: failure
-            for name, failure in {**before.failures, **failed}.items()
-            if name not in present
+            scene_id: failure
+            for scene_id, failure in {**before.failures, **failed}.items()
+            if scene_id not in present
         }
 
         # An unpacked scene has the entry of its archive; without one, `record` reads its file.
         untouched = {
-            name: entry for name, entry in before.scenes.items() if name not in self.scenes
+            scene_id: entry
+            for scene_id, entry in before.scenes.items()
+            if scene_id not in self.scenes
         }
-        unpacked = {name: entry for name, entry in arrived.scenes.items() if name in self.scenes}
+        unpacked = {
+            scene_id: entry for scene_id, entry in arrived.scenes.items() if scene_id in self.scenes
+        }
         manifest = Manifest(
             options=head.options,
             label_map=head.label_map,
@@ -335,9 +341,9 @@ class Target:
     def _arrived_failures(self, arrived: Manifest) -> dict[str, Finding]:
         """Return the selected scenes that failed when the archives were processed."""
         return {
-            name: failure
-            for name, failure in arrived.failures.items()
-            if self._selection.wants(name, find_official_split(name))
+            scene_id: failure
+            for scene_id, failure in arrived.failures.items()
+            if self._selection.wants(scene_id, find_official_split(scene_id))
         }
 
     def _choose_version(
@@ -345,8 +351,8 @@ class Target:
     ) -> str:
         """Choose the program version of the manifest: of the archives, of the folder, or this one.
 
-        It is that of the archives if all scenes come from there, and that of the folder if nothing
-        was written. Otherwise the manifest is new.
+        It is that of the archives if all scenes come from there, and that of the folder if no file
+        was written. Otherwise this version of the program has merged two manifests.
         """
         if before.scenes.keys() <= unpacked.keys():
             return arrived.program_version
@@ -407,6 +413,7 @@ class Target:
             arrived = self._arrived_digests.get(name)
             if arrived is not None and arrived != digest:
                 changed.append(name)
+            # A kept file keeps its entry, even one that differs: `verify` then reports the file.
             if outcome == "kept" and here is not None:
                 continue
             if outcome != "replaced" and arrived is not None:
@@ -455,6 +462,7 @@ class Target:
             OutputError: It cannot be written.
         """
         path = self._out_dir / name
+        # The folders between the file and `_out_dir`, which itself may be a link.
         for folder in path.parents[: name.count("/")]:
             if folder.is_symlink():
                 hint = f"remove it, or {_HINT_OTHER_FOLDER}"
@@ -466,10 +474,12 @@ class Target:
         # In this order: `has_content` is False if the file cannot be accessed, `is_symlink` raises.
         if has_content(path, data) and not path.is_symlink():
             return "kept"
+        # Before the first file changes: a killed run leaves a folder that readers refuse.
         if not self._has_begun and not self._is_raw:
             unfinished = lists.read_unfinished(self._out_dir) | self._wanted
             lists.mark_unfinished(self._out_dir, unfinished)
         self._has_begun = True
+        # A link counts, too, even one that leads nowhere: it is replaced by the file.
         exists = os.path.lexists(path)
         make_directory(path.parent)
         write_atomically(path, [data])
@@ -495,6 +505,6 @@ def _check_kind(out_dir: Path, kind: ArchiveKind) -> None:
 
 def _find_names(digests: Iterable[str], scene_id: str) -> list[str]:
     """Find the names of the files of a raw scene."""
-    # The first test is fast, the second one exact.
+    # The first test is fast; the second one, with a regular expression, is exact.
     candidates = [name for name in digests if scene_id in name]
     return [name for name in candidates if find_scene(ArchiveKind.RAW, name) == scene_id]

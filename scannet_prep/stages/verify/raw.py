@@ -54,6 +54,7 @@ from scannet_prep.stages.selection import Selection, select_scenes
 LockRecords: TypeAlias = list[tuple[Path, LockEntry]]
 """Files, and their records in `scannet.lock`."""
 
+# For `process`, every oddity is a warning. Here these are errors, and so is damage.
 _ERRORS = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.NOT_RIGID}
 # Missing and damaged files are reported as such, and the label map once for the whole tree.
 _REPORTED_ELSEWHERE = {
@@ -202,8 +203,10 @@ def find_damaged_types(findings: Iterable[Finding]) -> tuple[list[str], set[str]
             types["seg"] = None
         else:
             types[kind.suffix] = None
+    # `seg` includes the label map.
     if "seg" in types:
         types.pop(release.LABEL_MAP.suffix, None)
+    # In reverse order, `seg` precedes the suffixes.
     return sorted(types, reverse=True), scenes
 
 
@@ -356,7 +359,10 @@ def _make_scene(
     """
     kinds = {release.MESH, release.INFO}
     if release.SEGMENTS in contents:
-        kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
+        kinds.add(release.SEGMENTS)
+        groups_kind = raw.find_groups_kind()
+        if groups_kind is not None:
+            kinds.add(groups_kind)
     used = {kind: content for kind, content in contents.items() if kind in kinds}
     scene = findings.attempt(
         raw.directory, combine_contents, raw, split, ProcessOptions(), label_map, used
