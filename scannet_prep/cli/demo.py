@@ -66,7 +66,7 @@ and in Python:
 
 
 def _describe_activation() -> str:
-    """Return the line that activates this environment, if the shell does not find its commands."""
+    """Return the line that activates this environment; empty if its commands are on the PATH."""
     script_path = Path(sys.prefix, "bin/activate")
     if not script_path.exists():
         return ""

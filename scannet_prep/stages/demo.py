@@ -130,8 +130,8 @@ def _download(
     selection = Selection(scene_ids=tuple(scene_ids))
     make_plan = partial(download.plan, raw_dir, ["seg"], selection=selection)
 
-    # The first plan gives the official addresses. Their paths, with the slash at which BASE_URL ends,
-    # are also those on the server of this machine.
+    # The first plan gives the official addresses. Their paths, which begin with the slash at which
+    # BASE_URL ends, are also those on the server of this machine.
     paths = {}
     for file in make_plan().files:
         path_on_server = file.url.removeprefix(BASE_URL.removesuffix("/"))
