@@ -163,12 +163,18 @@ class GroupReader:
             yield group.stored_bytes + group.size_bytes, (group, frame)
 
     def _compare_with_index(self, whole: list[StoredGroup]) -> Iterator[tuple[StoredGroup, str]]:
-        """Yield the scenes that the index contradicts."""
+        """Yield the scenes that the index contradicts; none without an index."""
+        if self.index is None:
+            return
         entries = self._index_by_offset()
         for group in whole:
-            # Without an index, a scene is compared with itself: nothing contradicts it.
-            entry = entries.get(group.offset, group)
-            if group.members != entry.members or group.scene_id != entry.scene_id:
+            entry = entries.get(group.offset)
+            is_same = (
+                entry is not None
+                and entry.scene_id == group.scene_id
+                and entry.members == group.members
+            )
+            if not is_same:
                 yield group, "does not match the index"
 
     def _name_by_index(
@@ -252,7 +258,7 @@ class GroupReader:
                     continue
                 self.chosen.append(group)
             yield group, frame
-            # The index lies behind the other scenes, and is then never reached.
+            # The index, which follows the other scenes, is then never reached.
             if len(self.chosen) == self._limit:
                 return
         try:

@@ -219,7 +219,7 @@ def _aggregation_text(scene: SyntheticScene) -> bytes:
 def _info_text(scene: SyntheticScene) -> bytes:
     """Return the text of a `<scene>.txt`."""
     lines = list(_CAMERA_LINES)
-    # Test scenes have no axis alignment.
+    # Test scenes have neither of these two lines.
     if scene.axis_alignment is not None:
         # Adding 0 turns a negative zero into a positive one.
         values = (scene.axis_alignment + 0.0).ravel().tolist()
