@@ -136,6 +136,7 @@ class SceneSource(ABC):
         for scene_id, scene in sorted(held.items()):
             if split is None or scene.split == split:
                 self.lengths[scene_id] = scene.vertex_count
+        # Commands open all scenes. The rest is for a dataset, which opens one split.
         if split is None:
             return
 
@@ -146,10 +147,11 @@ class SceneSource(ABC):
             raise UsageError(f"{self.name}: holds no {split} scenes{others}", hint)
         if self.failures:
             count = f"{len(self.failures)}, for example {min(self.failures)}"
+            # The level is that of the line that makes the dataset.
             warnings.warn(
                 f"{self.name}: scenes that failed in processing are missing: {count}; "
                 f"to list them: scannet-prep info {quote(first)}",
-                stacklevel=5,  # the line that makes the dataset
+                stacklevel=5,
             )
 
     @property

@@ -40,9 +40,8 @@ from scannet_prep.base.files import (
 )
 from scannet_prep.base.version import VERSION
 from scannet_prep.export import is_export
-from scannet_prep.processed import folder as lists
-from scannet_prep.processed import manifest as manifests
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
+from scannet_prep.processed import folder as processed_folder
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import parse_meta
 from scannet_prep.raw import lock as locks
@@ -61,7 +60,13 @@ _HINT_OTHER_FOLDER = "unpack into another folder with -o DIR"
 
 # These describe a folder, not its content: each folder has its own.
 _NAMES_OF_THE_FOLDER = frozenset(
-    {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, ACCEPTANCE_NAME}
+    {
+        processed_folder.FAILED_NAME,
+        processed_folder.UNFINISHED_NAME,
+        LOCK_NAME,
+        MANIFEST_NAME,
+        ACCEPTANCE_NAME,
+    }
 )
 
 
@@ -126,12 +131,12 @@ class Target:
         # `scannet.lock`. A folder that has lost its manifest is judged by its files.
         self._before: Manifest | None = None
         self._head: Manifest | None = None
-        self._digests: dict[str, LockEntry] = {}
+        self._before_digests: dict[str, LockEntry] = {}
         if self._is_raw:
-            self._digests = locks.read_locks(out_dir)
+            self._before_digests = locks.read_locks(out_dir)
         else:
-            self._before = manifests.read_manifest(out_dir)
-            self._head = self._before or lists.find_head(out_dir)
+            self._before = read_manifest(out_dir)
+            self._head = self._before or processed_folder.find_head(out_dir)
         remove_temporaries(out_dir, *(out_dir / split for split in Split))
 
     @property
@@ -300,8 +305,9 @@ class Target:
 
     def _end_processed(self) -> None:
         """Merge the manifests of folder and archives. A scene that is whole in the folder stays."""
-        head = self._arrived or self._before or lists.find_head(self._out_dir)
-        if head is None:  # the folder holds no scene, and no manifest arrived
+        head = self._arrived or self._before or processed_folder.find_head(self._out_dir)
+        if head is None:
+            # The folder holds no scene, and no manifest arrived.
             return
         empty = Manifest(head.options, head.label_map)
         before = self._before or empty
@@ -334,9 +340,9 @@ class Target:
             failures=failures,
             program_version=self._choose_version(before, arrived, unpacked),
         )
-        lists.record(self._out_dir, manifest)
+        processed_folder.record(self._out_dir, manifest)
         finished = self._wanted | self.scenes.keys() | self.failures.keys() | self.spared
-        lists.mark_finished(self._out_dir, finished)
+        processed_folder.mark_finished(self._out_dir, finished)
 
     def _arrived_failures(self, arrived: Manifest) -> dict[str, Finding]:
         """Return the selected scenes that failed when the archives were processed."""
@@ -370,7 +376,7 @@ class Target:
                 entry = source.scenes.get(scene_id)
                 if entry is None or scene_id in whole:
                     continue
-                path = lists.processed_path(self._out_dir, entry.split, scene_id)
+                path = processed_folder.processed_path(self._out_dir, entry.split, scene_id)
                 with suppress(FileError):
                     if Fingerprint.from_file(path) == entry.fingerprint:
                         whole[scene_id] = entry
@@ -392,13 +398,13 @@ class Target:
     def _end_raw(self) -> None:
         """Write `scannet.lock` and `failed.txt`."""
         digests = self._merge_digests()
-        if digests != self._digests:
+        if digests != self._before_digests:
             write_if_changed(self._out_dir / LOCK_NAME, locks.encode_lock(digests), is_durable=True)
-        failed_path = self._out_dir / lists.FAILED_NAME
+        failed_path = self._out_dir / processed_folder.FAILED_NAME
         failed = set(self.failures)
         with suppress(MissingFileError):
             failed.update(read_scene_list(failed_path))
-        lists.write_failed_list(failed_path, failed - self.scenes.keys() - self.spared)
+        processed_folder.write_failed_list(failed_path, failed - self.scenes.keys() - self.spared)
 
     def _merge_digests(self) -> dict[str, LockEntry]:
         """Merge the `scannet.lock` of the tree with those of the archives.
@@ -406,10 +412,10 @@ class Target:
         A replaced file has the entry of its new content, or none. A new file has the entry of its
         archive, so that `verify` reports it if it had changed before it was packed.
         """
-        digests = dict(self._digests)
+        digests = dict(self._before_digests)
         changed = []
         for name, (outcome, digest) in self.files.items():
-            here = self._digests.get(name)
+            here = self._before_digests.get(name)
             arrived = self._arrived_digests.get(name)
             if arrived is not None and arrived != digest:
                 changed.append(name)
@@ -436,7 +442,7 @@ class Target:
         The files are those of the index. If it is lost, they are those of the `scannet.lock` of the
         archive or of the tree.
         """
-        sources = (self._expected_digests, self._arrived_digests, self._digests)
+        sources = (self._expected_digests, self._arrived_digests, self._before_digests)
         names: list[str] = []
         for source in sources:
             names = _find_names(source, scene_id)
@@ -476,8 +482,8 @@ class Target:
             return "kept"
         # Before the first file changes: a killed run leaves a folder that readers refuse.
         if not self._has_begun and not self._is_raw:
-            unfinished = lists.read_unfinished(self._out_dir) | self._wanted
-            lists.mark_unfinished(self._out_dir, unfinished)
+            unfinished = processed_folder.read_unfinished(self._out_dir) | self._wanted
+            processed_folder.mark_unfinished(self._out_dir, unfinished)
         self._has_begun = True
         # A link counts, too, even one that leads nowhere: it is replaced by the file.
         exists = os.path.lexists(path)

@@ -346,7 +346,7 @@ def _check_other_files(files: RawScene, findings: Findings) -> int:
 
 
 def _make_scene(
-    raw: RawScene,
+    files: RawScene,
     split: Split,
     contents: dict[release.FileKind, Any],
     label_map: LabelMap,
@@ -360,34 +360,34 @@ def _make_scene(
     kinds = {release.MESH, release.INFO}
     if release.SEGMENTS in contents:
         kinds.add(release.SEGMENTS)
-        groups_kind = raw.find_groups_kind()
+        groups_kind = files.find_groups_kind()
         if groups_kind is not None:
             kinds.add(groups_kind)
     used = {kind: content for kind, content in contents.items() if kind in kinds}
     scene = findings.attempt(
-        raw.directory, combine_contents, raw, split, ProcessOptions(), label_map, used
+        files.directory, combine_contents, files, split, ProcessOptions(), label_map, used
     )
     if scene is None:
         return None
     for warning in scene.meta.warnings:
         is_damage = warning.kind.is_damage and split is not Split.TEST
         if warning.kind in _ERRORS or is_damage:
-            findings.error(raw.directory, warning.fault, "download the scene again")
+            findings.error(files.directory, warning.fault, "download the scene again")
         elif warning.kind not in _REPORTED_ELSEWHERE:
-            findings.note(raw.directory, warning.text)
+            findings.note(files.directory, warning.text)
     if not scene.meta.groups:
         return None
     return scene
 
 
 def _check_ply_labels(
-    raw: RawScene,
+    files: RawScene,
     contents: dict[release.FileKind, Any],
     scene: ProcessedScene | None,
     findings: Findings,
 ) -> None:
     """Compare labels.ply with the mesh and, if the scene has groups, with the groups."""
-    path = raw.path(release.LABELS_MESH)
+    path = files.path(release.LABELS_MESH)
     labels_mesh: LabelsMesh = contents[release.LABELS_MESH]
     matched = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH])
     if matched is None:
@@ -396,7 +396,8 @@ def _check_ply_labels(
     for warning in warnings:
         findings.note(path, warning.text)
 
-    groups_kind = raw.find_groups_kind()
+    # There is a scene only if its segments and its groups were read, so `contents` has both.
+    groups_kind = files.find_groups_kind()
     if scene is None or groups_kind is None:
         return
     labels = labels_mesh.labels
