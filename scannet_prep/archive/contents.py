@@ -103,7 +103,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class SourceGroup:
-    """The files of one frame: those of one scene, or those that belong to no scene.
+    """The files of one frame: the files of one scene, or all files that belong to no scene.
 
     Attributes:
         scene_id: The scene; empty for the files that belong to no scene.

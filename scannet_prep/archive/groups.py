@@ -1,6 +1,6 @@
 """Read archives in order, and find out which scenes are undamaged; for `unpack` and `verify`.
 
-    with an index:     index -----------> (group, None)     the frame is read in a thread
+    with an index:     index ------------------> (group, None)    a thread reads the frame later
     without an index:  stream, frame by frame -> (group, frame)   up to the index or the end
                                            |
         in threads, _check: read, decompress, check names or SHA-256 -> work(group, tar bytes)
@@ -142,6 +142,7 @@ class GroupReader:
             return self._check(*frame, work)
 
         tasks = self._iter_tasks()
+        # Damaged scenes whose names are damaged, too; and scenes that were whole when read.
         unnamed: list[tuple[StoredGroup, str]] = []
         whole: list[StoredGroup] = []
         for group, problem in map_in_threads(check, tasks, jobs=jobs, on_error=self.source.close):

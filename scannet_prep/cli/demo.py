@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     steps, processed = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console)
     text = _describe(steps, console.seconds)
-    return console.result(text, {"steps": steps, "process": processed}, 0)
+    return console.result(text, {"steps": steps, "process": processed}, status=0)
 
 
 def _describe(steps: dict[str, list[str]], seconds: float) -> str:

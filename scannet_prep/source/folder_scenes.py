@@ -20,7 +20,7 @@ from scannet_prep.source.scenes import SceneSource
 
 
 class FolderScenes(SceneSource):
-    """The scenes of a processed folder, all of them or those of one split.
+    """The scenes of a processed folder: all of them, or one split.
 
     Args:
         path: The folder.

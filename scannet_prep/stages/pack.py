@@ -55,8 +55,8 @@ from scannet_prep.release.splits import find_official_split
 from scannet_prep.source import SourceKind, identify_folder
 from scannet_prep.stages.selection import Selection
 
-# Beginnings of names that are left out without a remark: those of files that tar unpacks from an
-# archive, of the lock of a run, and of the record that one person has accepted the terms.
+# Names that begin with these are left out without a remark: files that tar unpacks from an archive,
+# the lock of a run, and the record that one person has accepted the terms.
 _SILENTLY_OMITTED = (layout.OWN_PREFIX.rstrip("/"), ACCEPTANCE_NAME)
 _MADE_BY_PROGRAMS = (SUFFIX, CHECKSUM_SUFFIX, ".aria2")
 _PROGRAM = f"scannet-prep {VERSION}"
@@ -193,7 +193,7 @@ def _check_target(target: Path | str | None, *, has_shards: bool) -> Path | str 
     """Refuse a target that cannot become an archive.
 
     Returns:
-        The target. For a link, the file behind it, which is replaced while the link stays.
+        The target. For a link, the file that it leads to, which is replaced while the link stays.
 
     Raises:
         UsageError: Its name is not that of an archive, or it cannot take shards.

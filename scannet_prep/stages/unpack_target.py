@@ -407,7 +407,7 @@ class Target:
         processed_folder.write_failed_list(failed_path, failed - self.scenes.keys() - self.spared)
 
     def _merge_digests(self) -> dict[str, LockEntry]:
-        """Merge the `scannet.lock` of the tree with those of the archives.
+        """Merge the `scannet.lock` of the tree and of the archives.
 
         A replaced file has the entry of its new content, or none. A new file has the entry of its
         archive, so that `verify` reports it if it had changed before it was packed.
@@ -439,8 +439,8 @@ class Target:
     def _is_whole_raw(self, scene_id: str) -> bool:
         """Whether all known files of a scene are in the tree, each with a recorded digest.
 
-        The files are those of the index. If it is lost, they are those of the `scannet.lock` of the
-        archive or of the tree.
+        The index names the files. If it is lost, the `scannet.lock` of the archive or of the tree
+        names them.
         """
         sources = (self._expected_digests, self._arrived_digests, self._before_digests)
         names: list[str] = []

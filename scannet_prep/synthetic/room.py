@@ -152,6 +152,7 @@ def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> NDArray[
         float64 (S, 3, 3), metres: of each side one corner, and the edges u and v from there. Their
         cross product u x v points outwards.
     """
+    # Two opposite corners of the box.
     x0, y0, z0 = -dx / 2, -dy / 2, bottom
     x1, y1, z1 = dx / 2, dy / 2, bottom + dz
     sides = np.array(
