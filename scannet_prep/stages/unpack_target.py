@@ -127,10 +127,12 @@ class Target:
         self._expected_digests: dict[str, LockEntry] = {}
 
         _check_kind(out_dir, archives.kind)
-        # The manifest of the folder; its options and label map; and the entries of its
-        # `scannet.lock`. A folder that has lost its manifest is judged by its files.
+        # The manifest that the folder has now.
         self._before: Manifest | None = None
+        # The options and the label map of its scenes: from the manifest or, if that is lost, from
+        # the files.
         self._head: Manifest | None = None
+        # The entries of its `scannet.lock`.
         self._before_digests: dict[str, LockEntry] = {}
         if self._is_raw:
             self._before_digests = locks.read_locks(out_dir)

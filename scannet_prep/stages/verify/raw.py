@@ -102,12 +102,14 @@ def plan(
     is_for_segmentation = _is_for_segmentation(raw_dir, scenes, findings)
     selected, failures = select_scenes(scenes, selection, raw_dir)
     for failure in failures:
+        # A finding shows its path itself.
         message = failure.message.removeprefix(f"{raw_dir}: ")
         findings.error(raw_dir, message, failure.hint, scene_id=failure.scene_id)
 
     records = _read_records(raw_dir, findings)
     if selection == Selection():
         _note_removed_scenes(raw_dir, scenes, records, findings)
+    # The files directly in the tree, such as the label map. `check_scene` checks those in scenes.
     check_digests(records[raw_dir], findings)
 
     tasks = []
