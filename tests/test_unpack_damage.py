@@ -573,6 +573,20 @@ class TestContradictingIndex:
         assert left_in(tmp_path / "out") == EXPECTED
 
 
+def test_index_of_a_pipe_with_another_offset_contradicts_the_scene(tmp_path: Path) -> None:
+    def edit(index: dict[str, Any]) -> None:
+        before, scene = index["groups"][1:3]
+        before["stored_bytes"] += 1
+        scene["offset"] += 1
+        scene["stored_bytes"] -= 1
+
+    forge(tmp_path / "a.tar.zst", SCENES[:2], edit=edit)
+
+    failures = unpack_from("pipe", tmp_path / "a.tar.zst", tmp_path / "out").failures
+
+    assert [failure.scene_id for failure in failures] == [IDS[1]]
+
+
 class TestNewerVersion:
     @pytest.fixture
     def archive(self, tmp_path: Path) -> Path:

@@ -44,7 +44,7 @@ def open_archive(place: Place, *, certificates: bool | Path = True) -> Archive:
 
     Args:
         place: A path, an address, or a `ByteSource`.
-        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
 
     Raises:
         ArchiveError: It is truncated, damaged at its end, or was written by another program.

@@ -11,7 +11,7 @@ from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.base.errors import ArchiveError, MissingFileError
 from scannet_prep.base.files import describe_kind
 
-_PIECE_BYTES = 1 << 22
+_READ_AHEAD_BYTES = 1 << 22
 _BUCKETS = ("s3://", "gs://", "az://")
 _SERVERS = ("https://", "http://")
 
@@ -47,7 +47,7 @@ def open_bytes(place: Place, *, certificates: bool | Path = True) -> ByteSource:
 
     Args:
         place: The archive. A `ByteSource` is returned unchanged.
-        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
 
     Raises:
         MissingFileError: The file does not exist.
@@ -72,9 +72,10 @@ def open_bytes(place: Place, *, certificates: bool | Path = True) -> ByteSource:
 class FileSource:
     """An archive on a disk.
 
-    It is read by `pread` only, so that processes and threads share no position. Each process opens
-    the file on its first read. If the file has been replaced since, reading is an error, because
-    the index describes the earlier file.
+    It is read by `pread` only, so that processes and threads share no position. A forked process
+    reads from the file that its parent opened. A copy that was pickled opens the file on its first
+    read; if the file was replaced meanwhile, that is an error, because the index describes the
+    earlier file.
 
     Args:
         path: The archive.
@@ -86,12 +87,12 @@ class FileSource:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self.size_bytes = 0
+        self.size_bytes = 0  # set by `_open`
         self._open()
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the file ends within the range."""
-        # A copy in another process has no `_file` yet; see `__getstate__`.
+        # There is no `_file` in a copy that was pickled (see `__getstate__`), or after `close`.
         file = self.__dict__.get("_file") or self._open()
         try:
             return os.pread(file.descriptor, size, offset)
@@ -213,12 +214,11 @@ class Stream:
             start: First byte of the range, counted from `offset`.
             size: Its length; fewer bytes are returned only if the source ends.
         """
-        while True:
-            missing_bytes = start + size - len(self._buffer)
-            if missing_bytes <= 0:
-                break
+        # A pipe may return fewer bytes than requested, so read until they suffice.
+        while len(self._buffer) < start + size:
             next_offset = self.offset + len(self._buffer)
-            piece = self._source.read(next_offset, max(_PIECE_BYTES, missing_bytes))
+            missing_bytes = start + size - len(self._buffer)
+            piece = self._source.read(next_offset, max(_READ_AHEAD_BYTES, missing_bytes))
             if not piece:
                 break
             self._buffer += piece

@@ -18,6 +18,8 @@ from scannet_prep.raw.lock import digest_file
 
 CHECKSUM_SUFFIX = f"{SUFFIX}.sha256"
 
+# One line of sha256sum: a backslash if the name is escaped, the digest, `*` for binary mode, and
+# the name, which is not compared: the user may have renamed the archive.
 _LINE = re.compile(rb"\\?([0-9a-f]{64}) [ *]?.+")
 _MAX_FILE_BYTES = 1 << 16
 
@@ -39,7 +41,7 @@ class Digest:
         return self._sha256.hexdigest()
 
     def watch(self, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-        """Yield pieces unchanged, and count them."""
+        """Yield pieces unchanged, and add each to the size and to the SHA-256."""
         for piece in pieces:
             # `update` releases the interpreter lock, so that other threads compress meanwhile.
             self._sha256.update(piece)

@@ -77,7 +77,8 @@ class SourceFile:
         if self.content is not None:
             target[:] = self.content
             return
-        with open_file(self.path, sys.maxsize) as file:
+        # Every size may be opened: one that differs from the buffer's is reported below.
+        with open_file(self.path, max_bytes=sys.maxsize) as file:
             read_bytes = os.readv(file.fileno(), [target])
             status = os.fstat(file.fileno())
         is_complete = read_bytes == len(target)
@@ -102,7 +103,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class SourceGroup:
-    """The files of one frame: those of one scene, or those that belong to no scene.
+    """The files of one frame: the files of one scene, or all files that belong to no scene.
 
     Attributes:
         scene_id: The scene; empty for the files that belong to no scene.

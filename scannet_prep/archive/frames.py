@@ -24,6 +24,7 @@ from scannet_prep.archive.layout import (
 from scannet_prep.base.errors import ContentError
 from scannet_prep.base.files import Buffer
 
+# The magic number, 4 bytes, and the frame header, at most 14.
 _MAX_HEADER_BYTES = 18
 # `zstd -d` and `tar --zstd` accept this window without further options.
 _MAX_WINDOW_BYTES = 1 << 27
@@ -37,6 +38,7 @@ _RLE_BLOCK = 1
 _RESERVED_BLOCK = 3
 _BLOCK_HEADER_BYTES = 3
 _CHECKSUM_BYTES = 4
+# The position of the frame header descriptor, after the magic number, and its flag for a checksum.
 _DESCRIPTOR_BYTE = 4
 _CHECKSUM_FLAG = 0b0000_0100
 _FASTEST_LEVEL = -(1 << 17)
@@ -59,11 +61,13 @@ def compress(content: Buffer, level: int) -> bytes:
     Returns:
         The frame, always the same for the same content, level and version of zstd.
     """
+    # A stored frame takes only its checksum from zstd, whose own level 0 is its default level.
     compressor = zstandard.ZstdCompressor(
         level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True
     )
     frame = compressor.compress(content)
-    if level and len(content) <= _max_content_bytes(frame):
+    is_stored = level == 0 or len(content) > _max_content_bytes(frame)
+    if not is_stored:
         return frame
     return _store(content, checksum=frame[-_CHECKSUM_BYTES:])
 
@@ -76,9 +80,11 @@ def _store(content: Buffer, checksum: bytes) -> bytes:
     window = 7 << 3
     header = struct.pack("<4sBBI", zstandard.FRAME_HEADER, descriptor, window, len(view))
     pieces: list[Buffer] = [header]
+    # Empty content takes one empty block.
     for start in range(0, max(len(view), 1), _MAX_BLOCK_BYTES):
         block = view[start : start + _MAX_BLOCK_BYTES]
         is_last = start + _MAX_BLOCK_BYTES >= len(view)
+        # From the lowest bit: last block (1 bit), type (2 bits), size (21 bits).
         block_header = len(block) << 3 | _RAW_BLOCK << 1 | is_last
         pieces.append(block_header.to_bytes(_BLOCK_HEADER_BYTES, "little"))
         pieces.append(block)
@@ -116,8 +122,8 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
         size_bytes: The expected size of its content.
 
     Returns:
-        The content in new, writable memory; and whether the checksum is right. If it is not, the
-        caller has to check the content by another digest.
+        The content in new, writable memory; and whether it is verified: the frame has a checksum,
+        and it is right. Otherwise the caller has to check the content by another digest.
 
     Raises:
         ContentError: It cannot be decompressed, or its content would be larger than allowed.
@@ -130,12 +136,13 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
         raise ContentError(f"a frame header declares {declared_bytes:,} bytes, {expected}")
     try:
         content = _decompress(frame, size_bytes)
-        return content, bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
     except ContentError:
         # Perhaps only the checksum is damaged: cut it off, and clear its flag in the header.
         bare = bytearray(frame[:-_CHECKSUM_BYTES])
         bare[_DESCRIPTOR_BYTE] &= ~_CHECKSUM_FLAG
         return _decompress(bare, size_bytes), False
+    has_checksum = bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
+    return content, has_checksum
 
 
 def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
@@ -144,6 +151,8 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
     try:
         # Unlike a bytearray, an empty array is not cleared first.
         content = np.empty(size_bytes, np.uint8).data
+        # All of the frame and all of its memory are given at once: zstd then needs no window of its
+        # own, so that frames with a larger one pass, too.
         with decompressor.stream_reader(frame) as reader:
             read_bytes = reader.readinto(content) if size_bytes else 0
             # Reading beyond the end also compares the checksum.
@@ -164,6 +173,7 @@ def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     with (
         suppress(zstandard.ZstdError),
+        # The first frame may have no content: pzstd begins with a skippable one.
         decompressor.stream_reader(frame, read_across_frames=True) as reader,
     ):
         return bytes(reader.read(size_bytes))
@@ -196,6 +206,7 @@ def read_frame(stream: Stream) -> bytes:
         # A run-length block stores one byte, which is repeated to its size.
         stored_bytes = 1 if block_type == _RLE_BLOCK else block_bytes
         position += _BLOCK_HEADER_BYTES + stored_bytes
+    # All frames of this program end with a checksum.
     frame = stream.take(position + _CHECKSUM_BYTES)
     if not is_last or len(frame) < position + _CHECKSUM_BYTES:
         raise ContentError("the archive ends in the middle of a frame")
@@ -222,7 +233,7 @@ def has_seek_table(stream: Stream, rows: Sequence[bytes | None]) -> bool:
     """Whether the next bytes of a stream are the seek table of some frames.
 
     Args:
-        stream: The stream.
+        stream: The stream, which moves past the table.
         rows: The row of each frame; None for a frame that was not read, whose row is not checked.
     """
     blank = bytes(_TABLE_ROW.size)
@@ -245,19 +256,23 @@ def find_index(source: ByteSource) -> tuple[int, int, int]:
         ArchiveError: The file cannot be read.
     """
     # The end of the file: the rows of the index and of the end of the tar stream, and the footer.
+    # A file that is too short for them is filled up with zeros, which are not a footer.
     tail_bytes = 2 * _TABLE_ROW.size + _TABLE_FOOTER.size
     tail = source.read(max(0, source.size_bytes - tail_bytes), tail_bytes)
-    tail = tail.rjust(tail_bytes, b"\0")  # a shorter file cannot end in a seek table
+    tail = tail.rjust(tail_bytes, b"\0")
     index_row, end_row = _TABLE_ROW.iter_unpack(tail[: -_TABLE_FOOTER.size])
     count, flags, magic = _TABLE_FOOTER.unpack(tail[-_TABLE_FOOTER.size :])
-    is_seek_table = flags == _HAS_CHECKSUMS and magic == _SEEKABLE_MAGIC and count >= 3
+    has_footer = flags == _HAS_CHECKSUMS and magic == _SEEKABLE_MAGIC
+    # At least the files that belong to no scene, the index, and the end of the tar stream.
+    has_frames = count >= 3
 
     # The index lies before the end of the tar stream, which lies before the table.
     index_bytes = index_row[0]
     end_bytes = end_row[0]
     table_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
     offset = source.size_bytes - table_bytes - end_bytes - index_bytes
-    if not is_seek_table or offset < 0 or index_bytes > MAX_INDEX_BYTES:
+    is_index_possible = offset >= 0 and index_bytes <= MAX_INDEX_BYTES
+    if not (has_footer and has_frames and is_index_possible):
         raise ContentError(
             "the file does not end in a seek table: it is truncated, or something follows its end"
         )

@@ -1,6 +1,6 @@
 """Read archives in order, and find out which scenes are undamaged; for `unpack` and `verify`.
 
-    with an index:     index -----------> (group, None)     the frame is read in a thread
+    with an index:     index ------------------> (group, None)    a thread reads the frame later
     without an index:  stream, frame by frame -> (group, frame)   up to the index or the end
                                            |
         in threads, _check: read, decompress, check names or SHA-256 -> work(group, tar bytes)
@@ -98,8 +98,10 @@ class GroupReader:
         self._head: Head | None = None
         self._wants = wants
         self._limit = limit
-        # The rows of undamaged frames in the seek table, by the offset of the frame.
+        # The row that each undamaged frame should have in the seek table, by the frame's offset.
+        # `_take_index` also sets `_end`, the stream of the bytes after the index.
         self._rows: dict[int, bytes] = {}
+        # Both are generators. `_find_frames` reads a frame when it is taken, and not earlier.
         self._frames = self._plan_by_index() or self._find_frames()
         self._read_files()
         if self._head is None:
@@ -140,6 +142,7 @@ class GroupReader:
             return self._check(*frame, work)
 
         tasks = self._iter_tasks()
+        # Damaged scenes whose names are damaged, too; and scenes that were whole when read.
         unnamed: list[tuple[StoredGroup, str]] = []
         whole: list[StoredGroup] = []
         for group, problem in map_in_threads(check, tasks, jobs=jobs, on_error=self.source.close):
@@ -161,11 +164,18 @@ class GroupReader:
             yield group.stored_bytes + group.size_bytes, (group, frame)
 
     def _compare_with_index(self, whole: list[StoredGroup]) -> Iterator[tuple[StoredGroup, str]]:
-        """Yield the scenes that the index contradicts."""
+        """Yield the scenes that the index contradicts; none without an index."""
+        if self.index is None:
+            return
         entries = self._index_by_offset()
         for group in whole:
-            entry = entries.get(group.offset, group)
-            if group.members != entry.members or group.scene_id != entry.scene_id:
+            entry = entries.get(group.offset)
+            is_same = (
+                entry is not None
+                and entry.scene_id == group.scene_id
+                and entry.members == group.members
+            )
+            if not is_same:
                 yield group, "does not match the index"
 
     def _name_by_index(
@@ -249,6 +259,7 @@ class GroupReader:
                     continue
                 self.chosen.append(group)
             yield group, frame
+            # The index, which follows the other scenes, is then never reached.
             if len(self.chosen) == self._limit:
                 return
         try:
@@ -277,7 +288,8 @@ class GroupReader:
         if problem:
             self.problems.append(f"{group.name}: damaged: {problem}")
         if self._head is None:
-            # They are lost. The name of the next scene reveals the kind of the archive, so find it.
+            # They are lost. The name of the next scene reveals the kind of the archive, and taking
+            # its frame from `_find_frames` records the kind in `_head`; see `_hold`.
             second = next(self._frames, None)
             if second is not None:
                 self._frames = chain([second], self._frames)
@@ -308,15 +320,15 @@ class GroupReader:
         try:
             if frame is None:
                 frame = read_stored(self.source, group)
-            content, has_checksum = frames.decompress(frame, group.size_bytes)
+            content, is_verified = frames.decompress(frame, group.size_bytes)
             row = frames.seek_row(frame, group.size_bytes)
             del frame  # it may be large, and is not needed any more
             if is_indexed:
-                has_headers = check_members(group.members, content)
-                if not (has_checksum and has_headers):
+                are_headers_whole = check_members(group.members, content)
+                if not (is_verified and are_headers_whole):
                     problem = "its frame's checksum or a tar header is damaged"
                     self.warnings.append(f"{group.name}: {problem}; its files are whole")
-            elif has_checksum:
+            elif is_verified:
                 group = self._find_members(group, content)
             else:
                 return group, "the checksum of its frame is wrong"
@@ -377,10 +389,11 @@ class GroupReader:
 
 def _read_first_name(frame: bytes) -> str:
     """Read the name of the first file in a frame; empty if its header is damaged."""
-    with suppress(ContentError):
+    try:
         name, _ = parse_header(frames.decompress_start(frame, BLOCK_BYTES))
-        return name
-    return ""
+    except ContentError:
+        return ""
+    return name
 
 
 def _describe_frame(frame: bytes, offset: int) -> StoredGroup:
@@ -411,7 +424,7 @@ class ArchiveSet:
         places: Paths, addresses, or `ByteSource`s.
         wants: Whether a scene is wanted.
         limit: Maximum number of scenes; None for all.
-        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
 
     Attributes:
         readers: The archives.

@@ -23,6 +23,7 @@ INDEX_NAME = f"{OWN_PREFIX}index.json"
 MAX_CONTENT_BYTES = 1 << 30
 # Four times the index of the whole raw release with all of its files.
 MAX_INDEX_BYTES = 1 << 24
+# Added to limits that grow with a size, so that they allow any small frame.
 FREE_BYTES = 1 << 20
 DEFAULT_LEVEL = 1
 
@@ -31,7 +32,8 @@ MADE_BY_NEWER = (
 )
 _SplitName = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)?\Z")]
 _ID = r"(?P<scene>scene\d{4}_\d{2})"
-# A file that belongs to no scene: at the top level or in `tasks/`, without the name of a folder.
+# A file that belongs to no scene: at the top level or in `tasks/`, and not named like a folder of a
+# tree, so that a file cannot take the place of one.
 _OTHER_NAME = re.compile(
     r"(?:tasks/)?(?!(?:train|val|test|scans|scans_test|tasks)$|scene\d{4}_\d{2}$)\w[\w.+-]{0,80}",
     re.ASCII,
@@ -40,6 +42,7 @@ _OTHER_NAME = re.compile(
 
 def max_frame_bytes(content_bytes: int) -> int:
     """Return the maximum size of a frame: its content stored, with room for headers."""
+    # Content that does not compress grows by less than a 256th.
     return FREE_BYTES + content_bytes * 257 // 256
 
 
@@ -71,7 +74,7 @@ class StoredGroup:
         offset: The first byte of the frame in the archive.
         stored_bytes: Size of the frame.
         size_bytes: Size of its content, the tar bytes.
-        members: The files, in order.
+        members: The files, in order; empty while no index and no tar header has named them.
     """
 
     scene_id: str

@@ -29,6 +29,7 @@ from scannet_prep.base.errors import ArchiveError, ContentError, ForeignFileErro
 from scannet_prep.base.file_kinds import describe_beginning
 from scannet_prep.base.files import Buffer
 
+# Holds at least one block of zstd, so that the beginning of its content can be decompressed.
 START_BYTES = 1 << 18
 
 HINT_DAMAGED = (
@@ -105,9 +106,9 @@ class Archive:
         """
         try:
             frame = read_stored(self.source, group)
-            content, has_checksum = frames.decompress(frame, group.size_bytes)
+            content, is_verified = frames.decompress(frame, group.size_bytes)
             data = member.of(content)
-            if not has_checksum:
+            if not is_verified:
                 member.check(data)
         except ContentError as error:
             problem = f"{group.name}: is damaged: {error.message}"
@@ -133,10 +134,10 @@ def decode_index(frame: Buffer, *, frame_count: int, offset: int) -> tuple[Index
     if size_bytes > MAX_INDEX_BYTES:
         sizes = f"{size_bytes:,} bytes, expected at most {MAX_INDEX_BYTES:,}"
         raise ContentError(f"the frame header of the index declares {sizes}")
-    content, has_checksum = frames.decompress(frame, size_bytes)
+    content, is_verified = frames.decompress(frame, size_bytes)
     members = read_members(content)
     names = [member.name for member in members]
-    if not has_checksum or names != [INDEX_NAME]:
+    if not is_verified or names != [INDEX_NAME]:
         raise ContentError("the index is damaged: its checksum does not hold")
     index = parse_index(bytes(members[0].of(content)))
     if len(index.groups) != frame_count or index.end != offset:
@@ -168,6 +169,7 @@ def check_beginning(start: bytes, name: str) -> None:
     """
     kind = describe_beginning(start)
     if kind == "a zstd file":
+        # The header and the first bytes of the first file in the tar stream.
         content = frames.decompress_start(start, 8 * BLOCK_BYTES)
         if not content or _is_own_beginning(content):
             # An archive of this program, or a damaged file: reading it shows where the damage is.

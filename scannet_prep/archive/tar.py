@@ -68,7 +68,8 @@ class FileToPack(Protocol):
 
 def member_bytes(size_bytes: int) -> int:
     """Return the size of a file of `size_bytes` with its header and its padding."""
-    return BLOCK_BYTES + size_bytes + -size_bytes % BLOCK_BYTES
+    padding_bytes = -size_bytes % BLOCK_BYTES
+    return BLOCK_BYTES + size_bytes + padding_bytes
 
 
 def content_bytes(sizes: Iterable[int]) -> int:
@@ -134,6 +135,7 @@ def parse_header(header: Buffer) -> tuple[str, int]:
     """
     try:
         info = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "strict")
+        # A header can record a negative size, which `encode_header` cannot make.
         expected = encode_header(info.name, info.size) if info.size >= 0 else b""
     except (tarfile.HeaderError, ValueError) as error:
         raise ContentError(f"a tar header is damaged: {error}") from None
@@ -146,16 +148,16 @@ def check_members(members: Sequence[Member], content: memoryview) -> bool:
     """Check the files that an index describes, each by its SHA-256.
 
     Returns:
-        Whether their headers are undamaged, too. Other programs need them; here, the index replaces
-        them.
+        Whether their headers are undamaged, too. Only other programs need them: this program uses
+        the index instead.
 
     Raises:
         ContentError: A file is damaged.
     """
-    has_headers = True
+    are_headers_whole = True
     for member in members:
         member.check(member.of(content))
         header = content[member.offset - BLOCK_BYTES : member.offset]
         if header != encode_header(member.name, member.size_bytes):
-            has_headers = False
-    return has_headers
+            are_headers_whole = False
+    return are_headers_whole

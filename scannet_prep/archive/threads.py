@@ -38,6 +38,7 @@ def map_in_threads(
         if not pending:
             return True
         held_bytes = sum(task_bytes for task_bytes, _ in pending)
+        # Twice the threads, so that none waits while the caller works on a result.
         return len(pending) <= 2 * jobs and held_bytes + size_bytes <= _MAX_HELD_BYTES
 
     def take_result() -> Result:

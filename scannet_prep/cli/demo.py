@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     steps, processed = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console)
     text = _describe(steps, console.seconds)
-    return console.result(text, {"steps": steps, "process": processed}, 0)
+    return console.result(text, {"steps": steps, "process": processed}, status=0)
 
 
 def _describe(steps: dict[str, list[str]], seconds: float) -> str:
@@ -66,7 +66,7 @@ and in Python:
 
 
 def _describe_activation() -> str:
-    """Return the line that activates this environment, if the shell does not find its commands."""
+    """Return the line that activates this environment; empty if its commands are on the PATH."""
     script_path = Path(sys.prefix, "bin/activate")
     if not script_path.exists():
         return ""

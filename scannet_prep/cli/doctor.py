@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.ddp:
         return _compare_ranks(arguments, console)
     base_url = os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
+    # An empty place stands for data/processed, if it exists.
     report = doctor.run(str(arguments.place or ""), os.environ, base_url)
     status = _show(report, console)
     if doctor.has_hanging_check():

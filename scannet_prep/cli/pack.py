@@ -103,6 +103,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     lines = [_describe_archives(report, console.seconds), *_describe_checksums(report)]
     status = 3 if report.missing else 0
     if is_pipe:
+        # Standard output is the archive; this goes to standard error.
         console.say("\n".join(lines))
         return status
     is_single = len(report.archives) == 1
@@ -131,6 +132,7 @@ def _is_pipe(arguments: argparse.Namespace) -> bool:
     if arguments.output not in (None, _PIPE):
         problem = f"- and -o {arguments.output} are two places for one archive"
         raise UsageError(problem, "leave out - or -o")
+    # Python sets `sys.__stdout__` to None if the shell has closed standard output (>&-).
     if arguments.json or sys.__stdout__ is None or sys.stdout.isatty():
         hint = 'name a file (-o FILE), or a pipe: | ssh host "scannet-prep unpack -"'
         raise UsageError("standard output is a terminal, closed, or taken by --json", hint)
@@ -166,6 +168,7 @@ def _describe_checksums(report: PackReport) -> list[str]:
     name = Path(path).name
     lines = []
     if others:
+        # The shards are in order, so this one is number 0.
         stem, _, end = name.rpartition("-00000-of-")
         files = f"{quote(stem)}-*-of-{end}.sha256"
     else:

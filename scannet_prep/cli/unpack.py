@@ -90,5 +90,6 @@ def _warn(report: UnpackReport, console: Console) -> None:
         console.warn(f"damaged: {damage}")
     if report.failures:
         messages = [failure.message for failure in report.failures]
+        # The list begins with a blank line, which is for a report between other paragraphs.
         lines = describe_list("failed", messages, has_all=console.is_verbose)
         console.warn("\n".join(lines).lstrip(), report.failures[0].hint)

@@ -160,7 +160,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return _serve(viewing, arguments.serve, console)
     report = view.run(viewing, arguments.output, arguments.export, options, progress=console)
     text = _describe(viewing, report)
-    return console.result(text, report, 0, label_set=viewing.label_set.name)
+    return console.result(text, report, status=0, label_set=viewing.label_set.name)
 
 
 def _picture_options(arguments: argparse.Namespace) -> PictureOptions | None:
@@ -195,7 +195,7 @@ if the browser is on another machine, first type there:
         "ssh": ssh,
     }
     with server, suppress(KeyboardInterrupt):
-        console.result(text, value, 0)
+        console.result(text, value, status=0)
         server.serve_forever()
     return 0
 

@@ -23,18 +23,18 @@ _HINT_THEN_PACK = ", then scannet-prep pack again"
 
 
 class ArchiveScenes(SceneSource):
-    """The processed scenes of one or several archives, all of them or those of one split.
+    """The processed scenes of one or several archives: all of them, or one split.
 
-    Of the indexes, only the groups of these scenes are kept in memory.
+    The groups of other scenes are removed from the indexes, to save memory.
 
     Args:
         places: Paths, addresses, or `ByteSource`s; in any order.
-        split: Only its scenes; None for all.
-        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+        split: The split whose scenes to open; None for all scenes.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
 
     Raises:
         ArchiveError: An archive is damaged, holds raw scenes, belongs to an incomplete set of
-            shards, or holds scenes that were made with other options than those of the others.
+            shards, or holds scenes whose options differ from the first archive's.
         UsageError: There are no scenes of that split.
         ScanNetPrepError: See `open_archives`.
     """

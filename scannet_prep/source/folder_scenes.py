@@ -20,11 +20,11 @@ from scannet_prep.source.scenes import SceneSource
 
 
 class FolderScenes(SceneSource):
-    """The scenes of a processed folder, all of them or those of one split.
+    """The scenes of a processed folder: all of them, or one split.
 
     Args:
         path: The folder.
-        split: Only its scenes; None for all.
+        split: The split whose scenes to open; None for all scenes.
         must_be_usable: See `open_processed`.
 
     Raises:

@@ -6,6 +6,7 @@ No scene and no archive is opened.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,7 +70,9 @@ def identify(places: Sequence[Place], *, may_be_export: bool = False) -> Identit
 
 
 def find_folder(places: Sequence[Place]) -> Path | None:
-    """Return the folder among the places; None for archives.
+    """Return the folder if a single one is given; None for archives.
+
+    A list with an archive is a list of archives: its folders are refused when they are opened.
 
     Raises:
         UsageError: There are several folders.
@@ -90,7 +93,7 @@ def is_archive(place: Place) -> bool:
     if not isinstance(place, str | Path) or "://" in str(place):
         return True
     path = Path(place).expanduser()
-    # The functions of os.path, unlike the methods of Path, return False if access fails.
+    # If access fails, os.path.isdir and exists return False; the methods of Path would raise.
     if os.path.isdir(path):  # noqa: PTH112
         return False
     return path.suffix == ".zst" or os.path.exists(path)  # noqa: PTH110
@@ -134,7 +137,7 @@ def refuse_export(path: Path) -> None:
 
 def describe_file(path: Path) -> str | None:
     """Describe a regular file by its beginning, such as `a zip file`; None if it is unknown."""
-    with suppress(FileError), open_file(path, 1 << 60) as file:
+    with suppress(FileError), open_file(path, max_bytes=sys.maxsize) as file:
         return describe_beginning(file.read(BEGINNING_BYTES))
     return None
 

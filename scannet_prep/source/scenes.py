@@ -34,8 +34,8 @@ def open_processed(
     Args:
         place: A processed folder; or an archive, or several such as all shards of a set, each as a
             path, an address, or a `ByteSource`.
-        split: Only its scenes; None for all.
-        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+        split: The split whose scenes to open; None for all scenes.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
         must_be_usable: Whether to refuse a folder whose processing has not finished or whose
             manifest is damaged. Otherwise, `faults` of the result contains the reason.
 
@@ -90,7 +90,7 @@ class SceneSource(ABC):
         options: The options that all scenes were made with.
         held: All scenes of the place, by id.
         failures: Why scenes that should have been made are missing, by id.
-        split: Only its scenes; None for all.
+        split: The split whose scenes to open; None for all scenes.
         command_end: The end of the command that makes more scenes of the place.
 
     Attributes:
@@ -134,8 +134,9 @@ class SceneSource(ABC):
         self._entries: Mapping[str, SceneEntry] | None = None
         self.lengths: dict[str, int] = {}
         for scene_id, scene in sorted(held.items()):
-            if split in (None, scene.split):
+            if split is None or scene.split == split:
                 self.lengths[scene_id] = scene.vertex_count
+        # Commands open all scenes. The rest is for a dataset, which opens one split.
         if split is None:
             return
 
@@ -146,10 +147,11 @@ class SceneSource(ABC):
             raise UsageError(f"{self.name}: holds no {split} scenes{others}", hint)
         if self.failures:
             count = f"{len(self.failures)}, for example {min(self.failures)}"
+            # The level is that of the line that makes the dataset.
             warnings.warn(
                 f"{self.name}: scenes that failed in processing are missing: {count}; "
                 f"to list them: scannet-prep info {quote(first)}",
-                stacklevel=5,  # the line that makes the dataset
+                stacklevel=5,
             )
 
     @property
@@ -195,6 +197,7 @@ class SceneSource(ABC):
         """Return a copy for worker processes that get the entry of each scene with their task."""
         part = copy.copy(self)
         part.failures = {}
+        # Not None, so that no worker reads the manifest.
         part._entries = {}  # noqa: SLF001 - of the same class
         return part
 

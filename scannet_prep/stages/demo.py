@@ -130,10 +130,12 @@ def _download(
     selection = Selection(scene_ids=tuple(scene_ids))
     make_plan = partial(download.plan, raw_dir, ["seg"], selection=selection)
 
-    # The paths of the files on the server: those of the official addresses.
+    # The first plan gives the official addresses. Their paths, which begin with the slash at which
+    # BASE_URL ends, are also those on the server of this machine.
     paths = {}
     for file in make_plan().files:
-        paths[file.url.removeprefix(BASE_URL[:-1])] = server_dir / file.local_path
+        path_on_server = file.url.removeprefix(BASE_URL.removesuffix("/"))
+        paths[path_on_server] = server_dir / file.local_path
     with _serve(paths) as base_url:
         plan = make_plan(base_url=base_url)
         report = download.run(plan, progress=progress, needs_terms=False)
@@ -164,6 +166,7 @@ def _serve(paths: Mapping[str, Path]) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def translate_path(self, path: str) -> str:
+            """Return the file of a path; for an unknown path, a name that gives a 404."""
             return str(paths.get(path, ""))
 
         def log_message(self, *_arguments: object) -> None:

@@ -41,8 +41,9 @@ class Info:
     Attributes:
         paths: The folder, or the archives: paths or addresses.
         kind: `raw`, `processed` or `archive`.
-        splits: For each split, for `none` (scenes of no known split) and for `all`: number of
-            `scenes` and `vertices`, and `size_bytes`; in archives also `stored_bytes`.
+        splits: The number of `scenes` and `vertices`, and `size_bytes`, of archives also
+            `stored_bytes`; for each split, for `none` (scenes of no known split) and for `all`.
+            Those without scenes are omitted.
         scene_ids: The scenes, sorted.
         head: The description in the first archive: source, program and terms.
         program: The program that wrote the manifest or the archive; empty if it is not recorded.
@@ -51,10 +52,11 @@ class Info:
         failures: Why selected scenes are missing, by scene id.
         warnings: The oddities of the raw files of processed scenes, each once.
         shared_files: For a raw tree, the size in bytes of each file in `tasks/`, by name.
-        left_out: Folders beside those of raw scenes whose names are not scene ids.
+        left_out: Names of folders that lie beside those of raw scenes and are not scene ids.
         missing_shards: The shards that are missing from the set of the archives.
         size_bytes: Size of the archives.
-        unreadable: What could not be read, and why a processed folder as a whole cannot be used.
+        unreadable: Errors of files that could not be read, and the faults for which a processed
+            folder as a whole cannot be used.
     """
 
     paths: tuple[str, ...]
@@ -82,7 +84,7 @@ def run(
     Args:
         places: A raw tree or a processed folder; or an archive, or all shards of one: paths,
             addresses, or objects that read the bytes.
-        certificates: The certificates to trust for addresses, as `RangeSource` takes them.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
         progress: Advanced by each raw scene.
 
     Raises:
@@ -223,8 +225,8 @@ def count_by_split(
         scenes: The split of each scene (None if it is in no split), and its numbers by name.
 
     Returns:
-        For each split that occurs, for `none` (no split) and for `all`: the number of `scenes`,
-        and the sum of each number.
+        The number of `scenes` and the sum of each number; for each split, for `none` (no split) and
+        for `all`. Those without scenes are omitted.
     """
     totals: dict[str, Counter[str]] = {}
     for name in (*map(str, Split), "none", "all"):
@@ -232,4 +234,5 @@ def count_by_split(
     for split, numbers in scenes:
         for name in (str(split or "none"), "all"):
             totals[name].update({"scenes": 1, **numbers})
+    # A row without scenes is empty.
     return {name: dict(row) for name, row in totals.items() if row}

@@ -55,8 +55,8 @@ from scannet_prep.release.splits import find_official_split
 from scannet_prep.source import SourceKind, identify_folder
 from scannet_prep.stages.selection import Selection
 
-# Beginnings of names that are left out without a remark: those of files that tar unpacks from an
-# archive, of the lock of a run, and of the record that one person has accepted the terms.
+# Names that begin with these are left out without a remark: files that tar unpacks from an archive,
+# the lock of a run, and the record that one person has accepted the terms.
 _SILENTLY_OMITTED = (layout.OWN_PREFIX.rstrip("/"), ACCEPTANCE_NAME)
 _MADE_BY_PROGRAMS = (SUFFIX, CHECKSUM_SUFFIX, ".aria2")
 _PROGRAM = f"scannet-prep {VERSION}"
@@ -146,6 +146,7 @@ def run(
 
     parts = _divide(contents, target, shard_bytes)
     make = partial(iter_archive, jobs=jobs, progress=progress)
+    # None also for shards and for --force, without a comparison.
     same: WrittenArchive | None = None
     with ExitStack() as stack:
         stack.enter_context(_translated_os_errors(target))
@@ -192,7 +193,7 @@ def _check_target(target: Path | str | None, *, has_shards: bool) -> Path | str 
     """Refuse a target that cannot become an archive.
 
     Returns:
-        The target. For a link, the file behind it, which is replaced while the link stays.
+        The target. For a link, the file that it leads to, which is replaced while the link stays.
 
     Raises:
         UsageError: Its name is not that of an archive, or it cannot take shards.
@@ -285,7 +286,7 @@ def _find_oversized(
     """Find the archives that exceed the size of a shard.
 
     Returns:
-        The size of each, by its only scene.
+        The size of each, by its only scene: `Contents.split` keeps several scenes within the size.
     """
     oversized = {}
     for name, part in parts.items():
@@ -336,6 +337,7 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     if state.faults:
         raise state.faults[0]
     manifest = _select_entries(source, state.manifest, selection)
+    # Without a manifest, the archive gets one that this version of the program makes.
     if not state.has_manifest:
         manifest = msgspec.structs.replace(manifest, program_version=VERSION)
 
@@ -344,16 +346,16 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     files, left_out = _sort_files(source, ArchiveKind.PROCESSED, split_folders)
     others = files.pop("")
     listed = set()
-    for name, entry in state.manifest.scenes.items():
-        listed.add(folder.processed_path(source, entry.split, name))
+    for scene_id, entry in state.manifest.scenes.items():
+        listed.add(folder.processed_path(source, entry.split, scene_id))
     for paths in files.values():
-        left_out += [_name(source, path) for path in paths if path not in listed]
+        left_out += [_archive_name(source, path) for path in paths if path not in listed]
 
     groups = []
-    for name, entry in manifest.scenes.items():
-        path = folder.processed_path(source, entry.split, name)
+    for scene_id, entry in manifest.scenes.items():
+        path = folder.processed_path(source, entry.split, scene_id)
         file = SourceFile.from_path(path, source, entry.fingerprint)
-        groups.append(SourceGroup(name, str(entry.split), entry.vertex_count, (file,)))
+        groups.append(SourceGroup(scene_id, str(entry.split), entry.vertex_count, (file,)))
     head = Head(
         kind=ArchiveKind.PROCESSED,
         notice=folder.TERMS_TEXT,
@@ -369,7 +371,7 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
         failed_list = folder.encode_failed_list(manifest.failures)
     made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: failed_list}
     first = _group_others(source, head, others, made)
-    failures = {name: failure.message for name, failure in manifest.failures.items()}
+    failures = {scene_id: failure.message for scene_id, failure in manifest.failures.items()}
     return Contents(head, (first, *groups), failures, tuple(sorted(left_out)))
 
 
@@ -380,23 +382,23 @@ def _select_entries(source: Path, manifest: Manifest, selection: Selection) -> M
         UnknownSceneError: A selected scene is not in the folder.
     """
     splits: dict[str, str | None] = {}
-    for name in manifest.failures:
-        splits[name] = find_official_split(name)
-    for name, entry in manifest.scenes.items():
-        splits[name] = entry.split
+    for scene_id in manifest.failures:
+        splits[scene_id] = find_official_split(scene_id)
+    for scene_id, entry in manifest.scenes.items():
+        splits[scene_id] = entry.split
     command = f"scannet-prep process -o {quote(str(source))}"
     selection.check_found(source, splits, f"leave it out of --scenes, or make it: {command}")
 
     scenes: dict[str, SceneEntry] = {}
     failures = {}
-    for name, split in sorted(splits.items()):
-        if not selection.wants(name, split):
+    for scene_id, split in sorted(splits.items()):
+        if not selection.wants(scene_id, split):
             continue
-        if name in manifest.failures:
-            failures[name] = manifest.failures[name]
+        if scene_id in manifest.failures:
+            failures[scene_id] = manifest.failures[scene_id]
         is_within_limit = selection.limit is None or len(scenes) < selection.limit
-        if name in manifest.scenes and is_within_limit:
-            scenes[name] = manifest.scenes[name]
+        if scene_id in manifest.scenes and is_within_limit:
+            scenes[scene_id] = manifest.scenes[scene_id]
     return msgspec.structs.replace(manifest, scenes=scenes, failures=failures)
 
 
@@ -418,7 +420,8 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
         paths = files.get(scene_id)
         if not paths:
             continue
-        scene_file = layout.identify_scene(_name(source, paths[0]))
+        # For scenes of no official list, the name of the folder may reveal the split.
+        scene_file = layout.identify_scene(_archive_name(source, paths[0]))
         split = scene_file.split if scene_file is not None else ""
         splits[scene_id] = split
         if selection.wants(scene_id, split):
@@ -430,7 +433,7 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
     head = Head(kind=ArchiveKind.RAW, notice=folder.TERMS_TEXT, program=_PROGRAM, level=level)
     first = _group_others(source, head, others, made={})
     scene_groups = groups[: selection.limit]
-    return Contents(head, (first, *scene_groups), {}, tuple(sorted(left_out)))
+    return Contents(head, (first, *scene_groups), failures={}, left_out=tuple(sorted(left_out)))
 
 
 def _count_vertices(scene: RawScene) -> int:
@@ -458,7 +461,7 @@ def _group_others(
             files.append(SourceFile.from_content(name, data))
     files.sort(key=attrgetter("name"))
     format_file = SourceFile.from_content(layout.FORMAT_NAME, encode_json(head) + b"\n")
-    return SourceGroup("", "", 0, (format_file, *files))
+    return SourceGroup(scene_id="", split="", vertex_count=0, files=(format_file, *files))
 
 
 def _sort_files(
@@ -482,7 +485,7 @@ def _sort_files(
     files: dict[str, list[Path]] = {"": []}
     left_out = []
     for path in _list_folders(source, searched):
-        name = _name(source, path)
+        name = _archive_name(source, path)
         if path in searched or name.startswith(_SILENTLY_OMITTED):
             continue
         scene_id = layout.find_scene(kind, name)
@@ -506,6 +509,6 @@ def _list_folders(source: Path, folders: Iterable[Path]) -> Iterator[Path]:
         raise FileError(source, f"cannot be read: {error}") from error
 
 
-def _name(source: Path, path: Path) -> str:
+def _archive_name(source: Path, path: Path) -> str:
     """Return the name of a file in the archive."""
     return path.relative_to(source).as_posix()

@@ -77,6 +77,7 @@ def check_scenes(
             else:
                 result, scene_findings = outcome
                 findings.found += scene_findings
+                # None: the check raised an exception, which is now a finding.
                 if result is not None:
                     results[task.scene_id] = result
             progress.advance()

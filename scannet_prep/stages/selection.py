@@ -96,7 +96,8 @@ def select_scenes(
         UnknownSceneError: A named scene is in none of the selected splits, or is neither in the
             tree nor in an official list.
     """
-    # A dict keeps the order, and sorted ids are sorted again in no time; a set would mix them.
+    # A dict, unlike a set, keeps the order of the scenes. They usually come sorted, and sorting
+    # them again takes hardly any time.
     present = dict.fromkeys(available)
     candidates = present if selection.scene_ids is None else set(selection.scene_ids)
     selected: list[tuple[SceneId, Split]] = []

@@ -77,7 +77,7 @@ def run(
             archives.
         selection: The scenes to unpack; all by default. Files that belong to no scene are always
             unpacked.
-        certificates: Which certificates of a server to trust, as `RangeSource` takes it.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
         jobs: Number of threads.
         progress: Receives the number of tar bytes.
 
@@ -93,7 +93,8 @@ def run(
     progress = progress or Progress()
     archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
     first_name = archives.names[0]
-    if archives.has_indexes:  # otherwise the scenes are known only at the end
+    # Without indexes, the scenes are known only at the end.
+    if archives.has_indexes:
         hint = (
             f"see scannet-prep info {quote(first_name)} --scenes; "
             "or is it in a shard that was not given?"
@@ -112,6 +113,7 @@ def run(
             target.fail_missing(is_cut=not archives.has_indexes)
         target.end()
 
+    # All scenes of a pipe are known now, so that a selection of nothing can be reported.
     if not (target.scenes or target.failures or target.damages):
         selection.check_found(first_name, archives.held, "choose other splits with --splits")
     files = Counter(written=0, replaced=0, kept=0)

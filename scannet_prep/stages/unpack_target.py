@@ -1,6 +1,6 @@
 """The folder that archives are unpacked into, with its manifest and its lists.
 
-    begin(manifest)       refuses scenes that do not belong together; nothing is written yet
+    begin                 refuses scenes that do not belong together; nothing is written yet
     write_others, write   files -> the folder; scenes that cannot be written -> failures
     end                   manifest or scannet.lock, and failed.txt -> the folder
 
@@ -40,9 +40,8 @@ from scannet_prep.base.files import (
 )
 from scannet_prep.base.version import VERSION
 from scannet_prep.export import is_export
-from scannet_prep.processed import folder as lists
-from scannet_prep.processed import manifest as manifests
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
+from scannet_prep.processed import folder as processed_folder
+from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, read_manifest
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import parse_meta
 from scannet_prep.raw import lock as locks
@@ -61,7 +60,13 @@ _HINT_OTHER_FOLDER = "unpack into another folder with -o DIR"
 
 # These describe a folder, not its content: each folder has its own.
 _NAMES_OF_THE_FOLDER = frozenset(
-    {lists.FAILED_NAME, lists.UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, ACCEPTANCE_NAME}
+    {
+        processed_folder.FAILED_NAME,
+        processed_folder.UNFINISHED_NAME,
+        LOCK_NAME,
+        MANIFEST_NAME,
+        ACCEPTANCE_NAME,
+    }
 )
 
 
@@ -122,16 +127,18 @@ class Target:
         self._expected_digests: dict[str, LockEntry] = {}
 
         _check_kind(out_dir, archives.kind)
-        # The manifest of the folder; its options and label map; and the entries of its
-        # `scannet.lock`. A folder that has lost its manifest is judged by its files.
+        # The manifest that the folder has now.
         self._before: Manifest | None = None
+        # The options and the label map of its scenes: from the manifest or, if that is lost, from
+        # the files.
         self._head: Manifest | None = None
-        self._digests: dict[str, LockEntry] = {}
+        # The entries of its `scannet.lock`.
+        self._before_digests: dict[str, LockEntry] = {}
         if self._is_raw:
-            self._digests = locks.read_locks(out_dir)
+            self._before_digests = locks.read_locks(out_dir)
         else:
-            self._before = manifests.read_manifest(out_dir)
-            self._head = self._before or lists.find_head(out_dir)
+            self._before = read_manifest(out_dir)
+            self._head = self._before or processed_folder.find_head(out_dir)
         remove_temporaries(out_dir, *(out_dir / split for split in Split))
 
     @property
@@ -140,14 +147,15 @@ class Target:
         if self._arrived is None:
             return {}
         return {
-            name: entry
-            for name, entry in self._arrived.scenes.items()
-            if self._selection.wants(name, entry.split)
+            scene_id: entry
+            for scene_id, entry in self._arrived.scenes.items()
+            if self._selection.wants(scene_id, entry.split)
         }
 
     @property
     def _wanted(self) -> set[str]:
         """The scenes that the folder is to hold at the end, as far as they are known."""
+        # Without an index, no scene had been chosen yet; the manifest still names them.
         return self._chosen or set(self._expected)
 
     def begin(self, files: Mapping[str, bytes], manifest: Manifest | None) -> None:
@@ -184,6 +192,7 @@ class Target:
         Raises:
             FileError: The options or the label maps differ.
         """
+        # Errors name a path. That of the other archive is not known any more.
         others = ((self._head, self._out_dir), (self._arrived, Path("another archive")))
         for other, place in others:
             if other is None:
@@ -298,8 +307,9 @@ class Target:
 
     def _end_processed(self) -> None:
         """Merge the manifests of folder and archives. A scene that is whole in the folder stays."""
-        head = self._arrived or self._before or lists.find_head(self._out_dir)
-        if head is None:  # the folder holds no scene, and no manifest arrived
+        head = self._arrived or self._before or processed_folder.find_head(self._out_dir)
+        if head is None:
+            # The folder holds no scene, and no manifest arrived.
             return
         empty = Manifest(head.options, head.label_map)
         before = self._before or empty
@@ -311,16 +321,20 @@ class Target:
         self._spare(whole.keys() & self.failures.keys())
         present = whole.keys() | self.scenes.keys()
         failures = {
-            name: failure
-            for name, failure in {**before.failures, **failed}.items()
-            if name not in present
+            scene_id: failure
+            for scene_id, failure in {**before.failures, **failed}.items()
+            if scene_id not in present
         }
 
         # An unpacked scene has the entry of its archive; without one, `record` reads its file.
         untouched = {
-            name: entry for name, entry in before.scenes.items() if name not in self.scenes
+            scene_id: entry
+            for scene_id, entry in before.scenes.items()
+            if scene_id not in self.scenes
         }
-        unpacked = {name: entry for name, entry in arrived.scenes.items() if name in self.scenes}
+        unpacked = {
+            scene_id: entry for scene_id, entry in arrived.scenes.items() if scene_id in self.scenes
+        }
         manifest = Manifest(
             options=head.options,
             label_map=head.label_map,
@@ -328,16 +342,16 @@ class Target:
             failures=failures,
             program_version=self._choose_version(before, arrived, unpacked),
         )
-        lists.record(self._out_dir, manifest)
+        processed_folder.record(self._out_dir, manifest)
         finished = self._wanted | self.scenes.keys() | self.failures.keys() | self.spared
-        lists.mark_finished(self._out_dir, finished)
+        processed_folder.mark_finished(self._out_dir, finished)
 
     def _arrived_failures(self, arrived: Manifest) -> dict[str, Finding]:
         """Return the selected scenes that failed when the archives were processed."""
         return {
-            name: failure
-            for name, failure in arrived.failures.items()
-            if self._selection.wants(name, find_official_split(name))
+            scene_id: failure
+            for scene_id, failure in arrived.failures.items()
+            if self._selection.wants(scene_id, find_official_split(scene_id))
         }
 
     def _choose_version(
@@ -345,8 +359,8 @@ class Target:
     ) -> str:
         """Choose the program version of the manifest: of the archives, of the folder, or this one.
 
-        It is that of the archives if all scenes come from there, and that of the folder if nothing
-        was written. Otherwise the manifest is new.
+        It is that of the archives if all scenes come from there, and that of the folder if no file
+        was written. Otherwise this version of the program has merged two manifests.
         """
         if before.scenes.keys() <= unpacked.keys():
             return arrived.program_version
@@ -364,7 +378,7 @@ class Target:
                 entry = source.scenes.get(scene_id)
                 if entry is None or scene_id in whole:
                     continue
-                path = lists.processed_path(self._out_dir, entry.split, scene_id)
+                path = processed_folder.processed_path(self._out_dir, entry.split, scene_id)
                 with suppress(FileError):
                     if Fingerprint.from_file(path) == entry.fingerprint:
                         whole[scene_id] = entry
@@ -386,27 +400,28 @@ class Target:
     def _end_raw(self) -> None:
         """Write `scannet.lock` and `failed.txt`."""
         digests = self._merge_digests()
-        if digests != self._digests:
+        if digests != self._before_digests:
             write_if_changed(self._out_dir / LOCK_NAME, locks.encode_lock(digests), is_durable=True)
-        failed_path = self._out_dir / lists.FAILED_NAME
+        failed_path = self._out_dir / processed_folder.FAILED_NAME
         failed = set(self.failures)
         with suppress(MissingFileError):
             failed.update(read_scene_list(failed_path))
-        lists.write_failed_list(failed_path, failed - self.scenes.keys() - self.spared)
+        processed_folder.write_failed_list(failed_path, failed - self.scenes.keys() - self.spared)
 
     def _merge_digests(self) -> dict[str, LockEntry]:
-        """Merge the `scannet.lock` of the tree with those of the archives.
+        """Merge the `scannet.lock` of the tree and of the archives.
 
         A replaced file has the entry of its new content, or none. A new file has the entry of its
         archive, so that `verify` reports it if it had changed before it was packed.
         """
-        digests = dict(self._digests)
+        digests = dict(self._before_digests)
         changed = []
         for name, (outcome, digest) in self.files.items():
-            here = self._digests.get(name)
+            here = self._before_digests.get(name)
             arrived = self._arrived_digests.get(name)
             if arrived is not None and arrived != digest:
                 changed.append(name)
+            # A kept file keeps its entry, even one that differs: `verify` then reports the file.
             if outcome == "kept" and here is not None:
                 continue
             if outcome != "replaced" and arrived is not None:
@@ -426,10 +441,10 @@ class Target:
     def _is_whole_raw(self, scene_id: str) -> bool:
         """Whether all known files of a scene are in the tree, each with a recorded digest.
 
-        The files are those of the index. If it is lost, they are those of the `scannet.lock` of the
-        archive or of the tree.
+        The index names the files. If it is lost, the `scannet.lock` of the archive or of the tree
+        names them.
         """
-        sources = (self._expected_digests, self._arrived_digests, self._digests)
+        sources = (self._expected_digests, self._arrived_digests, self._before_digests)
         names: list[str] = []
         for source in sources:
             names = _find_names(source, scene_id)
@@ -455,6 +470,7 @@ class Target:
             OutputError: It cannot be written.
         """
         path = self._out_dir / name
+        # The folders between the file and `_out_dir`, which itself may be a link.
         for folder in path.parents[: name.count("/")]:
             if folder.is_symlink():
                 hint = f"remove it, or {_HINT_OTHER_FOLDER}"
@@ -466,10 +482,12 @@ class Target:
         # In this order: `has_content` is False if the file cannot be accessed, `is_symlink` raises.
         if has_content(path, data) and not path.is_symlink():
             return "kept"
+        # Before the first file changes: a killed run leaves a folder that readers refuse.
         if not self._has_begun and not self._is_raw:
-            unfinished = lists.read_unfinished(self._out_dir) | self._wanted
-            lists.mark_unfinished(self._out_dir, unfinished)
+            unfinished = processed_folder.read_unfinished(self._out_dir) | self._wanted
+            processed_folder.mark_unfinished(self._out_dir, unfinished)
         self._has_begun = True
+        # A link counts, too, even one that leads nowhere: it is replaced by the file.
         exists = os.path.lexists(path)
         make_directory(path.parent)
         write_atomically(path, [data])
@@ -495,6 +513,6 @@ def _check_kind(out_dir: Path, kind: ArchiveKind) -> None:
 
 def _find_names(digests: Iterable[str], scene_id: str) -> list[str]:
     """Find the names of the files of a raw scene."""
-    # The first test is fast, the second one exact.
+    # The first test is fast; the second one, with a regular expression, is exact.
     candidates = [name for name in digests if scene_id in name]
     return [name for name in candidates if find_scene(ArchiveKind.RAW, name) == scene_id]

@@ -77,10 +77,10 @@ def write_release(
 
     Args:
         raw_dir: The folder that gets `scans/`, `scans_test/` and the label map.
-        scene_ids: Which scenes.
+        scene_ids: The scenes to make.
         vertices: The exact number of vertices of each.
         seed: Another seed gives other scenes.
-        repeats_groups: Those of the scenes that list every group twice.
+        repeats_groups: The ids of scenes that list every group twice.
 
     Raises:
         UsageError: A scene id, the number of vertices or the seed is invalid.
@@ -126,6 +126,7 @@ def write_label_map(raw_dir: Path) -> Path:
 
 def _mesh_chunks(scene: SyntheticScene, colors: Bytes, labels: Bytes | None = None) -> list[bytes]:
     """Return the content of a PLY file: header, vertices, faces."""
+    # Each column has V values, or one value for all vertices: alpha is 255.
     fields = list(_VERTEX_FIELDS)
     columns: list[NDArray[np.float32] | Bytes | int] = [*scene.positions.T, *colors.T, 255]
     if labels is not None:
@@ -156,6 +157,7 @@ def _labels_mesh_chunks(scene: SyntheticScene) -> list[bytes]:
     """Return the content of a `labels.ply`: the mesh with nyu40 ids, and the colour of each id."""
     palette = np.full((MAX_NYU40_ID + 1, 3), _OTHER_COLOR, np.uint8)
     palette[0] = _UNLABELED_COLOR
+    # The ids of ScanNet20 are nyu40 ids.
     palette[list(SCANNET20.ids)] = SCANNET20.colors
     nyu40_ids = _nyu40_ids(scene)
     return _mesh_chunks(scene, palette[nyu40_ids], nyu40_ids)
@@ -164,7 +166,7 @@ def _labels_mesh_chunks(scene: SyntheticScene) -> list[bytes]:
 def _nyu40_ids(scene: SyntheticScene) -> Bytes:
     """Return the nyu40 id of each vertex, uint8 (V,): that of its last group, 0 without one."""
     rows = builtin_label_map().rows
-    # By segment id, which is the index of a vertex.
+    # Indexed by segment id. Each is the index of one of the V vertices, so V entries suffice.
     id_of_segment = np.zeros(len(scene.segment_ids), np.uint8)
     for group in scene.groups:
         ids = rows.get(group.raw_category)
@@ -217,6 +219,7 @@ def _aggregation_text(scene: SyntheticScene) -> bytes:
 def _info_text(scene: SyntheticScene) -> bytes:
     """Return the text of a `<scene>.txt`."""
     lines = list(_CAMERA_LINES)
+    # Test scenes have neither of these two lines.
     if scene.axis_alignment is not None:
         # Adding 0 turns a negative zero into a positive one.
         values = (scene.axis_alignment + 0.0).ravel().tolist()
@@ -227,4 +230,5 @@ def _info_text(scene: SyntheticScene) -> bytes:
 
 
 def _crlf_text(lines: Iterable[str]) -> bytes:
+    """Join lines with CR LF, as in the release."""
     return "".join(f"{line}\r\n" for line in lines).encode()

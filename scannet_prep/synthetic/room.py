@@ -19,9 +19,11 @@ _PIECES_PER_CELL = 4
 _ROOM_HEIGHT = 2.6
 # Gives edges of about 0.05 m, as in the release.
 _VERTICES_PER_CELL = 22_000
-# The coarsest mesh, with four vertices on each side of each box, has at most half of this.
+# In small scenes, only some cells get furniture: one for this many vertices. Even the coarsest mesh
+# has four vertices on each side of a box: at most 96 for the furniture of a cell, and 24 for the
+# walls, the ceiling and the floor.
 _MIN_VERTICES_PER_CELL = 250
-# Metres. A scan rounds off the rims of boards.
+# Metres. Narrower sides are left out, as a scan rounds off the rims of boards.
 _MIN_SIDE = 0.055
 
 
@@ -29,7 +31,7 @@ class Piece(NamedTuple):
     """One object, a box.
 
     Attributes:
-        raw_category: What an annotator would call it; None for what annotators leave out.
+        raw_category: The name that an annotator gives it; None if annotators leave it out.
         color: Red, green, blue, 0..255.
         size: Extent along x, y and z, metres; at most 1.1 along x and y.
         bottom: Height above the floor, metres.
@@ -47,7 +49,8 @@ class Room(NamedTuple):
     Attributes:
         size: Extent along x, y and z, metres.
         pieces: The objects; those of `SHELL` come first.
-        sides: float64 (S, 3, 3), the sides of all objects, as of `_box_sides`.
+        sides: float64 (S, 3, 3), the sides of all objects: a corner and two edges each, as
+            `_box_sides` returns them.
         side_pieces: int64 (S,), the index of the object that each side belongs to.
     """
 
@@ -64,7 +67,7 @@ _BLUE: Color = (70, 92, 140)
 _RED: Color = (150, 62, 58)
 
 _WALL = Piece("wall", (200, 196, 182))
-# What every room has, in the order of `_box_sides`.
+# The parts of every room, in the order of the sides from `_box_sides`: top, four sides, bottom.
 SHELL = (
     Piece("ceiling", (225, 225, 222)),
     _WALL,
@@ -103,8 +106,8 @@ def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
     rows = max(2, round(vertex_count / _VERTICES_PER_CELL / columns))
     size = (columns * _CELL_SIZE, rows * _CELL_SIZE, _ROOM_HEIGHT)
 
-    # The shell is a box that is seen from inside: exchange u and v of each side, and put the corner
-    # of the box at the origin.
+    # The shell is a box that is seen from inside: exchange u and v, which turns the front of each
+    # side inwards, and put the corner of the box at the origin.
     shell = _box_sides(*size)[:, [0, 2, 1]]
     shell[:, 0, :2] += size[0] / 2, size[1] / 2
     pieces = list(SHELL)
@@ -117,6 +120,7 @@ def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
         row, column = divmod(cell, columns)
         for quarter in range(_PIECES_PER_CELL):
             piece = _FURNITURE[(cell_index * _PIECES_PER_CELL + quarter) % len(_FURNITURE)]
+            # The centre of the quarter, which lies at 1/4 or 3/4 of the cell.
             x = (column + 0.25 + quarter % 2 / 2) * _CELL_SIZE
             y = (row + 0.25 + quarter // 2 / 2) * _CELL_SIZE
             box = _turn_around_z(_box_sides(*piece.size, piece.bottom), rng.uniform(-8, 8))
@@ -134,19 +138,21 @@ def cosine_and_sine(degrees: float) -> tuple[float, float]:
 
 
 def _turn_around_z(sides: NDArray[np.float64], degrees: float) -> NDArray[np.float64]:
-    """Turn sides, (S, 3, 3), around the z axis."""
+    """Turn sides, (S, 3, 3), around the z axis: their corners and their edges alike."""
     cosine, sine = cosine_and_sine(degrees)
+    # Each (S, 3).
     x, y, z = np.moveaxis(sides, -1, 0)
     return np.stack([cosine * x - sine * y, sine * x + cosine * y, z], axis=-1)
 
 
 def _box_sides(dx: float, dy: float, dz: float, bottom: float = 0.0) -> NDArray[np.float64]:
-    """Return the sides of a box around the z axis, without thin rims.
+    """Return the sides of a box whose centre is on the z axis, without thin rims.
 
     Returns:
-        float64 (S, 3, 3), metres: of each side one corner, and the edges u and v from there. The
-        front, where u x v points, is outwards.
+        float64 (S, 3, 3), metres: of each side one corner, and the edges u and v from there. Their
+        cross product u x v points outwards.
     """
+    # Two opposite corners of the box.
     x0, y0, z0 = -dx / 2, -dy / 2, bottom
     x1, y1, z1 = dx / 2, dy / 2, bottom + dz
     sides = np.array(

@@ -28,11 +28,13 @@ _POSITION_NOISE = 0.003
 _PIECE_COLOR_NOISE = 12.0
 _VERTEX_COLOR_NOISE = 8.0
 
-# These three give about one segment per 120 vertices, as in the release: many small ones and a few
-# large ones. Rows of the grid per course of bricks; the probability that a brick begins at a
-# point; and that a brick belongs to the background.
+# Each side of an object is cut into bricks, which are its segments; see `_cut_grid`. These values
+# give about one segment per 120 vertices, as in the release: many small ones and a few large ones.
+# Rows of the grid per course of bricks:
 _COURSE_ROWS = 12
+# Probability that a brick begins at a point of a course:
 _FIRST_PROBABILITY = 0.08
+# Probability that a brick belongs to the background, which is one large segment:
 _BACKGROUND_PROBABILITY = 0.25
 
 # The release's scene0217_00 numbers its repeated groups anew; this is the first of the new ids.
@@ -93,15 +95,16 @@ def make_scene(
     mesh = _mesh_sides(room.sides, vertices, rng)
     axis_alignment = _draw_alignment(rng)
 
-    # Scans have holes. Here, the points nearest to one in the ceiling are left out, so that
-    # exactly `vertices` of them remain.
+    # Scans have holes, and this one makes the number exact: the mesh has a few points more than
+    # `vertices`, and those nearest to the centre of a hole in the ceiling are left out.
     hole_center = (
         rng.uniform(0.3, 0.7) * room.size[0],
         rng.uniform(0.3, 0.7) * room.size[1],
         room.size[2],
     )
-    distances = ((mesh.points - hole_center) ** 2).sum(axis=1)
-    kept = np.sort(np.argsort(-distances, kind="stable")[:vertices])
+    squared_distances = ((mesh.points - hole_center) ** 2).sum(axis=1)
+    # int64 (V,): the farthest points, in the order of the mesh.
+    kept = np.sort(np.argsort(-squared_distances, kind="stable")[:vertices])
     faces = _renumber_faces(mesh.triangles, kept, len(mesh.points))
 
     scanned_points = mesh.points[kept] + rng.normal(0.0, _POSITION_NOISE, (vertices, 3))
@@ -133,7 +136,8 @@ class _Mesh(NamedTuple):
     Attributes:
         points: float64 (N, 3), metres, in the frame of the room.
         point_sides: int64 (N,), the index of the side that each point lies on.
-        segments: int64 (N,), the segment of each point, from 0; none is on two sides.
+        segments: int64 (N,), the segment of each point, from 0; none is on two sides, and numbers
+            may be unused.
         triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
     """
 
@@ -144,7 +148,7 @@ class _Mesh(NamedTuple):
 
 
 def _mesh_sides(sides: NDArray[np.float64], vertices: int, rng: np.random.Generator) -> _Mesh:
-    """Cover sides, (S, 3, 3), with a square grid of at least `vertices` points, and few more."""
+    """Cover each side, (S, 3, 3), with a grid: at least `vertices` points in all, and few more."""
     shapes = _find_grid_shapes(sides, vertices)
     points = []
     segments = []
@@ -157,7 +161,7 @@ def _mesh_sides(sides: NDArray[np.float64], vertices: int, rng: np.random.Genera
         step_v = along_v / (columns - 1)
         points.append(origin + row[:, None] * step_u + column[:, None] * step_v)
 
-        # Two triangles for each square, named by the square's first corner.
+        # The index of the first corner of each square, which is cut into two triangles.
         corner = point_count + np.flatnonzero((row < rows - 1) & (column < columns - 1))
         below = corner + columns
         squares = np.stack([corner, below, below + 1, corner, below + 1, corner + 1], axis=1)
@@ -176,6 +180,7 @@ def _mesh_sides(sides: NDArray[np.float64], vertices: int, rng: np.random.Genera
 
 def _find_grid_shapes(sides: NDArray[np.float64], vertices: int) -> NDArray[np.int64]:
     """Find the numbers of points along u and v of each side, int64 (S, 2), for a given total."""
+    # The lengths of the edges u and v, (S, 2). Start with too few points, and refine.
     lengths = np.sqrt((sides[:, 1:] ** 2).sum(axis=2))
     spacing = 1.5 * math.sqrt(lengths.prod(axis=1).sum() / vertices)
     while True:
@@ -190,18 +195,21 @@ def _cut_grid(
 ) -> NDArray[np.int64]:
     """Cut a grid into bricks, and join some of them to one background.
 
+    A course is a strip of rows; bricks lie side by side in it.
+
     Args:
         row: int64 (N,), the row of each point of the grid.
         column: int64 (N,), its column.
         rng: Decides where bricks begin, and which are background.
 
     Returns:
-        int64 (N,), the segment of each point, from 0.
+        int64 (N,), the segment of each point: 0 for the background, otherwise its brick.
     """
     course = row // _COURSE_ROWS
     grid_shape = (int(course[-1]) + 1, int(column[-1]) + 1)
     is_first = rng.random(grid_shape) < _FIRST_PROBABILITY
     is_first[:, 0] = True
+    # Number the bricks over all courses, and look up the brick of each point.
     bricks = (is_first.cumsum() - 1).reshape(grid_shape)[course, column]
     is_background = rng.random(int(bricks.max()) + 1) < _BACKGROUND_PROBABILITY
     return np.where(is_background[bricks], 0, bricks + 1)
@@ -242,6 +250,7 @@ def _name_segments(segments: NDArray[np.int64], rng: np.random.Generator) -> NDA
     """Name each segment after one of its vertices, as the release does; int32 (V,)."""
     names = np.empty(int(segments.max()) + 1, np.int32)
     shuffled = rng.permutation(len(segments)).astype(np.int32)
+    # Of the vertices of a segment, the last in this random order names it.
     names[segments[shuffled]] = shuffled
     return names[segments]
 
@@ -264,9 +273,14 @@ def _annotate(
     segment_ids: NDArray[np.int32],
     rng: np.random.Generator,
 ) -> tuple[Group, ...]:
-    """Group segments to objects in random order, without a quarter of floor, ceiling and walls."""
+    """Group the segments of each object, in random order of the objects.
+
+    A quarter of the segments of floor, ceiling and walls stays without annotation.
+    """
     names, first_vertices = np.unique(segment_ids, return_index=True)
+    # All vertices of a segment are on one object, so its first vertex decides.
     segment_pieces = vertex_pieces[first_vertices]
+    # The raw category and the segment ids of each annotated object.
     objects = []
     for index, piece in enumerate(pieces):
         members = names[segment_pieces == index].tolist()

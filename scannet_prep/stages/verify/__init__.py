@@ -79,6 +79,7 @@ class VerifyReport:
         Scenes are empty if an error may concern any scene.
         """
         types, scenes = raw.find_damaged_types(self.findings)
+        # An empty scene id stands for an error that belongs to no single scene.
         if "" in scenes:
             return types, []
         return types, sorted(scenes)
@@ -126,7 +127,7 @@ def run(
             paths, addresses, or objects that read the bytes.
         selection: The scenes to check; all by default.
         must_be_complete: Whether a missing scene of the official lists is an error.
-        certificates: The certificates to trust for addresses, as `RangeSource` takes them.
+        certificates: Certificate authorities to trust for servers; see `RangeSource`.
         jobs: Number of worker processes, or of threads for archives.
         progress: Advanced by each scene, or by the tar bytes of archives.
 
@@ -196,6 +197,7 @@ def _check_folder(
     vertices = {}
     size_bytes = 0
     for task in tasks:
+        # A scene whose check raised an exception has no result.
         vertex_count, scene_bytes = results.get(task.scene_id, (0, 0))
         vertices[str(task.scene_id)] = vertex_count
         size_bytes += scene_bytes
@@ -204,7 +206,14 @@ def _check_folder(
     if kind is SourceKind.RAW and selection == Selection():
         shared_files, shared_bytes = raw.check_shared_files(folder, findings, progress)
         size_bytes += shared_bytes
-    return _Checked((str(folder),), str(kind), vertices, present, size_bytes, shared_files)
+    return _Checked(
+        paths=(str(folder),),
+        kind=str(kind),
+        vertices=vertices,
+        present=present,
+        size_bytes=size_bytes,
+        shared_files=shared_files,
+    )
 
 
 def _check_archives(
@@ -231,8 +240,13 @@ def _check_archives(
         _report_lost_scenes(archives, expected - vertices.keys(), findings)
     if selection == Selection():
         _check_checksums(archives, findings)
-    size_bytes = sum(reader.source.size_bytes for reader in archives.readers)
-    return _Checked(tuple(archives.names), "archive", vertices, archives.held, size_bytes)
+    return _Checked(
+        paths=tuple(archives.names),
+        kind="archive",
+        vertices=vertices,
+        present=archives.held,
+        size_bytes=sum(reader.source.size_bytes for reader in archives.readers),
+    )
 
 
 def _check_archive(
@@ -244,6 +258,7 @@ def _check_archive(
         The number of vertices of each checked scene; 0 if it is damaged.
     """
     vertices = {}
+    # Reading checks each scene; there is nothing else to do with it.
     for group, problem in reader.read(lambda *_: None, jobs, progress):
         if problem:
             vertices[group.scene_id] = 0
@@ -290,12 +305,12 @@ def _compare_with_lists(
     splits = {}
     for split in selection.splits or tuple(Split):
         official = official_scenes(split)
-        missing = [name for name in official if present.get(name) != split]
+        missing = [scene_id for scene_id in official if present.get(scene_id) != split]
         present_count = len(official) - len(missing)
         splits[str(split)] = {"present": present_count, "official": len(official)}
         if must_be_complete:
-            for name in sorted(set(missing) - already_reported):
-                findings.error(path, "no such scene", scene_id=name)
+            for scene_id in sorted(set(missing) - already_reported):
+                findings.error(path, "no such scene", scene_id=scene_id)
         elif selection.has_whole_splits and 0 < present_count < len(official):
             message = f"holds {present_count:,} of the {len(official):,} {split} scenes"
             findings.note(path, message)

@@ -31,36 +31,40 @@ def plan(
     state = _find_usable_state(out_dir, findings)
     manifest = state.manifest
     # A scene may have a file in two splits.
-    present = {(name, split) for name, split, _ in folder.iter_processed_scenes(out_dir)}
-    recorded = {(SceneId(name), entry.split): entry for name, entry in manifest.scenes.items()}
+    present = {(scene_id, split) for scene_id, split, _ in folder.iter_processed_scenes(out_dir)}
+    recorded = {
+        (SceneId(scene_id), entry.split): entry for scene_id, entry in manifest.scenes.items()
+    }
     # Without a manifest or after an interruption, files that no manifest records are valid.
     is_manifest_final = state.has_manifest and not (out_dir / folder.UNFINISHED_NAME).exists()
-    already_read = {fault.path for fault in state.faults}
+    already_reported = {fault.path for fault in state.faults}
 
+    # Of a scene with two files, the last split counts: comparing needs only one.
     splits = dict(sorted(present))
     tasks = []
-    for name, split in sorted(present | recorded.keys()):
-        if not selection.wants(name, split):
+    for scene_id, split in sorted(present | recorded.keys()):
+        if not selection.wants(scene_id, split):
             continue
-        path = folder.processed_path(out_dir, split, name)
-        entry = recorded.get((name, split))
-        if (name, split) not in present:
+        path = folder.processed_path(out_dir, split, scene_id)
+        entry = recorded.get((scene_id, split))
+        if (scene_id, split) not in present:
             # A file in the folder of another split is reported under that split.
-            if name not in splits:
+            if scene_id not in splits:
                 message = "no such file, though the manifest names it"
-                findings.error(path, message, _process_again(out_dir), scene_id=name)
+                findings.error(path, message, _process_again(out_dir), scene_id=scene_id)
             continue
         if entry is None and is_manifest_final:
+            message = f"is not in the manifest as a {split} scene"
             hint = f"remove it: rm {quote(str(path))}"
-            findings.error(path, f"is not in the manifest as a {split} scene", hint, scene_id=name)
-        elif path not in already_read:
-            tasks.append(CheckTask(name, path, (split, entry, manifest.options)))
+            findings.error(path, message, hint, scene_id=scene_id)
+        elif path not in already_reported:
+            tasks.append(CheckTask(scene_id, path, (split, entry, manifest.options)))
 
     _report_failures(out_dir, manifest, selection, findings)
     known: set[str] = set(manifest.failures)
-    for name, split in present | recorded.keys():
-        if selection.wants(name, split):
-            known.add(name)
+    for scene_id, split in present | recorded.keys():
+        if selection.wants(scene_id, split):
+            known.add(scene_id)
     for scene_id in set(selection.scene_ids or ()) - known:
         findings.error(out_dir, "is not here, or not in the selected splits", scene_id=scene_id)
     return tuple(tasks[: selection.limit]), splits, None

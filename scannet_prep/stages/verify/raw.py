@@ -54,6 +54,7 @@ from scannet_prep.stages.selection import Selection, select_scenes
 LockRecords: TypeAlias = list[tuple[Path, LockEntry]]
 """Files, and their records in `scannet.lock`."""
 
+# For `process`, every oddity is a warning. Here these are errors, and so is damage.
 _ERRORS = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.NOT_RIGID}
 # Missing and damaged files are reported as such, and the label map once for the whole tree.
 _REPORTED_ELSEWHERE = {
@@ -101,12 +102,14 @@ def plan(
     is_for_segmentation = _is_for_segmentation(raw_dir, scenes, findings)
     selected, failures = select_scenes(scenes, selection, raw_dir)
     for failure in failures:
+        # A finding shows its path itself.
         message = failure.message.removeprefix(f"{raw_dir}: ")
         findings.error(raw_dir, message, failure.hint, scene_id=failure.scene_id)
 
     records = _read_records(raw_dir, findings)
     if selection == Selection():
         _note_removed_scenes(raw_dir, scenes, records, findings)
+    # The files directly in the tree, such as the label map. `check_scene` checks those in scenes.
     check_digests(records[raw_dir], findings)
 
     tasks = []
@@ -202,8 +205,10 @@ def find_damaged_types(findings: Iterable[Finding]) -> tuple[list[str], set[str]
             types["seg"] = None
         else:
             types[kind.suffix] = None
+    # `seg` includes the label map.
     if "seg" in types:
         types.pop(release.LABEL_MAP.suffix, None)
+    # In reverse order, `seg` precedes the suffixes.
     return sorted(types, reverse=True), scenes
 
 
@@ -343,7 +348,7 @@ def _check_other_files(files: RawScene, findings: Findings) -> int:
 
 
 def _make_scene(
-    raw: RawScene,
+    files: RawScene,
     split: Split,
     contents: dict[release.FileKind, Any],
     label_map: LabelMap,
@@ -356,32 +361,35 @@ def _make_scene(
     """
     kinds = {release.MESH, release.INFO}
     if release.SEGMENTS in contents:
-        kinds |= {release.SEGMENTS, raw.find_groups_kind() or release.SEGMENTS}
+        kinds.add(release.SEGMENTS)
+        groups_kind = files.find_groups_kind()
+        if groups_kind is not None:
+            kinds.add(groups_kind)
     used = {kind: content for kind, content in contents.items() if kind in kinds}
     scene = findings.attempt(
-        raw.directory, combine_contents, raw, split, ProcessOptions(), label_map, used
+        files.directory, combine_contents, files, split, ProcessOptions(), label_map, used
     )
     if scene is None:
         return None
     for warning in scene.meta.warnings:
         is_damage = warning.kind.is_damage and split is not Split.TEST
         if warning.kind in _ERRORS or is_damage:
-            findings.error(raw.directory, warning.fault, "download the scene again")
+            findings.error(files.directory, warning.fault, "download the scene again")
         elif warning.kind not in _REPORTED_ELSEWHERE:
-            findings.note(raw.directory, warning.text)
+            findings.note(files.directory, warning.text)
     if not scene.meta.groups:
         return None
     return scene
 
 
 def _check_ply_labels(
-    raw: RawScene,
+    files: RawScene,
     contents: dict[release.FileKind, Any],
     scene: ProcessedScene | None,
     findings: Findings,
 ) -> None:
     """Compare labels.ply with the mesh and, if the scene has groups, with the groups."""
-    path = raw.path(release.LABELS_MESH)
+    path = files.path(release.LABELS_MESH)
     labels_mesh: LabelsMesh = contents[release.LABELS_MESH]
     matched = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH])
     if matched is None:
@@ -390,7 +398,8 @@ def _check_ply_labels(
     for warning in warnings:
         findings.note(path, warning.text)
 
-    groups_kind = raw.find_groups_kind()
+    # There is a scene only if its segments and its groups were read, so `contents` has both.
+    groups_kind = files.find_groups_kind()
     if scene is None or groups_kind is None:
         return
     labels = labels_mesh.labels
