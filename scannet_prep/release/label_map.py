@@ -88,8 +88,7 @@ def read_label_map(path: Path) -> LabelMap:
 
     Raises:
         MissingFileError: There is no such file.
-        RawFileError: It is not such a table, has no rows, contradicts itself, or belongs to
-            ScanNet v1.
+        RawFileError: The file is not such a table, has no rows, or contradicts itself.
     """
     try:
         text = read_file(path, LABEL_MAP.max_bytes).decode("utf-8-sig")
