@@ -11,7 +11,7 @@ belongs to no file system, and disappears with the processes.
 
 Getting memory from the system, page by page, takes longer than all other work on a batch. So a
 worker uses its memory again as soon as neither it nor the training process has an array in it. The
-first two bytes of the file, one for each of the two processes, record whether the process has.
+first two bytes of the file, one for each process, record whether they have.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _FREE = 0
 _HELD = 1
 _LOST = 2
 _ALIGNMENT_BYTES = 64
-# Memories that a worker keeps for later batches. PyTorch asks a worker for two batches in advance
-# by default, so that rarely more than a few are held.
+# Numbers of memories that a worker keeps for later batches. By default, two of its batches are on
+# their way.
 _MAX_HELD = 32
 _MAX_FREE = 4
 # Parameters of mallopt, from malloc.h.
@@ -168,8 +168,7 @@ def keep_freed_memory(most_bytes: int = 1 << 30) -> None:
     """Keep freed memory for the next arrays, up to a size, instead of returning it to the system.
 
     The system would have to clear it again, which for arrays of some megabytes takes longer than
-    computing them. C libraries without `mallopt` are left as they are. The cache makes repeated
-    calls free.
+    computing them. C libraries without `mallopt` are left as they are. Repeated calls do nothing.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -249,7 +248,7 @@ def _reserve(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
         array_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         block_count = math.ceil(array_bytes / _ALIGNMENT_BYTES)
         size += block_count * _ALIGNMENT_BYTES
-    # Outside a worker, nothing asks for memory again and again.
+    # Only workers keep their memories.
     if find_worker() is None:
         return _make_memory(size), layout
     with _lock:
