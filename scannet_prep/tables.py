@@ -90,7 +90,7 @@ def scenes(place: TablePlace) -> pd.DataFrame:
         A row per scene, with the index `scene` and the columns
 
         - `split`;
-        - `space`: the number of the scanned room;
+        - `space`: the number of the space, which the scans of the same rooms share;
         - `vertices`;
         - `labeled`: share of the vertices with a nyu40 id, 0..1;
         - `size_bytes`: size of the scene's file;

@@ -117,6 +117,7 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
                 raise FileError(
                     path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}"
                 )
+            # Errors of the caller while it reads are translated below, too.
             yield file
     except ScanNetPrepError:  # some of them are also an OSError
         raise

@@ -179,8 +179,8 @@ class InstanceScores(Scores):
         precisions = self._compute_precisions()
 
         def average_over(train_ids: Iterable[int]) -> Numbers:
-            # The last threshold is 0.25, which does not belong to the mean `ap`.
             rows = [precisions[train_id] for train_id in train_ids if train_id in precisions]
+            # The first threshold is 0.5. The last one, 0.25, does not belong to `ap`.
             return {
                 "ap": average(value for row in rows for value in row[:-1]),
                 "ap50": average(row[0] for row in rows),

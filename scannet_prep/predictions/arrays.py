@@ -30,6 +30,7 @@ _LABEL_SET_HINTS = {
 _LOAD_ERRORS = (
     EOFError,
     IndexError,
+    KeyError,
     MemoryError,
     NotImplementedError,
     OSError,

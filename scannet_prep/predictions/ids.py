@@ -118,15 +118,14 @@ def check_predicted_ids(
         FileError: More than 1 % of the predictions are none of the classes, or the ids belong to
             another label set or numbering.
     """
-    # The kind as which the ids are read, and the kind that they probably are; None if unknown.
     declared = _find_declared_kind(predictions)
     unknown_text = _describe_unknown_ids(predictions, confusion)
     actual = None
     evidence = ""
     if declared is not None:
-        has_unknown = unknown_text != ""
+        # None if the declared kind is plausible.
         actual, evidence = _find_actual_kind(
-            predictions, declared, confusion, has_unknown=has_unknown
+            predictions, declared, confusion, has_unknown=unknown_text != ""
         )
     if actual is None and not unknown_text:
         return _describe_doubts(predictions, confusion)

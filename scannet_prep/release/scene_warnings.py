@@ -50,6 +50,7 @@ class WarningKind(StrEnum):
     @property
     def advice(self) -> str:
         """What to do about a warning of this kind."""
+        # Of kinds with both grades, too: intact files also remove the doubt.
         if self.is_damage:
             return (
                 "every train and val scene of the release has it: "
