@@ -270,8 +270,8 @@ def _find_actual_kind(
 
 def _list_other_kinds(declared: IdKind) -> list[IdKind]:
     """List the other kinds of ids, beginning with those of the same label set."""
-    label_sets = [declared.label_set]
-    label_sets += [one for one in (SCANNET20, SCANNET200) if one != declared.label_set]
+    other_label_set = SCANNET200 if declared.label_set == SCANNET20 else SCANNET20
+    label_sets = (declared.label_set, other_label_set)
     numberings: tuple[Numbering, ...] = ("train", "train + 1", "train - 1", "raw")
     kinds = [IdKind(label_set, numbering) for label_set in label_sets for numbering in numberings]
     return [kind for kind in kinds if kind != declared]
@@ -326,7 +326,7 @@ def _to_scannet20(label_set: LabelSet) -> NDArray[np.int64]:
 
 def _count_ids(predictions: Predictions, declared: IdKind) -> dict[int, int]:
     """Count the ids in the files, except -1 and 255, which mean unlabeled in every numbering."""
-    # Both counters belong together: the train ids are turned back into the ids in the files.
+    # Train ids are turned back into the ids in the files. Unknown ids are still those in the files.
     counts = {declared.ids[train_id]: count for train_id, count in predictions.class_counts.items()}
     counts |= predictions.unknown_ids
     for unlabeled_id in (-1, 255):
