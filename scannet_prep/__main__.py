@@ -1,9 +1,9 @@
 """Entry point: `python -m scannet_prep` and the command `scannet-prep`.
 
     first SIGINT, SIGTERM or SIGHUP --> KeyboardInterrupt in the main thread --> cleanup --> exit
-    another one, or 10 s later      --> exit at once
+    another signal, or 10 s later   --> exit at once
 
-Both ways print one line and exit with status 130. The second one skips all cleanup, which is safe
+Both ways print one line and exit with status 130. The second way skips all cleanup, which is safe
 because a kill at any moment loses nothing. It also ends a command that the interrupt did not stop:
 Python discards exceptions in finalizers, and an interrupt can leave a lock locked.
 """
@@ -24,12 +24,15 @@ _CLEANUP_S = 10.0
 # `timeout` and Slurm send a signal to the process, and again to its group. A second signal within
 # this time counts as the same one.
 _SAME_SIGNAL_S = 1.0
-# Time of the first signal, on the monotonic clock.
+# Time of the first signal, on the monotonic clock; None before it.
 _interrupted_s: float | None = None
 
 
 def main() -> int:
-    """Run the command line and return the exit status; after an interrupt, exit at once."""
+    """Run the command line and return the exit status.
+
+    After an interrupt, this function does not return: it ends the process.
+    """
     try:
         for number in _SIGNALS:
             # nohup ignores SIGHUP, and a shell ignores SIGINT for its background jobs.
@@ -45,7 +48,7 @@ def main() -> int:
         from scannet_prep.cli.console import Console
 
         status = Console(is_json="--json" in sys.argv).interrupted()
-    if status == 130:
+    if status == 130:  # of an interrupt, here or in the command
         with suppress(OSError, ValueError):  # a stream may be closed
             sys.stdout.flush()
             sys.stderr.flush()
@@ -70,6 +73,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _exit_after_cleanup() -> None:
+    """Give the cleanup some time, then end the process unless it has ended."""
     time.sleep(_CLEANUP_S)
     _exit_at_once()
 

@@ -46,6 +46,7 @@ def to_ocnn(batch: dict[str, Any], *, scale: float = OCTFORMER_SCALE) -> Any:  #
             f"points reach {extent:.2f} m from the origin, expected at most {scale:g} m (scale)",
             "add Normalize() after the last transform that moves points, or pass a larger scale",
         )
+    # The number of points up to the end of each scene, (scenes,).
     ends = batch["offset"]
     points = Points(
         batch["points"] / scale,
@@ -74,6 +75,7 @@ def to_pyg(batch: dict[str, Any]) -> Any:  # noqa: ANN401
     """
     from torch_geometric.data import Batch
 
+    # Where each scene begins, and the number of all points, (scenes + 1,).
     ends = batch["offset"]
     bounds = ends.new_zeros(len(ends) + 1)
     bounds[1:] = ends
@@ -125,7 +127,7 @@ def to_pointcept(batch: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _unit_colors(batch: dict[str, Any]) -> Tensor:
-    """Return the colours in 0..1, float32 (N, 3).
+    """Return the colours of a batch in 0..1, float32 (N, 3).
 
     Raises:
         UsageError: The colours are floats, but not the result of `Normalize`.
@@ -133,6 +135,9 @@ def _unit_colors(batch: dict[str, Any]) -> Tensor:
     colors: Tensor = batch["colors"]
     if not colors.is_floating_point():
         return colors / 255
+
+    # Undo `Normalize`, from -1..1 to 0..255. Its results become nearly whole numbers. Other floats,
+    # such as colours in 0..1, are recognized by their fractions.
     levels = (colors.float() + 1) * 127.5
     is_whole = (levels - levels.round()).abs() < 0.1
     is_in_range = (levels > -1) & (levels < 256)

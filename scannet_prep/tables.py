@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
 TABLES = ("scenes", "classes", "instances")
 
+# Columns of `scenes`, needed for a table without rows.
 _SCENE_COLUMNS = ("split", "space", "vertices", "labeled", "size_bytes", "aligned", "warnings")
+# Columns of `instances`, by the attribute of an `AnnotatedGroup`.
 _GROUP_COLUMNS = {
     "id": "group",
     "object_id": "object_id",
@@ -72,6 +74,7 @@ _NYU40_NAMES = (
     "lamp", "bathtub", "bag", "otherstructure", "otherfurniture", "otherprop",
 )  # fmt: skip
 
+# `Records` is for the functions of this module, which call each other with selected scenes.
 TablePlace: TypeAlias = (
     "str | Path | ByteSource | ScanNet | Records | Sequence[str | Path | ByteSource]"
 )
@@ -87,7 +90,7 @@ def scenes(place: TablePlace) -> pd.DataFrame:
         A row per scene, with the index `scene` and the columns
 
         - `split`;
-        - `space`: the number of the scanned room;
+        - `space`: the number of the space, which the scans of the same rooms share;
         - `vertices`;
         - `labeled`: share of the vertices with a nyu40 id, 0..1;
         - `size_bytes`: size of the scene's file;
@@ -104,6 +107,7 @@ def scenes(place: TablePlace) -> pd.DataFrame:
             "split": str(entry.split),
             "space": SceneId(scene_id).space,
             "vertices": entry.vertex_count,
+            # Vertices that are not unlabeled, which is nyu40 id 0.
             "labeled": 1 - entry.nyu40_counts.get(0, 0) / entry.vertex_count,
             "size_bytes": entry.size_bytes,
             "aligned": records.place.options.align_axis,
@@ -174,7 +178,7 @@ def classes(
     selected = _select_split(records, split)
     counts = class_counts(selected, label_set).to_numpy()
 
-    # Number of groups that have vertices, by raw id.
+    # Number of groups that have vertices, by raw id. Others lost all vertices to other groups.
     groups = _list_groups(selected)
     id_name = "nyu40_id" if label_set.raw_ids_key == "nyu40_ids" else "scannet_id"
     group_counts = groups[groups["vertices"] > 0][id_name].value_counts()
@@ -209,6 +213,7 @@ def distribution(place: TablePlace, label_set: LabelSet | str | None = None) -> 
     label_set = _choose_label_set(place, records, label_set)
     selected = _select_split(records, split=None)
     entries = selected.entries.values()
+    # Vertices by scene and class, (scenes, K), and the split of each scene, (scenes,).
     counts = class_counts(selected, label_set).to_numpy()
     splits = np.array([str(entry.split) for entry in entries])
     vertex_count = sum(entry.vertex_count for entry in entries)
@@ -247,6 +252,7 @@ def cross(place: TablePlace, *, split: str | None = None) -> pd.DataFrame:
         nyu40_ids, scannet_ids = records.read_raw_ids(scene_id)
         # Train id + 1, and 0 for unlabeled, (V,).
         labels = SCANNET200.labels_from_raw_ids(scannet_ids)
+        # Count how often each pair of nyu40 id and label occurs.
         cells = nyu40_ids.astype(np.int64) * width + labels
         counts += np.bincount(cells, minlength=counts.size).reshape(counts.shape)
     # Unlabeled moves from the first column to the last.
@@ -314,6 +320,7 @@ def write_table(
     if path is None:
         return len(table), table.to_csv(index=False)
 
+    # The table is written as a whole at the end, so that an error leaves no part of it.
     buffer = io.BytesIO()
     writers: dict[str, Callable[[], object]] = {
         ".csv": lambda: table.to_csv(buffer, index=False),
@@ -327,7 +334,7 @@ def write_table(
         )
     try:
         writers[path.suffix]()
-    except ImportError as error:
+    except ImportError as error:  # of pyarrow
         first_line = f"{path}: {error}".splitlines()[0]
         raise UsageError(first_line, "pip install 'scannet-prep[parquet]'") from None
     write_atomically(path, [buffer.getvalue()])
@@ -335,7 +342,10 @@ def write_table(
 
 
 def _make_table(name: str, records: Records) -> pd.DataFrame:
-    """Make a table with columns instead of an index."""
+    """Make a table for a file, with columns instead of an index.
+
+    `classes` has both label sets, and their names in a column `label_set`.
+    """
     import pandas as pd
 
     if name == "scenes":
@@ -362,6 +372,7 @@ class Records:
         """Read the description of a scene."""
         path = self.place.file_path(scene_id)
         split = self.entries[scene_id].split
+        # Of a file, only the description is read. A scene in an archive is read as a whole.
         if isinstance(path, Path):
             return read_meta(path, scene_id, split, self.place.options)
         meta = parse_meta(NpzReader(self.place.read(scene_id), path), path)
@@ -388,7 +399,7 @@ class Records:
 
 
 def _open(place: TablePlace, certificates: bool | Path = True) -> Records:
-    """Open a place, and select its scenes; see the module."""
+    """Open a place, and select its scenes: those of a dataset, or else all; see the module."""
     if isinstance(place, Records):
         return place
     if isinstance(place, ScanNet):
@@ -396,7 +407,9 @@ def _open(place: TablePlace, certificates: bool | Path = True) -> Records:
         lost_ids = set(place.scene_ids) - all_records.entries.keys()
         if lost_ids:
             raise FileError(
-                str(place.path), f"names {min(lost_ids)} no longer", "open it again: ScanNet(...)"
+                str(place.path),
+                f"no longer contains {min(lost_ids)}",
+                "open the dataset again: ScanNet(...)",
             )
         entries = {scene_id: all_records.entries[scene_id] for scene_id in place.scene_ids}
         return Records(all_records.place, entries)
@@ -432,7 +445,7 @@ def _list_groups(records: Records) -> pd.DataFrame:
     for scene_id in records.entries:
         for group in records.read_meta(scene_id).groups:
             values = [getattr(group, field) for field in _GROUP_COLUMNS]
-            box = group.box or (None,) * len(_BOX_COLUMNS)
+            box = group.box or (None,) * len(_BOX_COLUMNS)  # pandas shows None as NaN
             rows.append((scene_id, *values, *box))
     return pd.DataFrame(rows, columns=["scene", *_GROUP_COLUMNS.values(), *_BOX_COLUMNS])
 

@@ -476,6 +476,15 @@ def test_bar_is_not_drawn_with_no_progress(verify_words: list[str]) -> None:
     assert "100%" not in shown
 
 
+def test_note_before_any_work_is_shown_on_a_terminal() -> None:
+    program = "from scannet_prep.cli.console import Console; Console().note('not recorded')"
+
+    status, shown = run_on_terminal([PYTHON, "-c", program])
+
+    assert status == 0
+    assert shown.strip() == "not recorded"
+
+
 def run_progress(body: str, columns: int) -> list[str]:
     """Run code that reports the progress of a download of 21 GB; return the lines shown."""
     program = f"""if True:

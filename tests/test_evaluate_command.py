@@ -431,7 +431,7 @@ SEMANTIC_FAULTS = (
     (".npy", np.zeros(2500), "prediction: found float64 (2500,), expected integers"),
     (".npy", np.array([{}]), "cannot be read as .npy"),
     (".npy", b"junk", "cannot be read as .npy"),
-    (".eval.npz", {"scores": np.zeros(3)}, "has no array 'prob"),
+    (".eval.npz", {"scores": np.zeros(3)}, "has no array 'prob', only: scores"),
     (
         ".eval.npz",
         {"prob": np.zeros((2500, 20))},
@@ -476,7 +476,11 @@ INSTANCE_FAULTS = (
     (".txt", b"a.txt 5 1e999\n", "scores: found float64 (1,), expected 1 finite numbers"),
     ("_0.txt", b"1\n2\n", "mask: found 2 vertices, expected 2,500"),
     ("_0.txt", b"1\nx\n", "line 2: found 'x', expected a whole number"),
-    (".npz", {"masks": np.ones((2, 2500)), "labels": [3, 4]}, "has no array 'scores"),
+    (
+        ".npz",
+        {"masks": np.ones((2, 2500)), "labels": [3, 4]},
+        "has no array 'scores', only: masks, labels",
+    ),
     (
         ".npz",
         {"masks": np.ones((2, 9)), "labels": [3, 4], "scores": [1, 1]},

@@ -1,4 +1,4 @@
-"""Scores of OctFormer in each form that NumPy writes, whole and damaged."""
+"""Arrays of other programs in each form that NumPy writes, whole and damaged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scannet_prep.base.errors import FileError
-from scannet_prep.predictions.arrays import load_scores
+from scannet_prep.predictions.arrays import load_arrays, load_scores
 
 NAME = "scene0011_00.eval.npz"
 CLASS_COUNT = 20
@@ -72,3 +72,28 @@ def test_array_other_than_scores_raises_an_error_with_its_shape(
 
     with pytest.raises(FileError, match=problem):
         load_scores(tmp_path / NAME, CLASS_COUNT)
+
+
+def test_missing_array_raises_an_error_with_the_names_of_the_others(tmp_path: Path) -> None:
+    np.savez(tmp_path / NAME, labels=np.zeros(3), scores=np.zeros(3))
+
+    with pytest.raises(FileError, match=r"has no array 'prob', only: labels, scores$"):
+        load_scores(tmp_path / NAME, CLASS_COUNT)
+
+
+def test_npz_file_named_npy_raises_an_error_that_names_both_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "scene0011_00.npy"
+    with path.open("wb") as file:
+        np.savez(file, labels=np.zeros(3))
+
+    with pytest.raises(FileError, match=r"is an \.npz file, expected an \.npy file$"):
+        load_arrays(path)
+
+
+def test_npy_file_named_npz_raises_an_error_that_names_both_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "scene0011_00.npz"
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+
+    with pytest.raises(FileError, match=r"is an \.npy file, expected an \.npz file$"):
+        load_arrays(path, "masks")

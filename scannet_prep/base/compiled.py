@@ -1,8 +1,8 @@
 """The two slow loops, compiled by numba if it is installed (the extra `fast`).
 
-They give the same bytes as their counterparts in `geometry` and `raw.segments`: the first one adds
-in the same order. Loading numba takes as long as it saves in `MIN_SCENES` scenes of the release, so
-the run decides whether workers use it.
+They give the same bytes as their counterparts in NumPy (`processed.geometry`, `parse_plain_list`);
+therefore, the loop over faces adds in the same order. Loading numba takes as long as it saves in
+`MIN_SCENES` scenes of the release, so the run decides whether workers use it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ def compile_geometry() -> Callable[..., tuple[NDArray[np.float32], NDArray[np.fl
     """Compile the loops over vertices and faces.
 
     Returns:
-        A function of positions, float32 (V, 3), faces, int32 (F, 3), a matrix (4, 4) and its
-        cofactor matrix (3, 3), both float64, without rows if nothing moves. It returns points,
-        float32 (V, 3), and normals, float64 (V, 3). None if numba is missing.
+        A function of positions, float32 (V, 3), faces, int32 (F, 3), a matrix, float64 (4, 4), and
+        its cofactor matrix, float64 (3, 3). Both matrices have no rows if nothing moves. The
+        function returns points, float32 (V, 3), and normals, float64 (V, 3). None if numba is
+        missing.
     """
     types = ("float32", "int32", "float64", "float64")
     arrays = [f"Array({name}, 2, 'C', readonly=True)" for name in types]
@@ -61,9 +62,9 @@ def compile_loop(function: Callable[..., Any], signature: str) -> Callable[..., 
     Returns:
         The compiled function; None if numba is missing or does not work here.
     """
+    # The first attempt uses the machine code that numba has kept on disk. It fails if that disk is
+    # full or the code damaged. The second one fails only if numba does not fit the installed NumPy.
     for keeps_code in (True, False):
-        # numba may not fit the NumPy at hand. The disk where it keeps code may be full, or the code
-        # there damaged: then the function is compiled once more, and not kept.
         with suppress(Exception):
             import numba
 
@@ -77,12 +78,13 @@ def _points_and_normals(
     matrix: NDArray[np.float64],
     cofactors: NDArray[np.float64],
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Compute points and normals; see `compile_geometry`."""
     count = len(positions)
     points = np.empty((count, 3), np.float32)
     normals = np.empty((count, 3), np.float64)
 
-    # Each row has the position of a vertex and the sum of its cross products, which are used
-    # together.
+    # Float64 (V, 6). Each row has the position of a vertex and the sum of the cross products of
+    # its faces, which are used together.
     rows = np.empty((count, 6))
     for vertex in range(count):
         for axis in range(3):
@@ -126,6 +128,7 @@ def _points_and_normals(
         points[vertex, 0] = x
         points[vertex, 1] = y
         points[vertex, 2] = z
+        # A vertex without a face of some area has a sum of length 0, and keeps (0, 0, 0).
         length = np.sqrt(a * a + b * b + c * c) or 1.0
         normals[vertex, 0] = a / length
         normals[vertex, 1] = b / length
@@ -134,13 +137,17 @@ def _points_and_normals(
 
 
 def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
+    """Parse numbers separated by single commas; see `compile_parser`."""
     count = 0
     value = np.int64(0)
     digit_count = 0
     for character in text:
+        # Characters before "0" wrap around to large numbers, so one comparison is enough.
         digit = np.uint8(character - np.uint8(_ZERO))
         is_digit = digit < 10
-        if is_digit and (value or not digit_count):  # no zero before other digits
+        # A leading zero, which no other digit may follow, is a value of 0 with a digit. Too many
+        # digits overflow here; such numbers are refused at their end.
+        if is_digit and (value or not digit_count):
             value = value * 10 + np.int64(digit)
             digit_count += 1
         elif character == _COMMA and 0 < digit_count < _TOO_MANY_DIGITS:

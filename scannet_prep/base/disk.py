@@ -7,7 +7,9 @@ from pathlib import Path
 
 from scannet_prep.base.errors import DiskFullError
 
+# Space that stays free for other programs and for small files of our own, such as manifests.
 RESERVE_BYTES = 200_000_000
+# Number of files that a disk must have room for; only `doctor` checks it.
 RESERVE_FILES = 100
 
 
@@ -26,6 +28,7 @@ def check_space(folder: Path, needed_bytes: int, needed_files: int = 1) -> None:
     """
     if not needed_files:
         return
+    # There is always one: the last parent is the root, or the current folder.
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free_bytes = find_free_bytes(existing)
     if free_bytes is not None and free_bytes < needed_bytes + RESERVE_BYTES:
@@ -49,7 +52,7 @@ def find_free_bytes(folder: Path) -> int | None:
 
 
 def format_bytes(count: int) -> str:
-    """Format a size in decimal units, as disks are sold: `3.4 GB`."""
+    """Format a size in decimal units, as makers of disks do: `3.4 GB`."""
     if count < 1000:
         return f"{count} B"
     size = float(count)

@@ -19,6 +19,7 @@ def explain(error: Exception) -> tuple[str, str, str]:
     """
     if isinstance(error, ScanNetPrepError):
         hint = error.hint
+        # Where the pool knows a better hint, such as for an executor, the error already has it.
         if not hint and isinstance(error, WorkerDiedError):
             hint = _HINT_ONE_JOB
         return error.message, hint, ""
@@ -26,6 +27,7 @@ def explain(error: Exception) -> tuple[str, str, str]:
         return "memory ran out", "try again with fewer workers: --jobs 1", ""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}", "", ""
+    # All errors that users can cause have been handled above, so this one is a bug.
     trace = "".join(traceback.format_exception(error))
     return f"unforeseen {type(error).__name__}: {error}", "please report this", trace
 

@@ -6,7 +6,7 @@ import re
 
 BEGINNING_BYTES = 1024
 
-# Descriptions, by the pattern with which a file of the kind begins.
+# Descriptions, by the pattern with which a file of the kind begins. `\Z` is the end of the data.
 _KINDS = {
     rb"\Z": "empty",
     rb"\x1f\x8b": "a gzip file",

@@ -33,10 +33,14 @@ from scannet_prep.base.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+# Errors of the disk, after which a run should stop: it is full, over its quota, read-only, or
+# cannot hold a file of this size.
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 # Larger than any file that is read as a whole.
 _MAX_BYTES = 1 << 32
-# Opening a FIFO would wait for a writer. Windows has neither.
+# For files that are read in blocks.
+_ANY_BYTES = 1 << 60
+# Opening a FIFO would wait for a writer. Windows has neither FIFOs nor this flag.
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 _BLOCK_BYTES = 1 << 22
 _TEMPORARY_SUFFIX = ".tmp"
@@ -66,7 +70,7 @@ class Fingerprint:
         Raises:
             FileError: The file does not exist, or cannot be read.
         """
-        with open_file(path, 1 << 60) as file:
+        with open_file(path, _ANY_BYTES) as file:
             return cls._from_chunks(iter(lambda: file.read(_BLOCK_BYTES), b""))
 
     @classmethod
@@ -80,7 +84,7 @@ class Fingerprint:
 
 
 def is_hidden_or_temporary(name: str) -> bool:
-    """Whether a file or folder does not belong to the release.
+    """Whether the name of a file or folder shows that it does not belong to the release.
 
     macOS leaves `._*` beside each file that it copies. The official download script leaves `tmp*`
     when it is interrupted.
@@ -102,7 +106,7 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
             the reason that the operating system gives.
     """
     if "\0" in str(path):
-        # A name that was read from a file may contain one. Python would raise a ValueError.
+        # A name that was read from a file may contain a NUL. Python would raise a ValueError.
         raise FileError(path, "has a NUL in its name")
     try:
         with FileIO(path, opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
@@ -113,8 +117,9 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
                 raise FileError(
                     path, f"has {status.st_size:,} bytes, expected at most {max_bytes:,}"
                 )
+            # Errors of the caller while it reads are translated below, too.
             yield file
-    except ScanNetPrepError:
+    except ScanNetPrepError:  # some of them are also an OSError
         raise
     except IsADirectoryError:
         raise FileError(path, "is a folder, expected a file") from None
@@ -145,7 +150,7 @@ def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
 def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> None:
     """Write a file under a temporary name in the same folder, then give it its final name.
 
-    Permissions are those that the umask leaves of 0666.
+    The permissions are 0666 without the bits of the umask.
 
     Args:
         path: Final name. An existing file is replaced.
@@ -162,7 +167,7 @@ def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool =
 
 
 def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> Path:
-    """Do the first half of `write_atomically`.
+    """Do the first half of `write_atomically`: write the file under its temporary name.
 
     Returns:
         The temporary name, for `put_in_place`.
@@ -179,6 +184,7 @@ def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = 
     except BaseException as error:
         with suppress(OSError):
             temporary_path.unlink()
+        # Errors of this program come from `chunks`, which may be read from another file.
         if isinstance(error, OSError) and not isinstance(error, ScanNetPrepError):
             raise output_error(path, error) from error
         raise
@@ -195,10 +201,13 @@ def put_in_place(temporary_path: Path, path: Path) -> None:
 
 
 def _check_can_be_file(path: Path) -> None:
-    """Refuse folders, and devices, which root would replace by a file for the whole machine."""
+    """Refuse folders, and devices, which root would replace by a file for the whole machine.
+
+    Links to files and folders pass: renaming replaces the link itself.
+    """
     try:
         mode = path.stat().st_mode
-    except OSError:
+    except OSError:  # there is no such file, or writing it shows the reason
         return
     is_link = path.is_symlink()
     if stat.S_ISDIR(mode) and not is_link:
@@ -220,7 +229,8 @@ def remove_temporaries(*directories: Path, names: str = ".+") -> None:
 
     Args:
         directories: The folders to look in.
-        names: Pattern of the final names. Needed in folders into which others write without a lock.
+        names: Regular expression for the final names. Needed in folders into which other programs
+            write without a lock.
     """
     temporary = re.compile(rf"\.(?:{names})\.\d+-[0-9a-f]{{8}}{re.escape(_TEMPORARY_SUFFIX)}")
     for directory in directories:
@@ -233,6 +243,7 @@ def remove_temporaries(*directories: Path, names: str = ".+") -> None:
 def output_error(path: Path, error: OSError) -> OutputError:
     """Make the error for a file that cannot be written, with what to do about it."""
     message = f"{path}: cannot be written: {error.strerror or error}"
+    # A read-only file system (EROFS) is a DiskFullError, but freeing space would not help.
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         hint = "name a folder that you may write to: -o DIR"
     elif error.errno in SPACE_ERRNOS:
@@ -251,7 +262,7 @@ def check_is_folder(path: Path) -> None:
     """Check that a path is a folder, or can become one.
 
     Raises:
-        OutputError: It, or one of its parents, is something else.
+        OutputError: The path, or one of its parents, is not a folder.
     """
     existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
     if existing is not None and not existing.is_dir():
@@ -274,6 +285,7 @@ def has_content(path: Path, data: Buffer) -> bool:
     False for a file that cannot be read: writing it shows the reason.
     """
     try:
+        # A longer file is not read: it raises FileError.
         return read_file(path, max_bytes=len(data)) == data
     except FileError:
         return False

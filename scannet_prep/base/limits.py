@@ -10,13 +10,14 @@ from pathlib import Path
 
 from scannet_prep.base.launcher import find_slurm_cores, find_slurm_memory
 
+# From here on, a value of `ulimit -v` means that there is no limit.
 _NO_LIMIT_BYTES = 1 << 60
 
 
 def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
-    """Find how many cores this process may keep busy, by the name of the limit.
+    """Find how many cores this process may keep busy, by the name of each limit that applies.
 
-    The smallest number counts.
+    The smallest number counts. There is always at least one.
 
     Args:
         environ: The environment; Slurm describes its limits there.
@@ -42,18 +43,20 @@ def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict
 
 
 def find_memory_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
-    """Find how many bytes of memory this process may use, by the name of the limit.
+    """Find how many bytes of memory this process may use, by the name of each limit that applies.
 
     The smallest number counts. Arguments as for `find_core_limits`.
     """
-    import resource
+    import resource  # does not exist on Windows
 
     limits = {"machine": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
+    # Without a limit, the text is "max".
     texts = [text.strip() for text in _iter_group_files("memory.max", root)]
-    groups = [int(text) for text in texts if text.isdecimal()]
-    if groups:
-        limits["container"] = min(groups)
+    group_limits = [int(text) for text in texts if text.isdecimal()]
+    if group_limits:
+        limits["container"] = min(group_limits)
 
+    # Without a limit, the number is RLIM_INFINITY, which is -1 on Linux.
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if 0 <= soft_limit < _NO_LIMIT_BYTES:
         limits["ulimit -v"] = soft_limit
@@ -65,9 +68,9 @@ def find_memory_limits(environ: Mapping[str, str], root: Path = Path("/")) -> di
 
 
 def _iter_group_files(name: str, root: Path) -> Iterator[str]:
-    """Iterate over a file in the control group of this process and in all groups above it.
+    """Yield the text of a file in the control group of this process and in all groups above it.
 
-    Only control groups of version 2 are read.
+    Limits of the groups above apply, too. Only control groups of version 2 are read.
     """
     lines: list[str] = []
     with suppress(OSError):  # not Linux

@@ -11,12 +11,13 @@ belongs to no file system, and disappears with the processes.
 
 Getting memory from the system, page by page, takes longer than all other work on a batch. So a
 worker uses its memory again as soon as neither it nor the training process has an array in it. The
-first two bytes of the file record who holds it.
+first two bytes of the file, one for each process, record whether they have.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import sys
@@ -35,14 +36,16 @@ Shape: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 # Type, shape and first byte of each array in a memory.
 Layout: TypeAlias = dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
 
-# Index of the byte of each process that may hold a memory, and the values of these bytes.
+# Index of the byte of each process that may hold a memory.
 _MAKER = 0
 _RECEIVER = 1
+# Values of these bytes. A lost memory may be held by a forked process, and is not used again.
 _FREE = 0
 _HELD = 1
 _LOST = 2
 _ALIGNMENT_BYTES = 64
-# Memories that a worker keeps. By default, two of its batches are on their way.
+# Numbers of memories that a worker keeps for later batches. By default, two of its batches are on
+# their way.
 _MAX_HELD = 32
 _MAX_FREE = 4
 # Parameters of mallopt, from malloc.h.
@@ -50,6 +53,7 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 # The largest value that glibc accepts; larger arrays are returned to the system at once.
 _MAX_MMAP_THRESHOLD_BYTES = 1 << 25
+# Freed memory that each DataLoader worker keeps.
 _KEPT_BYTES = 1 << 28
 
 
@@ -59,15 +63,19 @@ class _Memory:
     The mapping needs no file descriptor. `mmap.mmap` would keep one as long as it exists (always,
     before Python 3.13). A program that keeps an array of each of a thousand batches, such as the
     labels for a mean at the end, would run out of descriptors.
+
+    Args:
+        file: The anonymous file. It is kept open by `_make_memory`, and closed after `receive`.
+        size: Its length in bytes.
     """
 
-    # Number of times that this process was forked, or forked another.
+    # Number of forks of this process, and of its ancestors before it. One count for all memories.
     forks = 0
 
     def __init__(self, file: IO[bytes], size: int) -> None:
-        system = ctypes.CDLL(None, use_errno=True)
+        libc = ctypes.CDLL(None, use_errno=True)
         # Address, length, protection, flags, descriptor, offset.
-        system.mmap.argtypes = [
+        libc.mmap.argtypes = [
             ctypes.c_void_p,
             ctypes.c_size_t,
             ctypes.c_int,
@@ -75,26 +83,33 @@ class _Memory:
             ctypes.c_int,
             ctypes.c_long,
         ]
-        system.mmap.restype = ctypes.c_void_p
-        system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        libc.mmap.restype = ctypes.c_void_p
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        self.address = system.mmap(None, size, protection, mmap.MAP_SHARED, file.fileno(), 0)
-        if self.address == ctypes.c_void_p(-1).value:
+        self.address = libc.mmap(None, size, protection, mmap.MAP_SHARED, file.fileno(), 0)
+        if self.address == ctypes.c_void_p(-1).value:  # MAP_FAILED
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         # Not at exit, when arrays may outlive this object.
-        weakref.finalize(self, system.munmap, self.address, size).atexit = False
+        weakref.finalize(self, libc.munmap, self.address, size).atexit = False
         self.file = file
         self.size = size
+        # The bytes of the maker and of the receiver, in the file itself.
         self.holders = (ctypes.c_ubyte * 2).from_address(self.address)
 
     @property
     def is_held(self) -> bool:
-        """Whether a process has arrays in it, or may have."""
+        """Whether a process has arrays in this memory, or may have."""
         return any(self.holders)
 
     def make_arrays(self, layout: Layout, holder: int) -> Arrays:
-        """Make arrays in this memory, which is held until the last of them is gone."""
+        """Make arrays in this memory, which is held until the last of them is gone.
+
+        Args:
+            layout: The arrays.
+            holder: The side of this process, `_MAKER` or `_RECEIVER`.
+        """
         self.holders[holder] = _HELD
+        # The arrays keep the buffer alive. Its finalizer keeps this object, and so the mapping.
         buffer: Any = (ctypes.c_char * self.size).from_address(self.address)
         weakref.finalize(buffer, self._release, holder, self.forks).atexit = False
         return {
@@ -103,6 +118,7 @@ class _Memory:
         }
 
     def _release(self, holder: int, forks: int) -> None:
+        """Record that the last array is gone, in a process that had made `forks` forks before."""
         # After a fork, another process has the arrays too, for an unknown time.
         self.holders[holder] = _FREE if forks == _Memory.forks else _LOST
 
@@ -110,13 +126,15 @@ class _Memory:
         """Find where arrays lie in this memory.
 
         Returns:
-            None if an array lies elsewhere, or if the memory has been handed over.
+            The layout; None if an array lies elsewhere, or if the memory has been handed over.
         """
+        if self.holders[_RECEIVER]:
+            return None
         layout: Layout = {}
         for key, array in arrays.items():
             start = array.__array_interface__["data"][0] - self.address
-            is_inside = start > 0 and start + array.nbytes <= self.size and array.flags.c_contiguous
-            if not is_inside or self.holders[_RECEIVER]:
+            is_inside = start > 0 and start + array.nbytes <= self.size
+            if not is_inside or not array.flags.c_contiguous:
                 return None
             layout[key] = (array.dtype, array.shape, start)
         return layout
@@ -132,6 +150,8 @@ def _count_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
+    # The count is raised before the fork, so that parent and child both see it. The memories remain
+    # with the parent: the child must not reuse them.
     os.register_at_fork(before=_count_fork, after_in_child=_memories.clear)
 
 
@@ -148,7 +168,7 @@ def keep_freed_memory(most_bytes: int = 1 << 30) -> None:
     """Keep freed memory for the next arrays, up to a size, instead of returning it to the system.
 
     The system would have to clear it again, which for arrays of some megabytes takes longer than
-    computing them. C libraries other than glibc do not need this.
+    computing them. C libraries without `mallopt` are left as they are. Repeated calls do nothing.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -161,7 +181,7 @@ def keep_freed_memory(most_bytes: int = 1 << 30) -> None:
 def allocate(shapes: Mapping[str, Shape]) -> Arrays:
     """Allocate arrays of given types and shapes.
 
-    In a worker, they lie in memory that `hand_over` need not copy.
+    In a DataLoader worker, the arrays lie in memory that `hand_over` need not copy.
     """
     if find_worker() is not None:
         keep_freed_memory(_KEPT_BYTES)
@@ -174,7 +194,11 @@ def allocate(shapes: Mapping[str, Shape]) -> Arrays:
 
 
 def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
-    """Return the arguments of `receive` in another process, to be pickled once.
+    """Hand arrays over to the training process, with a copy only if they lie elsewhere.
+
+    Returns:
+        The arguments of `receive`, to be pickled once: the descriptor, size and layout of the
+        memory.
 
     Raises:
         AttributeError, OSError: This is not Linux, or there are no descriptors or memory left.
@@ -186,18 +210,20 @@ def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
         memory, layout = _reserve(
             {key: (array.dtype, array.shape) for key, array in arrays.items()}
         )
-        # The copies live until this function ends: they hold the memory until the receiver does.
+        # The copies hold the memory until this function ends, when the receiver's byte holds it.
         copies = memory.make_arrays(layout, _MAKER)
         for key, copied in copies.items():
             copied[...] = arrays[key]
     # AttributeError on Windows, which has no DupFd.
     shared = reduction.DupFd(memory.file.fileno())
+    # On behalf of the receiver, so that the memory is held while it is on its way.
     memory.holders[_RECEIVER] = _HELD
     return shared, memory.size, layout
 
 
 def receive(shared: Any, size: int, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_over`
-    """Return the arrays of another process, writable."""
+    """Return the arrays that another process has handed over, writable."""
+    # The mapping remains after the file is closed.
     with os.fdopen(shared.detach(), "rb") as file:
         return _Memory(file, size).make_arrays(layout, _RECEIVER)
 
@@ -207,7 +233,7 @@ def _find_memory(arrays: Arrays) -> tuple[_Memory, Layout] | None:
     # A copy, because another thread may make batches meanwhile.
     for memory in _memories.copy():
         layout = memory.find(arrays)
-        if layout:
+        if layout:  # empty for a batch without arrays, which lies nowhere
             return memory, layout
     return None
 
@@ -215,11 +241,14 @@ def _find_memory(arrays: Arrays) -> tuple[_Memory, Layout] | None:
 def _reserve(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
     """Find or make a memory that nobody holds, and lay out arrays in it."""
     layout: Layout = {}
+    # The first aligned block is for the two bytes of the holders.
     size = _ALIGNMENT_BYTES
     for key, (dtype, shape) in shapes.items():
         layout[key] = (dtype, shape, size)
         array_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        size += -(-array_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        block_count = math.ceil(array_bytes / _ALIGNMENT_BYTES)
+        size += block_count * _ALIGNMENT_BYTES
+    # Only workers keep their memories.
     if find_worker() is None:
         return _make_memory(size), layout
     with _lock:
@@ -228,6 +257,8 @@ def _reserve(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
             # A power of two, so that later batches fit. Pages that are not written take no memory.
             free = [_make_memory(1 << size.bit_length())]
         held = [memory for memory in _memories if memory.is_held and _LOST not in memory.holders]
+        # Memories that leave this list are not used again: lost ones, and free ones that are too
+        # small. They are unmapped when their last array is gone.
         _memories[:] = held[-_MAX_HELD:] + free[:_MAX_FREE]
         reserved = free[0]
         reserved.holders[_MAKER] = _HELD
@@ -235,6 +266,7 @@ def _reserve(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
 
 
 def _make_memory(size: int) -> _Memory:
+    """Make a memory of zeros, which is free."""
     file = os.fdopen(os.memfd_create("batch", os.MFD_CLOEXEC), "wb")
     file.truncate(size)
     memory = _Memory(file, size)

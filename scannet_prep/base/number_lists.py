@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scannet_prep.base.errors import UsageError
 
 _ZERO = ord("0")
-# The most digits that int64 holds, whatever they are.
+# Any number of 18 digits fits into int64; not every one of 19 does.
 _MAX_DIGITS = 18
 
 
@@ -26,20 +26,25 @@ def parse_plain_list(text: bytes, separator: bytes) -> NDArray[np.int64] | None:
     Returns:
         int64 (N,); None if the text has anything unusual and must be parsed in another way.
     """
-    # The value of each digit, uint8 (len(text),); other characters become numbers from 10 on.
+    # The value of each digit, uint8 (len(text),). Other characters become numbers from 10 on: those
+    # before "0" wrap around, so that a comma is 252.
     digits = np.frombuffer(text, np.uint8) - np.uint8(_ZERO)
     is_digit = digits < 10
     separator_value = (separator[0] - _ZERO) % 256
 
-    # Shortcut for numbers of one digit each, as in masks.
+    # Shortcut for numbers of one digit each, as in masks. They are at the even positions, with the
+    # separators between them.
     has_odd_length = len(digits) % 2 == 1
     if has_odd_length and (digits[1::2] == separator_value).all() and is_digit[::2].all():
         return digits[::2].astype(np.int64)
 
-    # Where each number ends, and how many digits it has, (N,).
+    # Index of the character after each number, and how many digits the number has, (N,).
     ends = np.append(np.flatnonzero(digits == separator_value), len(text))
     lengths = np.diff(ends, prepend=-1) - 1
-    if np.count_nonzero(is_digit) != len(text) - (len(ends) - 1):
+
+    # All characters must be digits or separators, and no number may have a leading zero.
+    separator_count = len(ends) - 1
+    if np.count_nonzero(is_digit) != len(text) - separator_count:
         return None
     if lengths.min() < 1 or lengths.max() > _MAX_DIGITS:
         return None
@@ -47,7 +52,8 @@ def parse_plain_list(text: bytes, separator: bytes) -> NDArray[np.int64] | None:
     if ((lengths > 1) & (first_digits == 0)).any():
         return None
 
-    # Add up the ones of all numbers, then the tens, and so on.
+    # Add up the ones of all numbers, then the tens, and so on. For numbers that are shorter, the
+    # position is that of another character, or negative (clipped); it is multiplied by 0.
     values = np.zeros(len(ends), np.int64)
     for exponent in range(int(lengths.max())):
         digit_positions = ends - 1 - exponent
@@ -58,7 +64,12 @@ def parse_plain_list(text: bytes, separator: bytes) -> NDArray[np.int64] | None:
 
 
 def check_number(value: int, name: str, smallest: int) -> int:
-    """Check an argument that must be a whole number.
+    """Check an argument that must be a whole number, and return it as an int.
+
+    Args:
+        value: The argument, also as a NumPy integer, or as an array or tensor of one integer.
+        name: Its name, for messages.
+        smallest: The smallest value that is allowed.
 
     Raises:
         UsageError: It is not a whole number, or is too small.
@@ -67,7 +78,7 @@ def check_number(value: int, name: str, smallest: int) -> int:
         # Arrays and tensors have `__index__` too, and raise a TypeError unless they are one number.
         number = operator.index(value)
     except TypeError:
-        number = smallest - 1
+        number = smallest - 1  # refused below
     if number < smallest:
         raise UsageError(
             f"{name} is {value!r:.80}, expected a whole number from {smallest}",

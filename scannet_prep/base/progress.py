@@ -9,7 +9,8 @@ from contextlib import contextmanager
 class Progress:
     """Receiver of the progress of one piece of work at a time.
 
-    This class ignores it; subclasses draw.
+    This class ignores all calls; subclasses draw. `advance` and `status` are called only inside
+    `work`.
     """
 
     @contextmanager

@@ -23,10 +23,10 @@ RUN_LOCK_NAME = ".scannet-prep.lock"
 def run_lock(folder: Path) -> Iterator[None]:
     """Let only one run at a time write into a folder.
 
-    Folders that cannot be written to, and file systems without locks, are not locked.
+    Folders that cannot be written to, and folders on file systems without locks, are not locked.
 
     Args:
-        folder: Where the run writes; it exists.
+        folder: The folder into which the run writes; it exists.
 
     Raises:
         LockedError: Another run holds the lock; the message names its machine, process and start.
@@ -41,6 +41,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         ) from None
 
     path = folder / RUN_LOCK_NAME
+    # Callbacks run in reverse: the file is removed while the lock is still held.
     with ExitStack() as stack:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -51,6 +52,7 @@ def run_lock(folder: Path) -> Iterator[None]:
                 # The last holder has removed this file, and another run has locked a new one.
                 raise BlockingIOError  # noqa: TRY301
         except (BlockingIOError, FileNotFoundError):
+            # FileNotFoundError: the last holder has removed the file since it was opened here.
             raise LockedError(
                 f"{folder}: {_read_holder(path)} is working in this folder",
                 "wait until that run has ended, or end it; then run the same command again",
@@ -73,7 +75,7 @@ def _describe_this_run() -> str:
 
 
 def _read_holder(path: Path) -> str:
-    """Read who holds a lock."""
+    """Read the description of the run that holds a lock."""
     holder = ""
     # The holder may end and remove the file at any moment.
     with suppress(OSError):

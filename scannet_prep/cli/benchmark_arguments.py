@@ -21,7 +21,7 @@ def add_prediction_arguments(parser: CommandParser, place: str) -> None:
 
     Args:
         parser: Parser of the command.
-        place: What the processed scenes are used as, for the help.
+        place: What the command uses the processed scenes (`--gt`) as, for the help text.
     """
     parser.add_argument(
         "predictions",
@@ -51,7 +51,12 @@ def add_prediction_arguments(parser: CommandParser, place: str) -> None:
 
 
 def add_labels_argument(parser: Container, text: str) -> None:
-    """Add `--labels`, without a default, and with a help text."""
+    """Add the argument `--labels`, which is None by default.
+
+    Args:
+        parser: Parser of the command, or a group of its arguments.
+        text: The help text.
+    """
     parser.add_argument(
         "--labels", type=_label_set_argument, metavar="{scannet20,scannet200}", help=text
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_WIDTH = 100
 _MIN_COLUMN_WIDTH = 11
-# How much is shown without -v.
+# Number of entries of a list, and of findings, that are shown without -v.
 _MAX_LISTED = 10
 _MAX_FINDINGS = 100
 # Pause between lines of progress where there is no terminal.
@@ -50,6 +50,9 @@ class Console(Progress):
         is_quiet: Whether only problems are shown.
         is_verbose: Whether long lists are shown completely.
         has_progress: Whether progress is shown.
+        _bar: The tqdm bar of the current piece of work; None before the first one.
+        _status_drawn_s: When the bar was last drawn by `status`, on the clock of `time.time`, as
+            tqdm's own times.
     """
 
     command: str = ""
@@ -59,7 +62,7 @@ class Console(Progress):
     has_progress: bool = True
     _started_s: float = field(default_factory=time.monotonic)
     _bar: Any = None
-    _status_drawn_s: float = 0.0  # on the clock of `time.time`, as tqdm's
+    _status_drawn_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -80,6 +83,7 @@ class Console(Progress):
     @property
     def can_ask(self) -> bool:
         """Whether a person can answer: at a terminal, without `--json`."""
+        # Python has no standard input if its descriptor was closed (`<&-`).
         has_input = sys.stdin is not None and sys.stdin.isatty()
         return has_input and sys.stderr.isatty() and not self.is_json
 
@@ -116,7 +120,7 @@ class Console(Progress):
             text: For people.
             value: For programs: a dataclass, or a mapping.
             status: The exit status.
-            more: Values that are added to the JSON object.
+            more: Further values for the JSON object, by key.
 
         Returns:
             The exit status.
@@ -137,6 +141,12 @@ class Console(Progress):
 
     def fail(self, error: str, message: str, hint: str, status: int) -> int:
         """Report the error that ended the command; an interrupt in one line.
+
+        Args:
+            error: Class of the exception, or `Interrupted`.
+            message: What was found.
+            hint: What to do about it; may be empty.
+            status: The exit status.
 
         Returns:
             The exit status.
@@ -162,7 +172,8 @@ class Console(Progress):
         if sys.stderr.isatty():
             options: dict[str, Any] = {"dynamic_ncols": True}
         else:
-            # tqdm writes to anything that looks like a file.
+            # A line at most every 30 s, with numbers only (ncols=0) instead of a bar. tqdm writes
+            # to anything that looks like a file.
             lines = SimpleNamespace(write=self._write_line, flush=sys.stderr.flush)
             options = {
                 "file": lines,
@@ -175,7 +186,7 @@ class Console(Progress):
         if unit == "B":
             options |= {"unit": "B", "unit_scale": True}
         else:
-            options["unit"] = f" {unit}"
+            options["unit"] = f" {unit}"  # tqdm puts no blank between number and unit
         self._bar = tqdm(
             # Every count may draw. By default, tqdm waits for as many as came together before.
             miniters=1,
@@ -207,15 +218,21 @@ class Console(Progress):
             self._status_drawn_s = now_s
 
     def note(self, message: str) -> None:
-        """Write a line above the bar."""
+        """Write a line above the bar, unless the command is quiet."""
         if not sys.stderr.isatty():
             self.say(message)
             return
-        with self._bar.external_write_mode(file=sys.stderr):
+        from tqdm import tqdm
+
+        # This removes the bar, if there is one, and draws it again below the line.
+        with tqdm.external_write_mode(file=sys.stderr):
             self.say(message)
 
     def _write_line(self, text: str) -> None:
-        """Write a line of tqdm, without the blanks and control characters for a terminal."""
+        """Write a line of tqdm, without the blanks and carriage returns for a terminal.
+
+        tqdm also writes texts of nothing else, to clear its line; they are dropped.
+        """
         line = text.strip()
         if line:
             self.say(line)
@@ -253,7 +270,9 @@ def _print(text: str, stream: TextIO) -> None:
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()
 ) -> str:
-    """Lay out rows under a header. If they are too wide for the terminal, the widest text wraps.
+    """Lay out rows under a header.
+
+    If the table is too wide for the terminal, the text in its widest column of text wraps.
 
     Args:
         header: Names of the columns.
@@ -263,6 +282,7 @@ def format_table(
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     gaps = 2 * (len(widths) - 1)
     excess = sum(widths) + gaps - _terminal_width()
+    # Columns of numbers keep their width.
     text_columns = [index for index in range(len(widths)) if index not in right]
     if excess > 0 and text_columns:
         widest = max(text_columns, key=lambda index: widths[index])
@@ -272,6 +292,7 @@ def format_table(
     rule = ["-" * width for width in widths]
     lines = []
     for row in (header, rule, *rows):
+        # Lines of each cell. A column of empty texts has the width 0, which `wrap` refuses.
         wrapped = [textwrap.wrap(cell, width or 1) for cell, width in zip(row, widths, strict=True)]
         for cells in zip_longest(*wrapped, fillvalue=""):
             aligned = []
@@ -297,7 +318,13 @@ def format_count(number: int, noun: str) -> str:
 
 
 def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Iterator[str]:
-    """Yield lines with a title and entries, the first ten or all; nothing if there are none."""
+    """Yield a title and a list of entries, one per line; nothing if there are no entries.
+
+    Args:
+        title: The title.
+        entries: The entries.
+        has_all: Whether to show all entries, or only the first ten.
+    """
     if not entries:
         return
     yield f"\n{title}: {len(entries):,}"
@@ -309,12 +336,12 @@ def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Itera
 
 
 def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) -> Iterator[str]:
-    """Yield lines with findings, the first hundred or all, then each of their hints once.
+    """Yield lines with findings, then each of their hints once.
 
     Args:
         findings: The findings.
         root: A folder; paths in it are shown relative to it.
-        has_all: Whether all are shown.
+        has_all: Whether to show all findings, or only the first hundred.
     """
     shown = findings if has_all else findings[:_MAX_FINDINGS]
     for finding in shown:
@@ -328,7 +355,13 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
 
 
 def describe_made(report: ProcessReport | ExportReport, size: str, seconds: float) -> list[str]:
-    """Summarize a run that makes scenes, with the command to type if something is left to do."""
+    """Summarize a run that makes scenes, with what to do about those that are left.
+
+    Args:
+        report: The report of the run.
+        size: Amount of data in the output folder, for example `12 files, 3.4 GB`.
+        seconds: Duration of the run.
+    """
     counts = (
         f"{len(report.made):,} made, {len(report.kept):,} already there, "
         f"{len(report.failures):,} failed"
@@ -346,7 +379,11 @@ def describe_made(report: ProcessReport | ExportReport, size: str, seconds: floa
 
 
 def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
-    """Lay out numbers by split and by what was counted; those named `*_bytes` are sizes."""
+    """Lay out a table with a row per split.
+
+    Args:
+        splits: By split, numbers by name, the same names for each. Those named `*_bytes` are sizes.
+    """
     header = ["split"]
     first_row = next(iter(splits.values()), {})
     header += [name.removesuffix("_bytes") for name in first_row]

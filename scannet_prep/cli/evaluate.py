@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     )
     if report.warning:
         console.warn(f"warning: {report.warning}")
+    # The first total is the number of vertices or of instances in the ground truth.
     noun, total = next(iter(report.scores.totals.items()))
     if not total:
         console.warn(
@@ -108,7 +109,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
-    """Yield the lines of the report, with long lists complete or shortened."""
+    """Yield the lines of the report.
+
+    Args:
+        report: The report.
+        has_all: Whether to show long lists, and classes without a score, completely.
+    """
     scores = report.scores
     for split, counts in report.splits.items():
         scenes = f"{counts['scenes']:,} of {counts['official']:,} scenes"
@@ -136,7 +142,12 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
 
 
 def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
-    """Format a table with named rows; `title` is the heading of their names."""
+    """Format a table of scores.
+
+    Args:
+        title: Heading of the first column, which has the names of the rows.
+        rows: Numbers by row and column.
+    """
     keys = list(next(iter(rows.values()), {}))
     header = [title, *(_name(key) for key in keys)]
     cells = [[name, *(_format(row[key]) for key in keys)] for name, row in rows.items()]
@@ -144,11 +155,12 @@ def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
 
 
 def _format(value: float | None) -> str:
+    """Format a number of things (int), or a score (float) with four digits; `-` for None."""
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def _name(key: str) -> str:
-    """Turn a key of the scores into words."""
+    """Turn a key of the scores into words: `over_all` into `over all`."""
     return key.replace("_", " ")

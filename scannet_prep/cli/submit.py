@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if report.warning:
         console.warn(f"warning: {report.warning}")
     elif report.unknown_ids:
+        # Few enough to be accepted. Too many are an error, or with --force the warning above.
         ids = ", ".join(map(str, list(report.unknown_ids)[:5]))
         console.warn(f"warning: ids that are none of the classes of {report.label_set}: {ids}")
     return console.result("\n".join(_describe(report)), report, status=0)

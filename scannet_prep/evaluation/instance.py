@@ -31,11 +31,11 @@ from scannet_prep.release.label_sets import LabelSet
 MIN_VERTICES = 100
 """Instances with fewer vertices count neither in the ground truth nor in predictions."""
 THRESHOLDS = (*np.arange(0.5, 0.95, 0.05).tolist(), 0.25)
-"""Values that an IoU must exceed. The range ends before 0.95, as in the official evaluator."""
+"""Values that an IoU must exceed: 0.50, 0.55, ... 0.90, as in the official evaluator, then 0.25."""
 NO_INSTANCES = frozenset({"wall", "floor"})
-"""Classes whose instances do not count."""
+"""Names of the classes whose instances do not count."""
 
-# One prediction at one threshold, by the index of the threshold.
+# Whether a prediction is correct at one threshold, which is an index into THRESHOLDS.
 _VERDICT = np.dtype([("train_id", "i4"), ("threshold", "i4"), ("score", "f8"), ("is_correct", "?")])
 
 
@@ -45,8 +45,8 @@ class InstancePrediction(NamedTuple):
     Their order matters: an instance of the ground truth takes the first prediction that matches.
 
     Attributes:
-        masks: (M, V), bool, or numbers that are all 0 or 1 (inside); masks may overlap. Scores such
-            as those of a sigmoid are refused: compare them with a threshold first.
+        masks: (M, V): bool, or numbers that are all 0 (outside) or 1 (inside). Masks may overlap.
+            Scores such as those of a sigmoid are refused: compare them with a threshold first.
         labels: Integers (M,), train ids.
         scores: Numbers (M,), the confidence of each prediction.
     """
@@ -60,7 +60,7 @@ class InstancePrediction(NamedTuple):
 class InstanceTruth:
     """The annotated instances of one scene, as in the samples of `ScanNet`.
 
-    The arguments have to be named: both are one integer per vertex, and would score 0 if swapped.
+    The arguments must be named: both are one integer per vertex, and swapped ones would score 0.
 
     Attributes:
         labels: Integers (V,), train ids; anything else for vertices without a class.
@@ -99,9 +99,9 @@ class InstanceScores(Scores):
         # By class: instances of the ground truth, and predictions, that count.
         self._instances = np.zeros(class_count, np.int64)
         self._predictions = np.zeros(class_count, np.int64)
-        # By class and threshold: instances without a match.
+        # By class and threshold: large instances without a match.
         self._missed = np.zeros((class_count, len(THRESHOLDS)), np.int64)
-        # Predictions that do not count: small ones, and those of other classes.
+        # Number of predictions that do not count: small ones, and those of other classes.
         self._left_out = np.zeros(2, np.int64)
 
     def add(self, prediction: InstancePrediction, ground_truth: InstanceTruth) -> None:
@@ -117,6 +117,7 @@ class InstanceScores(Scores):
         truth_instances = check_integers(
             ground_truth.instances, "instances of the ground truth", len(truth_labels)
         )
+        # Number of the instance of each vertex, (V,); class and size of each instance, (G,).
         columns, classes, sizes = self._number_instances(truth_labels, truth_instances)
 
         masks, labels, scores = check_prediction(prediction, len(truth_labels))
@@ -126,6 +127,8 @@ class InstanceScores(Scores):
         small_count = np.count_nonzero(is_known & ~is_large)
         other_count = np.count_nonzero(~is_known)
         self._left_out += np.array([small_count, other_count])
+
+        # From here on, only the predictions that count, (M,).
         is_counted = is_known & is_large
         masks = masks[is_counted]
         labels = labels[is_counted]
@@ -141,11 +144,12 @@ class InstanceScores(Scores):
         void_overlaps = overlaps[:, 0]
         instance_overlaps = overlaps[:, 1:]
 
-        # IoU (M, G); 0 where the classes differ.
+        # IoU (M, G); 0 where the classes differ. No union is empty, because no instance is.
         common = instance_overlaps * (labels[:, None] == classes)
         ious = common / (sizes + pred_sizes[:, None] - instance_overlaps)
 
-        # Share of each prediction (M,) that lies in void or in instances too small to count.
+        # Share of each prediction (M,) that lies in void, or in instances of its class that are too
+        # small to count.
         is_large_instance = sizes >= MIN_VERTICES
         small_overlaps = common[:, ~is_large_instance].sum(axis=1)
         ignored = (void_overlaps + small_overlaps) / pred_sizes
@@ -159,11 +163,13 @@ class InstanceScores(Scores):
         for threshold_index, threshold in enumerate(THRESHOLDS):
             is_above = ious > threshold
             correct, wrong, is_matched = _match(is_above[:, is_large_instance], scores)
-            # A prediction without any match is wrong, unless most of it does not count.
+            # A prediction without any match, not even with a small instance, is wrong, unless more
+            # of it than the threshold does not count.
             is_wrong = ~is_above.any(axis=1) & (ignored <= threshold)
             wrong += np.flatnonzero(is_wrong).tolist()
             missed_classes = large_classes[~is_matched]
             self._missed[:, threshold_index] += np.bincount(missed_classes, minlength=class_count)
+            # A prediction may have several verdicts at one threshold, and both kinds of them.
             verdicts += [(labels[row], threshold_index, scores[row], True) for row in correct]
             verdicts += [(labels[row], threshold_index, scores[row], False) for row in wrong]
         self._verdicts.append(np.array(verdicts, _VERDICT))
@@ -174,6 +180,7 @@ class InstanceScores(Scores):
 
         def average_over(train_ids: Iterable[int]) -> Numbers:
             rows = [precisions[train_id] for train_id in train_ids if train_id in precisions]
+            # The first threshold is 0.5. The last one, 0.25, does not belong to `ap`.
             return {
                 "ap": average(value for row in rows for value in row[:-1]),
                 "ap50": average(row[0] for row in rows),
@@ -194,42 +201,50 @@ class InstanceScores(Scores):
             "small": small_count,
             "other": other_count,
         }
-        means = {name: average_over(train_ids) for name, train_ids in self._groups().items()}
+        means = {name: average_over(train_ids) for name, train_ids in self._class_groups().items()}
         return ScoreTable(totals, means, classes)
 
     def _class_ids(self) -> list[int]:
         """Return the train ids of the classes whose instances count."""
-        return [item.train_id for item in self.label_set.classes if item.name not in NO_INSTANCES]
+        return [
+            label_class.train_id
+            for label_class in self.label_set
+            if label_class.name not in NO_INSTANCES
+        ]
 
     def _number_instances(
         self, labels: NDArray[np.int64], instances: NDArray[np.int64]
     ) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]:
         """Number the instances from 1, by class and then by their own number.
 
-        Void, which is everything without an instance, and walls and floors, is number 0.
+        Number 0 is void: the vertices without an instance, and those of walls and floors.
 
         Returns:
             The number of each vertex, (V,); the class of each instance, (G,); and its size, (G,).
         """
         is_instance = np.isin(labels, self._class_ids()) & (instances >= 0)
+        # Class and number as one integer: class * base + number.
         base = int(instances.max(initial=0)) + 1
         vertex_keys = labels[is_instance] * base + instances[is_instance]
         keys, inverse, sizes = np.unique(vertex_keys, return_inverse=True, return_counts=True)
         numbers = np.zeros(len(labels), np.intp)
-        numbers[is_instance] = inverse.reshape(-1) + 1
+        numbers[is_instance] = inverse + 1
         return numbers, keys // base, sizes
 
     def _compute_precisions(self) -> dict[int, list[float]]:
         """Compute the average precision at each threshold, by train id.
 
-        Classes without an instance in the ground truth have none.
+        Classes without an instance in the ground truth are left out.
         """
         verdicts = np.concatenate(self._verdicts)
         # Sorted by class, then threshold, then confidence.
         order = np.lexsort((verdicts["score"], verdicts["threshold"], verdicts["train_id"]))
         verdicts = verdicts[order]
+
+        # Divide them into one part for each cell, which is a class at a threshold; many are empty.
         cells = verdicts["train_id"] * len(THRESHOLDS) + verdicts["threshold"]
-        bounds = np.searchsorted(cells, np.arange(1, self._missed.size))
+        cell_count = self._missed.size
+        bounds = np.searchsorted(cells, np.arange(1, cell_count))
         parts = np.split(verdicts, bounds)
 
         precisions = {}
@@ -259,7 +274,7 @@ def check_prediction(
     masks = to_array(prediction.masks, "masks")
     scores = to_array(prediction.scores, "scores")
     if not len(labels) and not masks.size:
-        # Nothing was predicted; an empty list has no columns.
+        # Nothing was predicted. An array of an empty list has no columns.
         masks = np.zeros((0, vertex_count), np.bool_)
     if masks.shape != (len(labels), vertex_count) or masks.dtype.kind not in "biuf":
         raise ContentError(
@@ -278,7 +293,7 @@ def _check_masks(masks: NDArray[Any]) -> NDArray[np.bool_]:
     """Convert masks to bool, and check that they contain nothing but 0 and 1.
 
     Raises:
-        ContentError: They contain other values.
+        ContentError: The masks contain other values.
     """
     is_inside = masks.astype(np.bool_, copy=False)
     if masks.dtype != np.bool_ and not np.array_equal(masks, is_inside):
@@ -303,8 +318,9 @@ def _match(
         scores: Confidence of the predictions, (M,).
 
     Returns:
-        The indices of predictions that count as correct; of those that count as wrong, once each
-        time; and which instances have a match, (G,).
+        The indices of the predictions that count as correct, and of those that count as wrong,
+        both in order of the instances, and repeated if a prediction counts several times. Then
+        whether each instance has a match, (G,).
     """
     correct: list[int] = []
     wrong: list[int] = []
@@ -324,13 +340,14 @@ def _match(
 
 
 def _integrate(verdicts: NDArray[np.void], missed: int) -> float:
-    """Compute the area under precision over recall, as the official evaluator does.
+    """Compute the area under the curve of precision over recall, as the official evaluator does.
 
     Args:
         verdicts: The verdicts of one class at one threshold, by ascending confidence.
         missed: Number of instances without a match.
     """
-    # Where each confidence begins, (C,). Predictions at or above it are those from there on.
+    # Index of the first verdict of each distinct confidence, (C,). The verdicts from there on are
+    # those at or above this confidence.
     _, starts = np.unique(verdicts["score"], return_index=True)
     correct_before = np.append(0, np.cumsum(verdicts["is_correct"]))
     correct_count = correct_before[-1]
@@ -340,7 +357,8 @@ def _integrate(verdicts: NDArray[np.void], missed: int) -> float:
     precision = np.append(correct_above / (len(verdicts) - starts), 1.0)
     recall = np.append(correct_above / max(1, correct_count + missed), 0.0)
 
-    # Each precision counts for half the distance between the recalls before and after it.
+    # Recall falls as confidence rises. Each precision counts for half the distance between the
+    # recalls before and after it. The first recall is repeated, because there is none before it.
     padded = np.concatenate([recall[:1], recall, [0.0]])
     widths = (padded[:-2] - padded[2:]) / 2
     return float(np.dot(precision, widths))

@@ -64,6 +64,7 @@ class Scores(ABC):
                 f"{type(self).__name__} of {self.label_set.name}",
                 f"make both with {type(self).__name__}({self.label_set.name.upper()})",
             )
+        # Arrays are added up, and lists are joined.
         for name, value in vars(other).items():
             if name != "label_set":
                 setattr(self, name, getattr(self, name) + value)
@@ -72,8 +73,8 @@ class Scores(ABC):
     def result(self) -> ScoreTable:
         """Compute the scores of all that was collected."""
 
-    def _groups(self) -> dict[str, list[int]]:
-        """Return the train ids of the groups of classes that means are taken over."""
+    def _class_groups(self) -> dict[str, list[int]]:
+        """Return the train ids of each group of classes that means are taken over."""
         groups = {"all": list(range(len(self.label_set)))}
         for name in ("head", "common", "tail"):
             train_ids = list(getattr(self.label_set, name))
@@ -97,6 +98,7 @@ def check_truth(labels: NDArray[np.int64], label_set: LabelSet) -> None:
         ContentError: Several numbers are too large to be train ids.
     """
     too_large = labels[labels >= len(label_set)]
+    # None, or always the same one.
     if not len(too_large) or (too_large == too_large[0]).all():
         return
     numbers = [str(number) for number in np.unique(too_large).tolist()]
@@ -123,8 +125,8 @@ def to_array(values: ArrayLike, name: str) -> NDArray[Any]:
         name: What the values are, for messages.
 
     Raises:
-        ContentError: It is a tensor that NumPy cannot hold: on a GPU, with a gradient, sparse, or
-            of bfloat16.
+        ContentError: The values are a tensor that NumPy cannot convert: on a GPU, with a gradient,
+            sparse, or of bfloat16.
     """
     try:
         return np.asarray(values)
@@ -135,11 +137,11 @@ def to_array(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def check_integers(values: ArrayLike, name: str, count: int | None = None) -> NDArray[np.int64]:
-    """Check that values are integers in one dimension, and how many.
+    """Check that values are integers in one dimension, and check their number.
 
     Args:
         values: The values.
-        name: What they are, for messages.
+        name: What the values are, for messages.
         count: The expected number of values; None for any.
 
     Returns:

@@ -15,7 +15,7 @@ from scannet_prep.evaluation.scores import (
 )
 from scannet_prep.release.label_sets import LabelSet
 
-# Keeps the IoU of a class that occurs nowhere from being 0 / 0, as the programs of the field do.
+# Makes the IoU of a class that occurs nowhere 0 instead of 0 / 0, as OctFormer and Pointcept do.
 _EPSILON = 1e-10
 
 
@@ -71,6 +71,7 @@ class SemanticScores(Scores):
         # Read as unsigned, negative numbers are large ones: one comparison finds all train ids.
         is_counted = truth.view(np.uint64) < class_count
         rows = truth[is_counted]
+        # Everything that is not a train id goes into the last column.
         columns = np.minimum(predicted.view(np.uint64)[is_counted], class_count).astype(np.int64)
 
         # Count how often each pair of row and column occurs.
@@ -80,18 +81,21 @@ class SemanticScores(Scores):
 
     def result(self) -> ScoreTable:
         """Compute the scores of all that was collected."""
-        # Per class, int64 (K,).
+        # Vertices by class, int64 (K,), and IoU by class, (K,).
         correct = self.confusion.diagonal()
         truth = self.confusion.sum(axis=1)
         predicted = self.confusion[:, :-1].sum(axis=0)
         unions = truth + predicted - correct
         ious = correct / np.maximum(unions, 1)
 
-        def average_over(ids: list[int]) -> Numbers:
+        def average_over(train_ids: list[int]) -> Numbers:
+            group_ious = ious[train_ids]
+            occurs = unions[train_ids] > 0
+            occurs_in_truth = truth[train_ids] > 0
             return {
-                "over_all": average(correct[ids] / (unions[ids] + _EPSILON)),
-                "over_union": average(ious[ids][unions[ids] > 0]),
-                "over_ground_truth": average(ious[ids][truth[ids] > 0]),
+                "over_all": average(correct[train_ids] / (unions[train_ids] + _EPSILON)),
+                "over_union": average(group_ious[occurs]),
+                "over_ground_truth": average(group_ious[occurs_in_truth]),
             }
 
         classes: dict[str, Numbers] = {}
@@ -107,5 +111,5 @@ class SemanticScores(Scores):
             "missed": int(self.confusion[:, -1].sum()),
             "accuracy": int(correct.sum()) / total if total else None,
         }
-        means = {name: average_over(ids) for name, ids in self._groups().items()}
+        means = {name: average_over(ids) for name, ids in self._class_groups().items()}
         return ScoreTable(totals, means, classes)

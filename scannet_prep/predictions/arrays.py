@@ -20,17 +20,17 @@ from scannet_prep.base.number_lists import parse_plain_list
 
 _MAX_BYTES = 1 << 36
 _NUMBER = re.compile(rb"[ \t]*(-?[0-9]{1,18})[ \t]*")
-# By the number of columns: one for each class, and one for unlabeled.
+# Hints by the number of columns of scores: one column for each class, and one for unlabeled.
 _LABEL_SET_HINTS = {
     21: "for ScanNet20: --labels scannet20",
     201: "for ScanNet200: --labels scannet200",
 }
 
-
 # Damaged files make `np.load` and the modules that it calls raise any of these.
 _LOAD_ERRORS = (
     EOFError,
     IndexError,
+    KeyError,
     MemoryError,
     NotImplementedError,
     OSError,
@@ -57,10 +57,19 @@ def load_arrays(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
         FileError: The file cannot be read, or does not contain one of the arrays.
     """
     with _translated_errors(path), open_file(path, _MAX_BYTES) as file:
+        # An `.npy` file is read as an array, an `.npz` file as a mapping, whatever its name.
         loaded: Any = np.load(file, allow_pickle=False)
+        is_array = isinstance(loaded, np.ndarray)
         if not keys:
-            # The slice fails for an `.npz` file.
-            return {"": loaded[:]}
+            if not is_array:
+                raise FileError(path, "is an .npz file, expected an .npy file")
+            return {"": loaded}
+        if is_array:
+            raise FileError(path, "is an .npy file, expected an .npz file")
+        for key in keys:
+            if key not in loaded:
+                names = ", ".join(loaded) or "none"
+                raise FileError(path, f"has no array {key!r}, only: {names:.200}")
         return {key: loaded[key] for key in keys}
 
 
@@ -82,7 +91,7 @@ def load_scores(path: Path, class_count: int) -> NDArray[np.floating[Any]]:
         )
         column_count = scores.shape[-1] if scores.ndim else 0
         raise FileError(path, problem, _LABEL_SET_HINTS.get(column_count, ""))
-    # The maximum is NaN if one of the scores is.
+    # The maximum is NaN if one of the scores is; this needs no array of V x (K + 1) bools.
     if np.isnan(scores.max(initial=0)):
         raise FileError(path, "prob: found NaN, expected numbers")
     return scores
@@ -95,8 +104,6 @@ def _translated_errors(path: Path) -> Iterator[None]:
         yield
     except ScanNetPrepError:
         raise
-    except KeyError as error:
-        raise FileError(path, f"has no array {error}") from None
     except _LOAD_ERRORS as error:
         raise FileError(path, f"cannot be read as {path.suffix}: {error}") from None
 
@@ -124,7 +131,7 @@ def parse_lines(text: bytes) -> NDArray[np.int64]:
     for line_number, line in enumerate(text.split(b"\n"), start=1):
         match = _NUMBER.fullmatch(line)
         if match is None:
-            # Without the b of bytes.
+            # str() shows the bytes as b'...'; the b is left out.
             shown = str(line)[1:42]
             raise ContentError(f"line {line_number:,}: found {shown}, expected a whole number")
         numbers.append(int(match[1]))

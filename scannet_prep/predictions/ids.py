@@ -30,21 +30,23 @@ from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 MAX_UNKNOWN_SHARE = 0.01
 """Share of the predictions whose ids may be unknown."""
 
-# Another kind of ids is the actual one if the share of predictions that agree with the ground truth
-# is larger by this.
+# The ids are of another kind if, read as this kind, the share of predictions that agree with the
+# ground truth is larger by this.
 _MIN_AGREEMENT_GAIN = 0.2
-# With fewer classes in the ground truth, predicting a single class everywhere may agree by chance.
+# With fewer classes in the ground truth, agreement is no evidence: predicting a single class
+# everywhere may agree by chance.
 _MIN_TRUE_CLASSES = 3
 # Above this agreement with the ground truth, the ids that occur are no reason for doubt.
 _GOOD_AGREEMENT = 0.5
 # The ids are those of another label set if this share of its classes is predicted in the test
 # scenes, and nothing else.
 _MIN_SHARE_OF_CLASSES = 0.5
-# Ids for unlabeled. Among train ids, 0 is a class and therefore never unknown.
+# Ids for unlabeled. The 0 among them is only for raw ids: among train ids, it is a class.
 _UNLABELED_IDS = frozenset({-1, 0, 255})
 _MAX_LISTED_IDS = 5
 
 Numbering: TypeAlias = Literal["train", "train + 1", "train - 1", "raw"]
+# The id of the class wall, by numbering.
 _FIRST_IDS = {"train": 0, "train + 1": 1, "train - 1": -1}
 
 
@@ -121,9 +123,9 @@ def check_predicted_ids(
     actual = None
     evidence = ""
     if declared is not None:
-        has_unknown = unknown_text != ""
+        # None if the declared kind is plausible.
         actual, evidence = _find_actual_kind(
-            predictions, declared, confusion, has_unknown=has_unknown
+            predictions, declared, confusion, has_unknown=unknown_text != ""
         )
     if actual is None and not unknown_text:
         return _describe_doubts(predictions, confusion)
@@ -146,11 +148,11 @@ def check_predicted_ids(
 
 def _find_declared_kind(predictions: Predictions) -> IdKind | None:
     """Return the kind as which ids are read, or None if the files contain raw ids and train ids."""
-    names = [name for dataset in predictions.datasets for name in dataset.scene_ids]
-    raw_count = sum(predictions.has_raw_ids(name) for name in names)
+    scene_ids = [scene_id for dataset in predictions.datasets for scene_id in dataset.scene_ids]
+    raw_count = sum(predictions.has_raw_ids(scene_id) for scene_id in scene_ids)
     if raw_count == 0:
         return IdKind(predictions.label_set, "train")
-    if raw_count == len(names):
+    if raw_count == len(scene_ids):
         return IdKind(predictions.label_set, "raw")
     return None
 
@@ -160,8 +162,8 @@ def _describe_unknown_ids(predictions: Predictions, confusion: NDArray[np.int64]
     unknown_ids = dict(predictions.unknown_ids.most_common())
     is_semantic_submission = confusion is None and predictions.task == "semantic"
     if not is_semantic_submission:
-        # With ground truth, unlabeled predictions are ordinary misses. Of instances, masks without
-        # a class are not submitted.
+        # With ground truth, unlabeled predictions are ordinary misses. Instances without a class
+        # are not submitted. In a semantic submission, ids for unlabeled count as unknown.
         for unlabeled_id in _UNLABELED_IDS:
             unknown_ids.pop(unlabeled_id, None)
 
@@ -169,8 +171,9 @@ def _describe_unknown_ids(predictions: Predictions, confusion: NDArray[np.int64]
     total = predictions.unknown_ids.total() + predictions.class_counts.total()
     noun = _counted_noun(predictions)
     if confusion is not None and predictions.task == "semantic":
-        # Only labeled vertices count. For the others, programs copy ids of the ground truth, such
-        # as K.
+        # Only labeled vertices count, so that the unknown ids cannot be more than those in the last
+        # column. At the others, programs may copy the number for unlabeled of the ground truth,
+        # such as K.
         unknown_count = min(unknown_count, int(confusion[:, -1].sum()))
         total = int(confusion.sum())
         noun = "labeled vertices"
@@ -194,6 +197,7 @@ def _describe_doubts(predictions: Predictions, confusion: NDArray[np.int64] | No
             "no vertex of any scene is predicted as wall (train id 0); "
             "if the ids count from 1, subtract 1"
         )
+    # Few of these are unknown ids, which have been checked before. The others mean unlabeled.
     missed = int(confusion[:, -1].sum())
     total = int(confusion.sum())
     if missed <= MAX_UNKNOWN_SHARE * total:
@@ -222,6 +226,7 @@ def _find_actual_kind(
     Returns:
         The kind and the evidence for it; None and an empty text if the declared kind is plausible.
     """
+    # First evidence: another kind explains the ids that are none of the classes.
     id_counts = _count_ids(predictions, declared)
     noun = _counted_noun(predictions)
     ids_text = f"the ids of {sum(id_counts.values()):,} {noun} ({_list_ids(sorted(id_counts))})"
@@ -233,6 +238,7 @@ def _find_actual_kind(
         if actual is not None:
             return actual, f"{ids_text} are probably {actual}, not {declared}"
 
+    # Second evidence: read as another kind, the ids agree far better with the ground truth.
     if confusion is not None and np.count_nonzero(confusion.sum(axis=1)) >= _MIN_TRUE_CLASSES:
         declared_share, declared_recall = _measure_agreement(confusion, declared, declared)
         agreements = {
@@ -251,6 +257,7 @@ def _find_actual_kind(
         if declared_share > _GOOD_AGREEMENT:
             return None, ""
 
+    # Third evidence: the ids that occur.
     for other in _list_other_kinds(declared):
         problem = f"{ids_text} are probably {other}, not {declared}"
         if confusion is None and _is_other_label_set(predictions, id_counts, declared, other):
@@ -263,8 +270,8 @@ def _find_actual_kind(
 
 def _list_other_kinds(declared: IdKind) -> list[IdKind]:
     """List the other kinds of ids, beginning with those of the same label set."""
-    label_sets = [declared.label_set]
-    label_sets += [one for one in (SCANNET20, SCANNET200) if one != declared.label_set]
+    other_label_set = SCANNET200 if declared.label_set == SCANNET20 else SCANNET20
+    label_sets = (declared.label_set, other_label_set)
     numberings: tuple[Numbering, ...] = ("train", "train + 1", "train - 1", "raw")
     kinds = [IdKind(label_set, numbering) for label_set in label_sets for numbering in numberings]
     return [kind for kind in kinds if kind != declared]
@@ -287,15 +294,18 @@ def _measure_agreement(
         The share of the predictions that agree, and the mean of this share over the classes that
         occur in the ground truth.
     """
-    # The class of `other` for each predicted class of `declared`, (K,), and the true class, (K,).
+    # For each predicted class of `declared`, (K,): the class of `other` with the same id in the
+    # file; -1 for none. For each class of the ground truth, (K,): the class itself.
     train_ids = {number: train_id for train_id, number in enumerate(other.ids)}
     predicted = np.array([train_ids.get(number, -1) for number in declared.ids])
     truth = np.arange(len(declared.ids))
     if other.label_set != declared.label_set:
         truth = _to_scannet20(declared.label_set)
+        # The appended entry is the one that -1 reaches.
         predicted = np.append(_to_scannet20(other.label_set), -1)[predicted]
 
-    # Agreeing predictions by class of the ground truth, (K,).
+    # Whether each pair of true and predicted class agrees, (K, K), and the number of agreeing
+    # predictions by class of the ground truth, (K,).
     agrees = (truth[:, None] == predicted) & (predicted >= 0)
     hits = (confusion[:, :-1] * agrees).sum(axis=1)
     totals = confusion.sum(axis=1)
@@ -306,16 +316,17 @@ def _measure_agreement(
 
 
 def _to_scannet20(label_set: LabelSet) -> NDArray[np.int64]:
-    """Map the classes of a label set to train ids of ScanNet20, int64 (K,); -1 if not in it."""
+    """Map the classes of a label set to train ids of ScanNet20, int64 (K,); -1 for no class."""
     if label_set == SCANNET20:
         return np.arange(len(SCANNET20))
     rows = builtin_label_map().rows
     nyu40_ids = np.array([rows[name].nyu40_id for name in label_set.names])
-    return SCANNET20.train_ids_from_raw_ids(nyu40_ids, -1)
+    return SCANNET20.train_ids_from_raw_ids(nyu40_ids, ignore_index=-1)
 
 
 def _count_ids(predictions: Predictions, declared: IdKind) -> dict[int, int]:
     """Count the ids in the files, except -1 and 255, which mean unlabeled in every numbering."""
+    # Train ids are turned back into the ids in the files. Unknown ids are still those in the files.
     counts = {declared.ids[train_id]: count for train_id, count in predictions.class_counts.items()}
     counts |= predictions.unknown_ids
     for unlabeled_id in (-1, 255):
@@ -326,7 +337,7 @@ def _count_ids(predictions: Predictions, declared: IdKind) -> dict[int, int]:
 def _explain_unknown_ids(
     id_counts: Mapping[int, int], declared: IdKind, *, predicts_wall: bool
 ) -> IdKind | None:
-    """Find a kind of ids for which at least 99 % of the predictions are classes.
+    """Find another kind of ids for which at least 99 % of the predictions are classes.
 
     Of several such kinds, prefer the one with the fewest predictions of other ids, then the one
     with the fewest classes, then one whose id for wall occurs.
@@ -334,12 +345,13 @@ def _explain_unknown_ids(
     Args:
         id_counts: Number of predictions of each id in the files.
         declared: The kind as which the ids are read.
-        predicts_wall: Whether the task includes walls; otherwise, their id means nothing.
+        predicts_wall: Whether the task includes walls; otherwise, their id need not occur.
     """
     unknown_ids = id_counts.keys() - set(declared.ids)
     if not unknown_ids:
         return None
     total = sum(id_counts.values())
+    # Number of predictions that are none of the classes, by kind.
     stray_counts = {}
     for other in _list_other_kinds(declared):
         # If only 0 is unknown, it means unlabeled among raw ids of the declared label set.
@@ -353,6 +365,7 @@ def _explain_unknown_ids(
         if stray_count <= MAX_UNKNOWN_SHARE * total:
             stray_counts[other] = stray_count
 
+    # The smallest rank is the best.
     def rank(other: IdKind) -> tuple[int, int, bool]:
         lacks_wall = predicts_wall and other.ids[0] not in id_counts
         return stray_counts[other], len(other.ids), lacks_wall
@@ -375,7 +388,7 @@ def _is_shifted(id_counts: Mapping[int, int], declared: IdKind, other: IdKind) -
 def _is_other_label_set(
     predictions: Predictions, id_counts: Mapping[int, int], declared: IdKind, other: IdKind
 ) -> bool:
-    """Whether the test scenes contain half of the classes of another label set, and no other ids.
+    """Whether at least half of the classes of another label set are predicted, and no other ids.
 
     Half is enough, because a network may never predict some of the rare classes.
     """

@@ -29,7 +29,7 @@ Task: TypeAlias = Literal["semantic", "instance"]
 
 _OCTFORMER_ENDING = ".eval.npz"
 _SCENE_ID_LENGTH = len("scene0000_00")
-# What follows the scene id in the name of a prediction.
+# The rest of a file's name after the scene id.
 _ENDINGS: Mapping[Task, tuple[str, ...]] = {
     "semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_ENDING),
     "instance": (".txt", ".npz"),
@@ -48,13 +48,14 @@ class Predictions:
         task: `semantic` (a class for each vertex) or `instance` (masks with class and confidence).
         label_set: The label set of the predicted classes.
         datasets: The processed scenes that have a prediction, one dataset per split.
-        paths: The file with the prediction of each scene, by scene id.
+        paths: The file with the prediction of each scene, by scene id; also of scenes in
+            `left_out`.
         missing: Processed scenes without a prediction.
         left_out: Scenes with a prediction that are not among the processed ones.
         class_counts: Number of vertices or predicted instances by train id, in the predictions read
             so far.
-        unknown_ids: Number of vertices or predicted instances by id, in the predictions read so
-            far, for ids that are none of the classes.
+        unknown_ids: Number of vertices or predicted instances by the id in the file, for ids that
+            are none of the classes, in the predictions read so far.
     """
 
     task: Task
@@ -75,7 +76,7 @@ class Predictions:
         """Whether the prediction of a scene has raw ids (`.txt`) instead of train ids."""
         return self.paths[scene_id].suffix == ".txt"
 
-    def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401
+    def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by task, see Returns
         """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
 
         | task | file | content |
@@ -111,10 +112,11 @@ class Predictions:
         """Read the id of each vertex, (V,), without mapping it to a train id."""
         if path.name.endswith(_OCTFORMER_ENDING):
             scores = load_scores(path, len(self.label_set))
+            # The first column, for unlabeled, becomes -1.
             return np.asarray(scores.argmax(axis=1) - 1)
         if path.suffix == ".txt":
             return parse_lines(read_file(path))
-        return load_arrays(path)[""]
+        return load_arrays(path)[""]  # the name of the only array of an `.npy` file
 
     @staticmethod
     def _read_instances(
@@ -124,25 +126,32 @@ class Predictions:
         if path.suffix == ".txt":
             arrays = _read_list(path, vertex_count)
         else:
+            # The arrays in the file have the names of the fields: masks, labels, scores.
             arrays = load_arrays(path, *InstancePrediction._fields)
         return check_prediction(InstancePrediction(**arrays), vertex_count)
 
     def _to_train_ids(self, ids: NDArray[np.int64], scene_id: str) -> NDArray[np.int64]:
-        """Map the ids of a file to train ids, or -1 for unknown ids, and count both."""
+        """Map the ids of a file to train ids, or -1 for unknown ids, and count both kinds.
+
+        Args:
+            ids: The ids as in the file, (V,) or (M,).
+            scene_id: The scene, whose file determines whether the ids are raw ids.
+        """
         class_count = len(self.label_set)
         if self.has_raw_ids(scene_id):
-            train_ids = self.label_set.train_ids_from_raw_ids(ids, -1)
+            # Negative ids end up at -1 as well: they are clipped to 0, which is no class.
+            train_ids = self.label_set.train_ids_from_raw_ids(ids, ignore_index=-1)
         else:
             train_ids = np.where((ids >= 0) & (ids < class_count), ids, -1)
 
         is_class = train_ids >= 0
-        # Train ids are counted without sorting, because there are many.
+        # Train ids are counted without sorting, as np.unique would, because there are many.
         class_counts = np.bincount(train_ids[is_class], minlength=class_count)
         for train_id in np.flatnonzero(class_counts).tolist():
             self.class_counts[train_id] += int(class_counts[train_id])
         unknown_ids, unknown_counts = np.unique(ids[~is_class], return_counts=True)
-        for number, count in zip(unknown_ids.tolist(), unknown_counts.tolist(), strict=True):
-            self.unknown_ids[number] += count
+        for unknown_id, count in zip(unknown_ids.tolist(), unknown_counts.tolist(), strict=True):
+            self.unknown_ids[unknown_id] += count
         return train_ids
 
 
@@ -216,7 +225,8 @@ def find_predictions(
 
     processed_ids = {scene_id for dataset in datasets for scene_id in dataset.scene_ids}
     missing = sorted(processed_ids - paths.keys())
-    allows_missing = not hint and len(missing) < len(processed_ids)
+    has_any = len(missing) < len(processed_ids)
+    allows_missing = has_any and not hint
     if missing and not allows_missing:
         raise MissingFileError(
             folder,
@@ -225,6 +235,7 @@ def find_predictions(
             hint,
         )
 
+    # The datasets without the scenes that have no prediction.
     predicted = []
     for dataset in datasets:
         predicted_ids = [scene_id for scene_id in dataset.scene_ids if scene_id in paths]
@@ -241,7 +252,7 @@ def find_predictions(
 
 
 def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
-    """Read the benchmark's list of instances, with a line per mask, and the masks.
+    """Read the benchmark's list of instances, with a line per mask, and the masks themselves.
 
     Returns:
         `masks`, bool (M, V), `labels`, raw ids, int64 (M,), and `scores`, float64 (M,).
@@ -269,7 +280,7 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
         labels.append(int(match[2]))
         scores.append(float(match[3]))
     return {
-        # The shape is given for a list without masks.
+        # An array of an empty list would have no columns.
         "masks": np.array(list(masks.values())).reshape(len(masks), vertex_count),
         "labels": np.array(labels, np.int64),
         "scores": np.array(scores, np.float64),
@@ -277,7 +288,12 @@ def _read_list(path: Path, vertex_count: int) -> dict[str, Any]:
 
 
 def _read_mask(path: Path, vertex_count: int) -> NDArray[np.bool_]:
-    """Read a mask, bool (V,), from a file of one number per vertex."""
+    """Read a mask, bool (V,), from a file of one number per vertex.
+
+    Raises:
+        FileError: The mask cannot be read, or is not as expected.
+    """
+    # The caller would take a ContentError for a fault of the list.
     try:
         numbers = check_integers(parse_lines(read_file(path)), "mask", vertex_count)
     except ContentError as error:

@@ -19,6 +19,7 @@ ACCEPTANCE_NAME = "terms_accepted.txt"
 
 # Folder of the files that belong to no scene. Only the label map is elsewhere, in the root.
 TASKS_DIR = "tasks"
+# Folder of the scenes of each split.
 SPLIT_DIRS = {Split.TRAIN: "scans", Split.VAL: "scans", Split.TEST: "scans_test"}
 
 _ALL = frozenset(Split)
@@ -49,6 +50,7 @@ class FileKind:
     max_bytes: int
 
 
+# In the order of the attributes: suffix, content, splits, typical and largest size in bytes.
 MESH = FileKind("_vh_clean_2.ply", "mesh", _ALL, 6_100_000, 1 << 30)
 LABELS_MESH = FileKind("_vh_clean_2.labels.ply", "labels mesh", _ANNOTATED, 6_400_000, 1 << 30)
 SEGMENTS = FileKind("_vh_clean_2.0.010000.segs.json", "segments", _ANNOTATED, 900_000, 1 << 26)
@@ -100,5 +102,6 @@ SHARED_KINDS = {
 
 _SEG = tuple(kind.suffix for kind in (*SEGMENTATION_KINDS, LABEL_MAP))
 _SEG_MIN = tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)
-# Words that users can type for several suffixes. `seg-min` is what `process` reads by default.
+# Words that users can type for several suffixes. `seg-min` has the files that `process` reads by
+# default, which are all but the mesh with labels.
 PRESETS = {"seg": _SEG, "seg-min": _SEG_MIN}

@@ -2,11 +2,11 @@
 
 An exception ends a run. A finding does not: the other files are still checked.
 
-    verify, report, info     about a file or a folder: `path` in JSON
-    doctor                   about a topic, such as `cores`: `topic` in JSON
+    verify, report, info     about a file or a folder: the subject is `path` in JSON
+    doctor                   about a topic, such as `cores`: the subject is `topic` in JSON
     process, export, unpack  about a scene that failed; manifests record it in the same form
 
-Only `to_json` chooses the keys.
+One class serves all of them, and `to_json` chooses the keys by the list that holds a finding.
 """
 
 from __future__ import annotations
@@ -59,19 +59,27 @@ class Finding:
     @property
     def place(self) -> str:
         """The subject, and the scene unless the subject contains its name."""
+        # Also if there is no scene: every text contains the empty one.
         if self.scene_id in self.subject:
             return self.subject
         return f"{self.subject}: {self.scene_id}"
 
     @classmethod
     def from_exception(cls, error: Exception, subject: Path | str, scene_id: str = "") -> Finding:
-        """Describe an exception that was raised while a file was checked."""
+        """Describe an exception that was raised while a file was checked.
+
+        Args:
+            error: The exception. If it names a file, that file becomes the subject.
+            subject: The subject otherwise.
+            scene_id: The scene; empty to take it from the name of the file, if it has one.
+        """
         problem, hint, trace = explain(error)
         subject_name = str(subject)
         if isinstance(error, FileError):
             subject_name = error.place
             if not scene_id and SceneId.is_valid(error.path.stem):
                 scene_id = error.path.stem
+        # Messages begin with the subject, or with a file in it.
         return cls(
             message=problem.removeprefix(f"{subject_name}: ").removeprefix(f"{subject_name}/"),
             subject=subject_name,
@@ -163,16 +171,18 @@ class Findings:
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort by severity (errors first), scene and subject; repeated findings are dropped."""
+    """Sort findings by severity, scene and subject, and drop repeated ones."""
     unique = dict.fromkeys(findings)
     return tuple(sorted(unique, key=_sort_key))
 
 
 def _sort_key(finding: Finding) -> tuple[str, str, str]:
+    # In alphabetical order, errors come before notes.
     return finding.severity, finding.scene_id, finding.subject
 
 
 _FIELDS = {field.name for field in fields(Finding)}
+# Keys in JSON and the attributes they hold, for lists that are not in `_KEYS`.
 _PATH_KEYS = {
     "path": "subject",
     "scene_id": "scene_id",
@@ -181,7 +191,7 @@ _PATH_KEYS = {
     "hint": "hint",
     "trace": "trace",
 }
-# Keys in JSON and the attributes they hold, by the name of the list of findings.
+# The same, by the name of the list of findings.
 _KEYS = {
     "checks": {
         "topic": "subject",
@@ -210,17 +220,19 @@ def to_json(value: object, list_name: str = "") -> Any:  # noqa: ANN401 - dict, 
 
 
 def _choose_keys(plain: Any, list_name: str) -> Any:  # noqa: ANN401 - as above
-    """Replace findings, at any depth, by the keys that belong to the list that holds them."""
+    """Replace findings, at any depth, by mappings with the keys of the list that holds them."""
     if isinstance(plain, list | tuple):
         return [_choose_keys(value, list_name) for value in plain]
     if not isinstance(plain, dict):
         return plain
+    # A finding is recognized by its fields, because `to_plain` has made a dict of it.
     if plain.keys() == _FIELDS:
         keys = _KEYS.get(list_name, _PATH_KEYS)
         return {key: plain[attribute] for key, attribute in keys.items()}
     chosen = {}
     for key, value in plain.items():
-        # A mapping of failures has scene ids for keys.
+        # `failures` may be a mapping instead of a list. Its keys are scene ids, and its values
+        # keep the name `failures`.
         name = key if key in _KEYS else list_name
         chosen[key] = _choose_keys(value, name)
     return chosen

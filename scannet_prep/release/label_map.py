@@ -24,9 +24,11 @@ LABEL_MAP_HINT = f"put {LABEL_MAP_NAME} of v2 there, or remove it to use the bui
 RELEASE_ROWS = 607
 
 MAX_NYU40_ID = 40
+# The largest number that the array `scannet_ids` of a processed scene can hold.
 MAX_SCANNET_ID = 65_535
 
 _NEEDED_COLUMNS = ("raw_category", "id", "nyu40id")
+# More digits are refused before they are converted: Python converts at most 4,300.
 _MAX_ID_DIGITS = 9
 
 
@@ -37,7 +39,7 @@ class RawIds(NamedTuple):
     nyu40_id: int
 
     def __str__(self) -> str:
-        """Both ids, for messages."""
+        """Return both ids as text, for messages."""
         return f"ScanNet id {self.scannet_id}, nyu40 id {self.nyu40_id}"
 
 
@@ -58,7 +60,10 @@ class LabelMap:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the rows. Copies with other line ends or further columns have the same one."""
+        """Digest of the rows: 16 hexadecimal digits, the first of a SHA-256.
+
+        Copies of a label map that differ only in line ends or in other columns have the same one.
+        """
         lines = [
             f"{name}\t{ids.scannet_id}\t{ids.nyu40_id}\n" for name, ids in sorted(self.rows.items())
         ]
@@ -83,8 +88,7 @@ def read_label_map(path: Path) -> LabelMap:
 
     Raises:
         MissingFileError: There is no such file.
-        RawFileError: It is not such a table, has no rows, contradicts itself, or belongs to
-            ScanNet v1.
+        RawFileError: The file is not such a table, has no rows, or contradicts itself.
     """
     try:
         text = read_file(path, LABEL_MAP.max_bytes).decode("utf-8-sig")
@@ -100,7 +104,7 @@ def label_map_for(raw_dir: Path) -> LabelMap:
     """Return the label map beside the raw scenes, or the built-in one if there is none.
 
     Raises:
-        RawFileError: The one beside them is damaged.
+        RawFileError: The label map beside them is damaged.
     """
     path = find_label_map(raw_dir)
     if path is None:
@@ -124,7 +128,7 @@ def find_label_map(raw_dir: Path) -> Path | None:
 
 
 def describe_differences(label_map: LabelMap) -> str:
-    """Describe the raw categories of the release that a label map lacks or gives other ids.
+    """Describe the raw categories of the release that a label map lacks, or maps to other ids.
 
     Rows beyond those of the release are not a difference: people add rows for their own
     annotations.
@@ -132,15 +136,13 @@ def describe_differences(label_map: LabelMap) -> str:
     Returns:
         A phrase for messages, without the name of the file; empty if there is no difference.
     """
-    differing = []
-    for name, expected in builtin_label_map().rows.items():
-        if label_map.rows.get(name) != expected:
-            differing.append(name)
+    release_rows = builtin_label_map().rows
+    differing = [name for name, ids in release_rows.items() if label_map.rows.get(name) != ids]
     if not differing:
         return ""
     example = differing[0]
     actual = label_map.rows.get(example, "missing")
-    expected = builtin_label_map().rows[example]
+    expected = release_rows[example]
     return (
         f"differs from the label map of the release in {len(differing):,} raw categories: "
         f"{list_some(differing)} (for example, {example!r} is {actual}, expected {expected})"
@@ -171,7 +173,8 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
     is_cut_off = not text.endswith(("\n", "\r"))
     rows: dict[str, RawIds] = {}
     for number, cells in enumerate(lines[1:], start=2):
-        if is_cut_off and number == len(lines):
+        is_last = number == len(lines)
+        if is_cut_off and is_last:
             needed_count = len(header)
         if len(cells) < needed_count:
             raise RawFileError(
@@ -199,7 +202,17 @@ def _parse_label_map(text: str, path: Path) -> LabelMap:
 
 
 def _parse_id(text: str, largest: int, cell: str, path: Path) -> int:
-    """Parse an id from 0 to `largest`; `cell` names its row and column in messages."""
+    """Parse an id from 0 to `largest`.
+
+    Args:
+        text: The content of the cell.
+        largest: The largest id that is allowed.
+        cell: Row and column of the cell, for messages.
+        path: Name of the file, for messages.
+
+    Raises:
+        RawFileError: The text is not such a number.
+    """
     is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_ID_DIGITS
     if not is_number or int(text) > largest:
         raise RawFileError(

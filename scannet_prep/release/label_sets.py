@@ -55,7 +55,7 @@ class LabelSet:
     raw_ids_key: Literal["nyu40_ids", "scannet_ids"]
 
     def __len__(self) -> int:
-        """Number of classes."""
+        """Return the number of classes."""
         return len(self.classes)
 
     def __iter__(self) -> Iterator[LabelClass]:
@@ -68,7 +68,7 @@ class LabelSet:
             return key in self.names
         if isinstance(key, LabelClass):
             return key in self.classes
-        return key in range(len(self))
+        return key in range(len(self))  # also False for anything that is not a number
 
     def __getitem__(self, key: int | str) -> LabelClass:
         """Return a class by its train id or by its English name.
@@ -146,6 +146,7 @@ class LabelSet:
             uint8, same shape: train id + 1; 0 if no class of this set has the raw id.
         """
         table = _lookup_table(self, first=1, other=0, dtype="uint8")
+        # mode="clip": raw ids beyond the table are no classes either; see `_lookup_table`.
         return table.take(raw_ids, mode="clip")
 
     def train_ids_from_raw_ids(
@@ -162,6 +163,7 @@ class LabelSet:
             int64, same shape: train id, or `ignore_index` if no class of this set has the raw id.
         """
         table = _lookup_table(self, first=0, other=ignore_index, dtype="int64")
+        # mode="clip": raw ids beyond the table are no classes either; see `_lookup_table`.
         return table.take(raw_ids, out=out, mode="clip")
 
     def name_of(self, train_id: int) -> str:
@@ -182,12 +184,12 @@ class LabelSet:
                 id counts as unlabeled.
 
         Returns:
-            uint8, same shape and 3: red, green, blue, 0..255. Unlabeled is black, as in the
-            pictures of the benchmark.
+            uint8, the same shape with a further axis of 3: red, green, blue, 0..255. Unlabeled is
+            black, as in the pictures of the benchmark.
         """
         import numpy as np
 
-        # One row more than there are classes, for unlabeled: (classes + 1, 3).
+        # A row for each class, and a last one for unlabeled: (K + 1, 3).
         table = np.array([*self.colors, (0, 0, 0)], np.uint8)
         is_class = (train_ids >= 0) & (train_ids < len(self))
         return table[np.where(is_class, train_ids, len(self))]
@@ -205,7 +207,9 @@ SCANNET200 = LabelSet("ScanNet200", "scannet_ids")
 
 
 def parse_label_set(value: LabelSet | str) -> LabelSet:
-    """Return a label set, given itself or its name (`scannet20` or `scannet200`, in any case).
+    """Return the label set of a name (`scannet20` or `scannet200`, in any case).
+
+    A label set is returned as it is.
 
     Raises:
         UsageError: It is neither a label set nor the name of one.
@@ -223,6 +227,7 @@ def parse_label_set(value: LabelSet | str) -> LabelSet:
 
 def _parse_class(row: dict[str, str]) -> LabelClass:
     """Parse a row of `scannet20.csv` or `scannet200.csv`."""
+    # The columns `frequency` and `in_val` exist only in the table of ScanNet200.
     raw_id = row["nyu40_id"] if "nyu40_id" in row else row["scannet_id"]
     return LabelClass(
         train_id=int(row["train_id"]),
@@ -236,10 +241,11 @@ def _parse_class(row: dict[str, str]) -> LabelClass:
 
 @cache
 def _lookup_table(label_set: LabelSet, *, first: int, other: int, dtype: str) -> NDArray[Any]:
-    """Make a table of numbers by raw id, which count the classes from `first` on.
+    """Make a table of the number of each raw id, to be indexed by raw ids.
 
-    Raw ids of no class have the number `other`. The last entry is one of them, so that a lookup
-    with mode="clip" gives `other` for all larger raw ids.
+    The classes are numbered from `first` in the order of their train ids. Raw ids that are not a
+    class have the number `other`. The last entry is one of them, so that a lookup with mode="clip"
+    gives `other` for all larger raw ids.
     """
     import numpy as np
 

@@ -23,7 +23,7 @@ class SceneId(str):
 
     def __new__(cls, text: str) -> SceneId:
         """Check the form of the text."""
-        if _SCENE_ID.fullmatch(text) is None:
+        if not cls.is_valid(text):
             raise UnknownSceneError(
                 f"{text!r} is not a scene id", "scene ids look like scene0011_00"
             )

@@ -30,8 +30,16 @@ class WarningKind(StrEnum):
     is_damage: bool
 
     def __new__(cls, value: str, fault: str, effect: str = "", grades: str = "") -> WarningKind:
-        """Make a member from its row; `grades` contains `doubt`, `damage`, both or neither."""
+        """Make a member from its row below.
+
+        Args:
+            value: The name that is stored.
+            fault: See the attributes.
+            effect: See the attributes.
+            grades: `doubt`, `damage`, both, or empty for neither.
+        """
         member = str.__new__(cls, value)
+        # Otherwise, the value of the member would be the whole row.
         member._value_ = value
         member.fault = fault
         member.effect = effect
@@ -41,7 +49,8 @@ class WarningKind(StrEnum):
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """What to do about a warning of this kind."""
+        # Of kinds with both grades, too: intact files also remove the doubt.
         if self.is_damage:
             return (
                 "every train and val scene of the release has it: "
@@ -54,13 +63,14 @@ class WarningKind(StrEnum):
             )
         return "a known irregularity of the release, which is handled correctly: nothing to do"
 
+    # Rows of the stored name, fault, effect and grades.
     UNKNOWN_CATEGORY = (
         "unknown_category",
         "raw category {subject} is not in the label map",
         "groups left unlabeled: {count}",
         "doubt",
     )
-    # Only in scenes that earlier versions processed.
+    # Found only in scenes that earlier versions processed.
     AMBIGUOUS_CATEGORY = (
         "ambiguous_category",
         "raw category {subject} in the label map",
@@ -120,8 +130,8 @@ class SceneWarning:
 
     Attributes:
         kind: The kind of oddity.
-        subject: The name or the numbers that the kind leaves open; may be empty.
-        count: How many groups, segments or vertices it concerns.
+        subject: The name or the numbers for `{subject}` in the texts of the kind; may be empty.
+        count: Number of groups, segments or vertices that are concerned, for `{count}`.
     """
 
     kind: WarningKind
@@ -149,7 +159,7 @@ class WarningSummary:
     Attributes:
         kind: The kind of oddity.
         text: The text of the warning, with the counts added up.
-        count: How many groups, segments or vertices it concerns, in all scenes.
+        count: Number of groups, segments or vertices that are concerned, in all scenes.
         scenes: The scenes that show it.
     """
 

@@ -1,7 +1,7 @@
 """The official division of the scenes into train, val and test.
 
 The lists are those of the ScanNet benchmark (`scannetv2_train.txt` and so on, in the ScanNet
-repository under `Tasks/Benchmark`): 1201, 312 and 100 scenes. No space is in two of them.
+repository under `Tasks/Benchmark`): 1201, 312 and 100 scenes. No space is in two lists.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from scannet_prep.release.scene import SceneId, Split
 @cache
 def official_scenes(split: str) -> tuple[SceneId, ...]:
     """Return the scenes of a split in the order of the official list, which is not sorted.
+
+    Args:
+        split: `train`, `val` or `test`, also as a `Split`.
 
     Raises:
         UsageError: There is no such split.
@@ -45,6 +48,7 @@ def read_scene_list(path: Path) -> list[str]:
 
 @cache
 def _splits_by_scene() -> dict[str, Split]:
+    """Return the split of each scene by its id."""
     splits: dict[str, Split] = {}
     for split in Split:
         splits |= dict.fromkeys(official_scenes(split), split)

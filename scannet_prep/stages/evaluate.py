@@ -34,8 +34,9 @@ _SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceS
 # The score of a class in the table of scenes, and the mean by which scenes are sorted.
 _CLASS_SCORES: Mapping[Task, str] = {"semantic": "iou", "instance": "ap"}
 _SCENE_SCORES: Mapping[Task, str] = {"semantic": "over_ground_truth", "instance": "ap"}
-# In this mean, absent classes count 0, and every scene lacks most classes.
-_MEAN_WITHOUT_SCENES = "over_all"
+# This mean is not in the table of scenes: absent classes count 0 in it, and every scene lacks most
+# classes.
+_MEAN_FOR_ALL_SCENES_ONLY = "over_all"
 # Every eighth vertex is enough to find the annotated class of a mask.
 _VERTEX_STEP = 8
 
@@ -149,6 +150,7 @@ def _score_scenes(plan: Predictions, progress: Progress) -> _Scored:
         for dataset in plan.datasets:
             for scene_id in dataset.scene_ids:
                 prediction, truth = _read_scene(plan, dataset, scene_id)
+                # Scores of this scene alone, for its row, which are then added to those of all.
                 scores = _SCORES[plan.task](plan.label_set)
                 scores.add(prediction, truth)
                 total.merge(scores)
@@ -162,7 +164,7 @@ def _score_scenes(plan: Predictions, progress: Progress) -> _Scored:
 
 
 def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any, Any]:
-    """Read the prediction and the ground truth of a scene.
+    """Read the prediction and the ground truth of a scene, as the scores of the task take them.
 
     The class of an instance is that of its group, because with labels from `labels.ply`, its
     vertices may have several classes.
@@ -171,9 +173,11 @@ def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any
     prediction = plan.read(scene_id, len(sample["labels"]))
     if plan.task == "semantic":
         return prediction, sample["labels"]
-    # The raw id of each group and then the train id of each vertex, -1 for none, (V,).
+    # The raw id of each group; the last entry is 0, for vertices without a group (-1).
     raw_ids = table_by_group(raw_ids_of_groups(dataset.groups(scene_id), plan.label_set), none=0)
-    labels = plan.label_set.train_ids_from_raw_ids(raw_ids, -1)[sample["instances"]]
+    # The train id of each group, then of each vertex, (V,); -1 for none.
+    group_labels = plan.label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
+    labels = group_labels[sample["instances"]]
     return prediction, InstanceTruth(labels=labels, instances=sample["instances"])
 
 
@@ -187,13 +191,13 @@ def _count_mask_classes(
     """
     class_count = len(label_set)
     counts = np.zeros((class_count, class_count + 1), np.int64)
-    # (V / 8,) and (M, V / 8)
+    # Labels, (V / 8,), and masks, bool (M, V / 8), at every eighth vertex.
     true_labels = np.asarray(truth.labels)[::_VERTEX_STEP]
     masks = np.asarray(prediction.masks)[:, ::_VERTEX_STEP]
     predicted_labels = np.asarray(prediction.labels).tolist()
     for mask, predicted_label in zip(masks, predicted_labels, strict=True):
         labels_in_mask = true_labels[mask]
-        labels_in_mask = labels_in_mask[labels_in_mask >= 0]
+        labels_in_mask = labels_in_mask[labels_in_mask >= 0]  # without unlabeled vertices
         if not len(labels_in_mask):
             continue
         true_label = np.bincount(labels_in_mask).argmax()
@@ -205,7 +209,7 @@ def _count_mask_classes(
 def _make_row(task: Task, scene_id: str, split: str, table: ScoreTable) -> dict[str, Any]:
     """Make the row of a scene: totals, means over all classes, and the score of each class."""
     row: dict[str, Any] = {"scene": scene_id, "split": split, **table.totals, **table.means["all"]}
-    row.pop(_MEAN_WITHOUT_SCENES, None)
+    row.pop(_MEAN_FOR_ALL_SCENES_ONLY, None)
     for class_name, numbers in table.classes.items():
         row[class_name] = numbers[_CLASS_SCORES[task]]
     return row
@@ -217,7 +221,7 @@ def _write_scene_scores(path: Path, rows: list[dict[str, Any]], score: str) -> N
 
     table = pd.DataFrame(rows)
     if not table.empty:
-        table[score] = table[score].astype(float)
+        # Scenes without a score have NaN, and come last.
         table = table.sort_values(score, kind="stable", na_position="last")
         table = table.dropna(axis="columns", how="all")
     write_atomically(path, [table.to_csv(index=False).encode()])
