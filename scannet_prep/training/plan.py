@@ -155,6 +155,7 @@ def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_sc
             room = max_points
             index = len(batches)
             batches.append([scene])
+        # The room beside a scene above the budget is negative, so no scene joins it.
         if len(batches[index]) < max_scenes:
             insort(rooms, (room - lengths[scene], index))
     return batches

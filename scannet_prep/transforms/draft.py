@@ -88,7 +88,11 @@ class Draft:
         return self._columns["points"]
 
     def turn(self, function: Callable[[Columns], Columns]) -> None:
-        """Apply a function to the points, in place, and to the normals after the last selection."""
+        """Apply a function to the points, and to the normals after the last selection.
+
+        Args:
+            function: Changes its argument, (3, N), in place, and returns it.
+        """
         function(self.move())
         if "normals" in self.sample:
             self.later("normals", function)

@@ -17,7 +17,9 @@ from scannet_prep.transforms.draft import AnySample, Columns, Draft, Ints
 from scannet_prep.transforms.draws import draw_bits
 from scannet_prep.transforms.steps import Parameters, Selecting
 
+# The kind of the argument `size`.
 _CELL_SIZE = number(SMALLEST)
+_HINT_MERGE = 'merge_fragments([(fragment["index"], scores), ...], count)'
 
 
 class CropPoints(
@@ -310,20 +312,21 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
     for index, predictions in parts:
         index = np.asarray(index)
         predictions = np.asarray(predictions)
-        # The first fragment determines the number of columns.
+        # The first fragment determines the number of columns. If its predictions are not an array
+        # (N, C), neither is the sum, which is refused below.
         if not total.shape[1]:
             total = np.zeros((count, *predictions.shape[1:]), np.float32)
         expected = (len(index), *total.shape[1:])
         if predictions.shape != expected or total.ndim != 2:
             raise UsageError(
                 f"predictions are {predictions.shape}, expected {expected}: a row for each vertex",
-                'merge_fragments([(fragment["index"], scores), ...], count)',
+                _HINT_MERGE,
             )
         occurrences = np.bincount(index, minlength=count)
         if len(occurrences) > count or occurrences.max(initial=0) > 1:
             raise UsageError(
                 f"an index of a fragment is above {count - 1} or repeated",
-                'merge_fragments([(fragment["index"], scores), ...], count)',
+                _HINT_MERGE,
             )
         total[index] += predictions
         times += occurrences
