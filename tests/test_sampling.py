@@ -911,6 +911,13 @@ def test_with_epoch_adds_the_epoch_to_each_index(make: Any) -> None:
     assert list(sampler) == [(0, 2), (1, 2), (2, 2)]
 
 
+def test_with_epoch_keeps_the_epoch_of_a_running_iteration() -> None:
+    sampler = WithEpoch(range(3))
+    iteration = iter(sampler)
+    sampler.set_epoch(2)
+    assert list(iteration) == [(0, 0), (1, 0), (2, 0)]
+
+
 def test_with_epoch_passes_the_epoch_on() -> None:
     inner = EpochSampler()
     WithEpoch(inner).set_epoch(2)

@@ -271,6 +271,12 @@ def test_annotated_vertices_survive_the_whole_pipeline_and_mixing(
     assert np.count_nonzero(mixed["labels"] != -1) == 2 * len(annotated)
 
 
+@pytest.mark.parametrize("transform", [aug.ShufflePoint(), aug.Drop()], ids=repr)
+def test_selection_of_vertices_refuses_a_sample_without_points(transform: Any) -> None:
+    with pytest.raises(UsageError, match="the sample has no 'points', only colors"):
+        transform({"colors": np.zeros((4, 3), np.uint8)}, rng())
+
+
 def test_annotated_of_another_length_than_the_points_is_refused() -> None:
     sample = make_limited(40, {3}) | {"annotated": np.ones(39, bool)}
 

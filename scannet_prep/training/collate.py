@@ -140,7 +140,6 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
             batch[key] = np.stack(values)
         elif _is_numeric(first) and first.ndim:
             if key in _INDEX_AXES:
-                # Make indices count from the beginning of the batch.
                 values = [_shift(value, start) for value, start in zip(values, starts, strict=True)]
             batch[key] = None
             parts[key] = values
@@ -151,11 +150,12 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
         else:
             batch[key] = _collect(values)
     batch["offset"] = offset
-    # The number of the scene, once for each of its points.
+    # The number of each scene, once for each of its points. A broadcast array takes no memory.
     batch["batch"] = None
     parts["batch"] = [np.broadcast_to(number, count) for number, count in enumerate(counts)]
 
-    # Add the small arrays, so that all arrays of the batch are in the same memory.
+    # Add the arrays that are in the batch already, all of them small, so that all arrays are in the
+    # same memory.
     for key, value in batch.items():
         if _is_numeric(value):
             parts[key] = [value]
@@ -164,14 +164,22 @@ def collate(samples: Sequence[Mapping[str, Any]]) -> Batch[NDArray[Any]]:
 
 
 def _collect(values: list[Any]) -> Any:  # noqa: ANN401 - an array or a list
-    """Make an array of the values if all are numbers; otherwise return the list."""
+    """Make an array (B,) of the values if all are numbers; otherwise return the list.
+
+    Arrays among the values have no dimension, so they count as numbers.
+    """
     if all(_is_number(value) for value in values):
         return np.array(values)
     return values
 
 
 def _shift(indices: NDArray[Any], start: int) -> NDArray[Any]:
-    """Shift point indices by the first row of their scene. Negative ones stay."""
+    """Shift indices of a scene's points to indices of the batch's points. Negative ones stay.
+
+    Args:
+        indices: Indices, counted from the first point of the scene.
+        start: The row of that point in the batch.
+    """
     return np.where(indices < 0, indices, indices + start)
 
 
@@ -190,6 +198,7 @@ def collate_torch(samples: Sequence[Mapping[str, Any]]) -> Batch[Tensor]:
     """
     batch = collate(samples)
     arrays = {key: value for key, value in batch.items() if _is_numeric(value)}
+    # Nothing was sent, but a received batch is made in the same way.
     return _restore(arrays, others=batch, tensor_keys=set(arrays))
 
 
@@ -213,7 +222,15 @@ def _check_sample(
     sample: Any,  # noqa: ANN401 - a transform can return anything
     number: int,
 ) -> dict[str, Any]:
-    """Check that a sample is a dict with points, and return it with arrays in place of tensors."""
+    """Check that a sample is a dict with points, and return it with arrays in place of tensors.
+
+    Args:
+        sample: The sample.
+        number: Its number in the batch, for messages.
+
+    Raises:
+        UsageError: It is another object, or has a tensor that cannot become an array.
+    """
     arrays: dict[str, Any] = {}
     if isinstance(sample, dict):
         arrays = {key: _as_array(value) for key, value in sample.items()}
@@ -225,6 +242,7 @@ def _check_sample(
             "a transform must return such a dict; or give the loader another collate_fn",
         )
     for key, value in arrays.items():
+        # A tensor that `_as_array` could not convert.
         if _is_tensor(value):
             raise UsageError(
                 f"{key!r} cannot be joined: tensors of {value.dtype} on {value.device}",
@@ -253,7 +271,10 @@ def _check_alike(samples: Sequence[dict[str, Any]]) -> None:
 
 
 def _check_label_set(sample: dict[str, Any], first: dict[str, Any]) -> None:
-    """Check that the label sets of two samples are equal, if both have one."""
+    """Check that the label sets of two samples are equal.
+
+    If only one sample has a label set, `_check_key` refuses the two.
+    """
     label_set = sample.get("label_set")
     first_label_set = first.get("label_set")
     if None in (label_set, first_label_set) or label_set == first_label_set:
@@ -266,7 +287,13 @@ def _check_label_set(sample: dict[str, Any], first: dict[str, Any]) -> None:
 
 
 def _check_key(key: str, sample: dict[str, Any], first: dict[str, Any]) -> None:
-    """Check that a value has the kind that it has in the first sample, and a valid shape."""
+    """Check that a value has the kind that it has in the first sample, and a valid shape.
+
+    Args:
+        key: A key of one of the two samples, or of both.
+        sample: The sample to check.
+        first: The first sample of the batch.
+    """
     is_in_both = key in sample and key in first
     if not is_in_both or _kind(key, sample[key]) != _kind(key, first[key]):
         raise UsageError(
@@ -275,6 +302,7 @@ def _check_key(key: str, sample: dict[str, Any], first: dict[str, Any]) -> None:
             "a transform must return the same keys and types for every scene",
         )
 
+    # Everything but arrays of numbers becomes a list, and may differ.
     value = sample[key]
     if _kind(key, value) is None:
         return
@@ -298,8 +326,7 @@ def _name(sample: dict[str, Any]) -> str:
 def _kind(key: str, value: Any) -> object:  # noqa: ANN401 - any value of a sample
     """Return the type and shape of an array, without the dimension along which it is joined.
 
-    All samples of a batch must have the same kind of value. None for everything but arrays of
-    numbers.
+    Arrays of the same kind can be joined. The kind of everything but arrays of numbers is None.
     """
     if not _is_numeric(value) or not value.ndim:
         return None
@@ -349,10 +376,10 @@ def _is_number(value: object) -> bool:
 
 
 def _send(batch: Batch[Any]) -> tuple[Callable[..., Batch[Any]], tuple[Any, ...]]:
-    """Prepare a batch for sending, as multiprocessing requires. Called in the worker.
+    """Prepare a batch for sending. Multiprocessing calls this function in the worker.
 
     Returns:
-        A function and its arguments: the training process calls `_restore` with them.
+        `_restore`, and the arguments with which multiprocessing calls it in the training process.
     """
     arrays: dict[str, NDArray[Any]] = {}
     tensor_keys = set()

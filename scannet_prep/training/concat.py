@@ -58,6 +58,8 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
     def _common_value(self, name: str, hint: str) -> Any:  # noqa: ANN401 - of any attribute
         """Return the common value of an attribute of the datasets; None if none has it.
 
+        A dataset without the attribute, or with None, goes together with every other dataset.
+
         Raises:
             UsageError: Two datasets have different values.
         """
@@ -114,12 +116,12 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
                 "indices are a mask of booleans", "dataset.subset(numpy.flatnonzero(mask))"
             )
 
-        # Indices within each dataset.
+        # The chosen indices within each dataset, ascending. `starts` has one more entry, the end.
         starts = np.cumsum([0, *map(len, self.datasets)]).tolist()
         inner_indices: list[list[int]] = [[] for _ in self.datasets]
-        for index in {self._find(index) for index in indices}:
-            number = int(np.searchsorted(starts, index, side="right")) - 1
-            inner_indices[number].append(index - starts[number])
+        for index in sorted({self._find(index) for index in indices}):
+            dataset_number = int(np.searchsorted(starts, index, side="right")) - 1
+            inner_indices[dataset_number].append(index - starts[dataset_number])
 
         parts = []
         for dataset, chosen in zip(self.datasets, inner_indices, strict=True):
@@ -183,7 +185,7 @@ def _check_datasets(datasets: Any) -> tuple[Any, ...]:  # noqa: ANN401 - anythin
     """Check the argument of `ConcatDataset` before any scene is read.
 
     Raises:
-        UsageError: There are no datasets, it is a single dataset, or one of several is not a
+        UsageError: The argument is empty or a single dataset, or one of its elements is not a
             dataset or is a wrapper of PyTorch.
     """
     if hasattr(datasets, "lengths") or not isinstance(datasets, Iterable):

@@ -37,8 +37,8 @@ from scannet_prep.release.splits import find_official_split, read_scene_list
 from scannet_prep.source import open_processed
 from scannet_prep.training.annotated_points import read_points
 from scannet_prep.training.concat import ConcatDataset
-from scannet_prep.training.sample import Dataset, SampleT_co, refuse_default_collation
-from scannet_prep.training.sample import Sample as Sample  # noqa: PLC0414 - for the types of transforms
+from scannet_prep.training.sample import Dataset, SampleT_co, advise_default_collation
+from scannet_prep.training.sample import Sample as Sample  # noqa: PLC0414 - exported for type hints
 from scannet_prep.training.supervision import (
     ClassCounts,
     check_points,
@@ -46,12 +46,12 @@ from scannet_prep.training.supervision import (
     limit_annotation,
 )
 
-SplitName: TypeAlias = Literal["train", "val", "test"]
-
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scannet_prep.source import Place
+
+SplitName: TypeAlias = Literal["train", "val", "test"]
 
 # Types of the arrays that have one row per vertex, and the shape of a row.
 _ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -76,7 +76,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
     - `colors`: uint8 (V, 3), red, green, blue, 0..255.
     - `labels`: int64 (V,), train id of the label set; `ignore_index` where unlabeled, which all
       vertices of test scenes are.
-    - `instances`: int32 (V,), group id; -1 for vertices of no group.
+    - `instances`: int32 (V,), group id; -1 for vertices that belong to no group.
     - `segments`: int32 (V,), contiguous index of the segment (superpoint); -1 in scenes without
       segments (test).
     - `axis_alignment`: float64 (4, 4), aligned <- scan, in both cases. Apply it only if
@@ -184,9 +184,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         self.is_aligned = self._options.align_axis
         self.path: str | list[str] = self._reader.place
 
-        # Arrays, because reading a list changes the reference counts of its elements. After a fork,
-        # each change would copy a page of memory.
-        self._names = np.array(list(self._reader.lengths), "S12")
+        # Scene ids (12 bytes each) and vertex counts, both sorted by id. They are arrays because
+        # reading a list changes the reference counts of its elements. After a fork, each change
+        # would copy a page of memory.
+        self._encoded_ids = np.array(list(self._reader.lengths), "S12")
         self._lengths = np.array(list(self._reader.lengths.values()), np.int64)
         if scenes is not None:
             self._restrict(scenes)
@@ -197,17 +198,18 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             points = read_points(Path(points).expanduser())
         if points is not None:
             self._points = check_points(points, self.scene_ids, self._lengths)
-
-        loop = check_number(loop, "loop", 1)
-        self._names = self._names.repeat(loop)
-        self._lengths = self._lengths.repeat(loop)
         self._cache = SceneCache(self.scene_ids, self._lengths) if cache else None
+
+        # Only now, because the scenes are checked and cached once each.
+        loop = check_number(loop, "loop", 1)
+        self._encoded_ids = self._encoded_ids.repeat(loop)
+        self._lengths = self._lengths.repeat(loop)
         # How often each scene was read without an epoch.
         self._plain_reads = np.zeros(len(self), np.int64)
 
     def __len__(self) -> int:
         """Number of scenes."""
-        return len(self._names)
+        return len(self._encoded_ids)
 
     def __repr__(self) -> str:
         """Show a call that makes the dataset, the number of scenes, and the frame of the points."""
@@ -222,7 +224,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
     @property
     def scene_ids(self) -> list[str]:
         """Ids of all scenes, sorted, in the order of their indices."""
-        return [name.decode() for name in self._names.tolist()]
+        return [name.decode() for name in self._encoded_ids.tolist()]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -240,6 +242,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         facts = [self.label_set.name, repr(self._options)]
         for name in self.scene_ids:
             facts.append(name)
+            # A folder without a manifest has no entries.
             if name in entries:
                 facts.append(entries[name].crc32)
             if self._points is not None:
@@ -265,6 +268,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             UnknownSceneError: This dataset has no scene of such an id.
             UsageError: There are no ids or indices, or they are a mask of booleans.
         """
+        # The copy shares the open files and the cache.
         part = copy.copy(self)
         part._restrict(scenes)  # noqa: SLF001 - of the same class
         return part
@@ -272,13 +276,14 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
     def groups(self, scene: int | str) -> tuple[AnnotatedGroup, ...]:
         """Return the annotated groups of a scene: raw category, ids, size and box.
 
-        The values of `instances` are their ids.
+        The ids of the groups are the values of `instances`.
 
         Raises:
             IndexError, UnknownSceneError, FileError, TransferError: As for `dataset[scene]`.
         """
-        scene_id = self._names[self._find(scene)].decode()
-        return parse_meta(self._open(scene_id), self._reader.file_path(scene_id)).groups
+        scene_id = self._encoded_ids[self._find(scene)].decode()
+        npz = self._open(scene_id)
+        return parse_meta(npz, self._reader.file_path(scene_id)).groups
 
     def __getitem__(self, key: int | str | tuple[int | str, int]) -> SampleT_co:
         """Read one scene, by index or by scene id, and apply the transform.
@@ -295,13 +300,15 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             TransformError: The transform failed.
             UsageError: The key is neither an index nor a scene id, nor a pair of one and an epoch.
         """
-        refuse_default_collation()
+        # Called for each sample, because PyTorch may have been imported since the last one. Workers
+        # collate in the process that reads.
+        advise_default_collation()
         scene = key
         epoch = None
         if isinstance(key, tuple) and len(key) == 2:
             scene, epoch = key
         index = self._find(scene)
-        sample: Any = self._read(self._names[index].decode())
+        sample: Any = self._read(self._encoded_ids[index].decode())
         if self.transform is None:
             return sample  # type: ignore[no-any-return]
         if epoch is None:
@@ -353,6 +360,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
 
     def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
         """Keep only some scenes; arguments and errors are those of `subset`."""
+        # The name of the argument, for messages.
         source = "the list of scenes"
         if isinstance(scenes, str | Path):
             source = str(scenes)
@@ -372,13 +380,13 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
                 "for all scenes, leave out scenes=",
             )
         # With `loop`, a scene has several indices: keep all of them.
-        is_kept = np.isin(self._names, self._names[chosen])
-        self._names = self._names[is_kept]
+        is_kept = np.isin(self._encoded_ids, self._encoded_ids[chosen])
+        self._encoded_ids = self._encoded_ids[is_kept]
         self._lengths = self._lengths[is_kept]
         self._plain_reads = np.zeros(len(self), np.int64)
 
     def _choose_epoch(self, index: int) -> int:
-        """Choose the epoch for an index without one, as documented in `ScanNet`."""
+        """Choose the epoch of a plain index, as the docstring of `ScanNet` describes."""
         if self.split is not Split.TRAIN:
             return 0
         count = int(self._plain_reads[index])
@@ -414,10 +422,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         return index % len(self)
 
     def _find_index(self, scene_id: str) -> int | None:
-        """Find the first index of a scene; None if there is no scene of this id."""
+        """Find the first index of a scene (`loop` gives it several); None for an unknown id."""
         name = scene_id.encode()
-        index = int(np.searchsorted(self._names, np.bytes_(name)))
-        if index < len(self) and self._names[index] == name:
+        index = int(np.searchsorted(self._encoded_ids, np.bytes_(name)))
+        if index < len(self) and self._encoded_ids[index] == name:
             return index
         return None
 
@@ -470,14 +478,17 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         # Type checkers accept an incomplete sample only as Any.
         sample: Any = Sample()  # type: ignore[typeddict-item]
         for key in self._keys:
-            is_array = key not in {"label_set", "scene_id"}
-            is_optional = key == "faces"
-            if is_array and (key in npz.keys or not is_optional):
-                sample[key] = self._read_array(npz, key, scene_id)
+            if key in {"label_set", "scene_id"}:
+                continue
+            # Faces are optional. For any other missing array, `_read_array` raises, or makes it.
+            if key == "faces" and key not in npz.keys:
+                continue
+            sample[key] = self._read_array(npz, key, scene_id)
         if "labels" in sample or "label_set" in self._keys:
             sample["label_set"] = self.label_set.name
         sample["scene_id"] = scene_id
-        limit_annotation(sample, (self._points or {}).get(scene_id), self.ignore_index)
+        if self._points is not None:
+            limit_annotation(sample, self._points[scene_id], self.ignore_index)
         return sample  # type: ignore[no-any-return]
 
     def _read_array(self, npz: NpzReader, key: str, scene_id: str) -> NDArray[Any]:
@@ -487,9 +498,13 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             ProcessedFileError: The file is damaged, or the array has an unexpected shape.
         """
         vertex_count = self._reader.lengths[scene_id]
+        # Test scenes have no segments.
         if key == "segments" and key not in npz.keys:
             return np.full(vertex_count, -1, np.int32)
-        stored = npz.read(self.label_set.raw_ids_key if key == "labels" else key)
+        # Labels come from the raw ids, which both label sets have. The stored `labels` are those
+        # of one label set only.
+        stored_key = self.label_set.raw_ids_key if key == "labels" else key
+        stored = npz.read(stored_key)
         if key not in _ROWS:
             return stored
         dtype, row_shape = _ROWS[key]
@@ -516,14 +531,14 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             TransformError: The transform failed.
         """
         generator = np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index)))
-        scene_id = self._names[index].decode()
+        scene_id = self._encoded_ids[index].decode()
         try:
             transformed = self.transform(sample, generator)  # type: ignore[misc]  # not None here
         except Exception as error:
             cause = str(error)
             hint = f"reproduce it with dataset[{index}, {epoch}]"
             if isinstance(error, ScanNetPrepError):
-                # Its text includes its hint, which belongs at the end of the new message.
+                # str(error) includes the hint, which belongs at the end of the new message.
                 cause = error.message
                 if error.hint:
                     hint = f"{error.hint}; {hint}"
@@ -539,10 +554,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
 
 
 def _parse_split(split: object) -> Split:
-    """Find a split by its name.
+    """Return the split of a name.
 
     Raises:
-        UsageError: There is no split of this name, or it is a list of several.
+        UsageError: There is no split of this name, or the argument is not a name, such as a list.
     """
     if not isinstance(split, str):
         raise UsageError(
@@ -557,7 +572,8 @@ def _check_transform(transform: object) -> None:
     """Check that a transform can be called, before a worker calls it.
 
     Raises:
-        UsageError: It is not callable, takes other arguments, or is a class instead of an object.
+        UsageError: The transform is not callable, takes other arguments, or is a class instead of
+            an object.
     """
     if transform is None:
         return
@@ -578,8 +594,8 @@ def _check_ignore_index(ignore_index: int, label_set: LabelSet) -> int:
     """Check the number that stands for unlabeled.
 
     Raises:
-        UsageError: It is not a whole number of 64 bits, or it is a train id, so that a class would
-            be ignored, too.
+        UsageError: The number is not a whole number of 64 bits, or it is a train id, so that a
+            class would be ignored, too.
     """
     hint = "ignore_index=-1, or ignore_index=255"
     try:

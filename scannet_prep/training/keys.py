@@ -31,7 +31,7 @@ class SceneKey(NamedTuple):
         )
 
     def __lt__(self, other: object) -> bool:
-        """Compare with another key, but not with a number, as PyTorch's `ConcatDataset` does."""
+        """Compare with another key. PyTorch's `ConcatDataset` compares with 0, which is refused."""
         if isinstance(other, tuple):
             return tuple.__lt__(self, other)
         raise UsageError(
@@ -42,7 +42,7 @@ class SceneKey(NamedTuple):
 
 
 class WithEpoch:
-    """Sampler that adds the epoch to each index of another one, for the transforms of `ScanNet`.
+    """Sampler that adds the epoch to each index of another sampler, for transforms of `ScanNet`.
 
     It is meant for PyTorch's samplers, such as `RandomSampler` and `DistributedSampler`. The
     samplers of this package do not need it.
@@ -64,11 +64,13 @@ class WithEpoch:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[SceneKey]:
-        """Iterate over pairs of an index and the epoch."""
-        return (SceneKey(index, self.epoch) for index in self.sampler)
+        """Iterate over pairs of an index and the epoch, which stays the same until the end."""
+        # A generator would read `self.epoch` again for each index.
+        epoch = self.epoch
+        return (SceneKey(index, epoch) for index in self.sampler)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, also of the other sampler if that has a method `set_epoch`."""
+        """Set the epoch, also of the inner sampler if it has a method `set_epoch`."""
         self.epoch = epoch
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)

@@ -23,9 +23,9 @@ Plan: TypeAlias = list[list[int]]
 # epoch to epoch. With 1.5 % of room, and sizes like those of ScanNet's scenes, 1 % of the pairs
 # that share a batch do so again in the next epoch (0.3 % would by chance).
 _MAX_FILL = 0.985
-# How often each scene is offered an exchange, on average. Batches of more scenes than the second
-# number get no more offers than batches of that many.
+# How often each scene is offered an exchange, on average.
 _OFFERS_PER_SCENE = 100
+# Batches of more scenes than this get no more offers than batches of this many.
 _MANY_SCENES = 40
 # How much fuller than the mean a batch may become, even if the budget would allow more: with even
 # batches, all steps take about the same memory and time.
@@ -46,8 +46,9 @@ def flatten(plan: Plan) -> tuple[Integers, Integers]:
 def sum_loads(plan: Plan, lengths: Integers) -> Integers:
     """Count the vertices of each batch, int64 (K,)."""
     scenes, ends = flatten(plan)
-    vertices_before = np.cumsum(lengths[scenes])
-    return np.diff(vertices_before[ends - 1], prepend=0)
+    # The vertices of each scene and of all scenes before it, (S,).
+    cumulative = np.cumsum(lengths[scenes])
+    return np.diff(cumulative[ends - 1], prepend=0)
 
 
 def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -> Plan:
@@ -64,23 +65,26 @@ def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -
         max_scenes: Most scenes of a batch.
         world_size: Number of ranks.
     """
-    # Large scenes first. Equal ones by index, so that the result does not depend on the sort.
+    # Large scenes first, those of equal length by index.
     order = np.argsort(-lengths, kind="stable")
     batches = _pack_best_fit(order.tolist(), lengths.tolist(), max_points, max_scenes)
 
-    # The number of batches that leaves room for exchanges, rounded up to a multiple.
+    # The number of batches that leaves room for exchanges, rounded up to a multiple of the ranks.
     is_oversize = lengths > max_points
     regular_points = lengths[~is_oversize].sum()
     roomy_count = int(is_oversize.sum()) + int(regular_points / max_points / _MAX_FILL)
     count = -(-max(len(batches), roomy_count) // world_size) * world_size
     if count > len(lengths):
-        most = len(lengths) // world_size * world_size
-        count = most if most >= len(batches) else len(lengths)
+        # No batch may be empty: take the largest multiple that the scenes allow. If it is below the
+        # number of batches that are needed, every scene becomes a batch.
+        largest_multiple = len(lengths) // world_size * world_size
+        count = largest_multiple if largest_multiple >= len(batches) else len(lengths)
 
     # Split as many batches as are missing into two parts of similar size, those of most scenes
-    # first.
+    # first. As long as there are fewer batches than scenes, one of them has several scenes.
     while len(batches) < count:
         batches.sort(key=len, reverse=True)
+        # The slice is a copy, so that batches can be added meanwhile.
         for batch in batches[: count - len(batches)]:
             if len(batch) > 1:
                 batches.append(batch[1::2])
@@ -117,6 +121,7 @@ def make_plan(
             candidates = np.argsort(lengths, kind="stable")
         else:
             candidates = generator.permutation(len(lengths))
+        # `resize` starts again from the first candidate if it needs more.
         repeated = np.resize(candidates, missing_count).tolist()
         packing = packing + [[scene] for scene in repeated]
 
@@ -124,6 +129,7 @@ def make_plan(
     by_size = np.argsort(-sum_loads(packing, lengths), kind="stable")
     steps = by_size.reshape(-1, world_size)
     if generator is not None:
+        # The steps in random order, and the batches of each step on random ranks.
         steps = generator.permuted(generator.permutation(steps), axis=1)
     plan = [packing[index] for index in steps.ravel().tolist()]
     if generator is None:
@@ -132,12 +138,15 @@ def make_plan(
 
 
 def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_scenes: int) -> Plan:
-    """Pack scenes into few batches: each goes where it leaves the least room."""
+    """Pack scenes into few batches: each scene goes where it leaves the least room.
+
+    The room of a batch is the number of vertices that it can still take.
+    """
     batches: Plan = []
-    # The room and the index of each batch that takes more scenes, sorted.
+    # The room and the index of each batch that has fewer scenes than `max_scenes`, sorted.
     rooms: list[tuple[int, int]] = []
     for scene in order:
-        # The first batch with enough room; -1 sorts before every index.
+        # The batch with the least room that is enough; -1 sorts before every index.
         position = bisect_left(rooms, (lengths[scene], -1))
         if position < len(rooms):
             room, index = rooms.pop(position)
@@ -146,6 +155,7 @@ def _pack_best_fit(order: list[int], lengths: list[int], max_points: int, max_sc
             room = max_points
             index = len(batches)
             batches.append([scene])
+        # The room beside a scene above the budget is negative, so no scene joins it.
         if len(batches[index]) < max_scenes:
             insort(rooms, (room - lengths[scene], index))
     return batches
@@ -158,8 +168,10 @@ def _exchange_scenes(
 
     To pack shuffled scenes from scratch would need one batch more in some epochs than in others.
     So the batches are paired at random, again and again. A random scene of each changes places
-    with a random scene of the other if both batches then are within the limits.
+    with a random scene of the other if both batches then are within the limits. A scene above the
+    budget never changes places, because every batch with it is above the limits.
     """
+    # Both functions return new arrays, which are changed below.
     scenes, ends = flatten(packing)
     loads = sum_loads(packing, lengths)
     starts = np.concatenate([[0], ends[:-1]])
@@ -168,7 +180,8 @@ def _exchange_scenes(
     regular_loads = loads[loads <= max_points]
     if len(regular_loads) < 2:
         return packing
-    # Sums of whole numbers are exact, so all processors plan the same.
+    # The limits: highest and lowest number of vertices, at equal distances from the mean. Sums of
+    # whole numbers are exact, so all processors plan the same.
     mean = int(regular_loads.sum()) / len(regular_loads)
     highest = min(float(max_points), max(float(regular_loads.max()), _MAX_EXCESS * mean))
     lowest = 2 * mean - highest
@@ -176,14 +189,16 @@ def _exchange_scenes(
     pair_count = len(packing) // 2
     mean_scenes = min(len(scenes) / len(packing), _MANY_SCENES)
     for _ in range(int(_OFFERS_PER_SCENE * mean_scenes)):
-        # The batches of each pair, (P,), and the position of the scene that each one offers.
+        # The batches a and b of each pair, (P,), and the positions in `scenes` of the scenes that
+        # they offer, (P,).
         order = generator.permutation(len(packing))
         a = order[:pair_count]
         b = order[pair_count : 2 * pair_count]
         position_a = starts[a] + (generator.random(pair_count) * counts[a]).astype(np.int64)
         position_b = starts[b] + (generator.random(pair_count) * counts[b]).astype(np.int64)
 
-        # The vertices that each batch would have.
+        # The vertices that each batch would have. A batch below the lowest number is accepted if
+        # the two become no less even.
         change = lengths[scenes[position_b]] - lengths[scenes[position_a]]
         new_a = loads[a] + change
         new_b = loads[b] - change
@@ -192,6 +207,7 @@ def _exchange_scenes(
         is_no_worse = np.abs(new_a - new_b) <= np.abs(loads[a] - loads[b])
         is_done = is_allowed & (is_even | is_no_worse)
 
+        # Indexing by arrays makes copies, so the two sides of the exchange are independent.
         from_a = position_a[is_done]
         from_b = position_b[is_done]
         scenes[from_a], scenes[from_b] = scenes[from_b], scenes[from_a]

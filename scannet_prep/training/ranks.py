@@ -43,14 +43,12 @@ class RankedSampler:
     """
 
     def __init__(self, rank: int | None, world_size: int | None) -> None:
+        # With both arguments, neither `torch.distributed` nor the environment is considered.
         self._is_given = rank is not None and world_size is not None
-        joined = None if self._is_given else _torch_rank()
         default_rank: int | None = None
         default_size: int | None = None
-        if joined is not None:
-            default_rank, default_size = joined
-        elif not self._is_given:
-            default_rank, default_size = read_rank(os.environ)
+        if not self._is_given:
+            default_rank, default_size = _torch_rank_and_size() or read_rank(os.environ)
         rank = default_rank if rank is None else check_number(rank, "rank", 0)
         world_size = (
             default_size if world_size is None else check_number(world_size, "world_size", 1)
@@ -75,13 +73,14 @@ class RankedSampler:
 
         Raises:
             UsageError: `torch.distributed` now has another rank, or a framework takes only some of
-                the share.
+                the share of this rank.
         """
-        joined = None if self._is_given else _torch_rank()
-        if joined is not None and joined != (self.rank, self.world_size):
+        now = None if self._is_given else _torch_rank_and_size()
+        if now is not None and now != (self.rank, self.world_size):
+            rank, world_size = now
             raise UsageError(
                 f"this sampler was made for rank {self.rank} of {self.world_size}, "
-                f"but torch.distributed now has rank {joined[0]} of {joined[1]}",
+                f"but torch.distributed now has rank {rank} of {world_size}",
                 "call torch.distributed.init_process_group before you make the sampler",
             )
         if self.world_size > 1:
@@ -110,13 +109,15 @@ class RankedSampler:
         Raises:
             UsageError: A fact differs; the message names the rank.
         """
-        if self._is_given or self.world_size == 1 or _torch_rank() is None:
+        if self._is_given or self.world_size == 1 or _torch_rank_and_size() is None:
             return
         distributed: Any = sys.modules["torch.distributed"]
-        # The backend of the gradients may only move tensors on GPUs; these are plain objects.
+        # Plain objects cannot be exchanged by a backend that only moves tensors on GPUs. None is
+        # the group of all ranks.
         group = None
         if distributed.get_backend() != "gloo":
             group = distributed.new_group(backend="gloo")
+        # Each entry is replaced by the facts of that rank.
         facts_by_rank: list[dict[str, object]] = [{}] * self.world_size
         distributed.all_gather_object(facts_by_rank, dict(facts), group)
         expected = facts_by_rank[0]
@@ -143,15 +144,18 @@ def _refuse_unknown_launcher() -> None:
 
 
 def _caller_classes() -> Iterator[str]:
-    """Yield the names of the classes whose methods are running, from the inside out."""
+    """Yield the names of the classes whose methods are running, from the inside out.
+
+    Functions that are not methods yield `NoneType`.
+    """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - callers pass nothing about themselves
     while frame is not None:
         yield type(frame.f_locals.get("self")).__name__
         frame = frame.f_back
 
 
-def _torch_rank() -> tuple[int, int] | None:
-    """Return the rank and the world size of `torch.distributed`; None unless it is initialized."""
+def _torch_rank_and_size() -> tuple[int, int] | None:
+    """Return rank and world size of `torch.distributed`; None unless imported and initialized."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

@@ -48,15 +48,6 @@ else:
     class Sample(dict):
         """A dict whose repr shows types and shapes of arrays; notebooks also show a picture."""
 
-        @property
-        def label_set_name(self) -> str:
-            """Name of the label set of `labels`, or empty: the value of the key `label_set`."""
-            return str(self.get("label_set", ""))
-
-        @label_set_name.setter
-        def label_set_name(self, name: str) -> None:
-            self["label_set"] = name
-
         def __repr__(self) -> str:
             """Show one line per key."""
             lines = []
@@ -85,11 +76,12 @@ def refuse_wrapper(dataset: object) -> None:
     They have no `lengths`, and can be indexed by plain numbers only.
 
     Raises:
-        UsageError: It is PyTorch's `Subset` or `ConcatDataset`.
+        UsageError: The dataset is PyTorch's `Subset` or `ConcatDataset`.
     """
     if hasattr(dataset, "lengths"):
         return
     problem = f"a {type(dataset).__name__} of PyTorch has no lengths"
+    # The attributes of `Subset` and of `ConcatDataset`, because PyTorch may not be imported.
     if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
         raise UsageError(
             problem,
@@ -102,11 +94,11 @@ def refuse_wrapper(dataset: object) -> None:
         )
 
 
-def refuse_default_collation() -> None:
+def advise_default_collation() -> None:
     """Make PyTorch's default collate function recommend `collate_torch` if it cannot stack samples.
 
-    Does nothing unless PyTorch is loaded. The table to which packages add functions for their own
-    types is documented with `torch.utils.data.default_collate`.
+    Does nothing unless PyTorch is loaded. `torch.utils.data.default_collate` documents the table to
+    which packages add functions for their own types.
     """
     torch_collate: Any = sys.modules.get("torch.utils.data._utils.collate")
     if torch_collate is not None:
@@ -133,4 +125,5 @@ def _stack(samples: Sequence[Mapping[str, Any]], **_options: object) -> Any:  # 
                     "DataLoader(..., collate_fn=collate_torch)",
                 )
     torch_data: Any = sys.modules["torch.utils.data"]
+    # Plain dicts, because for `Sample` PyTorch would call this function again.
     return torch_data.default_collate([dict(sample) for sample in samples])

@@ -172,9 +172,16 @@ class PointBudgetBatchSampler(RankedSampler):
                 f"there are {scene_count} scenes for {self.world_size} ranks: some would be idle",
                 f"train on at most {scene_count} ranks, or with more scenes",
             )
+        # Empty if the vertex counts were passed instead of the dataset.
         self._digest = str(getattr(lengths, "digest", ""))
-        self._packing = pack(self._lengths, max_points, max_scenes or scene_count, self.world_size)
-        self._planned_epoch = -1
+        self._packing = pack(
+            self._lengths,
+            self._settings["max_points"],
+            scene_count if max_scenes is None else max_scenes,
+            self.world_size,
+        )
+        # The plan that was made last, and its epoch; None before the first.
+        self._planned_epoch: int | None = None
         self._planned_batches: Plan = []
         self._has_compared_ranks = False
         self._newest_iterator: BatchIterator | None = None
@@ -215,7 +222,7 @@ class PointBudgetBatchSampler(RankedSampler):
         return self._newest_iterator
 
     def batch(self, epoch: int, step: int) -> list[SceneKey]:
-        """Return the keys of one batch of this rank.
+        """Return the keys of the samples of one batch of this rank.
 
         `[dataset[key] for key in sampler.batch(3, 17)]` reads the scenes of the batch again.
 
@@ -300,7 +307,8 @@ class PointBudgetBatchSampler(RankedSampler):
         # The digest in a state of another version may have been computed in another way.
         if "version" not in changed:
             self._check_digest(digest)
-        for name in changed:
+        if changed:
+            name = changed[0]
             difference = (
                 f"the state was saved with {name}={state[name]!r}, "
                 f"this sampler has {name}={self._settings[name]!r}"
@@ -327,7 +335,8 @@ class PointBudgetBatchSampler(RankedSampler):
         # Vertices of each batch (K,), and of each step and rank (K / world_size, world_size).
         loads = sum_loads(plan, self._lengths)
         steps = loads.reshape(-1, self.world_size)
-        # A step of empty scenes takes equally long on all ranks.
+        # A step of empty scenes has the mean 0, and takes equally long on all ranks: its imbalance
+        # becomes 1 below.
         step_means = np.maximum(steps.mean(axis=1), 1e-9)
         return PlanSummary(
             step_count=len(steps),
@@ -337,16 +346,16 @@ class PointBudgetBatchSampler(RankedSampler):
         )
 
     def _go_to(self, epoch: int, steps_before: int) -> None:
-        """Set the position of the next iteration."""
+        """Set the position of the next iteration, which then is not a repeated one."""
         self.epoch = epoch
         self.steps_before = steps_before
         self._newest_iterator = None
 
     def _check_digest(self, digest: str) -> None:
-        """Check that a state was saved with the same dataset; empty digests match every other one.
+        """Check that a state was saved with the same dataset, unless a digest is empty.
 
         Raises:
-            UsageError: It was saved with another one.
+            UsageError: The state was saved with another dataset.
         """
         if digest and self._digest and digest != self._digest:
             raise UsageError(
@@ -373,7 +382,7 @@ class PointBudgetBatchSampler(RankedSampler):
         )
 
     def _warn_if_repeated(self) -> None:
-        """Warn if the previous iteration has handed out all batches of the same epoch."""
+        """Warn if the previous iteration handed out all its batches and would be repeated."""
         is_repeated = self._newest_iterator is not None and self._newest_iterator.is_at_end
         # Without shuffling, all epochs are the same. But the rest of one is not a whole epoch.
         is_intended = not self._settings["shuffle"] and self.steps_before == 0
@@ -381,6 +390,7 @@ class PointBudgetBatchSampler(RankedSampler):
             warnings.warn(
                 f"epoch {self.epoch} has already been handed out: its batches and random numbers "
                 "are repeated; call set_epoch(epoch) before each epoch",
+                # The caller of `__iter__`, which calls this method.
                 stacklevel=3,
             )
 
@@ -394,6 +404,7 @@ class PointBudgetBatchSampler(RankedSampler):
             return self._planned_batches
         generator = None
         if self._settings["shuffle"]:
+            # The 0 has no meaning, but without it all plans would be others.
             seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
             generator = np.random.default_rng(seeds)
         self._planned_batches = make_plan(
@@ -444,8 +455,8 @@ class EvalSampler(RankedSampler):
         self.step_count = -(-len(checked) // self.world_size)
         order = np.argsort(-checked, kind="stable").tolist()
         self._scenes: list[int] = []
-        # Deal the scenes to the ranks in ascending order and in descending order in turn, so that
-        # all ranks get about the same number of vertices.
+        # Deal the scenes, the largest first. Ranks take turns in ascending order in even steps and
+        # in descending order in odd ones, so that all get about the same number of vertices.
         for step in range(self.step_count):
             is_forward = step % 2 == 0
             turn = self.rank if is_forward else self.world_size - 1 - self.rank
@@ -471,13 +482,17 @@ class EvalSampler(RankedSampler):
 def _check_lengths(lengths: object) -> NDArray[np.int64]:
     """Check the vertex counts of the scenes, and return a copy, int64 (n,).
 
+    Args:
+        lengths: The vertex counts, or a dataset that has them as `lengths`.
+
     Raises:
-        UsageError: They are not a list of whole numbers, or it is a wrapper of PyTorch.
+        UsageError: They are not a list of whole numbers, or the dataset is a wrapper of PyTorch.
     """
-    # From a wrapper, NumPy would read all scenes.
+    # To make an array of a wrapper, NumPy would read all scenes.
     refuse_wrapper(lengths)
     array = np.asarray(getattr(lengths, "lengths", lengths))
     is_valid = array.ndim == 1 and len(array) > 0 and np.issubdtype(array.dtype, np.integer)
+    # Unsigned numbers that int64 cannot hold become negative.
     if not is_valid or array.astype(np.int64).min() < 0:
         raise UsageError(
             f"lengths is {lengths!r:.80}, "

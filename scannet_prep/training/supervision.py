@@ -27,12 +27,14 @@ def count_classes(scenes: Sequence[Mapping[int, int]], label_set: LabelSet) -> N
     """Arrange class counts as an array.
 
     Args:
-        scenes: For each scene, the number of vertices by raw id.
+        scenes: For each scene, the number of vertices by raw id. Raw ids without a class are left
+            out.
         label_set: The classes.
 
     Returns:
         Vertices of each class in each scene, int64 (scenes, classes).
     """
+    # `ids` are the raw ids of the classes, in the order of the train ids.
     rows = [[scene.get(raw_id, 0) for raw_id in label_set.ids] for scene in scenes]
     return np.array(rows, np.int64).reshape(len(rows), len(label_set))
 
@@ -63,7 +65,7 @@ def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.flo
             'take the weights of split="train"',
         )
 
-    # From here on, only the classes that occur, (P,).
+    # From here on, only the P classes that occur: their shares of all labeled vertices, (P,).
     shares = totals[occurs] / totals.sum()
     if formula == "inverse":
         weights = 1 / shares
@@ -72,12 +74,15 @@ def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.flo
     elif formula == "log":
         weights = 1 / np.log(1.02 + shares)
     else:
-        # Labeled vertices of each scene, (scenes, 1), and of all scenes that have a class, (P,).
+        # Labeled vertices of each scene, (scenes, 1), and, for each class, of the scenes that have
+        # it, (P,).
         labeled = counts.sum(axis=1, keepdims=True)
         has_class = counts[:, occurs] > 0
-        frequencies = totals[occurs] / (has_class * labeled).sum(axis=0)
+        labeled_by_class = (has_class * labeled).sum(axis=0)
+        frequencies = totals[occurs] / labeled_by_class
         weights = np.median(frequencies) / frequencies
 
+    # Of all classes again, (classes,).
     result = np.zeros(len(totals), np.float32)
     result[occurs] = weights / weights.mean()
     return result
@@ -136,12 +141,13 @@ def check_points(
     """Check that the annotated vertices fit the scenes.
 
     Args:
-        points: Indices of vertices by scene id, in mesh order. Further scenes are ignored.
-        scene_ids: The scenes that are needed.
-        lengths: Number of vertices of each, int64 (scenes,).
+        points: Indices of vertices by scene id, in mesh order. Other scenes than those of
+            `scene_ids` are ignored.
+        scene_ids: The scenes of the dataset.
+        lengths: Number of vertices of each of them, int64 (scenes,).
 
     Returns:
-        Indices of vertices by scene id, int64, of the scenes that are needed.
+        Indices of vertices, int64, by scene id, for the scenes of the dataset.
 
     Raises:
         UsageError: A scene is missing, or its points are not indices of its vertices.
@@ -174,12 +180,12 @@ def _check_indices(points: object, scene_id: str, vertex_count: int) -> NDArray[
     try:
         indices = np.asarray(points)
     except (TypeError, ValueError, RuntimeError) as error:
-        # A list of lists of several lengths, or a tensor on a GPU.
+        # For example lists of different lengths, or a tensor on a GPU.
         raise UsageError(
             f"points: {scene_id}: is not a list of whole numbers: {error}", _HINT_INDICES
         ) from error
     if indices.shape == (0,):
-        # Of an empty list, NumPy makes an array of float64.
+        # NumPy turns an empty list into an array of float64, which the next check would refuse.
         return np.zeros(0, np.int64)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise UsageError(
@@ -197,7 +203,7 @@ def _check_indices(points: object, scene_id: str, vertex_count: int) -> NDArray[
 
 
 def limit_annotation(
-    sample: dict[str, Any], chosen: NDArray[np.int64] | None, ignore_index: int
+    sample: dict[str, Any], annotated_indices: NDArray[np.int64], ignore_index: int
 ) -> None:
     """Remove the labels and instances of all vertices but the annotated ones, in place.
 
@@ -205,15 +211,15 @@ def limit_annotation(
 
     Args:
         sample: A sample. One without `labels` and `instances` is not changed.
-        chosen: Indices of the annotated vertices; None for all, which changes nothing.
+        annotated_indices: Indices of the annotated vertices, int64 (n,).
         ignore_index: The number that stands for unlabeled in `labels`.
     """
     empty_values = {"labels": ignore_index, "instances": -1}
     keys = [key for key in empty_values if key in sample]
-    if chosen is None or not keys:
+    if not keys:
         return
     annotated = np.zeros(len(sample[keys[0]]), np.bool_)
-    annotated[chosen] = True
+    annotated[annotated_indices] = True
     for key in keys:
         sample[key][~annotated] = empty_values[key]
     sample["annotated"] = annotated

@@ -26,7 +26,8 @@ class Argument(NamedTuple):
     Attributes:
         expected: Description of the accepted values, for messages.
         convert: Function that returns the value in the form that a transform stores, which is
-            hashable. It raises TypeError, ValueError or OverflowError if the value is not accepted.
+            hashable. It raises TypeError, ValueError (such as UsageError) or OverflowError if the
+            value is not accepted. `check` writes the message, so these errors need none.
     """
 
     expected: str
@@ -83,6 +84,7 @@ def whole_number(lowest: int) -> Argument:
 
     def convert(value: Any) -> int:  # noqa: ANN401
         whole = operator.index(value)
+        # As above, True is a mistake.
         if isinstance(value, bool | np.bool_):
             raise TypeError
         if whole < lowest:
@@ -151,7 +153,7 @@ def pairs(argument: Argument, names: str) -> Argument:
 
 
 def train_ids() -> Argument:
-    """Accept a sequence or an array of train ids, and convert it to a tuple."""
+    """Accept a sequence or an array of train ids of any label set, and convert it to a tuple."""
     highest = len(SCANNET200) - 1
     expected = f"train ids from 0 to {highest}, such as (3, 7) or SCANNET200.tail"
 

@@ -19,6 +19,7 @@ from scannet_prep.transforms.draws import choose, draw, normal_quantiles
 from scannet_prep.transforms.motion import CenterShift
 from scannet_prep.transforms.steps import Moving, Parameters, Transform
 
+# All values that a channel can have, (256,).
 _LEVELS = np.arange(256, dtype=np.float32)
 # Weights of red, green and blue in a grey level, as in ITU-R BT.601.
 _GRAY_WEIGHTS = (0.2989, 0.587, 0.114)
@@ -53,11 +54,13 @@ class ColorJitter(Transform, shift=number(0, 255), noise=number(0, 255)):
         def jitter(levels: Columns) -> Columns:
             if not self.noise:
                 return _map_levels(levels, _LEVELS + shift[:, None])
-            # One channel, (N,), after the other.
+            # One channel, (N,), after the other, in place.
             for offset, column in zip(shift, levels, strict=True):
-                noise = normal_quantiles() * np.float32(self.noise) + offset
-                steps = np.rint(noise).astype(np.int16)
-                noisy = draw(steps, noise_generator, len(column))
+                # All changes of this channel, equally likely. Each vertex gets one of them. They
+                # are integers, because levels are, and rounding them here is faster.
+                changes = normal_quantiles() * np.float32(self.noise) + offset
+                changes = np.rint(changes).astype(np.int16)
+                noisy = draw(changes, noise_generator, len(column))
                 noisy += column
                 column[...] = np.clip(noisy, 0, 255, out=noisy)
             return levels
@@ -90,7 +93,7 @@ class ChromaticAutoContrast(Transform, blend_factor=optional(number(0, 1))):
         weight = np.float32(blend_factor)
 
         def stretch(levels: Columns) -> Columns:
-            # The extremes of each channel, (3, 1).
+            # The extremes of each channel, (3, 1). `initial` is for scenes without vertices.
             lowest = levels.min(axis=1, keepdims=True, initial=255).astype(np.float32)
             highest = levels.max(axis=1, keepdims=True, initial=0).astype(np.float32)
             factors = np.float32(255) / np.maximum(highest - lowest, 1)
@@ -101,7 +104,7 @@ class ChromaticAutoContrast(Transform, blend_factor=optional(number(0, 1))):
             return _map_levels(levels, np.where(highest > lowest, blended, _LEVELS))
 
         _change_colors(draft, self, stretch)
-        # Apply it now, because a later crop would leave other extremes.
+        # Reading the colours applies it now. After a later crop, the extremes would be others.
         draft.columns("colors")
         return {"blend_factor": weight}
 
@@ -245,7 +248,7 @@ class NormalizeColor(
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
         """Change `colors`."""
-        # (3, 1) each, to be combined with (3, N).
+        # The formula as color * factor - offset. Both are (3, 1), to be combined with (3, N).
         factors = (1 / (255 * np.array(self.std)[:, None])).astype(np.float32)
         offsets = (np.array(self.mean) / self.std).astype(np.float32)[:, None]
         _change_colors(draft, self, lambda levels: levels * factors - offsets)
@@ -269,7 +272,10 @@ class Normalize(Moving):
 
 
 def _change_colors(draft: Draft, transform: object, change: Callable[[Columns], Columns]) -> None:
-    """Register a function to be applied to the colours, uint8 (3, N), after the last selection."""
+    """Register a function to be applied to the colours, uint8 (3, N), after the last selection.
+
+    The type is checked when the function is applied, because an earlier step may change it.
+    """
 
     def change_levels(colors: Columns) -> Columns:
         if colors.dtype != np.uint8:
@@ -290,7 +296,11 @@ def _map_levels(levels: Columns, table: NDArray[np.float32]) -> Columns:
 
 
 def _make_eraser(share: float, generator: Generator) -> Callable[[Columns], Columns]:
-    """Return a function that sets a random share of the vertices to 0, with its own generator."""
+    """Return a function that sets a random share of the vertices to 0.
+
+    The function is called later, for the vertices that remain. Its own generator keeps the numbers
+    that later steps draw independent of that.
+    """
     own_generator = np.random.default_rng(generator.integers(1 << 63))
 
     def erase(columns: Columns) -> Columns:
@@ -309,7 +319,10 @@ def _make_gray(levels: Columns) -> Columns:
 
 
 def _shift_hues(levels: Columns, hue_shift: float, saturation_factor: float) -> Columns:
-    """Shift the hues of colours, uint8 (3, N), by a number of turns, and multiply saturations."""
+    """Shift the hues of colours, uint8 (3, N), by a number of turns, and multiply saturations.
+
+    Value, chroma and hue are computed as floats (N,). Value and chroma are in 0..255.
+    """
     red, green, blue = levels.astype(np.float32)
     value = np.maximum(np.maximum(red, green), blue)
     chroma = value - np.minimum(np.minimum(red, green), blue)
@@ -324,11 +337,12 @@ def _shift_hues(levels: Columns, hue_shift: float, saturation_factor: float) -> 
     )
     hue += np.float32(6 * hue_shift)
 
-    # The saturation is chroma / value, at most 1.
+    # The saturation is chroma / value, and at most 1 afterwards.
     chroma = np.minimum(chroma * np.float32(saturation_factor), value)
 
     # A channel has the full value within a sixth of a turn of its own hue, and value - chroma
-    # beyond a third of a turn. In between, it is linear in the hue.
+    # beyond a third of a turn. In between, it is linear in the hue. The offsets move the own hue of
+    # each channel (red 0, green 2, blue 4) to position 5, in the middle of the full range 4..6.
     result = np.empty_like(levels)
     for channel, offset in enumerate((5, 3, 1)):
         position = np.mod(hue + np.float32(offset), np.float32(6))

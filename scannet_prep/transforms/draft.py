@@ -30,10 +30,13 @@ _OTHER_KEYS = {
 class Draft:
     """A sample while transforms change it.
 
-    Arrays are stored by axis, (3, N), because NumPy is several times faster along long rows than on
-    three numbers at a time. Work is postponed as long as possible: arrays that no step has asked
+    Arrays are changed by axis, (3, N), because NumPy is several times faster along long rows than
+    on three numbers at a time. Work is postponed as long as possible: arrays that no step has asked
     for are copied once, by `finish`, which also applies the functions passed to `later`. Both then
     concern only the vertices that all selections have kept.
+
+    Vertices are taken with `mode="clip"` because their indices are valid, and NumPy takes longer if
+    it checks them.
 
     Attributes:
         sample: The original sample, with the added keys and without the removed ones. Its arrays
@@ -54,14 +57,15 @@ class Draft:
         self._kept: Ints | None = None
         # The arrays that a step has asked for, restricted to the selected vertices.
         self._columns: dict[str, Columns] = {}
+        # The functions passed to `later` that have not been applied yet.
         self._later: dict[str, list[Callable[[Columns], Columns]]] = {}
-        # A transform of the user may have renamed the points.
+        # 0 without points, which a transform of the user may have renamed.
         self.count = len(sample.get("points", ()))
 
     def columns(self, key: str) -> Columns:
         """Return an array of the selected vertices by axis, contiguous, (3, N) or (N,).
 
-        The array may be changed in place.
+        Applies the functions that are registered for the array. The result may be changed in place.
 
         Raises:
             UsageError: The sample has no such key.
@@ -84,7 +88,11 @@ class Draft:
         return self._columns["points"]
 
     def turn(self, function: Callable[[Columns], Columns]) -> None:
-        """Apply a function to the points, in place, and to the normals after the last selection."""
+        """Apply a function to the points, and to the normals after the last selection.
+
+        Args:
+            function: Changes its argument, (3, N), in place, and returns it.
+        """
         function(self.move())
         if "normals" in self.sample:
             self.later("normals", function)
@@ -100,7 +108,7 @@ class Draft:
 
     def add(self, key: str, columns: Columns) -> None:
         """Add an array of the selected vertices, by axis."""
-        # Keys of the result are in the order in which they were added.
+        # A new key gets its place in the order of the keys. `finish` puts the array there.
         self.sample.setdefault(key, None)
         self._columns[key] = columns
 
@@ -117,8 +125,9 @@ class Draft:
         representative is removed.
 
         Raises:
-            UsageError: The sample has edges.
+            UsageError: The sample has edges, or no points.
         """
+        self._check_key("points")
         if "edge_index" in self.sample:
             raise UsageError(
                 f"{self.step_name}: the sample has an edge_index, "
@@ -126,7 +135,8 @@ class Draft:
                 "Compose(GridSample(0.02), add_edges): edges are added after the last selection",
             )
         if "inverse" in self.sample:
-            # The new index of each vertex, -1 if removed. The index -1 refers to the last entry.
+            # The new index of each vertex, -1 if removed. One more entry at the end, always -1, is
+            # found by the index -1, which therefore stays -1.
             new_indices = np.full(self.count + 1, -1, np.int64)
             new_indices[kept] = np.arange(len(kept))
             self.sample["inverse"] = new_indices[self.sample["inverse"]]
@@ -171,6 +181,7 @@ class Draft:
 
     def finish(self) -> dict[str, Any]:
         """Return the new sample, which shares unchanged arrays with the original."""
+        # Apply the functions that are left. `columns` removes them from the dict meanwhile.
         for key in list(self._later):
             self.columns(key)
 
@@ -178,12 +189,14 @@ class Draft:
         for key, array in self._columns.items():
             result[key] = as_rows(array)
         if self._kept is not None:
+            # The arrays that no step has asked for.
             for key in set(vertex_keys(self.sample)) - self._columns.keys():
                 result[key] = self.sample[key].take(self._kept, axis=0, mode="clip")
         return result
 
     def _check_key(self, key: str) -> None:
-        if key not in self.sample and key not in self._columns:
+        """Raise UsageError if the sample has no such key."""
+        if key not in self.sample:
             keys = ", ".join(map(str, self.sample))
             raise UsageError(
                 f"{self.step_name}: the sample has no {key!r}, only {keys}",

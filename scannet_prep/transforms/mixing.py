@@ -14,7 +14,8 @@ from scannet_prep.transforms import arguments
 from scannet_prep.transforms.draft import AnySample, vertex_keys
 from scannet_prep.transforms.steps import Checked, Step
 
-_IDS = ("instances", "segments")
+# Arrays of ids that are unique within a scene only.
+_ID_KEYS = ("instances", "segments")
 
 
 class Mix3D(
@@ -95,6 +96,7 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
     for key in vertex_keys(samples[0]):
         if key == "grid":
             continue
+        # A missing array becomes an array of None, whose type differs from all others.
         arrays = [np.asarray(sample.get(key)) for sample in samples]
         row_types = {(array.dtype, array.shape[1:]) for array in arrays}
         if len(row_types) > 1:
@@ -103,7 +105,7 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
                 'ScanNet(..., keys=["points", "colors", "labels"]) for all scenes, '
                 "with the same transform",
             )
-        if key in _IDS:
+        if key in _ID_KEYS:
             arrays = _make_ids_distinct(arrays)
         result[key] = np.concatenate(arrays)
 

@@ -54,6 +54,7 @@ class RotateZ(Moving, max_angle=number(0, np.pi)):
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points` and `normals`."""
+        # `RandomRotate` takes angles in multiples of pi.
         half_turns = self.max_angle / np.pi
         rotation = RandomRotate((-half_turns, half_turns), "z", (0.0, 0.0, 0.0))
         return rotation.change(draft, generator)
@@ -103,6 +104,7 @@ class RandomRotate(
             columns[second] = sine * u + cosine * v
             return columns
 
+        # Only the points are moved to the centre and back: normals are directions.
         _by_axis(np.subtract, draft.move(), center)
         draft.turn(turn)
         _by_axis(np.add, draft.move(), center)
@@ -188,6 +190,7 @@ class Jitter(Moving, sigma=number(0), limit=number(0)):
     def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Change `points`."""
         points = draft.move()
+        # All possible changes of a coordinate, equally likely.
         noise = normal_quantiles() * np.float32(self.sigma)
         distances = np.clip(noise, -self.limit, self.limit)
         points += draw(distances, generator, points.size).reshape(points.shape)
@@ -200,7 +203,7 @@ class ClipGaussianJitter(Moving, scalar=number(0)):
     A coordinate changes by `scalar * clip(n / 1.96, -1, 1)`, with n from the standard normal
     distribution. This is the same as `Jitter(sigma=scalar / 1.96, limit=scalar)`.
 
-    It is Pointcept's `ClipGaussianJitter` as described (pointcept/datasets/transform.py).
+    It does what Pointcept's `ClipGaussianJitter` should do (pointcept/datasets/transform.py).
     Pointcept's code fails, because it passes the number `np.mean(3)` as the mean of three
     coordinates, which NumPy refuses. Pointcept's option `store_jitter` does not exist here.
 
@@ -265,6 +268,7 @@ class CenterShift(Moving, apply_z=flag(), apply_xy=flag()):
     def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
         """Change `points`."""
         lowest, highest = _bounds(draft)
+        # A coordinate of the origin is 0 if the axis is not shifted: the flags are factors.
         origin = (lowest + highest) / 2 * self.apply_xy
         origin[2] = lowest[2] * self.apply_z
         _by_axis(np.subtract, draft.move(), origin)
@@ -302,6 +306,8 @@ class RandomShift(
         if draft.count:
             mean = draft.columns("points").mean(axis=1, dtype=np.float64)
         lowest, highest = _bounds(draft)
+        # The new position of the mean: within the bounding box of the points with their mean at the
+        # origin, shrunk to half its size towards the origin.
         position = np.asarray(generator.uniform(lowest - mean, highest - mean)) / 2
         return np.asarray(position - mean)
 
@@ -347,7 +353,8 @@ def _interpolate_noise(
     positions /= np.float32(granularity)
     positions = positions.astype(np.float32, copy=False)
 
-    # The grid has one more cell on each side.
+    # Corners of the grid along each axis, (3,): from one cell below the lowest point to the first
+    # corner above the highest. Extents that are not finite fail the comparison.
     extent = np.floor(positions.max(axis=1)) + 3
     if not extent.prod() <= _MAX_NOISE_CELLS:
         cells_text = " x ".join(f"{number:g}" for number in extent)
@@ -360,7 +367,8 @@ def _interpolate_noise(
     noise = _draw_smooth_noise(shape, generator).reshape(3, -1)
 
     # The cell of each point and the position within it, (3, N), and the index of the lowest corner
-    # of this cell in `noise`, (N,).
+    # of this cell in `noise`, (N,). Cells are counted from the lowest point, corners from one cell
+    # below it: hence the + 1.
     cells = positions.astype(np.intp)
     fractions = positions - cells.astype(np.float32)
     lowest = ((cells[0] + 1) * shape[1] + cells[1] + 1) * shape[2] + cells[2] + 1

@@ -17,7 +17,9 @@ from scannet_prep.transforms.draft import AnySample, Columns, Draft, Ints
 from scannet_prep.transforms.draws import draw_bits
 from scannet_prep.transforms.steps import Parameters, Selecting
 
+# The kind of the argument `size`.
 _CELL_SIZE = number(SMALLEST)
+_HINT_MERGE = 'merge_fragments([(fragment["index"], scores), ...], count)'
 
 
 class CropPoints(
@@ -27,7 +29,7 @@ class CropPoints(
     classes=arguments.train_ids(),
     label_set=optional(arguments.label_set()),
 ):
-    """Keeps the vertices nearest to a random vertex, if the scene has more than `max_points`.
+    """Keeps the vertices nearest to a random vertex, if there are more than the crop may keep.
 
     Vertices keep their order. Of vertices at the same distance, the first ones are kept. A crop
     removes everything outside, even the annotated vertices of limited annotations.
@@ -90,7 +92,8 @@ class CropPoints(
         x, y, z = columns - columns[:, [center]]
         distances = x * x + y * y + z * z
 
-        # The `count`-th smallest distance. If it were not finite, no vertex would be nearer.
+        # The `count`-th smallest distance. NumPy puts inf and nan last, so this distance is finite
+        # if at least `count` distances are.
         edge = np.partition(distances, count - 1)[count - 1]
         if not np.isfinite(edge):
             raise UsageError(
@@ -108,6 +111,7 @@ class CropPoints(
 
     def _choose_center(self, draft: Draft, generator: Generator) -> int:
         """Choose the index of a vertex, in one of the classes if any of them occurs."""
+        # Any vertex, for the case that none of the classes occurs.
         index = int(generator.integers(draft.count))
         if not self.classes:
             return index
@@ -119,9 +123,10 @@ class CropPoints(
         return int(generator.choice(np.flatnonzero(labels == chosen_class)))
 
     def _find_label_set(self) -> LabelSet | None:
-        """Return the label set of the classes, or None if there are no classes."""
+        """Return the label set of the classes; None if neither it nor classes were given."""
         if self.label_set is not None:
             return self.label_set
+        # `__post_init__` has checked that one of the classes exists only in ScanNet200.
         return SCANNET200 if self.classes else None
 
 
@@ -172,8 +177,9 @@ class Drop(Selecting, share=number(0, 1)):
 
     def change(self, draft: Draft, generator: Generator) -> Parameters:
         """Drop vertices."""
-        lowest_count = min(draft.count, 1)
-        kept_count = max(lowest_count, draft.count - round(self.share * draft.count))
+        # At least one vertex is kept, if there is one.
+        smallest_count = min(draft.count, 1)
+        kept_count = max(smallest_count, draft.count - round(self.share * draft.count))
         kept = generator.permutation(draft.count)[:kept_count]
         annotated = draft.find_annotated()
         if annotated is None:
@@ -193,8 +199,8 @@ class GridSample(Selecting, size=_CELL_SIZE, has_inverse=flag()):
 
     - `grid`: int32 (N, 3), the cell of each kept vertex, counted from the smallest in each
       direction;
-    - `inverse`: int64 (V,), the new index of the representative of each original vertex, so that
-      `prediction[inverse]` is a prediction for all vertices of the scene.
+    - `inverse`: int64 (V,), for each of the V vertices before sampling, the new index of the vertex
+      that represents it, so that `prediction[inverse]` is a prediction for all of them.
 
     With limited annotations, all annotated vertices are kept, in place of the random vertex of
     their cell. A cell occurs several times in `grid` only if it has several annotated vertices.
@@ -228,11 +234,14 @@ class GridSample(Selecting, size=_CELL_SIZE, has_inverse=flag()):
         draft.select(np.flatnonzero(is_chosen))
 
         if self.has_inverse:
+            # The new index of each chosen vertex, (V,); the other entries are not used. The number
+            # of vertices of each cell, (cells,), in the order of the cells, like `order`.
             new_indices = np.cumsum(is_chosen) - 1
             counts = np.diff(starts, append=len(order))
             inverse = np.empty(len(order), np.int64)
             representatives = new_indices[_represent_cells(order, starts, annotated)]
             inverse[order] = np.repeat(representatives, counts)
+            # All annotated vertices were kept, so each represents itself.
             if annotated is not None:
                 inverse[annotated] = new_indices[annotated]
             draft.sample["inverse"] = inverse
@@ -261,12 +270,13 @@ def fragments(sample: AnySample, size: float) -> list[AnySample]:
     size = arguments.check("fragments", "size", size, _CELL_SIZE, "fragments(sample, 0.02)")
     columns = Draft(sample, "fragments").columns("points")
     cells, numbers, bits = _number_cells("fragments", columns, size)
-    order, starts = _sort_cells(numbers, bits, None)
+    order, starts = _sort_cells(numbers, bits, generator=None)
     # Number of vertices of each cell, (cells,).
     counts = np.diff(starts, append=len(order))
 
     parts = []
     for part in range(counts.max()):
+        # One vertex of each cell: number `part`, or the first ones again if there are fewer.
         index = np.sort(order[starts + part % counts])
         draft = Draft(sample, "fragments")
         draft.leave_out(Selecting.drops)
@@ -295,25 +305,28 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
         UsageError: Shapes do not fit, an index is repeated in a fragment or too large, or a vertex
             is in no fragment.
     """
+    # The sum of the predictions of each vertex, without columns until the first fragment, and the
+    # number of its fragments.
     total = np.zeros((count, 0), np.float32)
     times = np.zeros(count, np.int64)
     for index, predictions in parts:
         index = np.asarray(index)
         predictions = np.asarray(predictions)
-        # The first fragment determines the number of columns.
+        # The first fragment determines the number of columns. If its predictions are not an array
+        # (N, C), neither is the sum, which is refused below.
         if not total.shape[1]:
             total = np.zeros((count, *predictions.shape[1:]), np.float32)
         expected = (len(index), *total.shape[1:])
         if predictions.shape != expected or total.ndim != 2:
             raise UsageError(
                 f"predictions are {predictions.shape}, expected {expected}: a row for each vertex",
-                'merge_fragments([(fragment["index"], scores), ...], count)',
+                _HINT_MERGE,
             )
         occurrences = np.bincount(index, minlength=count)
         if len(occurrences) > count or occurrences.max(initial=0) > 1:
             raise UsageError(
                 f"an index of a fragment is above {count - 1} or repeated",
-                'merge_fragments([(fragment["index"], scores), ...], count)',
+                _HINT_MERGE,
             )
         total[index] += predictions
         times += occurrences
@@ -329,15 +342,19 @@ def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.
 
 
 def _represent_cells(order: Ints, starts: Ints, annotated: NDArray[np.bool_] | None) -> Ints:
-    """Choose the last annotated vertex of each cell, or its first vertex, int64 (cells,).
+    """Choose the vertex that represents each cell, int64 (cells,).
+
+    It is the last annotated vertex of the cell in `order`; without one, the cell's first vertex.
 
     Args:
-        order: From `_sort_cells`.
-        starts: From `_sort_cells`.
+        order: The vertices by cell, from `_sort_cells`.
+        starts: Where each cell begins in `order`, from `_sort_cells`.
         annotated: Whether each vertex is annotated, bool (N,); None without limited annotations.
     """
     representatives = order.take(starts, mode="clip")
     if annotated is not None:
+        # The positions of the annotated vertices in `order`, ascending, and their cells, (A,). If a
+        # cell is repeated, NumPy stores the last value.
         positions = np.flatnonzero(annotated[order])
         cells_of_annotated = np.searchsorted(starts, positions, side="right") - 1
         representatives[cells_of_annotated] = order[positions]
@@ -367,8 +384,9 @@ def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.i
     lowest, highest = np.floor(ends / size)
     cells -= lowest[:, None]
 
-    # `_sort_cells` needs 64 bits for a number, the index of a vertex and some random bits. Extents
-    # that are not finite fail these comparisons.
+    # Numbers are computed as float64, which is exact below 2**53. `_sort_cells` stores a number,
+    # the index of a vertex and some random bits in 63 bits. Extents that are not finite fail these
+    # comparisons.
     extent = highest - lowest + 1
     count = extent.prod()
     has_int32_cells = extent.max() < 2**31

@@ -38,7 +38,12 @@ class Checked:
     kinds: ClassVar[dict[str, arguments.Argument]] = {}
 
     def __init_subclass__(cls, **kinds: arguments.Argument) -> None:
-        """Add the kinds of the class statement, and make a class with arguments a dataclass."""
+        """Make a class with arguments a frozen dataclass, which checks them.
+
+        Args:
+            kinds: The kind of each argument, given in the class statement:
+                `class Flip(Transform, probability=number(0, 1))`. Inherited kinds are kept.
+        """
         cls.kinds = cls.kinds | kinds
         if get_annotations(cls):
             dataclass(frozen=True)(cls)
@@ -48,6 +53,7 @@ class Checked:
         name = type(self).__name__
         for key, kind in self.kinds.items():
             value = arguments.check(name, key, getattr(self, key), kind, hint=type(self))
+            # Normal assignment would fail, because the class is frozen.
             object.__setattr__(self, key, value)
 
 
@@ -101,7 +107,7 @@ class Transform(Checked):
         raise NotImplementedError
 
     def _draft(self, state: Any) -> Draft:  # noqa: ANN401
-        """Return the draft of a sample without the keys that no longer hold."""
+        """Return the draft, or a new draft of the sample, without the keys that no longer hold."""
         name = type(self).__name__
         draft = state if isinstance(state, Draft) else Draft(state, name)
         draft.step_name = name
@@ -147,6 +153,7 @@ class Compose(Transform):
     steps: tuple[Step, ...]
     record: bool
 
+    # A dataclass keeps a constructor that its class defines. This one takes any number of steps.
     def __init__(self, *steps: Step | Sequence[Step], record: bool = False) -> None:
         name = type(self).__name__
         flat_steps: list[Step] = []
@@ -169,7 +176,7 @@ class Compose(Transform):
 
     def apply(self, state: Any, generator: Generator, log: Log | None) -> Any:  # noqa: ANN401
         """Apply the steps."""
-        # If a log is passed, this is a step of another `Compose`, which records it.
+        # If a log is passed, this is a step of another `Compose`, which records all steps.
         if log is not None or not self.record:
             return self._apply_steps(state, generator, log)
 
@@ -220,6 +227,7 @@ class Sometimes(Transform, step=arguments.step(), p=arguments.number(0, 1)):
         _record(log, self, {"step": _name_of(self.step), "is_applied": is_applied})
         if is_applied:
             return _apply(self.step, state, generator, log)
+        # Remove the keys that the step would have removed.
         return self._draft(state)
 
 

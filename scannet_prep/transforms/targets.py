@@ -52,17 +52,23 @@ class InstanceTargets(Transform, label_set=arguments.label_set()):
         labels = draft.columns("labels")
         numbers = draft.columns("instances")
 
-        # Vertices that belong to an instance, (M,).
-        classes = [one.train_id for one in self.label_set.classes if one.name not in NO_INSTANCES]
-        inside = np.flatnonzero(np.isin(labels, classes) & (numbers >= 0))
+        # Indices of the vertices that belong to an instance, (M,).
+        instance_classes = [
+            label_class.train_id
+            for label_class in self.label_set.classes
+            if label_class.name not in NO_INSTANCES
+        ]
+        inside = np.flatnonzero(np.isin(labels, instance_classes) & (numbers >= 0))
 
-        # The pair of label and number as one key, and the new id of each vertex, (M,).
+        # The pair of label and number as one key. The distinct keys, (K,), and the new id of each
+        # vertex, which is the rank of its key, (M,).
         base = int(numbers.max(initial=0)) + 1
         keys, ids = _rank_keys(labels[inside] * base + numbers[inside])
         instances = np.full(len(labels), -1, np.int64)
         instances[inside] = ids
 
-        # Points, ordered by instance, float32 (M, 3). Sorting small integers is faster.
+        # Points, ordered by instance, float32 (M, 3), and where each instance begins, (K,). Sorting
+        # small integers is faster.
         counts = np.bincount(ids, minlength=len(keys))
         starts = np.cumsum(counts) - counts
         small_ids = ids.astype(np.uint16 if len(keys) < 2**16 else np.int64)
@@ -76,6 +82,7 @@ class InstanceTargets(Transform, label_set=arguments.label_set()):
         centers = np.add.reduceat(rows, starts, dtype=np.float64) / counts[:, None]
 
         draft.add("instances", instances)
+        # These have no row for each vertex, so they are added to the sample itself.
         draft.sample["instance_labels"] = keys // base
         draft.sample["instance_boxes"] = np.hstack([(lowest + highest) / 2, highest - lowest])
         draft.sample["instance_centers"] = centers.astype(np.float32)
@@ -100,6 +107,7 @@ def instance_masks(instances: Any, count: int | None = None) -> Any:  # noqa: AN
         count = arguments.check("instance_masks", "count", count, arguments.whole_number(0), hint)
     else:
         count = int(instances.max()) + 1 if len(instances) else 0
+    # (K, 1), which is compared with (V,).
     ids: Any = np.arange(count)[:, None]
     if not isinstance(instances, np.ndarray):
         ids = instances.new_tensor(ids)
@@ -125,10 +133,11 @@ def unique_segments(segments: Any, batch: Any) -> tuple[Any, Any]:  # noqa: ANN4
     base = int(segments.max()) + 1 if len(segments) else 0
     keys = (batch * base + segments)[is_inside]
 
-    # Made from `batch` to be int64 on its device, whatever the type of the segments.
+    # -1 for each point. Made from `batch` to be int64 on its device, whatever the type of segments.
     superpoints = batch * 0 - 1
     distinct_keys, ranks = _rank_keys(keys)
     superpoints[is_inside] = ranks
+    # Without segments, the base is 0 and there are no keys to divide.
     return superpoints, distinct_keys // max(base, 1)
 
 
@@ -149,17 +158,19 @@ def pool_segments(values: Any, superpoints: Any, count: int) -> Any:  # noqa: AN
     is_inside = superpoints >= 0
     ids = superpoints[is_inside]
     rows = values[is_inside]
+    # Points of each superpoint, (S,), at least 1 so that the sum 0 can be divided.
     if isinstance(values, np.ndarray):
-        times = np.maximum(np.bincount(ids, minlength=count), 1)
+        counts = np.maximum(np.bincount(ids, minlength=count), 1)
+        # `bincount` adds up one column at a time, in double precision.
         sums = [np.bincount(ids, weights=column, minlength=count) for column in rows.T.copy()]
-        return (np.stack(sums, axis=1) / times[:, None]).astype(values.dtype)
+        return (np.stack(sums, axis=1) / counts[:, None]).astype(values.dtype)
     sums = values.new_zeros((count, values.shape[1])).index_add(0, ids, rows)
-    times = ids.bincount(minlength=count).clamp(min=1)
-    return sums / times.unsqueeze(1).to(values.dtype)
+    counts = ids.bincount(minlength=count).clamp(min=1)
+    return sums / counts.unsqueeze(1).to(values.dtype)
 
 
 def _rank_keys(keys: Any) -> tuple[Any, Any]:  # noqa: ANN401 - array or tensor
-    """Return the distinct keys, ascending, and the rank of each key among them.
+    """Return the distinct keys, ascending, and for each key its rank among them, from 0.
 
     This is `np.unique(keys, return_inverse=True)` for keys from 0, and much faster because it
     counts instead of sorting.
