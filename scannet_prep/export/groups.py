@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import RawFileError, ScanNetPrepError
+from scannet_prep.base.files import read_file
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.segments import read_segments
+from scannet_prep.raw.segments import parse_segments
 from scannet_prep.release.files import SEGMENTS
 from scannet_prep.release.label_sets import LabelSet
 
@@ -83,7 +84,7 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
         )
 
     path = test_segments / f"{scene_id}{SEGMENTS.suffix}"
-    segments = read_segments(path).indices
+    segments = parse_segments(read_file(path, SEGMENTS.max_bytes), path).indices
     if len(segments) != len(scene.points):
         raise RawFileError(
             path,
