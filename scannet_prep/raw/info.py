@@ -99,7 +99,7 @@ def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
         problem = f"axisAlignment has {len(words)} values, {expected}"
         raise RawFileError(path, problem, download_hint(path))
     for word in words:
-        # The pattern excludes nan and inf; an exponent that overflows gives inf, which is too large.
+        # The pattern excludes nan and inf. Too large an exponent gives inf, which is refused here.
         if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER:
             problem = f"axisAlignment has {word!r:.40} among them, {expected}"
             raise RawFileError(path, problem, download_hint(path))
