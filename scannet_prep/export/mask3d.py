@@ -42,7 +42,7 @@ from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import SceneId, Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
-# The ground truth adds group + 1 to 1000 times the raw id: a larger number would reach the next one.
+# The ground truth is raw id * 1000 + group + 1. A larger group would reach the next raw id.
 _MAX_GROUP_ID = 998
 # Moments of the colours of the train split: the default of Mask3D (datasets/semseg.py,
 # color_mean_std).
