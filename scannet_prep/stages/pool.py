@@ -266,7 +266,11 @@ class WorkerProcesses:
         return WorkerDiedError(f"its worker process ended with status {status}")
 
     def _note_failed_start(self, error: WorkerDiedError) -> None:
-        """Be content with the workers that run. After some attempts without any, raise the error."""
+        """Be content with the workers that run; if there are none after some attempts, give up.
+
+        Raises:
+            WorkerDiedError: The given error, after the last attempt.
+        """
         self._max_workers = max(1, len(self._workers))
         if not self._workers:
             self._failed_starts += 1

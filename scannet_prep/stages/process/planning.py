@@ -40,7 +40,7 @@ from scannet_prep.release.label_map import (
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason, has_errors
-from scannet_prep.stages.process.seen import SeenScene, look_at, read_seen
+from scannet_prep.stages.process.seen import SeenScene, describe_files, read_seen
 from scannet_prep.stages.selection import Selection, select_scenes
 
 
@@ -77,9 +77,9 @@ class ProcessPlan:
 
     @property
     def to_process(self) -> list[str]:
-        """The scenes that are processed for certain. Others stay, or are compared first."""
-        others = {Reason.UNKNOWN, Reason.RAW_GONE, Reason.UP_TO_DATE}
-        return [str(task.scene_id) for task in self.tasks if task.reason not in others]
+        """The scenes that are processed for certain, not only if a comparison finds a change."""
+        uncertain_or_kept = {Reason.UNKNOWN, Reason.RAW_GONE, Reason.UP_TO_DATE}
+        return [str(task.scene_id) for task in self.tasks if task.reason not in uncertain_or_kept]
 
     @property
     def scenes_by_reason(self) -> dict[Reason, list[str]]:
@@ -174,8 +174,8 @@ def plan(
         compares_bytes=compares_bytes,
     )
 
-    # Scenes of the folder whose raw folder is gone are scenes of the run, too: they are checked,
-    # and named.
+    # Scenes of the folder without a raw folder belong to the run, too. A worker checks that they can
+    # be kept, and the report lists them.
     scenes = {name: RawScene(name, raw_dir) for name in before.held} | raw_scenes
     selected, failures = select_scenes(scenes, selection, raw_dir, before.held)
     if not selected and not failures:
@@ -208,6 +208,7 @@ def plan(
         failures=failures,
         notes=(*label_map_notes, *_find_notes(raw_scenes)),
         is_restricted=is_restricted,
+        # A head that differs, or that is missing in a new folder, has to be written first.
         starts_anew=before.is_old or before.head != Manifest(chosen_options, label_map.digest),
     )
 
@@ -232,6 +233,8 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
     """Refuse to write among raw scenes, or into an export. A folder beside `scans` is allowed."""
+    # The output folder may lie in the raw folder. It must not be a folder of raw scenes, nor lie
+    # anywhere below scans/ or scans_test/.
     beside_scenes = {Path(os.path.realpath(parent)) for parent in parents}
     split_dirs = {path for path in beside_scenes if path.name in SPLIT_DIRS.values()}
     # realpath never raises, unlike Path.resolve.
@@ -277,7 +280,8 @@ def read_folder(out_dir: Path, *, is_forced: bool) -> FoundFolder:
         head = Manifest(read_old_options(out_dir) or ProcessOptions())
         return FoundFolder(head=head, manifest=head, held=held, is_old=True)
     except FileError:
-        manifest = None  # it is damaged, and will be rebuilt from the files
+        # It is damaged, and is rebuilt from the files of the scenes, as if it were missing.
+        manifest = None
     if manifest is None:
         head_of_files = folder.find_head(out_dir)
         manifest = head_of_files or Manifest(ProcessOptions())
@@ -389,19 +393,22 @@ def _find_reason(
     task: ProcessTask, context: ProcessContext, before: FoundFolder, seen: SeenScene | None
 ) -> Reason:
     """Find the reason why a scene is processed, as far as sizes and times show it."""
-    now = look_at(task.scene, task.split, task.path, context.label_map)
+    now = describe_files(task.scene, task.split, task.path, context.label_map)
     if not now.output:
         return Reason.NEW
     if before.is_old or (before.head is not None and before.head.options != context.options):
         return Reason.OPTIONS
     is_recorded = task.recorded is not None and task.recorded.split == task.split
     can_compare = is_recorded and seen is not None and not context.compares_bytes
-    if can_compare and seen == now and not context.is_forced and not has_errors(task, context):
+    is_unchanged = can_compare and seen == now
+    if is_unchanged and not context.is_forced and not has_errors(task, context):
         return Reason.UP_TO_DATE
+    # Before FORCED: such a scene stays even in a forced run.
     if _are_raw_files_gone(task.scene, task.split, context.options):
         return Reason.RAW_GONE
     if context.is_forced:
         return Reason.FORCED
+    # `can_compare` implies a state; mypy needs the second condition.
     if not can_compare or seen is None:
         return Reason.UNKNOWN
     if seen.label_map != now.label_map:
@@ -410,24 +417,29 @@ def _find_reason(
         return Reason.RAW_CHANGED
     if seen.output != now.output:
         return Reason.OUTPUT_CHANGED
+    # Nothing has changed, but recorded warnings are errors in this run.
     return Reason.UNKNOWN
 
 
 def _are_raw_files_gone(scene: RawScene, split: Split, options: ProcessOptions) -> bool:
     """Whether a raw file that the scene needs is missing, or its folder is a broken link."""
+    # If the folder exists but cannot be used, the worker reports the problem.
     if scene.problem:
         return not scene.directory.exists()
     try:
         find_raw_files(scene, split, options)
     except MissingFileError:
         return True
-    except FileError:  # damaged, which the worker reports
+    except FileError:
+        # The worker reports it.
         return False
     return False
 
 
-def _find_notes(raw_scenes: Mapping[SceneId, RawScene]) -> Iterable[str]:
+def _find_notes(raw_scenes: Mapping[SceneId, RawScene]) -> list[str]:
+    """Return a warning if there are folders that are not scenes."""
     strangers = [path.name for path in find_strangers(raw_scenes)]
-    if strangers:
-        names = f"{len(strangers):,} ({list_some(strangers)})"
-        yield f"warning: ignored folders whose names are not scene ids: {names}"
+    if not strangers:
+        return []
+    names = f"{len(strangers):,} ({list_some(strangers)})"
+    return [f"warning: ignored folders whose names are not scene ids: {names}"]
