@@ -161,7 +161,7 @@ def _check_counts(manifest: Manifest, path: str | Path) -> None:
     Class weights are computed from these counts, so a wrong one would change a training.
 
     Raises:
-        FileError: They do not. The message names the scene and both numbers.
+        FileError: The counts of a scene do not add up. The message names it and both numbers.
     """
     for scene_id, entry in manifest.scenes.items():
         counts_by_name = {

@@ -270,7 +270,7 @@ class NpzReader:
 
 
 def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Parse the header of an `.npy` member.
+    """Parse the header of an `.npy` member that this program wrote.
 
     Args:
         start: The beginning of the member.
@@ -279,8 +279,9 @@ def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int
         Type, shape, and the offset of the data.
 
     Raises:
-        ValueError: It is not such a header.
+        ValueError: The member begins with something else.
     """
+    # Bytes 8 and 9 have the length of the description, which begins at byte 10.
     end = 10 + int.from_bytes(start[8:10], "little")
     match = _NPY_HEADER.fullmatch(start[10:end].decode("latin-1"))
     if not start.startswith(_NPY_MAGIC) or len(start) < end or match is None:
@@ -301,5 +302,6 @@ def encode_npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 def _padding(offset: int) -> bytes:
     """Return an extra field for an offset, so that the next byte is at a multiple of 64 bytes."""
+    # The extra field begins with four bytes for its kind and its length.
     count = -(offset + 4) % ALIGNMENT_BYTES
     return struct.pack("<HH", _PADDING_ID, count) + bytes(count)

@@ -269,13 +269,13 @@ def check_meta(
 
     Args:
         meta: The description of the scene.
-        path: The file, for messages.
+        path: The file, for messages; a text if it is in an archive.
         scene_id: The expected scene.
         split: The expected split.
         options: The options of its folder or archive.
 
     Raises:
-        ProcessedFileError: It does not.
+        ProcessedFileError: The file belongs to another scene or split, or has other options.
     """
     if meta.scene_id != scene_id or meta.split != split:
         problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"

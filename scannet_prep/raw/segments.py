@@ -161,7 +161,7 @@ def parse_aggregation(data: Buffer, path: Path) -> Aggregation:
         path: Its name, for messages.
 
     Raises:
-        RawFileError: It is not a JSON object, or its groups are not as described.
+        RawFileError: It is not a JSON object, or its groups have other types than `Group`.
     """
     return _parse_document(bytes(data), path, _AGGREGATION)
 

@@ -54,7 +54,8 @@ class ProcessPlan:
         context: The options, the label map and the strictness that all scenes share.
         options_source: Where the options come from, in words: the command, the folder, the
             defaults.
-        before: Options and label map of the folder as it was found; None for a new folder.
+        before: Options and label map of the folder before the run, without scenes; None for a new
+            folder, or if no file shows them.
         tasks: The selected scenes, each with the reason why it is processed, or why it stays as it
             is.
         failures: Selected scenes that are not available.
@@ -94,10 +95,10 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True)
 class FoundFolder:
-    """A processed folder as a run finds it.
+    """A processed folder before a run.
 
     Attributes:
-        head: Options and label map alone; None for a new folder.
+        head: Options and label map, without scenes; None for a new folder, or if no file shows them.
         manifest: The manifest. It has no scenes if it is missing or damaged, so that files are read
             instead.
         held: The split of each scene whose file lies in the folder.
@@ -126,8 +127,8 @@ def plan(
     Args:
         raw_dir: Folder with `scans/` and `scans_test/`, or with the scene folders themselves.
         out_dir: Folder for the processed scenes.
-        options: The options to process with. `ProcessOptions` states all of them, a mapping only
-            those that it names; the others, and all of them by default, are those of the folder.
+        options: The options to process with. `ProcessOptions` sets all options, a mapping only the
+            options that it names. Options that are not set have the values of the folder.
         selection: The scenes to process; all by default.
         is_forced: Process scenes again even if they are up to date; and the whole folder with other
             options.
@@ -174,7 +175,7 @@ def plan(
         compares_bytes=compares_bytes,
     )
 
-    # Scenes of the folder without a raw folder belong to the run, too. A worker checks that they can
+    # Scenes of the folder without a raw folder belong to the run, too: a worker checks if they can
     # be kept, and the report lists them.
     scenes = {name: RawScene(name, raw_dir) for name in before.held} | raw_scenes
     selected, failures = select_scenes(scenes, selection, raw_dir, before.held)
@@ -306,6 +307,7 @@ def _choose_options(
         UsageError: The folder has other options, or holds scenes and nothing shows their options;
             and the run is not forced.
     """
+    # The options that the caller sets, by name.
     named = asdict(options) if isinstance(options, ProcessOptions) else dict(options or {})
     if before.head is None and before.held and not named and not is_forced:
         raise UsageError(
@@ -356,6 +358,7 @@ def _check_none_left_behind(
             f"the label map has changed ({context.label_map.source}), "
             "which applies to all annotated scenes"
         )
+        # Test scenes have no annotation.
         outdated = {name: split for name, split in before.held.items() if split is not Split.TEST}
     else:
         return
@@ -367,11 +370,10 @@ def _check_none_left_behind(
             f"{list_some(not_selected)}",
             "leave out --scenes, --splits and --limit; or write to another folder with -o DIR",
         )
-    gone = sorted(
-        name
-        for name, split in outdated.items()
-        if _are_raw_files_gone(selected[name], split, context.options)
-    )
+    gone = []
+    for scene_id, split in sorted(outdated.items()):
+        if _are_raw_files_gone(selected[scene_id], split, context.options):
+            gone.append(scene_id)
     if gone:
         raise UsageError(
             f"{out_dir}: {cause}, but the raw files are gone for {len(gone):,} of its scenes: "
@@ -383,8 +385,9 @@ def _check_none_left_behind(
 
 def _remove_command(out_dir: Path, before: FoundFolder, scene_ids: Iterable[SceneId]) -> str:
     """Return the command that removes scenes from the folder, or its beginning if they are many."""
-    names = sorted(scene_ids)
-    paths = [str(folder.processed_path(out_dir, before.held[name], name)) for name in names]
+    paths = []
+    for scene_id in sorted(scene_ids):
+        paths.append(str(folder.processed_path(out_dir, before.held[scene_id], scene_id)))
     shown = " ".join(paths[:3])
     return f"rm {shown}" if len(paths) <= 3 else f"rm {shown} ..."
 

@@ -244,7 +244,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
                     remove_file(folder.processed_path(self._out_dir, split, scene_id))
 
     def _find_all_failures(self) -> dict[str, Finding]:
-        """Find the failures of this run, and those of earlier ones that it did not try again."""
+        """Find the failures of this run, and of earlier runs for scenes that it did not try."""
         failures = dict(self.failures)
         if self._plan.is_restricted:
             for scene_id, failure in self._previous.failures.items():
