@@ -98,7 +98,7 @@ class FoundFolder:
     """A processed folder before a run.
 
     Attributes:
-        head: Options and label map, without scenes; None for a new folder, or if no file shows them.
+        head: Options and label map, without scenes; None if no file shows them, as in a new folder.
         manifest: The manifest. It has no scenes if it is missing or damaged, so that files are read
             instead.
         held: The split of each scene whose file lies in the folder.
@@ -385,10 +385,9 @@ def _check_none_left_behind(
 
 def _remove_command(out_dir: Path, before: FoundFolder, scene_ids: Iterable[SceneId]) -> str:
     """Return the command that removes scenes from the folder, or its beginning if they are many."""
-    paths = []
-    for scene_id in sorted(scene_ids):
-        paths.append(str(folder.processed_path(out_dir, before.held[scene_id], scene_id)))
-    shown = " ".join(paths[:3])
+    ordered = sorted(scene_ids)
+    paths = [folder.processed_path(out_dir, before.held[name], name) for name in ordered]
+    shown = " ".join(quote(str(path)) for path in paths[:3])
     return f"rm {shown}" if len(paths) <= 3 else f"rm {shown} ..."
 
 
