@@ -69,7 +69,7 @@ def find_raw_files(
     """
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
-    groups = scene.find_groups_kind()
+    groups_kind = scene.find_groups_kind()
     is_from_ply = options.labels_from == "ply"
     needed = {release.MESH}
     optional = {release.INFO}
@@ -79,8 +79,10 @@ def find_raw_files(
             needed.add(release.INFO)
         if is_from_ply:
             needed.add(release.LABELS_MESH)
-        if not is_from_ply or groups is not None:
-            needed |= {release.SEGMENTS, groups or release.AGGREGATION}
+        # With labels from labels.ply, a scene may lack groups: it then has no instances. If it has
+        # groups, they need segments.
+        if not is_from_ply or groups_kind is not None:
+            needed |= {release.SEGMENTS, groups_kind or release.AGGREGATION}
 
     paths = {}
     wanted = needed | optional
@@ -91,7 +93,7 @@ def find_raw_files(
         elif kind in needed:
             raise MissingFileError(path, "no such file", _download_missing(path))
     # Without groups, nothing but labels.ply has labels, and it has nyu40 ids only.
-    if options.scannet200 and release.LABELS_MESH in paths and groups is None:
+    if options.scannet200 and release.LABELS_MESH in paths and groups_kind is None:
         path = scene.path(release.AGGREGATION)
         raise MissingFileError(
             path,

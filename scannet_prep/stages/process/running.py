@@ -129,6 +129,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         self._previous = self._read_previous()
         # After an interruption, files may differ from what the manifest records.
         self._can_trust_manifest = not (plan.out_dir / folder.UNFINISHED_NAME).exists()
+        # Selected scenes that are not available have failed from the start.
         self.failures = {failure.scene_id: failure for failure in plan.failures}
         self.finished = self._find_kept()
 
@@ -152,6 +153,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         seen = read_seen(self._out_dir)
         kept: dict[str, FinishedScene] = {}
         for task in self._plan.tasks:
+            # A scene that is up to date has a record; mypy needs the second condition.
             if task.reason is Reason.UP_TO_DATE and task.recorded is not None:
                 kept[task.scene_id] = FinishedScene(task.recorded, seen.get(task.scene_id))
         return kept
@@ -164,6 +166,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         """Check that there is room. Record new options before any scene is made with them."""
         folder.prepare_folder(self._out_dir, {task.split for task in self._plan.tasks})
         options = self._plan.context.options
+        # Only for new files: the others replace files of about the same size.
         missing = [task.mesh_bytes for task in self._tasks if not task.path.exists()]
         size_of_mesh = _SIZE_OF_MESH_WITH_FACES if options.faces else _SIZE_OF_MESH
         check_space(self._out_dir, int(sum(missing) * size_of_mesh), len(missing))
@@ -200,6 +203,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
     def fail(self, task: ProcessTask, failure: Finding) -> None:
         """Note that a scene could not be made, and remove a file of it that no longer holds."""
         super().fail(task, failure)
+        # A file that was made with other options does not belong in this folder.
         has_other_options = task.reason in {Reason.OPTIONS, Reason.LABEL_MAP}
         is_outdated = has_other_options or failure.error in _CONTENT_ERRORS
         if is_outdated and task.path.exists():
