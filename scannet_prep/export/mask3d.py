@@ -213,6 +213,7 @@ def _color_moments(colors: NDArray[np.uint8]) -> tuple[list[float], list[float]]
 
 def _join_moments(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Compute mean and standard deviation over scenes, all with the same weight."""
+    # `color_std` has the means of the squares, as in Mask3D.
     means = _average_channels([record["color_mean"] for record in records])
     mean_squares = _average_channels([record["color_std"] for record in records])
     deviations = []

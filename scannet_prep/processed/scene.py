@@ -386,10 +386,11 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     if largest_id > MAX_NYU40_ID:
         yield f"nyu40_ids hold {largest_id}, expected up to {MAX_NYU40_ID}"
 
-    segments = [] if scene.segments is None else np.unique(scene.segments).tolist()
+    # Segments are numbered contiguously, and each has its raw id in the description.
+    numbers = [] if scene.segments is None else np.unique(scene.segments).tolist()
     described_count = len(scene.meta.segment_ids)
-    if segments != list(range(described_count)):
-        yield f"segments hold {len(segments):,} numbers, but {described_count:,} are described"
+    if numbers != list(range(described_count)):
+        yield f"segments hold {len(numbers):,} numbers, but {described_count:,} are described"
     if not np.isfinite(scene.axis_alignment).all():
         yield "axis_alignment is not finite"
     if scene.faces is not None:

@@ -78,8 +78,10 @@ def run_tasks(
     Raises:
         WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
-    engine: Any = WorkerProcesses(function, context, jobs)
-    if executor is not None:
+    engine: Any
+    if executor is None:
+        engine = WorkerProcesses(function, context, jobs)
+    else:
         engine = _Futures(function, context, executor)
 
     with closing(engine):
