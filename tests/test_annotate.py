@@ -16,7 +16,7 @@ from scannet_prep.base.typed_json import make_decoder, parse_json
 from scannet_prep.processed.annotate import MAX_GROUPS, Annotation, annotate
 from scannet_prep.processed.scene import encode_processed, find_problems
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.raw.segments import read_aggregation, read_segments
+from scannet_prep.release import files as release
 from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
@@ -289,8 +289,8 @@ def test_synthetic_scene_equals_loops_and_is_reproducible(tmp_path, options) -> 
 def annotate_groups(
     groups, segment_ids=tiny.SEGMENT_IDS, label_map: LabelMap | None = None
 ) -> Annotation:
-    segmentation = tiny.read_bytes(read_segments, tiny.segments_file(segment_ids))
-    aggregation = tiny.read_bytes(read_aggregation, tiny.aggregation_file(groups))
+    segmentation = tiny.read_raw(release.SEGMENTS, tiny.segments_file(segment_ids))
+    aggregation = tiny.read_raw(release.AGGREGATION, tiny.aggregation_file(groups))
     return annotate(segmentation, aggregation, label_map or builtin_label_map())
 
 

@@ -1,6 +1,7 @@
 """Tests of the readers of raw files: good, unusual and damaged input."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,17 @@ from hypothesis import strategies as st
 from tiny import Ply
 
 from scannet_prep.base.errors import MissingFileError, RawFileError
-from scannet_prep.raw.info import read_scan_info
+from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, count_elements, read_labels_mesh, read_mesh
-from scannet_prep.raw.segments import read_aggregation, read_segments
-from scannet_prep.release.files import MESH
+from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, count_elements
+from scannet_prep.release.files import (
+    AGGREGATION,
+    INFO,
+    LABELS_MESH,
+    MESH,
+    SEGMENTS,
+    FileKind,
+)
 
 TEXT = "ascii"
 FORMATS = ["binary_little_endian", "binary_big_endian", TEXT]
@@ -32,7 +39,7 @@ def test_segments_agree_with_np_unique_for_any_ids(
     ids: list[int], space: str, newline: str
 ) -> None:
     data = tiny.segments_file(tuple(ids), space=space, newline=newline)
-    segmentation = tiny.read_bytes(read_segments, data)
+    segmentation = tiny.read_raw(SEGMENTS, data)
 
     raw_ids, indices = np.unique(np.array(ids, np.int64), return_inverse=True)
     assert segmentation.raw_ids.tolist() == raw_ids.tolist()
@@ -47,7 +54,7 @@ def test_compact_indices_have_the_smallest_type_that_holds_them(
 ) -> None:
     data = tiny.segments_file(tuple(range(count)))
 
-    compact = tiny.read_bytes(read_segments, data).compact_indices()
+    compact = tiny.read_raw(SEGMENTS, data).compact_indices()
 
     assert compact.dtype == dtype
     assert compact[-1] == count - 1
@@ -56,7 +63,7 @@ def test_compact_indices_have_the_smallest_type_that_holds_them(
 def test_groups_are_read_with_ids_categories_and_segments() -> None:
     groups = [*tiny.GROUPS, tiny.group("7", ["4", None, 5], "door", "9")]
 
-    aggregation = tiny.read_bytes(read_aggregation, tiny.aggregation_file(groups))
+    aggregation = tiny.read_raw(AGGREGATION, tiny.aggregation_file(groups))
 
     assert aggregation.scene_id == "scene0000_00"
     values = [(group.id, group.object_id, group.raw_category) for group in aggregation.groups]
@@ -69,14 +76,14 @@ def test_groups_are_read_with_ids_categories_and_segments() -> None:
     [b'{"segGroups": []}', b'{"segGroups": [], "sceneId": null, "segmentsFile": null}'],
 )
 def test_missing_or_null_scene_name_of_groups_is_empty(data: bytes) -> None:
-    aggregation = tiny.read_bytes(read_aggregation, data)
+    aggregation = tiny.read_raw(AGGREGATION, data)
 
     assert aggregation.scene_id == ""
     assert aggregation.groups == ()
 
 
 def test_null_scene_name_of_segments_is_empty() -> None:
-    segmentation = tiny.read_bytes(read_segments, b'{"segIndices": [0], "sceneId": null}')
+    segmentation = tiny.read_raw(SEGMENTS, b'{"segIndices": [0], "sceneId": null}')
 
     assert segmentation.scene_id == ""
 
@@ -84,7 +91,7 @@ def test_null_scene_name_of_segments_is_empty() -> None:
 def test_segment_ids_may_be_strings_and_the_scene_name_prefixed() -> None:
     data = b'{"sceneId": "scannet.scene0001_00", "segIndices": ["4", 4, 0]}'
 
-    segmentation = tiny.read_bytes(read_segments, data)
+    segmentation = tiny.read_raw(SEGMENTS, data)
 
     assert segmentation.scene_id == "scene0001_00"
     assert segmentation.indices.tolist() == [1, 1, 0]
@@ -95,7 +102,7 @@ def test_metadata_is_read_with_any_line_ends_and_blanks(newline: str) -> None:
     lines = ("", "  ", "sceneType = Bedroom / Hotel", "equation = a = b", "")
     data = tiny.info_file(*lines, newline=newline)
 
-    info = tiny.read_bytes(read_scan_info, data)
+    info = tiny.read_raw(INFO, data)
 
     assert info.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
     assert info.axis_alignment.dtype == np.float64
@@ -103,7 +110,7 @@ def test_metadata_is_read_with_any_line_ends_and_blanks(newline: str) -> None:
 
 
 def test_metadata_of_a_test_scene_has_neither_alignment_nor_type() -> None:
-    info = tiny.read_bytes(read_scan_info, b"colorHeight = 968\r\n")
+    info = tiny.read_raw(INFO, b"colorHeight = 968\r\n")
 
     assert info.axis_alignment is None
     assert info.scene_type is None
@@ -168,7 +175,7 @@ def test_scene_with_two_meshes_is_found_with_its_problem(tmp_path: Path) -> None
     ids=str,
 )
 def test_mesh_is_read_by_property_names_in_each_format(format_name: str, knobs: dict) -> None:
-    mesh = tiny.read_bytes(read_mesh, Ply(format=format_name, **knobs).encode())
+    mesh = tiny.read_raw(MESH, Ply(format=format_name, **knobs).encode())
 
     ply = Ply(**knobs)
     assert mesh.positions.tolist() == [list(position) for position in ply.positions]
@@ -188,14 +195,14 @@ def test_labels_mesh_is_read_with_labels_of_any_integer_type(
 ) -> None:
     ply = Ply(format=format_name, labels=(0, 1, 40, 50, 100, 39), label_type=label_type)
 
-    mesh = tiny.read_bytes(read_labels_mesh, ply.encode())
+    mesh = tiny.read_raw(LABELS_MESH, ply.encode())
 
     assert mesh.positions.tolist() == [list(position) for position in ply.positions]
     assert mesh.labels.dtype == np.uint16
     assert mesh.labels.tolist() == [0, 1, 40, 50, 100, 39]
 
 
-@pytest.mark.parametrize("read", [read_mesh, count_elements])
+@pytest.mark.parametrize("read", [partial(read_raw_file, MESH), count_elements])
 def test_labels_mesh_under_the_name_of_the_mesh_is_refused(
     read: Callable[[Path], object],
 ) -> None:
@@ -208,7 +215,7 @@ def test_labels_mesh_under_the_name_of_the_mesh_is_refused(
 
 def test_mesh_without_labels_is_refused_as_a_labels_mesh() -> None:
     with pytest.raises(RawFileError, match="have no property label; they have x, y, z"):
-        tiny.read_bytes(read_labels_mesh, Ply().encode())
+        tiny.read_raw(LABELS_MESH, Ply().encode())
 
 
 NO_SEGMENT_IDS = [
@@ -295,6 +302,10 @@ DAMAGED_MESHES = [
         Ply(counts={"vertex": 10**15}).encode(),
         "its header counts 1000000000000000 x vertex, but it has ",
     ),
+    (
+        Ply().encode().replace(b"element vertex ", b"element vertex " + b"0" * 5000),
+        "its header counts 0000000000.* x vertex, but it has ",
+    ),
     (Ply(comments=("element vertex 2",)).encode(), "two elements with same name"),
     (Ply().encode().replace(b"float z", b"float w"), "no property z; they have x, y, w"),
     (Ply(format=TEXT).encode().replace(b"130", b"13O"), "is damaged"),
@@ -336,30 +347,27 @@ DAMAGED_MESHES = [
 
 
 @pytest.mark.parametrize(
-    ("read", "data", "problem"),
+    ("kind", "data", "problem"),
     [
         *(
-            (read_segments, f'{{"segIndices": {ids}}}'.encode(), "scene0000_00")
+            (SEGMENTS, f'{{"segIndices": {ids}}}'.encode(), "scene0000_00")
             for ids in NO_SEGMENT_IDS
         ),
+        *((AGGREGATION, tiny.aggregation_file(groups), problem) for groups, problem in NO_GROUPS),
+        *((kind, *case) for kind in (SEGMENTS, AGGREGATION) for case in NO_JSON_OBJECTS),
+        *((INFO, *case) for case in NO_METADATA),
+        *((MESH, *case) for case in DAMAGED_MESHES),
         *(
-            (read_aggregation, tiny.aggregation_file(groups), problem)
-            for groups, problem in NO_GROUPS
-        ),
-        *((read, *case) for read in (read_segments, read_aggregation) for case in NO_JSON_OBJECTS),
-        *((read_scan_info, *case) for case in NO_METADATA),
-        *((read_mesh, *case) for case in DAMAGED_MESHES),
-        *(
-            (read, Ply(format=name, **knobs).encode(), f"scene0000_00.*: .*({problem})")
+            (kind, Ply(format=name, **knobs).encode(), f"scene0000_00.*: .*({problem})")
             for name in FORMATS
-            for read, cases in ((read_mesh, WRONG_MESHES), (read_labels_mesh, WRONG_LABELS))
+            for kind, cases in ((MESH, WRONG_MESHES), (LABELS_MESH, WRONG_LABELS))
             for knobs, problem in cases
         ),
     ],
-    ids=lambda value: getattr(value, "__name__", str(value)[:30]),
+    ids=lambda value: getattr(value, "content", str(value)[:30]),
 )
 def test_damaged_or_foreign_file_is_refused_with_its_problem(
-    read: Callable[[Path], object], data: bytes, problem: str
+    kind: FileKind, data: bytes, problem: str
 ) -> None:
     with pytest.raises(RawFileError, match=problem):
-        tiny.read_bytes(read, data)
+        tiny.read_raw(kind, data)

@@ -20,9 +20,9 @@ from scannet_prep.export.ply import encode_ply
 from scannet_prep.processed.annotate import annotate
 from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, find_problems
+from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.mesh import Mesh, read_mesh
-from scannet_prep.raw.segments import read_aggregation, read_segments
+from scannet_prep.raw.mesh import Mesh
 from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId
@@ -45,9 +45,9 @@ pytestmark = [
 def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path: Path) -> None:
     raw = RawScene(SceneId(SCENE_ID), tmp_path / "raw/scans")
     shutil.copytree(REAL_DIR / "scans" / SCENE_ID, raw.directory)
-    mesh = read_mesh(raw.path(MESH))
-    segmentation = read_segments(raw.path(SEGMENTS))
-    aggregation = read_aggregation(raw.path(AGGREGATION))
+    mesh = read_raw_file(MESH, raw.path(MESH))
+    segmentation = read_raw_file(SEGMENTS, raw.path(SEGMENTS))
+    aggregation = read_raw_file(AGGREGATION, raw.path(AGGREGATION))
     annotation = annotate(segmentation, aggregation, builtin_label_map())
     # Only the ids that could be nyu40 ids.
     v1_labels = np.where(annotation.scannet_ids > 40, 0, annotation.scannet_ids)
@@ -88,7 +88,7 @@ def processed(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Processe
     path = out_dir / "train" / f"{SCENE_ID}.npz"
     scene = read_processed(path)
     raw = find_raw_scenes(REAL_DIR)[SceneId(SCENE_ID)]
-    mesh = read_mesh(raw.path(MESH))
+    mesh = read_raw_file(MESH, raw.path(MESH))
     matrix = scene.axis_alignment if is_200 else np.eye(4)
     points = oracles.aligned_points(mesh.positions.tolist(), matrix)
     normals = oracles.vertex_normals(points, mesh.faces.tolist())

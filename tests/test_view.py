@@ -15,7 +15,8 @@ from test_renderer import decode_png
 
 from scannet_prep import SCANNET20, read_processed
 from scannet_prep.processed.scene import ProcessedScene, encode_processed
-from scannet_prep.raw.mesh import read_mesh
+from scannet_prep.raw.contents import read_raw_file
+from scannet_prep.release.files import MESH
 from scannet_prep.stages import pack
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.camera import Camera
@@ -118,7 +119,7 @@ def test_mesh_has_the_colours_and_the_triangles_of_the_scene(root: Path, tmp_pat
     words = ("view", "--source", root / "faces", "--color", "scannet200", "-o", path)
     assert run_main(*words).status == 0
 
-    mesh = read_mesh(path)
+    mesh = read_raw_file(MESH, path)
 
     scene = read_processed(root / f"faces/val/{VAL}.npz")
     assert np.array_equal(mesh.positions, scene.points)
@@ -197,7 +198,7 @@ def test_perfect_prediction_in_any_form_is_right_or_unlabeled(
     words = ("view", VAL, "--pred", "pred", "--color", "error", "-o", "x.ply")
     assert run_main(*words, cwd=folder).status == 0
 
-    colors = read_mesh(folder / "x.ply").colors
+    colors = read_raw_file(MESH, folder / "x.ply").colors
 
     assert {tuple(color) for color in colors.tolist()} == {RIGHT_COLOR, GRAY}
 
@@ -213,7 +214,7 @@ def test_predicted_instances_have_a_colour_each(folder: Path) -> None:
 
     outcome = run_main(*VIEW_INSTANCES, cwd=folder)
 
-    colors = read_mesh(folder / f"{VAL}.ply").colors
+    colors = read_raw_file(MESH, folder / f"{VAL}.ply").colors
     assert outcome.status == 0
     assert outcome.stderr == ""
     assert len(np.unique(colors, axis=0)) == 3
@@ -225,7 +226,7 @@ def test_prediction_without_instances_is_gray(folder: Path) -> None:
 
     outcome = run_main(*VIEW_INSTANCES, cwd=folder)
 
-    colors = read_mesh(folder / f"{VAL}.ply").colors
+    colors = read_raw_file(MESH, folder / f"{VAL}.ply").colors
     assert outcome.status == 0
     assert np.unique(colors, axis=0).tolist() == [list(GRAY)]
 

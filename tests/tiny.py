@@ -17,6 +17,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from scannet_prep.processed.scene import (
     encode_processed,
     parse_processed,
 )
+from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.layout import RawScene
+from scannet_prep.release.files import FileKind
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.make_scene import process_scene
@@ -245,6 +248,11 @@ def read_bytes(read: Callable[[Path], Any], data: bytes) -> Any:
     with tempfile.NamedTemporaryFile(prefix="scene0000_00.") as file:
         Path(file.name).write_bytes(data)
         return read(Path(file.name))
+
+
+def read_raw(kind: FileKind, data: bytes) -> Any:
+    """Read a raw file of one kind that has this content."""
+    return read_bytes(partial(read_raw_file, kind), data)
 
 
 def write_tiny(

@@ -15,7 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scannet_prep.release.files import FileKind
 
 MAX_MEMORY_BYTES = 4 << 30
 MAX_INPUT_S = 20
@@ -46,10 +51,9 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from scannet_prep.export.manifest import read_export
     from scannet_prep.processed.manifest import read_manifest
     from scannet_prep.processed.scene import ProcessOptions, read_processed
-    from scannet_prep.raw.info import read_scan_info
+    from scannet_prep.raw.contents import read_raw_file
     from scannet_prep.raw.lock import read_lock
-    from scannet_prep.raw.mesh import read_labels_mesh, read_mesh
-    from scannet_prep.raw.segments import read_aggregation, read_segments
+    from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
     from scannet_prep.release.label_map import read_label_map
     from scannet_prep.stages import export, pack, process
     from scannet_prep.synthetic import make_scene, write_label_map, write_scene
@@ -75,12 +79,15 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
             for member in group.members:
                 archive.read_member(group, member)
 
+    def find_raw_reader(kind: FileKind) -> tuple[Path, Reader]:
+        return Path(f"{start}{kind.suffix}"), partial(read_raw_file, kind)
+
     return {
-        "mesh": (Path(f"{start}_vh_clean_2.ply"), read_mesh),
-        "labels-mesh": (Path(f"{start}_vh_clean_2.labels.ply"), read_labels_mesh),
-        "segments": (Path(f"{start}_vh_clean_2.0.010000.segs.json"), read_segments),
-        "aggregation": (Path(f"{start}.aggregation.json"), read_aggregation),
-        "info": (Path(f"{start}.txt"), read_scan_info),
+        "mesh": find_raw_reader(MESH),
+        "labels-mesh": find_raw_reader(LABELS_MESH),
+        "segments": find_raw_reader(SEGMENTS),
+        "aggregation": find_raw_reader(AGGREGATION),
+        "info": find_raw_reader(INFO),
         "label-map": (label_map_path, read_label_map),
         "lock": (lock_path, read_lock),
         "processed": (out_dir / "train" / f"{scene_id}.npz", read_processed),

@@ -51,7 +51,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         required=True,
         choices=tuple(FORMATS),
         metavar="FORMAT",
-        help="one of those above",
+        help="one of the formats above",
     )
     parser.add_argument(
         "-o",
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     places = arguments.places
     out_dir = arguments.output or Path("data/export") / arguments.format
     if arguments.dask is not None:
-        # Workers have another current folder.
+        # Relative paths would be wrong on workers, which have another current folder.
         places = [place.absolute() if isinstance(place, Path) else place for place in places]
         out_dir = out_dir.absolute()
     plan = export.plan(
@@ -136,7 +136,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "settings": plan.format.settings,
             "scenes": plan.scene_ids,
         }
-        return console.result(f"{_describe_start(plan)}\ndry run: nothing was done", value, 0)
+        text = f"{_describe_start(plan)}\ndry run: nothing was done"
+        return console.result(text, value, status=0)
     console.say(_describe_start(plan))
     with shared.executor_from(arguments) as executor:
         report = export.run(
@@ -147,7 +148,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
     size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)}"
     text = "\n".join(describe_made(report, size, console.seconds))
-    return console.result(text, report, 3 if report.failures else 0, seconds=console.seconds)
+    status = 3 if report.failures else 0
+    return console.result(text, report, status, seconds=console.seconds)
 
 
 def _describe_start(plan: ExportPlan) -> str:

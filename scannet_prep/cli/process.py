@@ -108,9 +108,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     raw_dir = arguments.raw
     out_dir = arguments.output
     if arguments.dask is not None:
-        # Workers have another current folder.
+        # Relative paths would be wrong on workers, which have another current folder.
         raw_dir = raw_dir.absolute()
         out_dir = out_dir.absolute()
+    # Options that the command leaves out are those of the folder.
     options = {}
     for name in ("scannet200", "align_axis", "faces", "labels_from"):
         value = getattr(arguments, name)
@@ -140,7 +141,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             },
             "failures": plan.failures,
         }
-        return console.result(_describe_plan(plan), value, 3 if plan.failures else 0)
+        status = 3 if plan.failures else 0
+        return console.result(_describe_plan(plan), value, status)
     console.say(_describe_start(plan))
     with shared.executor_from(arguments) as executor:
         report = process.run(
@@ -203,6 +205,7 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
             "to fetch what is missing: scannet-prep download --types seg "
             f"-o {raw_dir} --scenes {failed_list}"
         )
+    # The next step is suggested only if nothing else needs attention.
     if plan.tasks and not (report.failures or report.unfinished or plan.notes):
         lines.append(f'in Python: ScanNet("{report.out_dir}", split="{plan.tasks[0].split}")')
     return "\n".join(lines)

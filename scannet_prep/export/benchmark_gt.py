@@ -36,17 +36,18 @@ class BenchmarkGt(ExportFormat):
         Raises:
             ScanNetPrepError: There are too many instances for the format.
         """
-        raw_ids = raw_ids_of_groups(scene.meta.groups, self.label_set)
-        labeled = sorted(group_id for group_id, raw_id in raw_ids.items() if raw_id)
+        raw_id_by_group = raw_ids_of_groups(scene.meta.groups, self.label_set)
+        labeled = sorted(group_id for group_id, raw_id in raw_id_by_group.items() if raw_id)
         if len(labeled) > _MAX_INSTANCES:
             raise ScanNetPrepError(
                 f"{scene.meta.scene_id}: has {len(labeled):,} labeled instances, "
                 f"and the format can distinguish {_MAX_INSTANCES}"
             )
 
-        values = dict.fromkeys(raw_ids, 0)
+        # The value of each group in the instance file; 0 for one without a label.
+        values = dict.fromkeys(raw_id_by_group, 0)
         for number, group_id in enumerate(labeled, start=1):
-            values[group_id] = raw_ids[group_id] * 1000 + number
+            values[group_id] = raw_id_by_group[group_id] * 1000 + number
         table = table_by_group(values, none=0)
 
         name = f"{scene.meta.scene_id}.txt"

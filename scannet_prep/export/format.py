@@ -20,6 +20,7 @@ from scannet_prep.release.files import SEGMENTS
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 
+# Largest table of lines that is made for all numbers, whether they occur or not.
 _MAX_LINES = 1 << 14
 
 
@@ -44,7 +45,10 @@ class ExportOptions:
 
 
 class ProcessedFile:
-    """The content of the processed scene's own file: a link to it if possible, else a copy."""
+    """Stands for the content of the processed scene's own file.
+
+    The exporter links to that file if possible, and copies it otherwise.
+    """
 
 
 PROCESSED_FILE: Final = ProcessedFile()
@@ -129,7 +133,11 @@ class ExportFormat(ABC):
         return {f"processed_{name}": getattr(stored, name) for name in self.inherited_options}
 
     def default_label_set(self, stored: LabelSet) -> LabelSet:
-        """Return the label set for scenes that were processed with `stored`, if none is chosen."""
+        """Return the label set that is used if the user chooses none.
+
+        Args:
+            stored: The label set that the scenes were processed with.
+        """
         return stored
 
     def exclusion_reason(self, split: Split) -> str:  # noqa: ARG002 - for formats that cannot hold a split
@@ -197,6 +205,7 @@ def convert_scene(scene: ProcessedScene, options: ExportOptions) -> ProcessedSce
     if is_aligned == stored.align_axis:
         return scene
 
+    # Normals need the cofactor matrix, which for a rotation is the rotation itself.
     aligned_from_scan = scene.axis_alignment
     if is_aligned:
         matrix = aligned_from_scan
@@ -210,7 +219,7 @@ def convert_scene(scene: ProcessedScene, options: ExportOptions) -> ProcessedSce
 
 
 def _move(points: NDArray[np.floating[Any]], matrix: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Move points (V, 3), as processing does."""
+    """Move points or normals, (V, 3), with the formula of processing."""
     moved = np.empty(points.shape, np.float32)
     columns = np.ascontiguousarray(points.T, np.float64)
     for axis, column in enumerate(move_columns(columns, matrix[:3])):
@@ -230,6 +239,7 @@ def encode_lines(
         table: The number for each index.
     """
     if table is None:
+        # All numbers up to the largest, if they are few; else only those that occur.
         largest = int(values.max(initial=0))
         if largest < _MAX_LINES:
             table = np.arange(largest + 1)
@@ -237,7 +247,7 @@ def encode_lines(
             table, inverse = np.unique(values, return_inverse=True)
             values = inverse.reshape(-1)
     lines = np.array([b"%d\n" % number for number in table.tolist()])
-    # NumPy pads shorter lines with zero bytes.
+    # NumPy pads shorter lines with zero bytes, which are removed.
     padded: bytes = lines[values].tobytes()
     return padded.translate(None, b"\0")
 

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import RawFileError, ScanNetPrepError
+from scannet_prep.base.files import read_file
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.segments import read_segments
+from scannet_prep.raw.segments import parse_segments
 from scannet_prep.release.files import SEGMENTS
 from scannet_prep.release.label_sets import LabelSet
 
@@ -39,19 +40,21 @@ def table_by_group(values: Mapping[int, int], *, none: int) -> NDArray[np.int64]
 
 def raw_ids_of_groups(groups: Iterable[AnnotatedGroup], label_set: LabelSet) -> dict[int, int]:
     """Return the raw id of each group, by its id in `instances`; 0 if the label map lacks it."""
+    # The array of the vertices is `nyu40_ids` or `scannet_ids`; a group has a single id.
     key = label_set.raw_ids_key.removesuffix("s")
     return {group.id: getattr(group, key) for group in groups}
 
 
-def raw_ids_by_group(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
-    """Return the raw id of each vertex, where all vertices of a group have that of the group.
+def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
+    """Return the raw id of each vertex: that of its group, or its own if it belongs to no group.
 
-    They differ from those of the scene if those were taken from `labels.ply`.
+    With labels from `labels.ply`, the vertices of a group may have other raw ids than the group.
 
     Returns:
         int64 (V,), 0 unannotated.
     """
     raw_id_of_group = table_by_group(raw_ids_of_groups(scene.meta.groups, label_set), none=-1)
+    # -1 at vertices of no group.
     group_raw_ids = raw_id_of_group.take(scene.instances)
     own_raw_ids = getattr(scene, label_set.raw_ids_key)
     return np.where(group_raw_ids < 0, own_raw_ids, group_raw_ids)
@@ -62,8 +65,8 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
 
     Args:
         scene: The scene.
-        test_segments: The folder with the segments of scenes that have none, named as in the
-            release.
+        test_segments: A folder with segments for scenes that have none, in files named as in the
+            release; None if there is none.
 
     Returns:
         Unsigned or signed integers (V,), contiguous from 0, in the order of the raw segment ids.
@@ -83,7 +86,7 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
         )
 
     path = test_segments / f"{scene_id}{SEGMENTS.suffix}"
-    segments = read_segments(path).indices
+    segments = parse_segments(read_file(path, SEGMENTS.max_bytes), path).indices
     if len(segments) != len(scene.points):
         raise RawFileError(
             path,

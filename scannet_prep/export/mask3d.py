@@ -31,10 +31,10 @@ from scannet_prep.export.format import (
 )
 from scannet_prep.export.groups import (
     TEST_SEGMENTS_NEEDED,
-    raw_ids_by_group,
     raw_ids_of_groups,
     segments_of,
     table_by_group,
+    vertex_raw_ids,
 )
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
@@ -42,6 +42,7 @@ from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import SceneId, Split
 
 _MODES = {Split.TRAIN: "train", Split.VAL: "validation", Split.TEST: "test"}
+# The ground truth is raw id * 1000 + group + 1. A larger group would reach the next raw id.
 _MAX_GROUP_ID = 998
 # Moments of the colours of the train split: the default of Mask3D (datasets/semseg.py,
 # color_mean_std).
@@ -86,6 +87,7 @@ class Mask3D(ExportFormat):
         mean, mean_square = _color_moments(scene.colors)
         record["scene_type"] = scene.meta.scene_type
         record["color_mean"] = mean
+        # Mask3D uses this name for the mean of the squares.
         record["color_std"] = mean_square
         files: dict[str, FileContent] = {
             matrix_name: encode_npy(matrix),
@@ -102,7 +104,7 @@ class Mask3D(ExportFormat):
         matrix[:, 6:9] = scene.normals
         matrix[:, 9] = segments_of(scene, self.options.test_segments)
         if not is_test:
-            matrix[:, 10] = raw_ids_by_group(scene, self.label_set)
+            matrix[:, 10] = vertex_raw_ids(scene, self.label_set)
             matrix[:, 11] = scene.instances
         return matrix
 
@@ -131,7 +133,7 @@ class Mask3D(ExportFormat):
             for mode in modes:
                 entry = self._make_entry(SceneId(scene_id), split, record)
                 entries.setdefault(mode, []).append(entry)
-        # Train before validation.
+        # Train before validation, as their folders are named.
         entries.get("train_validation", []).sort(key=itemgetter("filepath"))
 
         files = {}
@@ -145,7 +147,7 @@ class Mask3D(ExportFormat):
 
     @property
     def _folder(self) -> str:
-        """The folder of the export, from Mask3D's own folder."""
+        """The folder of the export, relative to Mask3D's own folder."""
         return f"data/processed/{self.label_set.name.lower().removesuffix('20')}"
 
     def _make_entry(
@@ -175,7 +177,7 @@ class Mask3D(ExportFormat):
         }
 
     def _encode_labels(self) -> str:
-        """Encode the classes by raw id; Mask3D numbers train ids in the order of the file."""
+        """Encode the classes by raw id, in the order of train ids, which Mask3D takes from it."""
         blank = "_" if self.label_set == SCANNET20 else " "
         text = ""
         for label_class in self.label_set.classes:
@@ -197,10 +199,7 @@ def _ground_truth_name(scene_id: str, split: Split) -> str:
 
 
 def _color_moments(colors: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
-    """Compute the means of red, green and blue in 0..1, and of their squares.
-
-    Mask3D calls the means of the squares `color_std`.
-    """
+    """Compute the means of red, green and blue in 0..1, and the means of their squares."""
     values = np.arange(256)
     means = []
     mean_squares = []
@@ -214,6 +213,7 @@ def _color_moments(colors: NDArray[np.uint8]) -> tuple[list[float], list[float]]
 
 def _join_moments(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Compute mean and standard deviation over scenes, all with the same weight."""
+    # `color_std` has the means of the squares, as in Mask3D.
     means = _average_channels([record["color_mean"] for record in records])
     mean_squares = _average_channels([record["color_std"] for record in records])
     deviations = []

@@ -30,10 +30,10 @@ from scannet_prep.export.format import (
 )
 from scannet_prep.export.groups import (
     TEST_SEGMENTS_NEEDED,
-    raw_ids_by_group,
     raw_ids_of_groups,
     segments_of,
     table_by_group,
+    vertex_raw_ids,
 )
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
@@ -72,7 +72,7 @@ _MAX_OBJECT_ID = 2**62
 
 
 class MMDet3D(ExportFormat):
-    """The output of mmdetection3d's converter; with variant `oneformer3d`, of OneFormer3D's."""
+    """The output of mmdetection3d's converter or, with variant `oneformer3d`, of OneFormer3D's."""
 
     name = "mmdet3d"
     variants = ("oneformer3d",)
@@ -126,13 +126,14 @@ class MMDet3D(ExportFormat):
         # Masks.
         object_ids = _number_objects(scene.meta.groups)
         mask_values = {group_id: object_id + 1 for group_id, object_id in object_ids.items()}
-        raw_ids = raw_ids_by_group(scene, self.label_set)
+        raw_ids = vertex_raw_ids(scene, self.label_set)
         masks: dict[str, NDArray[Any]] = {
             "instance_mask": table_by_group(mask_values, none=0).take(scene.instances),
             "semantic_mask": raw_ids,
         }
 
-        # Boxes of the groups whose class has boxes, sorted by `objectId`.
+        # Boxes of the groups whose class has boxes, sorted by `objectId`. They are always in the
+        # axis-aligned frame, so points in the frame of the scan are aligned first.
         matrix = np.eye(4) if self.options.is_aligned else scene.axis_alignment
         box_by_group = _find_boxes(scene.points, matrix, scene.instances)
         raw_id_by_group = raw_ids_of_groups(scene.meta.groups, self.label_set)
@@ -143,7 +144,7 @@ class MMDet3D(ExportFormat):
             if raw_id in class_by_raw_id:
                 boxes.append((class_by_raw_id[raw_id], box_by_group[group_id]))
 
-        # Vertices by label, 0 unlabeled.
+        # Vertices by class. The first count is that of unlabeled vertices, and is dropped.
         labels = self.label_set.labels_from_raw_ids(raw_ids)
         counts = np.bincount(labels, minlength=len(self.label_set) + 1)
         record = {
@@ -202,7 +203,8 @@ class MMDet3D(ExportFormat):
             info["instances"] = [
                 {"bbox_3d": box, "bbox_label_3d": number} for number, box in record["boxes"]
             ]
-            info["pts_semantic_mask_path"] = info["pts_instance_mask_path"] = path
+            info["pts_semantic_mask_path"] = path
+            info["pts_instance_mask_path"] = path
             info["axis_align_matrix"] = record["axis_align_matrix"]
         return info
 
@@ -256,11 +258,12 @@ def _find_boxes(
     low = np.stack([np.minimum.reduceat(axis, starts) for axis in aligned])
     high = np.stack([np.maximum.reduceat(axis, starts) for axis in aligned])
     boxes = np.concatenate([(low + high) / 2, high - low]).T.tolist()
+    # The vertices of no group, -1, have no box.
     return {group: box for group, box in zip(ids.tolist(), boxes, strict=True) if group >= 0}
 
 
 def _resample(vertex_counts: Sequence[int]) -> NDArray[np.int32]:
-    """Repeat the number of each scene as often as its share of all samples, int32 (N,)."""
+    """Repeat the number of each scene in proportion to its vertices, int32 (N,)."""
     total = sum(vertex_counts)
     sample_count = total // _POINTS_PER_SAMPLE
     repetitions = [round(count / total * sample_count) for count in vertex_counts]

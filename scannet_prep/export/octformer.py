@@ -39,11 +39,12 @@ class OctFormer(ExportFormat):
     """One `.npz` per scene: the processed file itself, if it has the chosen label set and frame."""
 
     name = "octformer"
-    # All of them: the files may be the processed ones.
+    # All options: the files may be the processed ones, which depend on each of them.
     inherited_options = ("scannet200", "align_axis", "faces", "labels_from")
 
     def __init__(self, options: ExportOptions) -> None:
-        if options.is_aligned is None:  # the README of OctFormer aligns for 200 classes only
+        # The README of OctFormer aligns points for 200 classes only.
+        if options.is_aligned is None:
             options = replace(options, is_aligned=options.label_set == SCANNET200)
         super().__init__(options)
 
@@ -83,7 +84,7 @@ class OctFormer(ExportFormat):
     def encode_shared(
         self, records: Mapping[str, tuple[Split, Mapping[str, Any]]]
     ) -> Mapping[str, bytes]:
-        """Make the lists of file names, without folders: OctFormer's configurations name those."""
+        """Make the lists of file names, without folders, which OctFormer's configurations name."""
         scene_ids_by_split: dict[Split, set[str]] = {split: set() for split in Split}
         for scene_id, (split, _) in records.items():
             scene_ids_by_split[split].add(scene_id)
@@ -91,7 +92,8 @@ class OctFormer(ExportFormat):
         lists = {}
         for split, present in scene_ids_by_split.items():
             # Official order first, then scenes that belong to no official list.
-            ordered: list[str] = [name for name in official_scenes(split) if name in present]
+            ordered: list[str] = []
+            ordered += [scene_id for scene_id in official_scenes(split) if scene_id in present]
             ordered += sorted(present.difference(ordered))
             text = "".join(f"{scene_id}.npz\n" for scene_id in ordered)
             lists[f"scannetv2_{split}_npz.txt"] = text.encode()

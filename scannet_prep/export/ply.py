@@ -56,7 +56,7 @@ class Ply(ExportFormat):
         super().__init__(replace(options, variant=options.variant or "rgb"))
 
     def exclusion_reason(self, split: Split) -> str:
-        """Exclude test scenes, unless their own colours are chosen: they have nothing else."""
+        """Exclude test scenes unless they keep their own colours: they have no annotation."""
         if split is Split.TEST and self.options.variant != "rgb":
             return f"test scenes have no {self.options.variant}s"
         return ""
@@ -65,7 +65,7 @@ class Ply(ExportFormat):
         """Make the file.
 
         Raises:
-            ScanNetPrepError: Segments are to give the colours, but the scene has none.
+            ScanNetPrepError: The scene is to be coloured by segments, but has none.
         """
         raw_ids = getattr(scene, self.label_set.raw_ids_key)
         content = encode_ply(

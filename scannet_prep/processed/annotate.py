@@ -108,6 +108,7 @@ def annotate(
     instance_of_group = np.array([*instance_ids, -1], np.int16)
 
     # The group of each segment, (S,), and the number of segments of each group, (G,).
+    # -1 for no group is counted in the first bin, which is dropped.
     group_of_segment = _assign_segments(segmentation, groups, warnings)
     segment_counts = np.bincount(group_of_segment + 1, minlength=len(groups) + 1)[1:]
 
@@ -143,7 +144,7 @@ def _find_distinct(aggregation: Aggregation) -> list[list[Group]]:
 
 
 def _find_aliases(group: Group, repetitions: Sequence[Group]) -> tuple[int, ...]:
-    """Find the `objectId` of each repetition of a group, if it is another one."""
+    """Find the `objectId` of each repetition of a group that differs from the group's own."""
     object_ids = [repetition.object_id for repetition in repetitions]
     return tuple(
         object_id
@@ -213,11 +214,13 @@ def measure_groups(
     number_of_vertex = numbers.take(instances)
     counts = np.bincount(number_of_vertex, minlength=len(ids) + 1)
 
-    # Vertices sorted by group; each group with vertices is a range that begins at one of `starts`.
+    # Vertices sorted by number: first those of no group, then a range for each group with vertices,
+    # which begins at one of `starts`.
     starts = counts.cumsum()[:-1][counts[1:] > 0]
     boxes: Any = iter(())
     if len(starts):
         order = np.argsort(number_of_vertex, kind="stable")
+        # Six lists with a value per range: smallest x, y, z, then largest x, y, z.
         corners = []
         for find in (np.minimum, np.maximum):
             for axis in np.ascontiguousarray(points.T):
@@ -225,6 +228,7 @@ def measure_groups(
                 corners.append(corner.astype(np.float64).round(4).tolist())
         boxes = zip(*corners, strict=True)
 
+    # Groups without vertices have no range, and so no box.
     measured = []
     for group, count in zip(groups, counts[1:].tolist(), strict=True):
         box = next(boxes) if count else None
@@ -235,7 +239,7 @@ def measure_groups(
 def _look_up(
     groups: Sequence[Group], label_map: LabelMap, warnings: list[SceneWarning]
 ) -> list[RawIds]:
-    """Find the ids of the category of each group; (0, 0) for an unknown one, with a warning."""
+    """Find the ids of each group's category; 0 and 0, with a warning, for an unknown category."""
     builtin = builtin_label_map()
     for name, count in Counter(group.raw_category for group in groups).items():
         row = label_map.rows.get(name)
@@ -245,7 +249,7 @@ def _look_up(
             if len(warnings) < _MAX_SUGGESTIONS:
                 subject += _suggest(name, label_map)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
-        # A row that the release does not have was added on purpose.
+        # A category that the built-in label map lacks was added on purpose, so it is not reported.
         if label_map.digest != builtin.digest and builtin_row not in (None, row):
             subject = (
                 f"{name!r} is {row or 'missing'} in the label map, "
@@ -279,9 +283,10 @@ def _assign_segments(
     index_of = _index_segments(segmentation)
     group_of_segment = np.full(len(index_of), -1, np.intp)
     unknown_count = 0
-    for number, group in enumerate(groups):
+    for group_index, group in enumerate(groups):
         indices = [index_of[raw_id] for raw_id in group.segment_ids if raw_id in index_of]
-        group_of_segment[indices] = number
+        # Replaces an earlier group, so that the last one wins.
+        group_of_segment[indices] = group_index
         unknown_count += len(group.segment_ids) - group.segment_ids.count(None) - len(indices)
     if unknown_count:
         warnings.append(SceneWarning(WarningKind.UNKNOWN_SEGMENTS, count=unknown_count))

@@ -95,7 +95,7 @@ def mark_finished(out_dir: Path, scene_ids: Collection[str]) -> None:
 
 
 def read_unfinished(out_dir: Path) -> set[str]:
-    """Read the scenes that interrupted runs had still to make. Empty if the folder has no mark."""
+    """Read the scenes that interrupted runs had still to make; empty if the folder has no mark."""
     with suppress(FileError):
         words = read_file(out_dir / UNFINISHED_NAME).decode("ascii", "replace").split()
         return {word for word in words if SceneId.is_valid(word)}
@@ -155,9 +155,9 @@ class FolderState:
     """The content of a processed folder, and whether it can be used.
 
     Attributes:
-        manifest: The content of `manifest.json`; if that is missing or damaged, it is made from the
-            files of the scenes.
-        has_manifest: Whether it comes from `manifest.json`.
+        manifest: The content of `manifest.json`; if the file is missing or damaged, a manifest made
+            from the files of the scenes. It has no scenes if the folder has an older format.
+        has_manifest: Whether `manifest` was read from `manifest.json`.
         faults: The reasons why the folder must not be used; empty if it can be used.
     """
 
@@ -188,7 +188,7 @@ def find_state(out_dir: Path) -> FolderState:
     try:
         manifest = read_manifest(out_dir)
     except OldFormatError as error:
-        # The scenes have the old format, too.
+        # The scenes have the old format, too, so there is no use in reading them.
         return FolderState(Manifest(ProcessOptions()), has_manifest=False, faults=(error,))
     except FileError as error:
         faults.append(error)
@@ -216,7 +216,9 @@ def find_head(out_dir: Path) -> Manifest | None:
         try:
             meta = read_processed(path).meta
         except FileError:
-            continue  # damaged, or in another format: the next one may be whole
+            # It is damaged, or in another format. The next one may be whole.
+            continue
+        # Test scenes depend on no label map: keep the first options, and go on to find one.
         options = meta.options if head is None else head.options
         head = Manifest(options, meta.label_map)
         if meta.label_map:
@@ -230,26 +232,27 @@ def find_entries(out_dir: Path, known: Manifest) -> tuple[dict[str, SceneEntry],
     Args:
         out_dir: The processed folder.
         known: The options of the folder, and entries by scene id. An entry is used if its split is
-            that of the file. Scenes that failed are omitted.
+            that of the file. Scenes that are among its failures are omitted.
 
     Returns:
         The entries of all whole scenes, sorted by id; and the errors of the others.
     """
     scenes: dict[str, SceneEntry] = {}
     faults: list[FileError] = []
-    for name, split, path in iter_processed_scenes(out_dir):
-        if name in known.failures:
+    for scene_id, split, path in iter_processed_scenes(out_dir):
+        # The file of a scene that failed is from an earlier run, and no longer counts.
+        if scene_id in known.failures:
             continue
-        if name in scenes:
-            other = processed_path(out_dir, scenes[name].split, name)
+        if scene_id in scenes:
+            other = processed_path(out_dir, scenes[scene_id].split, scene_id)
             problem = f"is the scene of {other}, too"
             faults.append(ProcessedFileError(path, problem, "remove one of the two"))
             continue
-        entry = known.scenes.get(name)
+        entry = known.scenes.get(scene_id)
         try:
             if entry is None or entry.split != split:
-                entry = read_entry(path, name, split, known)
-            scenes[name] = entry
+                entry = read_entry(path, scene_id, split, known)
+            scenes[scene_id] = entry
         except FileError as error:
             faults.append(error)
     return dict(sorted(scenes.items())), faults
@@ -295,7 +298,7 @@ def record(out_dir: Path, known: Manifest) -> None:
 
 
 def write_manifest(out_dir: Path, manifest: Manifest) -> None:
-    """Write the manifest of a processed folder, unless it is already there.
+    """Write the manifest of a processed folder, unless the file has this content already.
 
     Raises:
         OutputError: The folder cannot be written to.

@@ -108,7 +108,8 @@ def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> N
     """
     moved = np.empty_like(columns)
     term = np.empty_like(columns[0])
-    # Not a matrix product, so that the order of the additions is the same on every machine.
+    # Not a matrix product, so that the order of the additions is the same on every machine. `shift`
+    # is empty for a matrix (3, 3).
     for row, (a, b, c, *shift) in zip(moved, matrix, strict=True):
         np.multiply(columns[0], a, out=row)
         row += np.multiply(columns[1], b, out=term)
@@ -119,7 +120,7 @@ def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> N
 
 
 def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Add up the cross products of two edges of the faces of each vertex, float64 (3, V).
+    """Add up, for each vertex, the cross products of two edges of its faces, float64 (3, V).
 
     For float32 coordinates, the products are exact except for the last bits, so that a face without
     area gives 0, and not a direction that consists of rounding errors. The order of the additions
@@ -127,14 +128,14 @@ def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDA
     """
     # The cross product of each face, (3, F).
     products = np.empty((3, len(faces)), np.float64)
-    # Corners, axes and faces of a part. The memory is used again for each part, because new memory
-    # takes as long as all the rest.
+    # Memory for a part: (3 corners, 3 axes, faces). It is used again for each part, because new
+    # memory takes as long as all the rest.
     memory = np.empty((3, 3, min(len(faces), _FACES_AT_ONCE)), np.float64)
     for start in range(0, len(faces), _FACES_AT_ONCE):
         part = slice(start, start + _FACES_AT_ONCE)
         corners = faces[part].T.astype(np.intp, order="C")
-        # The corners of each face, each (3, part), then two edges. All indices are in range; `clip`
-        # only spares NumPy a buffer.
+        # The three corners of each face, each (3, part); then the edges a and b from `origin`. All
+        # indices are in range; `clip` only spares NumPy a buffer.
         origin, a, b = memory[:, :, : corners.shape[1]]
         for corner, out in zip(corners, (origin, a, b), strict=True):
             columns.take(corner, axis=1, out=out, mode="clip")
@@ -144,6 +145,7 @@ def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDA
         np.multiply(a[1], b[2], out=x)
         np.multiply(a[2], b[0], out=y)
         np.multiply(a[0], b[1], out=z)
+        # The second half of each product. The memory of `origin` is free for it by now.
         x -= np.multiply(a[2], b[1], out=origin[0])
         y -= np.multiply(a[0], b[2], out=origin[1])
         z -= np.multiply(a[1], b[0], out=origin[2])

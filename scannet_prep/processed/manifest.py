@@ -133,7 +133,7 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
 
     Args:
         data: The bytes of the file.
-        path: Its name, for messages.
+        path: Its name, for messages; a text if it is in an archive.
 
     Raises:
         OldFormatError: It has the format of an older version.
@@ -148,17 +148,20 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     if manifest is not None:
         _check_counts(manifest, path)
         return manifest
-    hint = f"{FORCE_HINT}, and pack it again"
     if isinstance(path, Path):
         hint = f"{FORCE_HINT} -o {quote(str(path.parent))}"
+    else:
+        hint = f"{FORCE_HINT}, and pack it again"
     raise OldFormatError(path, describe_other_format(version), hint)
 
 
 def _check_counts(manifest: Manifest, path: str | Path) -> None:
-    """Check that the vertices by id, from which class weights are computed, add up to each scene's.
+    """Check that the counts by id of each scene add up to its number of vertices.
+
+    Class weights are computed from these counts, so a wrong one would change a training.
 
     Raises:
-        FileError: They do not. The message names the scene and both numbers.
+        FileError: The counts of a scene do not add up. The message names it and both numbers.
     """
     for scene_id, entry in manifest.scenes.items():
         counts_by_name = {

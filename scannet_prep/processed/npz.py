@@ -3,9 +3,9 @@
 It is not written by `np.savez`, for three reasons:
 
 - Large members are stored (not compressed) and begin at multiples of 64 bytes, so that they can be
-mapped. - Integer members are compressed by libdeflate, which is four times as fast as zlib and
-gives the same
-  bytes on every processor.
+  mapped.
+- Integer members are compressed by libdeflate, which is four times as fast as zlib and gives the
+  same bytes on every processor.
 - Neither the time nor the machine influences the bytes.
 
 Formats: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (zip) and numpy.lib.format
@@ -59,7 +59,15 @@ _find_dtype = lru_cache(maxsize=64)(np.dtype)
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One entry of the directory, and the offset of its bytes."""
+    """One entry of the directory.
+
+    Attributes:
+        method: Stored or deflated, as a number of the zip format.
+        crc32: CRC-32 of the content.
+        stored_bytes: Size in the file.
+        size_bytes: Size of the content, after decompression.
+        start: Offset of the first byte in the file, after the header.
+    """
 
     method: int
     crc32: int
@@ -127,8 +135,10 @@ def _encode_headers(
     extra = b""
     if method == _STORED:
         extra = _padding(offset + _LOCAL.size + len(name))
+    # The fields that both have: flags and time are 0.
     common = (method, 0, _DOS_DATE_1980, crc32, stored_bytes, size_bytes, len(name))
     local = _LOCAL.pack(_LOCAL_MAGIC, _VERSION, 0, *common, len(extra))
+    # No extra field, comment, disk number or attributes.
     central = _CENTRAL.pack(b"PK\x01\x02", _VERSION, _VERSION, 0, *common, 0, 0, 0, 0, 0, offset)
     return local + name + extra, central + name
 
@@ -211,8 +221,8 @@ class NpzReader:
         """Read the header of the member that begins at a position.
 
         Returns:
-            Its key, its place, and its expected entry in the directory; None if there is no header
-            that this program would write.
+            Its key, the member, and its expected entry in the directory; None if the bytes are not
+            a header that this program would write.
         """
         data = self._data
         rest_bytes = len(data) - position
@@ -222,6 +232,7 @@ class NpzReader:
         method, _, _, crc32, stored_bytes, size_bytes, name_bytes, _ = fields[3:]
         name_start = position + _LOCAL.size
         name = bytes(data[name_start : name_start + name_bytes])
+        # The header must have the same bytes as one that is made from its fields.
         local, central = _encode_headers(
             name, method, crc32, stored_bytes, size_bytes, offset=position
         )
@@ -229,7 +240,8 @@ class NpzReader:
             return None
         if method not in (_STORED, _DEFLATED):
             return None
-        # Deflate cannot compress further; a larger size would only reserve memory.
+        # Deflate compresses by a factor of 1,032 at most. A larger size is damaged, and would make
+        # the decompressor reserve memory for it.
         max_size_bytes = _MAX_DEFLATE_RATIO * stored_bytes + 64
         if stored_bytes > rest_bytes or size_bytes > max_size_bytes:
             return None
@@ -258,7 +270,7 @@ class NpzReader:
 
 
 def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Parse the header of an `.npy` member.
+    """Parse the header of an `.npy` member that this program wrote.
 
     Args:
         start: The beginning of the member.
@@ -267,8 +279,9 @@ def _parse_npy_header(start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int
         Type, shape, and the offset of the data.
 
     Raises:
-        ValueError: It is not such a header.
+        ValueError: The member begins with something else.
     """
+    # Bytes 8 and 9 have the length of the description, which begins at byte 10.
     end = 10 + int.from_bytes(start[8:10], "little")
     match = _NPY_HEADER.fullmatch(start[10:end].decode("latin-1"))
     if not start.startswith(_NPY_MAGIC) or len(start) < end or match is None:
@@ -289,5 +302,6 @@ def encode_npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 def _padding(offset: int) -> bytes:
     """Return an extra field for an offset, so that the next byte is at a multiple of 64 bytes."""
+    # The extra field begins with four bytes for its kind and its length.
     count = -(offset + 4) % ALIGNMENT_BYTES
     return struct.pack("<HH", _PADDING_ID, count) + bytes(count)

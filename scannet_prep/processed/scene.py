@@ -36,8 +36,8 @@ _FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np
 LabelsFrom = Literal["aggregation", "ply"]
 _LABELS_FROM = get_args(LabelsFrom)
 
-# Types and shapes of the arrays, in the order in which they are stored.
-_SHAPES = {
+# The types that each array may have, and its shape, in the order in which the arrays are stored.
+_LAYOUTS = {
     "points": (["<f4"], ("V", 3)),
     "normals": (["<f2"], ("V", 3)),
     "colors": (["|u1"], ("V", 3)),
@@ -194,7 +194,7 @@ class ProcessedScene:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by key, in the order of the file, with `meta` as an array of text."""
         arrays: dict[str, NDArray[Any]] = {}
-        for key in _SHAPES:
+        for key in _LAYOUTS:
             array = getattr(self, _FIELDS.get(key, key))
             if array is not None:
                 arrays[key] = array
@@ -237,6 +237,7 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     problem = next(_find_structural_problems(arrays), None)
     if problem is not None:
         raise ProcessedFileError(path, problem, again_hint(path))
+    # Optional arrays that the file lacks are None.
     fields: dict[str, Any] = dict.fromkeys(_OPTIONAL)
     fields |= {_FIELDS.get(key, key): array for key, array in arrays.items()}
     return ProcessedScene(**fields, meta=meta)
@@ -252,7 +253,8 @@ def read_meta(path: Path, scene_id: str, split: Split, options: ProcessOptions) 
     """
     with open_file(path, MAX_FILE_BYTES) as file:
         size_bytes = file.seek(0, os.SEEK_END)
-        data: mmap.mmap | bytes = b""  # an empty file cannot be mapped
+        # An empty file cannot be mapped.
+        data: mmap.mmap | bytes = b""
         if size_bytes:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     meta = parse_meta(NpzReader(memoryview(data), path), path)
@@ -267,13 +269,13 @@ def check_meta(
 
     Args:
         meta: The description of the scene.
-        path: The file, for messages.
+        path: The file, for messages; a text if it is in an archive.
         scene_id: The expected scene.
         split: The expected split.
         options: The options of its folder or archive.
 
     Raises:
-        ProcessedFileError: It does not.
+        ProcessedFileError: The file belongs to another scene or split, or has other options.
     """
     if meta.scene_id != scene_id or meta.split != split:
         problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
@@ -303,10 +305,12 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     Raises:
         ProcessedFileError: It is missing, damaged, or in the format of another version.
     """
+    # Surrogates occur in damaged files only; the JSON parser refuses them with a message.
     text = str(reader.read("meta")).encode("utf-8", "surrogatepass")
     try:
         return parse_json(text, _META)
     except ContentError as error:
+        # Another version explains the error better, if the text has one.
         with suppress(ContentError):
             version = parse_json(text, _VERSION_ONLY).format_version
             if version != FORMAT_VERSION:
@@ -338,12 +342,16 @@ def check_identity(
         ProcessedFileError: It belongs to another scene, mesh or folder, has another format, or has
             arrays that no processed scene has.
     """
-    unknown = set(reader.keys) - {*_SHAPES, "meta"}
+    unknown = set(reader.keys) - {*_LAYOUTS, "meta"}
     if unknown:
         raise ProcessedFileError(path, f"has an unknown array {min(unknown)!r}", again_hint(path))
+    # The first three fields of the JSON, in the order of `SceneMeta`. Comparing their text takes a
+    # fraction of the time of parsing all of it.
     head = {"format_version": FORMAT_VERSION, "scene_id": scene_id, "options": to_plain(options)}
     expected_start = json.dumps(head, separators=(",", ":")).removesuffix("}")
     if not str(reader.read("meta")).startswith(expected_start):
+        # Parsing finds the difference and raises an error that describes it. If there is none, the
+        # fields have another order than this program writes.
         meta = parse_meta(reader, path)
         check_meta(meta, path, scene_id, meta.split, options)
         raise ProcessedFileError(path, "has a description in a foreign order", again_hint(path))
@@ -378,10 +386,11 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     if largest_id > MAX_NYU40_ID:
         yield f"nyu40_ids hold {largest_id}, expected up to {MAX_NYU40_ID}"
 
-    segments = [] if scene.segments is None else np.unique(scene.segments).tolist()
+    # Segments are numbered contiguously, and each has its raw id in the description.
+    numbers = [] if scene.segments is None else np.unique(scene.segments).tolist()
     described_count = len(scene.meta.segment_ids)
-    if segments != list(range(described_count)):
-        yield f"segments hold {len(segments):,} numbers, but {described_count:,} are described"
+    if numbers != list(range(described_count)):
+        yield f"segments hold {len(numbers):,} numbers, but {described_count:,} are described"
     if not np.isfinite(scene.axis_alignment).all():
         yield "axis_alignment is not finite"
     if scene.faces is not None:
@@ -410,7 +419,7 @@ def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[st
     vertex_count = 0
     if "points" in arrays and arrays["points"].ndim:
         vertex_count = len(arrays["points"])
-    for key, (types, shape) in _SHAPES.items():
+    for key, (types, shape) in _LAYOUTS.items():
         array = arrays.get(key)
         if array is None:
             if key not in _OPTIONAL:
@@ -424,7 +433,7 @@ def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[st
                 f"array {key!r} is {array.dtype} {array.shape}, "
                 f"expected {type_names} {expected_shape}"
             )
-    unknown = set(arrays) - set(_SHAPES)
+    unknown = set(arrays) - set(_LAYOUTS)
     if unknown:
         yield f"has an unknown array {min(unknown)!r}"
     if not vertex_count:
@@ -437,9 +446,14 @@ def widen_normals(halves: NDArray[np.float16], out: NDArray[np.float32]) -> None
     NumPy converts one number at a time. A table takes half as long, and PyTorch a twentieth.
     PyTorch is used only in its own workers, which have one thread: several threads would hang in a
     process that was forked.
+
+    Args:
+        halves: The numbers.
+        out: Receives them; of the same shape.
     """
     if find_worker() is not None:
         torch = sys.modules["torch"]
         torch.from_numpy(out).copy_(torch.from_numpy(halves))
     else:
+        # All indices are in range; `clip` only spares NumPy a buffer.
         _FLOATS_BY_HALF.take(halves.view(np.uint16), out=out, mode="clip")

@@ -1,4 +1,4 @@
-"""Keep the files of scenes in memory that processes share."""
+"""A cache that keeps the files of scenes in memory that processes share."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class SceneCache:
     """
 
     def __init__(self, scene_ids: Iterable[str], lengths: NDArray[Any]) -> None:
+        # The address range of each scene. `starts` is longer by one if there is no scene at all.
         ends = np.cumsum(lengths * _BYTES_PER_VERTEX + _MORE_BYTES).tolist()
         starts = [0, *ends[:-1]]
         self._spans = dict(zip(scene_ids, zip(starts, ends, strict=False), strict=True))
@@ -52,6 +53,7 @@ class SceneCache:
             return kept
 
         data = read()
+        # The content first, then the size, which shows other processes that it is complete.
         has_room = len(data) <= end - start - _SIZE_BYTES
         if has_room and os.pwrite(self._descriptor, data, start + _SIZE_BYTES) == len(data):
             os.pwrite(self._descriptor, len(data).to_bytes(_SIZE_BYTES, "little"), start)

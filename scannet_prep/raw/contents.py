@@ -8,12 +8,7 @@ from typing import TypeAlias
 from scannet_prep.base.files import Buffer, read_file
 from scannet_prep.raw.info import ScanInfo, parse_scan_info
 from scannet_prep.raw.mesh import LabelsMesh, Mesh, map_mesh, parse_labels_mesh, parse_mesh
-from scannet_prep.raw.segments import (
-    Aggregation,
-    Segmentation,
-    parse_aggregation,
-    parse_segments,
-)
+from scannet_prep.raw.segments import Aggregation, Segmentation, parse_aggregation, parse_segments
 from scannet_prep.release.files import FileKind
 
 RawContent: TypeAlias = Mesh | LabelsMesh | Segmentation | Aggregation | ScanInfo
@@ -25,6 +20,7 @@ def read_raw_file(kind: FileKind, path: Path) -> RawContent:
 
     Errors are those of `read_file` and `parse_raw_file`.
     """
+    # Meshes may have hundreds of megabytes, so they are mapped rather than read.
     if kind.content in ("mesh", "labels mesh"):
         return parse_raw_file(kind, map_mesh(path), path)
     return parse_raw_file(kind, read_file(path, kind.max_bytes), path)
@@ -54,4 +50,4 @@ def parse_raw_file(
         return parse_aggregation(data, path)
     if kind.content == "info":
         return parse_scan_info(data, path)
-    raise ValueError(kind.content)
+    raise ValueError(f"no parser for files of kind {kind.content}")

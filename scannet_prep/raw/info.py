@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.errors import RawFileError
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
-from scannet_prep.base.files import Buffer, read_file
+from scannet_prep.base.files import Buffer
 from scannet_prep.raw.layout import download_hint
-from scannet_prep.release.files import INFO
 
 # No room is shifted by 1,000 km. Points that are shifted by less stay within the range of float32.
 _MAX_NUMBER = 1_000_000
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# A file that was converted to the line ends of Windows twice has `\r\r\n`.
 _LINE_END = re.compile(r"\r*\n|\r")
 
 
@@ -36,14 +36,6 @@ class ScanInfo:
 
     axis_alignment: NDArray[np.float64] | None
     scene_type: str | None
-
-
-def read_scan_info(path: Path) -> ScanInfo:
-    """Read a scan's metadata from a file.
-
-    Errors are those of `read_file` and `parse_scan_info`.
-    """
-    return parse_scan_info(read_file(path, INFO.max_bytes), path)
 
 
 def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
@@ -68,6 +60,7 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
             raise RawFileError(path, problem, download_hint(path))
         key = key.strip()
         value = value.strip()
+        # A key may be repeated with the same value.
         if values.setdefault(key, value) != value:
             problem = f"has two different values for {key[:40]}"
             raise RawFileError(path, problem, download_hint(path))
@@ -87,24 +80,26 @@ def _decode(data: bytes, path: Path) -> str:
         problem = f"is not text: byte {error.start} is 0x{byte:02x}"
         raise RawFileError(path, problem, download_hint(path)) from None
 
-    content = describe_beginning(data[:BEGINNING_BYTES])
+    other_content = describe_beginning(data[:BEGINNING_BYTES])
     if not text.strip():
-        content = "empty"
-    elif not content and "\0" in text:
-        content = "not text: it holds NUL bytes"
-    if content:
-        raise RawFileError(path, f"is {content}, expected lines key = value", download_hint(path))
+        other_content = "empty"
+    elif not other_content and "\0" in text:
+        other_content = "not text: it holds NUL bytes"
+    if other_content:
+        problem = f"is {other_content}, expected lines key = value"
+        raise RawFileError(path, problem, download_hint(path))
     return text
 
 
 def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
-    """Parse the 16 numbers of a matrix, row by row."""
+    """Parse the 16 numbers of a matrix, listed row by row, as float64 (4, 4)."""
     words = text.split()
     expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
     if len(words) != 16:
         problem = f"axisAlignment has {len(words)} values, {expected}"
         raise RawFileError(path, problem, download_hint(path))
     for word in words:
+        # The pattern excludes nan and inf. Too large an exponent gives inf, which is refused here.
         if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER:
             problem = f"axisAlignment has {word!r:.40} among them, {expected}"
             raise RawFileError(path, problem, download_hint(path))

@@ -1,6 +1,6 @@
 """Checks of the large files of the release, zip files and sensor streams.
 
-No scene is made from them.
+No processed scene is made from these files.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ _HEADER = (
 )
 _LINE = re.compile(r"([0-9a-f]{64})  (\d{1,15})  (\S.*)")
 _BLOCK_BYTES = 1 << 20
+# No file of the release is larger.
+_MAX_FILE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class LockEntry:
     """The record of one file.
 
     Attributes:
-        sha256: Digest of its content, 64 hexadecimal digits.
-        size_bytes: Its size.
+        sha256: Digest of the content, 64 hexadecimal digits.
+        size_bytes: Size of the file.
     """
 
     sha256: str
@@ -41,7 +43,7 @@ class LockEntry:
 
 
 def read_locks(raw_dir: Path) -> dict[str, LockEntry]:
-    """Read the lock file of a raw tree. Returns an empty dict if there is none.
+    """Read the lock file of a raw tree, as `read_lock` does; an empty dict if there is none.
 
     Raises:
         RawFileError: The lock file is damaged.
@@ -108,7 +110,7 @@ def digest_file(path: Path, advance: Callable[[int], None] = lambda _: None) -> 
     """
     digest = hashlib.sha256()
     size_bytes = 0
-    with open_file(path, 1 << 40) as file:
+    with open_file(path, _MAX_FILE_BYTES) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
             size_bytes += len(block)

@@ -29,9 +29,12 @@ from scannet_prep.release.files import MESH
 if TYPE_CHECKING:
     import plyfile
 
+# Limits for a file that NumPy cannot map, so that plyfile reads it row by row, which takes seconds.
 MAX_UNMAPPED_BYTES = 10_000_000
 MAX_UNMAPPED_ROWS = 500_000
 _MAX_HEADER_BYTES = 65_536
+# Python refuses to convert thousands of digits, even zeros.
+_MAX_COUNT_DIGITS = 18
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 _ELEMENT = re.compile(rb"^\s*element\s+(\S+)\s+(.*?)\s*$", re.MULTILINE)
 # In metres: 1,000 km. Larger coordinates are a sign of a flipped bit in an exponent, and could make
@@ -86,16 +89,6 @@ class LabelsMesh(Mesh):
     """
 
     labels: NDArray[np.uint16]
-
-
-def read_mesh(path: Path) -> Mesh:
-    """Read a scanned mesh from a file; errors are those of `map_mesh` and `parse_mesh`."""
-    return parse_mesh(map_mesh(path), path)
-
-
-def read_labels_mesh(path: Path) -> LabelsMesh:
-    """Read a `labels.ply` from a file; errors are those of `map_mesh` and `parse_labels_mesh`."""
-    return parse_labels_mesh(map_mesh(path), path)
 
 
 def map_mesh(path: Path) -> Buffer:
@@ -165,9 +158,10 @@ def count_elements(path: Path) -> tuple[int, int]:
 
 
 def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None]:
-    """Find the vertices, at least one, and the faces; None if the file has none."""
+    """Find the records of the vertices, at least one, and of the faces; None for no faces."""
     header = _find_header(data, path)
     counts = _find_counts(header, len(data), path)
+    # With counts of 0, plyfile parses the header and expects no rows.
     layout = _parse_with_plyfile(_ELEMENT.sub(_set_count_to_0, header), path)
     if any(_find_lists(element).issuperset(_FACE_LISTS) for element in layout):
         raise RawFileError(path, f"has two lists of faces: {' and '.join(_FACE_LISTS)}")
@@ -181,8 +175,7 @@ def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None
         records = {element.name: np.asarray(element.data) for element in content}
 
     vertices = records.get("vertex")
-    has_vertices = vertices is not None and len(vertices) > 0 and bool(vertices.dtype.names)
-    if vertices is None or not has_vertices:
+    if vertices is None or not len(vertices) or not vertices.dtype.names:
         problem = "has no vertices, or vertices without any property"
         raise RawFileError(path, problem, download_hint(path))
     return vertices, records.get("face")
@@ -211,7 +204,8 @@ def _find_counts(header: bytes, size_bytes: int, path: Path) -> list[int]:
     """
     counts = []
     for name, count in _ELEMENT.findall(header):
-        if not count.isdigit() or int(count[:20]) > size_bytes:
+        is_number = count.isdigit() and len(count) <= _MAX_COUNT_DIGITS
+        if not is_number or int(count) > size_bytes:
             shown_count = count.decode("ascii", "replace")[:40]
             shown_name = name.decode("ascii", "replace")[:40]
             raise RawFileError(
@@ -287,7 +281,7 @@ def _view_records(
     for element, count in zip(layout, counts, strict=True):
         dtype = _record_dtype(element, layout.byte_order)
         if not dtype.names:
-            continue
+            continue  # an element without properties takes no bytes
         row_count = (len(data) - start) // dtype.itemsize
         if row_count < count:
             raise RawFileError(
@@ -297,6 +291,7 @@ def _view_records(
                 download_hint(path),
             )
         rows: Elements = np.frombuffer(data, dtype, count, start)
+        # The type of the rows has room for three numbers per list: check that all have three.
         for name in dtype.names:
             if not name.endswith(_LENGTH_SUFFIX):
                 continue
@@ -341,7 +336,8 @@ def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDA
         problem = f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
         raise RawFileError(path, problem)
 
-    # A view of the records becomes an array of its own, in the byte order of this machine.
+    # A view of the file becomes an array of its own, in the byte order of this machine. Lists that
+    # were stacked are one already, without a base.
     indices = lists if lists.base is None else _copy_side_by_side(records, [name])
     indices = indices.astype(indices.dtype.newbyteorder("="), copy=False)
     for vertex in (int(indices.min()), int(indices.max())):
@@ -436,7 +432,7 @@ def _labels(vertices: Elements, path: Path) -> NDArray[np.uint16]:
 
 
 def _column(vertices: Elements, name: str, path: Path) -> NDArray[Any]:
-    """Return one property of the vertices, numbers (V,)."""
+    """Return one property of the vertices, which must be numbers, as a view (V,)."""
     names = vertices.dtype.names or ()
     if name not in names:
         raise RawFileError(

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from scannet_prep.base.compiled import compile_parser
 from scannet_prep.base.errors import RawFileError
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
-from scannet_prep.base.files import Buffer, read_file
+from scannet_prep.base.files import Buffer
 from scannet_prep.base.number_lists import parse_plain_list
 from scannet_prep.base.typed_json import make_decoder
 from scannet_prep.raw.layout import download_hint
-from scannet_prep.release.files import AGGREGATION, SEGMENTS
 
-# A number that takes the place of a long list, and that no file contains.
+# A number that stands in for the list of a file in JSON, and that no file contains.
 _PLACEHOLDER = 987_654_321_987_654_321
 _MAX_CATEGORY_LENGTH = 1000
 Document = TypeVar("Document")
@@ -105,14 +104,14 @@ class Aggregation(msgspec.Struct, rename={"groups": "segGroups", "scene_id": "sc
     scene_id: Any = None
 
     def __post_init__(self) -> None:
-        """Shorten the name of the scene."""
+        """Convert the name of the scene, which may be any JSON value, to text."""
         self.scene_id = _parse_name(self.scene_id)
 
 
 class _Document(msgspec.Struct):
-    """A file with segments, as it is written."""
+    """The fields of a file with segments that are used, with the names of the file."""
 
-    segIndices: Annotated[list[_SegmentId], msgspec.Meta(min_length=1)]  # noqa: N815 - the file's name for it
+    segIndices: Annotated[list[_SegmentId], msgspec.Meta(min_length=1)]  # noqa: N815
     sceneId: Any = None  # noqa: N815
 
 
@@ -120,21 +119,12 @@ _DOCUMENT = make_decoder(_Document)
 _AGGREGATION = make_decoder(Aggregation)
 
 
-def read_segments(path: Path) -> Segmentation:
-    """Read segments from a file; errors are those of `read_file` and `parse_segments`."""
-    return parse_segments(read_file(path, SEGMENTS.max_bytes), path)
-
-
-def read_aggregation(path: Path) -> Aggregation:
-    """Read groups from a file; errors are those of `read_file` and `parse_aggregation`."""
-    return parse_aggregation(read_file(path, AGGREGATION.max_bytes), path)
-
-
 def parse_segments(data: Buffer, path: Path, *, uses_numba: bool = False) -> Segmentation:
     """Parse an over-segmentation.
 
     The list of ids is a megabyte of text. It is parsed straight into an array, and the JSON parser
-    gets a placeholder instead. A file with an unusual list is parsed as a whole.
+    gets a placeholder instead. If the list is unusual, or the text that was replaced turns out not
+    to be the list, the JSON parser gets the whole file.
 
     Args:
         data: The bytes of the file.
@@ -145,6 +135,7 @@ def parse_segments(data: Buffer, path: Path, *, uses_numba: bool = False) -> Seg
         RawFileError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
     data = bytes(data)
+    # A guess, which may be wrong or find nothing: it is confirmed by the placeholder below.
     start = data.find(b"[", data.find(b'"segIndices"')) + 1
     end = data.find(b"]", start)
     values = _parse_list(data[start:end], uses_numba=uses_numba)
@@ -153,6 +144,7 @@ def parse_segments(data: Buffer, path: Path, *, uses_numba: bool = False) -> Seg
         # Errors are raised below, where the file is parsed as it is.
         with suppress(RawFileError):
             document = _parse_document(shortened, path, _DOCUMENT)
+            # The replaced text was the list, and nothing but the list.
             if document.segIndices == [_PLACEHOLDER]:
                 return _make_segmentation(document, values)
 
@@ -169,13 +161,13 @@ def parse_aggregation(data: Buffer, path: Path) -> Aggregation:
         path: Its name, for messages.
 
     Raises:
-        RawFileError: It is not a JSON object, or its groups are not as described.
+        RawFileError: It is not a JSON object, or its groups have other types than `Group`.
     """
     return _parse_document(bytes(data), path, _AGGREGATION)
 
 
 def _parse_list(text: bytes, *, uses_numba: bool) -> NDArray[np.int64] | None:
-    """Parse numbers separated by commas, as the release has them. None if anything is unusual."""
+    """Parse numbers separated by commas, as in the release; None if anything else is found."""
     loop = compile_parser() if uses_numba else None
     if loop is None:
         return parse_plain_list(text, b",")

@@ -22,6 +22,8 @@ import deflate
 from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import open_file
 
+# No file of the release is larger.
+_MAX_FILE_BYTES = 1 << 40
 _VERSION = 4
 # Version, length of the name.
 _START = struct.Struct("<IQ")
@@ -61,7 +63,7 @@ def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: N
     Raises:
         FileError: The stream is truncated, or a frame is damaged.
     """
-    with open_file(path, 1 << 40) as raw_file:
+    with open_file(path, _MAX_FILE_BYTES) as raw_file:
         size_bytes = os.fstat(raw_file.fileno()).st_size
         file = io.BufferedReader(raw_file, _BUFFER_BYTES)
         frame_count, depth_bytes = _read_header(file, path, size_bytes)
@@ -90,6 +92,8 @@ def _read_header(file: BinaryIO, path: Path, size_bytes: int) -> tuple[int, int]
         fields = _HEADER.unpack(file.read(_HEADER.size))
     except struct.error:
         raise FileError(path, f"is truncated within its header: {size_bytes:,} bytes") from None
+    # The first 64 fields are the matrices; 66 and 67 are the size of a color image, which is not
+    # needed, and 70 is the depth shift.
     color_compression, depth_compression = fields[64:66]
     depth_width, depth_height = fields[68:70]
     frame_count = fields[71]
@@ -136,7 +140,7 @@ def _find_depth_problem(depth: bytes, expected_bytes: int) -> str:
 
 
 def _find_jpeg_problem(data: bytes) -> str:
-    """Follow the markers of a JPEG image to its end, and describe the damage; empty if none.
+    """Follow the markers of a JPEG image to its end, and describe damage; empty if there is none.
 
     Bytes after the end are allowed, as in decoders.
     """
@@ -147,6 +151,7 @@ def _find_jpeg_problem(data: bytes) -> str:
         match = _JPEG_MARKER.search(data, position)
         if match is None:
             return "color ends within a JPEG image"
+        # The match ends after the two bytes of the marker, 0xFF and its number.
         marker = data[match.end() - 1]
         if marker == _JPEG_END_MARKER:
             return ""

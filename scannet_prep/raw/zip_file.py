@@ -14,6 +14,8 @@ from typing import BinaryIO
 from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import open_file
 
+# No file of the release is larger.
+_MAX_FILE_BYTES = 1 << 40
 _PIECE_BYTES = 1 << 20
 # Size of the end records with the longest comment.
 _MAX_TAIL_BYTES = (1 << 16) + 200
@@ -32,7 +34,7 @@ def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> No
     Raises:
         FileError: The directory at the end, or a member, is damaged; or there are no members.
     """
-    with open_file(path, 1 << 40) as raw_file:
+    with open_file(path, _MAX_FILE_BYTES) as raw_file:
         file = io.BufferedReader(raw_file, _PIECE_BYTES)
         try:
             archive = zipfile.ZipFile(file)
@@ -41,7 +43,8 @@ def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> No
         members = archive.infolist()
         if not members:
             raise FileError(path, "is a zip file without files")
-        # zipfile skips members if a length in the directory is damaged.
+        # zipfile may list too few members, without an error, if a length in the directory is
+        # damaged.
         expected_count = _read_member_count(file)
         if len(members) != expected_count:
             problem = f"it lists {len(members):,} files, expected {expected_count:,}"
@@ -61,8 +64,10 @@ def _read_member_count(file: BinaryIO) -> int:
     file.seek(max(0, size_bytes - _MAX_TAIL_BYTES))
     tail = file.read()
     end = tail.rfind(b"PK\x05\x06")
+    # The record has the number at byte 10.
     (count,) = struct.unpack_from("<H", tail, end + 10)
-    # 65,535 or more members are counted by another record (zip64).
+    # A number that does not fit is replaced by 65,535. A record of zip64 before the end record then
+    # has it at byte 32.
     large_end = tail.rfind(b"PK\x06\x06", 0, end)
     if count == 0xFFFF and large_end >= 0:
         (count,) = struct.unpack_from("<Q", tail, large_end + 32)

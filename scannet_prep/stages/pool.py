@@ -35,7 +35,7 @@ Task = TypeVar("Task")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
 
-# Tasks that wait in an executor, which holds a copy of the context for each.
+# Largest number of tasks in an executor, which holds a copy of the context for each.
 _MAX_SUBMITTED = 1_000
 # How long an executor may go on with its tasks after the caller has stopped early.
 _LAST_TASK_S = 2.0
@@ -46,7 +46,7 @@ _LIMIT_HINTS = {
     errno.EAGAIN: "raise the limit on processes (ulimit -u), or start fewer: --jobs 1",
     errno.ENOMEM: "try again with fewer workers: --jobs 1",
 }
-_EXECUTOR_HINT = "what is done is kept: run it again, with an executor that works, or without one"
+_HINT_EXECUTOR = "what is done is kept: run it again, with an executor that works, or without one"
 
 
 def run_tasks(
@@ -78,18 +78,20 @@ def run_tasks(
     Raises:
         WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
-    engine: Any = WorkerProcesses(function, context, jobs)
-    if executor is not None:
+    engine: Any
+    if executor is None:
+        engine = WorkerProcesses(function, context, jobs)
+    else:
         engine = _Futures(function, context, executor)
 
     with closing(engine):
-        lost = []
+        lost_tasks = []
         for task, outcome in engine.run(tasks):
             if isinstance(outcome, WorkerDiedError):
-                lost.append(task)
+                lost_tasks.append(task)
             else:
                 yield task, outcome
-        for lost_task in lost:
+        for lost_task in lost_tasks:
             for task, outcome in engine.run([lost_task]):
                 yield task, _describe_second_loss(outcome)
 
@@ -131,15 +133,18 @@ class _Futures:
     def _submit(self, task: object) -> None:
         try:
             future = self._executor.submit(self._function, task, self._context)
-        except Exception as error:  # it is broken, was shut down, or cannot reach its workers
+        except Exception as error:
+            # The executor is broken, was shut down, or cannot reach its workers.
             problem = f"the executor takes no more tasks: {error}"
-            raise WorkerDiedError(problem, _EXECUTOR_HINT) from error
+            raise WorkerDiedError(problem, _HINT_EXECUTOR) from error
         self._running[future] = task
         future.add_done_callback(self._done.put)
 
     def close(self) -> None:
         """Cancel the tasks that wait, and give the others a moment."""
-        wait([future for future in self._running if not future.cancel()], _LAST_TASK_S)
+        # A future that cannot be cancelled is running or done.
+        started = [future for future in self._running if not future.cancel()]
+        wait(started, _LAST_TASK_S)
 
 
 def _find_outcome(future: Future[Any]) -> Any:  # noqa: ANN401 - the result of any function
@@ -162,9 +167,10 @@ class _Worker:
     Attributes:
         process: The process.
         pipe: Our end of the socket to it. It breaks when the process ends.
-        is_started: Whether the process has asked for the function and the context.
-        is_ready: Whether it has received them.
-        task: The task that it is working on; None if it has none.
+        is_started: Whether the process has sent its first message, upon which it is sent the
+            function and the context.
+        is_ready: Whether the process has received them, and takes tasks.
+        task: The task that the process is working on; None if it has none.
     """
 
     process: subprocess.Popen[bytes]
@@ -203,13 +209,17 @@ class WorkerProcesses:
             self._start_workers(running + len(waiting))
             for worker in self._workers:
                 if waiting and worker.is_ready and worker.task is None:
-                    with suppress(OSError):  # it has died, which is noticed below
+                    # If the worker has died, the task stays in `waiting`, and the broken pipe is
+                    # noticed below.
+                    with suppress(OSError):
                         worker.pipe.send(waiting[0])
                         worker.task = waiting.popleft()
                         running += 1
 
             pipes = connection.wait([worker.pipe for worker in self._workers])
+            # A list, because `_receive` removes dead workers from `self._workers`.
             for worker in [worker for worker in self._workers if worker.pipe in pipes]:
+                # `_receive` also forgets the task.
                 task = worker.task
                 outcome = self._receive(worker)
                 if task is not None:
@@ -227,7 +237,7 @@ class WorkerProcesses:
                 self._note_failed_start(WorkerDiedError(problem, hint))
 
     def _receive(self, worker: _Worker) -> Any:  # noqa: ANN401 - the result of any function
-        """Receive a message of a worker.
+        """Receive a message of a worker, which `_work` describes, and answer the first one.
 
         Returns:
             The result of its task, or a WorkerDiedError; None if it had no task.
@@ -258,7 +268,11 @@ class WorkerProcesses:
         return WorkerDiedError(f"its worker process ended with status {status}")
 
     def _note_failed_start(self, error: WorkerDiedError) -> None:
-        """Be content with fewer workers, or raise the error if none can be started."""
+        """Be content with the workers that run; if there are none after some attempts, give up.
+
+        Raises:
+            WorkerDiedError: The given error, after the last attempt.
+        """
         self._max_workers = max(1, len(self._workers))
         if not self._workers:
             self._failed_starts += 1

@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 
 class SceneJob(ABC, Generic[Task, Result]):
-    """One run, made and used by whoever holds the lock of the folder.
+    """One run. It is made and used while the process holds the lock of the folder.
 
     Args:
         out_dir: The folder to write into.
@@ -80,7 +80,7 @@ class SceneJob(ABC, Generic[Task, Result]):
 
     @abstractmethod
     def finish(self, task: Task, result: Result) -> None:
-        """Give the files of a scene their final names; `mark` comes first.
+        """Give the files of a scene their final names, after `mark`.
 
         Raises:
             FileError: Something is in the way: the scene has failed.
@@ -92,7 +92,7 @@ class SceneJob(ABC, Generic[Task, Result]):
         self.failures[task.scene_id] = failure
 
     def save(self) -> None:
-        """Record the scenes that are finished when the run ends early, if files do not show it."""
+        """Record the finished scenes when the run ends early, if their files do not show it."""
 
     @abstractmethod
     def record(self) -> Collection[str]:
@@ -142,7 +142,8 @@ class SceneJob(ABC, Generic[Task, Result]):
             done = self.record()
             mark_finished(self._out_dir, done)
         except BaseException:
-            with suppress(OutputError):  # the error that ended the run is worth more
+            # If saving fails as well, the error that ended the run is raised.
+            with suppress(OutputError):
                 self.save()
             raise
         finally:

@@ -4,7 +4,7 @@
     scenes --> workers --> hidden work folder --> final names
     lists, export.json
 
-`SceneJob` draws the run.
+`scene_job` shows the order of the steps.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ExportReport:
         kept: Scenes that were up to date.
         failures: Scenes that could not be made.
         left_out: The reason why a selected split is left out, by split.
-        files: Number of files of the whole export.
+        files: Number of files of the whole export, with those of scenes that were kept.
         size_bytes: Size of these files.
         unfinished: Scenes that an interrupted run had still to make and that this run did not
             select.
@@ -126,12 +126,14 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         self._outdated = _find_outdated(plan, self.manifest)
 
         tasks = []
-        for scene_id in plan.scene_ids if plan.is_forced else sorted(self._outdated):
+        scene_ids = plan.scene_ids if plan.is_forced else sorted(self._outdated)
+        for scene_id in scene_ids:
             source = plan.place.file_path(scene_id)
             tasks.append(ExportTask(scene_id, plan.place.entries[scene_id], source))
         super().__init__(plan.out_dir, tasks, scene_count=len(plan.scene_ids))
 
-        # Each task brings the entry of its scene: the context goes to every worker.
+        # Without entries, because the context goes to every worker, and each task has the entry of
+        # its own scene.
         place = plan.place.without_entries()
         self.context = ExportContext(place, plan.format, plan.out_dir)
         self._entries = dict(self.manifest.scenes)
@@ -144,7 +146,7 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         remove_temporaries(self._out_dir)
 
     def begin(self) -> None:
-        """Move outdated scenes away."""
+        """Move outdated scenes away. Scenes that are only forced stay until they are replaced."""
         if not self._tasks:
             return
         # The manifest comes first: the next run would refuse a folder with files but no manifest.
@@ -158,7 +160,7 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         self.save()
 
     def finish(self, task: ExportTask, result: MadeScene) -> None:
-        """Move the files of a scene to their final names; one that is in the way is a failure."""
+        """Move the files of a scene to their final names, or note that something is in the way."""
         try:
             move_in(result, self.context)
         except FileError as error:
@@ -170,7 +172,7 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
             self.save()
 
     def save(self) -> None:
-        """Record the scenes that are finished by now: their files alone do not show it."""
+        """Record the scenes that are finished by now, because their files alone do not show it."""
         self._saved_s = time.monotonic()
         scenes = dict(sorted(self._entries.items()))
         self.manifest = replace(self.manifest, place=self._plan.place.name, scenes=scenes)
@@ -182,7 +184,8 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         for name in self.manifest.shared.keys() - shared.keys():
             remove_file(self._out_dir / name)
 
-        # A scene that is no longer among the processed ones can neither fail nor be finished.
+        # Earlier failures still count for scenes that the export lacks, unless the scene no longer
+        # exists among the processed ones.
         missing = self._plan.place.entries.keys() - self._entries.keys()
         failures = dict(self.failures)
         for scene_id, failure in self.manifest.failures.items():
@@ -198,6 +201,7 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         )
         write_export(self._out_dir / EXPORT_NAME, self.manifest, is_durable=True)
         write_failed_list(self._out_dir / FAILED_NAME, failures)
+        # Scenes that the export lacks, and that have not failed, are still to be made.
         return read_unfinished(self._out_dir) - (missing - failures.keys())
 
     def _write_shared(self) -> dict[str, Fingerprint]:

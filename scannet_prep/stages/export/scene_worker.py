@@ -103,6 +103,7 @@ def export_scene(task: ExportTask, context: ExportContext) -> MadeScene:
             if unit not in work_paths:
                 work_paths[unit] = context.new_work_path()
             path = work_paths[unit]
+            # A file within a folder that is moved as a whole.
             if unit != name:
                 path /= name.removeprefix(f"{unit}/")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +143,8 @@ def move_in(scene: MadeScene, context: ExportContext) -> None:
         for unit, work_path in scene.work_paths.items():
             target = context.out_dir / unit
             target.parent.mkdir(parents=True, exist_ok=True)
-            if work_path.is_dir():  # a rename does not replace a folder that holds files
+            # A rename replaces a file, but not a folder that holds files.
+            if work_path.is_dir():
                 _move_if_there(target, context.new_work_path())
             work_path.replace(target)
 
@@ -154,7 +156,11 @@ def remove_scene(scene_id: str, entry: ExportEntry, context: ExportContext) -> N
 
 
 def _unit_of(scene_id: str, name: str) -> str:
-    """Return the unit that a file is moved with: the folder of its scene, or the file itself."""
+    """Return the unit that a file is moved with: the folder of its scene, or the file itself.
+
+    For example, `train/scene0000_00` for `train/scene0000_00/coord.npy`, and `train/0000_00.npy`
+    for that file.
+    """
     parent, separator, _ = name.partition(f"/{scene_id}/")
     return f"{parent}/{scene_id}" if separator else name
 
@@ -171,10 +177,11 @@ def _translated_os_errors(out_dir: Path) -> Iterator[None]:
     try:
         yield
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
-        # Of a rename, the second name is the target.
+        # An error of a rename has two names; the second one is the target.
         path = error.filename2 or error.filename or out_dir
         raise FileError(path, "is in the way", "remove or rename it") from None
     except OSError as error:
+        # OutputError is an OSError, too, and needs no translation.
         if isinstance(error, ScanNetPrepError):
             raise
         raise output_error(out_dir, error) from error
@@ -184,7 +191,8 @@ def _copy_processed(source: Path | str, data: Buffer, path: Path) -> Fingerprint
     """Link to the processed file if possible; else write the bytes that were read from it."""
     fingerprint = Fingerprint.from_bytes(data)
     if isinstance(source, Path):
-        with suppress(OSError):  # another file system, or one without links
+        # Links fail across file systems, and some file systems have none.
+        with suppress(OSError):
             os.link(source, path)
             # The file may have been replaced after it was read.
             if Fingerprint.from_file(path) == fingerprint:

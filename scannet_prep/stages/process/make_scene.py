@@ -46,7 +46,8 @@ RawFiles: TypeAlias = dict[release.FileKind, bytes]
 RawContents: TypeAlias = Mapping[release.FileKind, Any]
 """The parsed raw files by kind: `Mesh`, `LabelsMesh`, `ScanInfo`, `Segmentation`, `Aggregation`."""
 
-# The release has 50 in scene0270_00 and scene0270_02, and 149 in scene0384_00: not nyu40 ids.
+# Labels of the release that are not nyu40 ids: 50 in scene0270_00 and scene0270_02, and 149 in
+# scene0384_00.
 _KNOWN_OUTSIDE_NYU40 = (50, 149)
 # In ScanNet v2, labels.ply and the groups are equal except for overlaps. A segment, the smallest
 # unit of both, has at least 20 vertices, so a single wrong label of a segment exceeds this number.
@@ -68,7 +69,7 @@ def find_raw_files(
     """
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
-    groups = scene.find_groups_kind()
+    groups_kind = scene.find_groups_kind()
     is_from_ply = options.labels_from == "ply"
     needed = {release.MESH}
     optional = {release.INFO}
@@ -78,17 +79,21 @@ def find_raw_files(
             needed.add(release.INFO)
         if is_from_ply:
             needed.add(release.LABELS_MESH)
-        if not is_from_ply or groups is not None:
-            needed |= {release.SEGMENTS, groups or release.AGGREGATION}
+        # With labels from labels.ply, a scene may lack groups: it then has no instances. If it has
+        # groups, they need segments.
+        if not is_from_ply or groups_kind is not None:
+            needed |= {release.SEGMENTS, groups_kind or release.AGGREGATION}
 
     paths = {}
+    wanted = needed | optional
     for kind in release.INPUT_KINDS:
         path = scene.path(kind)
-        if kind in needed | optional and is_there(path):
+        if kind in wanted and is_there(path):
             paths[kind] = path
         elif kind in needed:
             raise MissingFileError(path, "no such file", _download_missing(path))
-    if options.scannet200 and release.LABELS_MESH in paths and groups is None:
+    # Without groups, nothing but labels.ply has labels, and it has nyu40 ids only.
+    if options.scannet200 and release.LABELS_MESH in paths and groups_kind is None:
         path = scene.path(release.AGGREGATION)
         raise MissingFileError(
             path,
@@ -144,6 +149,7 @@ def process_scene(
         path = scene.path(kind)
         contents[kind] = parse_raw_file(kind, files.pop(kind), path, uses_numba=uses_numba)
     processed = combine_contents(scene, split, options, label_map, contents, uses_numba=uses_numba)
+    # `combine_contents` never sees the bytes, so it leaves the fingerprints out.
     return replace(processed, meta=replace(processed.meta, inputs=inputs))
 
 
@@ -274,7 +280,7 @@ def _take_ply_labels(scene: RawScene, contents: RawContents, annotation: Annotat
 
 
 def used_label_map(kinds: Collection[release.FileKind], label_map: LabelMap) -> str:
-    """Return the digest of the label map if a scene made of these files depends on it, else ""."""
+    """Return the digest of the label map; empty if a scene made of these files has no groups."""
     return "" if _find_groups_kind(kinds) is None else label_map.digest
 
 
@@ -347,18 +353,19 @@ def _compare_with_groups(
     """Compare a `labels.ply` with the groups, if the scene has any.
 
     Returns:
-        A warning if a few vertices of groups have another label than their group.
+        A warning if the groups contradict the labels of a few vertices.
 
     Raises:
-        AnnotationError: Many vertices have.
+        AnnotationError: The groups contradict the labels of more than `_MAX_CONTRADICTIONS`
+            vertices.
     """
     groups_kind = _find_groups_kind(contents)
     if groups_kind is None:
         return ()
     labels = contents[release.LABELS_MESH].labels
     contradicts = find_contradictions(labels, contents[release.SEGMENTS], contents[groups_kind])
-    # Vertices that no group claims are left to `verify`: there, groups may be missing, but no label
-    # is wrong.
+    # Only vertices of groups count. At the others, a label shows at most that a group is missing,
+    # which `verify` reports.
     contradicts &= annotation.instances >= 0
     count = int(np.count_nonzero(contradicts))
     if count > _MAX_CONTRADICTIONS:
@@ -387,7 +394,7 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether something has this name, even if it cannot be read: the error follows in reading.
+    """Whether something has this name, even a broken link: reading it then raises an error.
 
     Raises:
         FileError: Its folder cannot be opened.

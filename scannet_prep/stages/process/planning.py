@@ -40,7 +40,7 @@ from scannet_prep.release.label_map import (
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason, has_errors
-from scannet_prep.stages.process.seen import SeenScene, look_at, read_seen
+from scannet_prep.stages.process.seen import SeenScene, describe_files, read_seen
 from scannet_prep.stages.selection import Selection, select_scenes
 
 
@@ -54,7 +54,8 @@ class ProcessPlan:
         context: The options, the label map and the strictness that all scenes share.
         options_source: Where the options come from, in words: the command, the folder, the
             defaults.
-        before: Options and label map of the folder as it was found; None for a new folder.
+        before: Options and label map of the folder before the run, without scenes; None for a new
+            folder, or if no file shows them.
         tasks: The selected scenes, each with the reason why it is processed, or why it stays as it
             is.
         failures: Selected scenes that are not available.
@@ -77,9 +78,9 @@ class ProcessPlan:
 
     @property
     def to_process(self) -> list[str]:
-        """The scenes that are processed for certain. Others stay, or are compared first."""
-        others = {Reason.UNKNOWN, Reason.RAW_GONE, Reason.UP_TO_DATE}
-        return [str(task.scene_id) for task in self.tasks if task.reason not in others]
+        """The scenes that are processed for certain, not only if a comparison finds a change."""
+        uncertain_or_kept = {Reason.UNKNOWN, Reason.RAW_GONE, Reason.UP_TO_DATE}
+        return [str(task.scene_id) for task in self.tasks if task.reason not in uncertain_or_kept]
 
     @property
     def scenes_by_reason(self) -> dict[Reason, list[str]]:
@@ -94,10 +95,10 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True)
 class FoundFolder:
-    """A processed folder as a run finds it.
+    """A processed folder before a run.
 
     Attributes:
-        head: Options and label map alone; None for a new folder.
+        head: Options and label map, without scenes; None if no file shows them, as in a new folder.
         manifest: The manifest. It has no scenes if it is missing or damaged, so that files are read
             instead.
         held: The split of each scene whose file lies in the folder.
@@ -126,8 +127,8 @@ def plan(
     Args:
         raw_dir: Folder with `scans/` and `scans_test/`, or with the scene folders themselves.
         out_dir: Folder for the processed scenes.
-        options: The options to process with. `ProcessOptions` states all of them, a mapping only
-            those that it names; the others, and all of them by default, are those of the folder.
+        options: The options to process with. `ProcessOptions` sets all options, a mapping only the
+            options that it names. Options that are not set have the values of the folder.
         selection: The scenes to process; all by default.
         is_forced: Process scenes again even if they are up to date; and the whole folder with other
             options.
@@ -174,8 +175,8 @@ def plan(
         compares_bytes=compares_bytes,
     )
 
-    # Scenes of the folder whose raw folder is gone are scenes of the run, too: they are checked,
-    # and named.
+    # Scenes of the folder without a raw folder belong to the run, too: a worker checks if they can
+    # be kept, and the report lists them.
     scenes = {name: RawScene(name, raw_dir) for name in before.held} | raw_scenes
     selected, failures = select_scenes(scenes, selection, raw_dir, before.held)
     if not selected and not failures:
@@ -208,6 +209,7 @@ def plan(
         failures=failures,
         notes=(*label_map_notes, *_find_notes(raw_scenes)),
         is_restricted=is_restricted,
+        # A head that differs, or that is missing in a new folder, has to be written first.
         starts_anew=before.is_old or before.head != Manifest(chosen_options, label_map.digest),
     )
 
@@ -232,6 +234,8 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
     """Refuse to write among raw scenes, or into an export. A folder beside `scans` is allowed."""
+    # The output folder may lie in the raw folder. It must not be a folder of raw scenes, nor lie
+    # anywhere below scans/ or scans_test/.
     beside_scenes = {Path(os.path.realpath(parent)) for parent in parents}
     split_dirs = {path for path in beside_scenes if path.name in SPLIT_DIRS.values()}
     # realpath never raises, unlike Path.resolve.
@@ -277,7 +281,8 @@ def read_folder(out_dir: Path, *, is_forced: bool) -> FoundFolder:
         head = Manifest(read_old_options(out_dir) or ProcessOptions())
         return FoundFolder(head=head, manifest=head, held=held, is_old=True)
     except FileError:
-        manifest = None  # it is damaged, and will be rebuilt from the files
+        # It is damaged, and is rebuilt from the files of the scenes, as if it were missing.
+        manifest = None
     if manifest is None:
         head_of_files = folder.find_head(out_dir)
         manifest = head_of_files or Manifest(ProcessOptions())
@@ -302,6 +307,7 @@ def _choose_options(
         UsageError: The folder has other options, or holds scenes and nothing shows their options;
             and the run is not forced.
     """
+    # The options that the caller sets, by name.
     named = asdict(options) if isinstance(options, ProcessOptions) else dict(options or {})
     if before.head is None and before.held and not named and not is_forced:
         raise UsageError(
@@ -352,6 +358,7 @@ def _check_none_left_behind(
             f"the label map has changed ({context.label_map.source}), "
             "which applies to all annotated scenes"
         )
+        # Test scenes have no annotation.
         outdated = {name: split for name, split in before.held.items() if split is not Split.TEST}
     else:
         return
@@ -363,11 +370,10 @@ def _check_none_left_behind(
             f"{list_some(not_selected)}",
             "leave out --scenes, --splits and --limit; or write to another folder with -o DIR",
         )
-    gone = sorted(
-        name
-        for name, split in outdated.items()
-        if _are_raw_files_gone(selected[name], split, context.options)
-    )
+    gone = []
+    for scene_id, split in sorted(outdated.items()):
+        if _are_raw_files_gone(selected[scene_id], split, context.options):
+            gone.append(scene_id)
     if gone:
         raise UsageError(
             f"{out_dir}: {cause}, but the raw files are gone for {len(gone):,} of its scenes: "
@@ -379,9 +385,9 @@ def _check_none_left_behind(
 
 def _remove_command(out_dir: Path, before: FoundFolder, scene_ids: Iterable[SceneId]) -> str:
     """Return the command that removes scenes from the folder, or its beginning if they are many."""
-    names = sorted(scene_ids)
-    paths = [str(folder.processed_path(out_dir, before.held[name], name)) for name in names]
-    shown = " ".join(paths[:3])
+    ordered = sorted(scene_ids)
+    paths = [folder.processed_path(out_dir, before.held[name], name) for name in ordered]
+    shown = " ".join(quote(str(path)) for path in paths[:3])
     return f"rm {shown}" if len(paths) <= 3 else f"rm {shown} ..."
 
 
@@ -389,19 +395,22 @@ def _find_reason(
     task: ProcessTask, context: ProcessContext, before: FoundFolder, seen: SeenScene | None
 ) -> Reason:
     """Find the reason why a scene is processed, as far as sizes and times show it."""
-    now = look_at(task.scene, task.split, task.path, context.label_map)
+    now = describe_files(task.scene, task.split, task.path, context.label_map)
     if not now.output:
         return Reason.NEW
     if before.is_old or (before.head is not None and before.head.options != context.options):
         return Reason.OPTIONS
     is_recorded = task.recorded is not None and task.recorded.split == task.split
     can_compare = is_recorded and seen is not None and not context.compares_bytes
-    if can_compare and seen == now and not context.is_forced and not has_errors(task, context):
+    is_unchanged = can_compare and seen == now
+    if is_unchanged and not context.is_forced and not has_errors(task, context):
         return Reason.UP_TO_DATE
+    # Before FORCED: such a scene stays even in a forced run.
     if _are_raw_files_gone(task.scene, task.split, context.options):
         return Reason.RAW_GONE
     if context.is_forced:
         return Reason.FORCED
+    # `can_compare` implies a state; mypy needs the second condition.
     if not can_compare or seen is None:
         return Reason.UNKNOWN
     if seen.label_map != now.label_map:
@@ -410,24 +419,29 @@ def _find_reason(
         return Reason.RAW_CHANGED
     if seen.output != now.output:
         return Reason.OUTPUT_CHANGED
+    # Nothing has changed, but recorded warnings are errors in this run.
     return Reason.UNKNOWN
 
 
 def _are_raw_files_gone(scene: RawScene, split: Split, options: ProcessOptions) -> bool:
     """Whether a raw file that the scene needs is missing, or its folder is a broken link."""
+    # If the folder exists but cannot be used, the worker reports the problem.
     if scene.problem:
         return not scene.directory.exists()
     try:
         find_raw_files(scene, split, options)
     except MissingFileError:
         return True
-    except FileError:  # damaged, which the worker reports
+    except FileError:
+        # The worker reports it.
         return False
     return False
 
 
-def _find_notes(raw_scenes: Mapping[SceneId, RawScene]) -> Iterable[str]:
+def _find_notes(raw_scenes: Mapping[SceneId, RawScene]) -> list[str]:
+    """Return a warning if there are folders that are not scenes."""
     strangers = [path.name for path in find_strangers(raw_scenes)]
-    if strangers:
-        names = f"{len(strangers):,} ({list_some(strangers)})"
-        yield f"warning: ignored folders whose names are not scene ids: {names}"
+    if not strangers:
+        return []
+    names = f"{len(strangers):,} ({list_some(strangers)})"
+    return [f"warning: ignored folders whose names are not scene ids: {names}"]

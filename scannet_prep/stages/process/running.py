@@ -1,6 +1,6 @@
 """Carry out a plan of `process`: the files of the scenes, the manifest, and the report.
 
-`SceneJob` draws the run.
+`scene_job` shows the order of the steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from scannet_prep.stages.process.scene_worker import (
 from scannet_prep.stages.process.seen import read_seen, write_seen
 from scannet_prep.stages.scene_job import SceneJob
 
-# Measured on the release: a processed scene takes 0.55 of the bytes of its mesh, or 1.1 with faces.
+# Size of a processed scene, as a multiple of its mesh. Measured on the release: 0.55, and 1.1 with
+# faces.
 _SIZE_OF_MESH = 0.6
 _SIZE_OF_MESH_WITH_FACES = 1.1
 
@@ -61,8 +62,8 @@ class ProcessReport:
         raw_gone: The kept scenes whose raw files are gone.
         failures: Scenes that could not be made.
         warnings: Oddities of the raw files, each once.
-        vertices: Of all scenes made or kept.
-        size_bytes: Size of their files.
+        vertices: Number of vertices of all scenes that were made or kept.
+        size_bytes: Size of the files of these scenes.
         unfinished: Scenes that an interrupted run had still to make and that this run did not
             select. Until they are made, readers refuse the folder.
     """
@@ -101,6 +102,7 @@ def run(
             made.
         WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
+    # Scenes that may be made. Loading numba pays only for many.
     scene_count = sum(not task.reason.keeps_scene for task in plan.tasks)
     context = replace(plan.context, uses_numba=scene_count >= MIN_SCENES * jobs)
     make_directory(plan.out_dir)
@@ -127,6 +129,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         self._previous = self._read_previous()
         # After an interruption, files may differ from what the manifest records.
         self._can_trust_manifest = not (plan.out_dir / folder.UNFINISHED_NAME).exists()
+        # Selected scenes that are not available have failed from the start.
         self.failures = {failure.scene_id: failure for failure in plan.failures}
         self.finished = self._find_kept()
 
@@ -136,6 +139,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         Raises:
             LockedError: Another run has changed the folder since the plan was made.
         """
+        # Forced, because the plan has already decided about an older format.
         current = read_folder(self._out_dir, is_forced=True)
         if current.head is not None and current.head != self._plan.before:
             raise LockedError(
@@ -149,6 +153,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         seen = read_seen(self._out_dir)
         kept: dict[str, FinishedScene] = {}
         for task in self._plan.tasks:
+            # A scene that is up to date has a record; mypy needs the second condition.
             if task.reason is Reason.UP_TO_DATE and task.recorded is not None:
                 kept[task.scene_id] = FinishedScene(task.recorded, seen.get(task.scene_id))
         return kept
@@ -161,6 +166,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         """Check that there is room. Record new options before any scene is made with them."""
         folder.prepare_folder(self._out_dir, {task.split for task in self._plan.tasks})
         options = self._plan.context.options
+        # Only for new files: the others replace files of about the same size.
         missing = [task.mesh_bytes for task in self._tasks if not task.path.exists()]
         size_of_mesh = _SIZE_OF_MESH_WITH_FACES if options.faces else _SIZE_OF_MESH
         check_space(self._out_dir, int(sum(missing) * size_of_mesh), len(missing))
@@ -197,6 +203,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
     def fail(self, task: ProcessTask, failure: Finding) -> None:
         """Note that a scene could not be made, and remove a file of it that no longer holds."""
         super().fail(task, failure)
+        # A file that was made with other options does not belong in this folder.
         has_other_options = task.reason in {Reason.OPTIONS, Reason.LABEL_MAP}
         is_outdated = has_other_options or failure.error in _CONTENT_ERRORS
         if is_outdated and task.path.exists():
@@ -206,12 +213,14 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
     def record(self) -> Collection[str]:
         """Write the manifest, `failed.txt`, and the sizes and times of the files."""
         self._remove_from_other_splits()
+        # States of scenes that this run did not select stay.
         seen = dict(read_seen(self._out_dir))
         for scene_id, scene in self.finished.items():
             if scene.seen is not None:
                 seen[scene_id] = scene.seen
         write_seen(self._out_dir, seen)
 
+        # Without entries of the previous manifest, `folder.record` reads the files of its scenes.
         entries: dict[str, SceneEntry] = {}
         if self._can_trust_manifest:
             entries.update(self._previous.scenes)
@@ -226,19 +235,20 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
             program_version=VERSION,
         )
         folder.record(self._out_dir, manifest)
+        # A run for all scenes leaves none unfinished.
         if self._plan.is_restricted:
             return self.finished.keys() | self.failures.keys()
         return folder.read_unfinished(self._out_dir)
 
     def _remove_from_other_splits(self) -> None:
-        """Remove scenes that no official list names from all splits but their last one."""
+        """Remove scenes outside the official lists from splits that they no longer belong to."""
         for scene_id, scene in self.finished.items():
             if find_official_split(scene_id) is None:
                 for split in set(Split) - {scene.entry.split}:
                     remove_file(folder.processed_path(self._out_dir, split, scene_id))
 
     def _find_all_failures(self) -> dict[str, Finding]:
-        """Find the failures of this run, and those of earlier ones that it did not try again."""
+        """Find the failures of this run, and of earlier runs for scenes that it did not try."""
         failures = dict(self.failures)
         if self._plan.is_restricted:
             for scene_id, failure in self._previous.failures.items():

@@ -1,7 +1,7 @@
 """One scene of a run, in a worker process: keep its file if it is up to date, else make a new one.
 
-    read what is there --> current?  keep it
-                       --> else      process_scene --> temporary file
+    processed file --> up to date?  keep it
+                   --> else         process_scene --> temporary file
 
 The worker writes under a temporary name, and the run itself renames the file: a worker that
 outlives its run never overwrites a file of the next run.
@@ -38,10 +38,10 @@ from scannet_prep.stages.process.make_scene import (
     read_raw_files,
     used_label_map,
 )
-from scannet_prep.stages.process.seen import SeenScene, look_at
+from scannet_prep.stages.process.seen import SeenScene, describe_files
 
-# The file that a warning is about, if that is not the one with the groups.
-_FILES = {
+# The file that a warning is about. All others are about the file with the groups.
+_FILES_OF_WARNINGS = {
     WarningKind.NO_FACES: MESH,
     WarningKind.NO_ALIGNMENT: INFO,
     WarningKind.NO_INFO: INFO,
@@ -51,10 +51,7 @@ _FILES = {
 
 
 class Reason(StrEnum):
-    """The reason why a scene is processed, in the words of `--dry-run`.
-
-    The last two are those of scenes that are kept.
-    """
+    """The reason why a scene is processed, or why it is kept, in the words of `--dry-run`."""
 
     NEW = "not processed yet"
     FORCED = "--force"
@@ -63,6 +60,7 @@ class Reason(StrEnum):
     RAW_CHANGED = "raw files changed"
     OUTPUT_CHANGED = "the processed file changed"
     UNKNOWN = "compared first, and processed if inputs or options differ"
+    # Scenes with these two are kept.
     RAW_GONE = "raw files are gone, so it stays as it is"
     UP_TO_DATE = "up to date"
 
@@ -103,7 +101,8 @@ class ProcessTask:
     @property
     def mesh_bytes(self) -> int:
         """Size of the mesh; 0 if no scene can be made of it."""
-        with suppress(OSError):  # the worker reports it
+        # The worker reports errors.
+        with suppress(OSError):
             size_bytes = self.scene.path(MESH).stat().st_size
             return size_bytes if size_bytes <= MESH.max_bytes else 0
         return 0
@@ -161,8 +160,8 @@ def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene
     if task.reason is Reason.RAW_GONE:
         return _keep_without_raw_files(task, context)
 
-    # The state of the raw files before they are read: the next run then finds a later change.
-    before = look_at(task.scene, task.split, task.path, context.label_map)
+    # Before the raw files are read, so that the next run finds any later change of them.
+    before = describe_files(task.scene, task.split, task.path, context.label_map)
     files = read_raw_files(find_raw_files(task.scene, task.split, context.options))
     if not context.is_forced:
         entry = _find_current(task, context, files)
@@ -179,14 +178,14 @@ def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene
         uses_numba=context.uses_numba,
     )
     _check_warnings(task, scene.meta.warnings, context)
-    after = look_at(task.scene, task.split, task.path, context.label_map)
+    after = describe_files(task.scene, task.split, task.path, context.label_map)
     if after.inputs != before.inputs:
         problem = "its files changed while they were read"
         raise FileError(task.scene.directory, problem, "run the same command again")
 
     chunks = encode_processed(scene)
     temporary_path = write_temporary(task.path, chunks)
-    written = look_at(task.scene, task.split, temporary_path, context.label_map)
+    written = describe_files(task.scene, task.split, temporary_path, context.label_map)
     entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
     return FinishedScene(entry, replace(before, output=written.output), temporary_path)
 
@@ -212,7 +211,7 @@ def _check_warnings(
     """
     damage = [warning for warning in warnings if warning.kind.is_damage]
     if damage and task.split is not Split.TEST and not context.is_lenient:
-        path = task.scene.path(_FILES.get(damage[0].kind, AGGREGATION))
+        path = task.scene.path(_FILES_OF_WARNINGS.get(damage[0].kind, AGGREGATION))
         advice = f"every train and val scene has it; {download_hint(path)}; or pass --lenient"
         raise _error_of_warnings(task, damage, advice)
     doubts = [warning for warning in warnings if warning.kind.is_doubt]
@@ -226,7 +225,7 @@ def _error_of_warnings(
     """Describe warnings as one error that names the files."""
     faults = []
     for warning in warnings:
-        path = task.scene.path(_FILES.get(warning.kind, AGGREGATION))
+        path = task.scene.path(_FILES_OF_WARNINGS.get(warning.kind, AGGREGATION))
         faults.append(f"{path}: {warning.fault}")
     return AnnotationError("; ".join(faults), hint)
 
@@ -238,7 +237,7 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
     removed, it must be whole and made with the options and the label map of the folder.
 
     Raises:
-        FileError: It is not.
+        FileError: The file is another one, or is not whole.
     """
     recorded = task.recorded
     try:
@@ -248,6 +247,7 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
         entry = read_entry(task.path, task.scene.scene_id, task.split, head)
     except FileError as error:
         raise _error_without_raw_files(task, error.problem) from None
+    # The file is whole, but it is not the recorded one.
     if recorded is not None:
         raise _error_without_raw_files(task, "is not the file that the manifest records")
     return FinishedScene(entry, seen=None)
@@ -275,7 +275,8 @@ def _find_current(task: ProcessTask, context: ProcessContext, files: RawFiles) -
         data = read_file(task.path, MAX_FILE_BYTES)
         scene = parse_processed(data, task.path)
     except FileError:
-        return None  # missing, truncated, or made by another program or version
+        # It is missing, truncated, or was made by another program or version.
+        return None
     meta = scene.meta
     if meta.scene_id != task.scene_id or meta.split != task.split:
         return None

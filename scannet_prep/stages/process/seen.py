@@ -30,8 +30,8 @@ class SeenScene:
 
     Attributes:
         label_map: Digest of the label map; empty for test scenes, which do not depend on it.
-        inputs: Size, time and inode of each raw file.
-        output: The same of the processed file; empty if it does not exist.
+        inputs: Size, time and inode of each raw file, `-` for one that does not exist.
+        output: Size, time and inode of the processed file; empty if it does not exist.
     """
 
     label_map: str
@@ -42,8 +42,10 @@ class SeenScene:
 _SEEN = make_decoder(dict[str, SeenScene])
 
 
-def look_at(scene: RawScene, split: Split, output_path: Path, label_map: LabelMap) -> SeenScene:
-    """Find the present state of the files of one scene."""
+def describe_files(
+    scene: RawScene, split: Split, output_path: Path, label_map: LabelMap
+) -> SeenScene:
+    """Describe the present state of the files of one scene."""
     start = f"{scene.parent}/{scene.scene_id}/{scene.scene_id}"
     return SeenScene(
         label_map="" if split is Split.TEST else label_map.digest,
@@ -54,7 +56,8 @@ def look_at(scene: RawScene, split: Split, output_path: Path, label_map: LabelMa
 
 def read_seen(out_dir: Path) -> dict[str, SeenScene]:
     """Read the states that the last run saw, by scene id; empty if there are none."""
-    with suppress(FileError, ContentError):  # missing or damaged: then everything is read again
+    # If the file is missing or damaged, all scenes are read again.
+    with suppress(FileError, ContentError):
         return parse_json(read_file(out_dir / SEEN_NAME), _SEEN)
     return {}
 
