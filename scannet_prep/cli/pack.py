@@ -59,7 +59,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         choices=range(23),
         default=1,
         metavar="N",
-        help="compression level of zstd, 1..22 (default: 1); 0 stores: 11 %% larger, "
+        help="compression level of zstd, 1..22 (default: 1); 0: no compression, 11 %% larger, "
         "and scenes are read twice as fast",
     )
     options.add_argument(

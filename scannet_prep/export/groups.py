@@ -79,6 +79,7 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
         return scene.segments
     scene_id = scene.meta.scene_id
     if test_segments is None:
+        # A train or val scene: test scenes are refused before, with `TEST_SEGMENTS_NEEDED`.
         raise ScanNetPrepError(
             f"{scene_id} has no segments, which this format needs",
             f"scannet-prep download --types {SEGMENTS.suffix} --scenes {scene_id}, "

@@ -219,7 +219,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "label_map": manifest.label_map,
     }
     scenes = {name: to_plain(entry) for name, entry in manifest.scenes.items()}
-    failures = {name: to_json(failure, "failures") for name, failure in manifest.failures.items()}
+    failures = {}
+    for name, failure in manifest.failures.items():
+        failures[name] = to_json(failure, list_name="failures")
     lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
     lines.append(f'"scenes": {_encode_lines(scenes)}')
     lines.append(f'"failures": {_encode_lines(failures)}')

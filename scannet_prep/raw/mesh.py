@@ -51,8 +51,8 @@ _PLY_ERRORS = (
     ValueError,
 )
 
-# The field with the length of a list has the name of the list with this suffix, which no property
-# can have.
+# In a record type, the length of the list NAME is the field NAME with this suffix. No property of
+# a PLY file can have such a name, because names contain no line end.
 _LENGTH_SUFFIX = "\nlen"
 
 Elements: TypeAlias = NDArray[np.void]
@@ -154,7 +154,8 @@ def count_elements(path: Path) -> tuple[int, int]:
     """
     vertices, faces = _parse_elements(map_mesh(path), path)
     _refuse_labels(vertices, path)
-    return len(vertices), 0 if faces is None else len(faces)
+    face_count = 0 if faces is None else len(faces)
+    return len(vertices), face_count
 
 
 def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None]:
@@ -242,7 +243,10 @@ def _parse_with_plyfile(data: Buffer, path: Path) -> plyfile.PlyData:
 
 
 def _has_plain_records(element: plyfile.PlyElement) -> bool:
-    """Whether all rows have the same size if the faces are triangles."""
+    """Whether all rows have the same size, on the assumption that all faces are triangles.
+
+    `_view_records` checks that they are.
+    """
     lists = _find_lists(element)
     return not lists or (element.name == "face" and lists <= set(_FACE_LISTS))
 
@@ -282,12 +286,13 @@ def _view_records(
         dtype = _record_dtype(element, layout.byte_order)
         if not dtype.names:
             continue  # an element without properties takes no bytes
-        row_count = (len(data) - start) // dtype.itemsize
-        if row_count < count:
+        # Also the index of the first incomplete row, if there is one.
+        complete_rows = (len(data) - start) // dtype.itemsize
+        if complete_rows < count:
             raise RawFileError(
                 path,
                 f"is damaged or truncated ({len(data):,} bytes): "
-                f"element '{element.name}': row {row_count}: early end-of-file",
+                f"element '{element.name}': row {complete_rows}: early end-of-file",
                 download_hint(path),
             )
         rows: Elements = np.frombuffer(data, dtype, count, start)
@@ -336,8 +341,8 @@ def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDA
         problem = f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
         raise RawFileError(path, problem)
 
-    # A view of the file becomes an array of its own, in the byte order of this machine. Lists that
-    # were stacked are one already, without a base.
+    # A view of the file is copied into an array of its own. Lists that were stacked are one: they
+    # have no base.
     indices = lists if lists.base is None else _copy_side_by_side(records, [name])
     indices = indices.astype(indices.dtype.newbyteorder("="), copy=False)
     for vertex in (int(indices.min()), int(indices.max())):
@@ -367,7 +372,8 @@ def _positions(vertices: Elements, path: Path) -> NDArray[np.floating[Any]]:
         positions: NDArray[np.floating[Any]] = columns.astype(dtype, copy=False)
     is_small = np.abs(positions).max() <= _MAX_COORDINATE  # False if any is NaN
     if not is_small:
-        bad = int(np.flatnonzero(~(np.abs(positions) <= _MAX_COORDINATE).all(axis=1))[0])
+        is_row_small = (np.abs(positions) <= _MAX_COORDINATE).all(axis=1)
+        bad = int(np.argmin(is_row_small))  # the first False
         raise RawFileError(
             path,
             f"vertex {bad} has the coordinates {positions[bad].tolist()}, "
@@ -457,6 +463,7 @@ def _copy_side_by_side(records: Elements, names: list[str]) -> NDArray[Any]:
     adjacent_fields = [(dtype, start + index * dtype.itemsize) for index in range(len(names))]
     actual_fields = [fields[name][:2] for name in names]
     if actual_fields != adjacent_fields or records.dtype.hasobject:
+        # Always three fields: a single one is adjacent to itself, and objects were stacked before.
         return np.stack([records[name] for name in names], axis=1)
 
     # View all fields as one of raw bytes, (N,); copy it, and view the copy as numbers, (N, 3).
@@ -469,5 +476,6 @@ def _copy_side_by_side(records: Elements, names: list[str]) -> NDArray[Any]:
         }
     )
     copied = records.view(all_fields)["all"].copy()
+    # If the one field has three numbers, `dtype` is the type of all three, and its base of one.
     joined: NDArray[Any] = copied.view(dtype.base).reshape(-1, 3)
     return joined

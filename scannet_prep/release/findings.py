@@ -138,7 +138,7 @@ class Findings:
 
     def attempt(
         self,
-        subject: Path,
+        subject: Path | str,
         function: Callable[Arguments, Result],
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
@@ -146,7 +146,8 @@ class Findings:
         """Call a function; an exception becomes a fault of the subject, and the result None.
 
         Args:
-            subject: The file or folder that the fault is about. It is not passed to the function.
+            subject: The file, folder or address that the fault is about. It is not passed to the
+                function.
             function: The function.
             args: Its positional arguments.
             kwargs: Its keyword arguments.

@@ -241,11 +241,10 @@ def _parse_class(row: dict[str, str]) -> LabelClass:
 
 @cache
 def _lookup_table(label_set: LabelSet, *, first: int, other: int, dtype: str) -> NDArray[Any]:
-    """Make a table of the number of each raw id, to be indexed by raw ids.
+    """Make a table that maps each raw id to its train id + `first`.
 
-    The classes are numbered from `first` in the order of their train ids. Raw ids that are not a
-    class have the number `other`. The last entry is one of them, so that a lookup with mode="clip"
-    gives `other` for all larger raw ids.
+    Raw ids that are not a class are mapped to `other`. The last entry is one of them, so that a
+    lookup with mode="clip" returns `other` for all larger raw ids.
     """
     import numpy as np
 

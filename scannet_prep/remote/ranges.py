@@ -83,13 +83,14 @@ class RangeSource(RemoteSource):
     def _fetch(self, start: int, end: int) -> bytes:
         """Request a range, as often as necessary, until nothing has arrived for too long."""
         client = self._get_client()
+        # Each request is a probe: no other request uses this gate.
         gate = Gate(self._policy, self.name, self._log_outage)
         if self._version is not None:
             # The server has served this file before, so the longer patience holds.
             gate.served(is_probe=True)
 
         data = bytearray()
-        # The answer to the very first request may set the size to 0.
+        # The first answer sets `size_bytes`, which is 0 for an empty file: the loop ends then.
         while len(data) < min(end, self.size_bytes) - start:
             previous_bytes = len(data)
             try:
@@ -121,10 +122,9 @@ class RangeSource(RemoteSource):
             TransferError: Too many requests failed.
             ServerDownError: Nothing was served for too long.
         """
-        # Each request is a probe: it is the only one that uses this gate.
         gate.failed(error, time.monotonic(), is_probe=True)
         failures = gate.failed_probes
-        # Rejections and broken connections do not count: they are retried for as long as the
+        # Broken connections (0 tries) and rejections (`MANY_TRIES`) are retried for as long as the
         # patience lasts.
         is_counted = 0 < error.tries <= FEW_TRIES
         if is_counted and failures >= error.tries:

@@ -38,8 +38,8 @@ FEW_TRIES = 3
 MANY_TRIES = 20
 """Rejections after which a file is given up. They concern the server, not the file.
 
-If 30 % of all requests are rejected, not one in a million runs of 7,766 files loses a file for it
-(7,766 * 0.3**20 = 3e-7).
+If 30 % of all requests are rejected, the probability that a run of 7,766 files loses one of them
+is 7,766 * 0.3**20 = 3e-7.
 """
 
 HINT_LOGIN = (
@@ -128,8 +128,8 @@ def check_status(response: requests.Response) -> None:
     is_rejection = status in {408, 425, 429}
     if 200 <= status < 500 and not is_rejection:
         raise AttemptError(shown_status, HINT_RELEASE_ACCESS, tries=1, is_answer=True)
-    # Below 200: http.client skips only 100 of the answers before the real one, not 103 (early
-    # hints). Another attempt may succeed.
+    # Rejections, faults of the server, and interim answers: http.client skips the status 100, but
+    # passes on 103 (early hints). Another attempt may succeed.
     raise AttemptError(
         shown_status, tries=MANY_TRIES, is_busy=True, retry_after_s=_parse_retry_after(response)
     )
@@ -225,7 +225,8 @@ def translate(error: Exception, url: str) -> Exception:
     request = getattr(error, "request", None)
     requested_url = url if request is None else public_url(str(request.url))
 
-    # The address of the file was checked before, so a malformed one is that of the proxy.
+    # The address of the file was checked before. If there was no redirection, the malformed
+    # address is that of the proxy.
     is_malformed_proxy = (
         isinstance(error, request_exceptions.InvalidURL)
         and request is not None
@@ -233,8 +234,9 @@ def translate(error: Exception, url: str) -> Exception:
     )
     if is_malformed_proxy:
         return ProxyError("the proxy cannot be used: malformed address", _HINT_PROXY)
-    is_refused_by_proxy = re.search("SOCKS support|failed: 407", detail) is not None
-    if is_refused_by_proxy or isinstance(error, request_exceptions.InvalidProxyURL):
+    # Texts of requests (the package PySocks is missing) and of http.client (a login is required).
+    is_proxy_unusable = re.search("SOCKS support|failed: 407", detail) is not None
+    if is_proxy_unusable or isinstance(error, request_exceptions.InvalidProxyURL):
         return ProxyError(f"the proxy cannot be used: {detail}", _HINT_PROXY)
 
     if isinstance(error, request_exceptions.TooManyRedirects):

@@ -47,10 +47,12 @@ class SyntheticScene:
 
     Attributes:
         scene_id: Its name.
-        positions: float32 (V, 3), metres, scan frame: z up, turned and shifted against the walls.
+        positions: float32 (V, 3), metres, scan frame: z up, rotated about
+            z and shifted relative to the walls.
         colors: uint8 (V, 3), red, green, blue, 0..255.
         faces: int32 (F, 3), vertex indices, counter-clockwise as seen from inside the room.
-        segment_ids: int32 (V,), raw segment ids: sparse, and `segment_ids[id] == id` for each.
+        segment_ids: int32 (V,), raw segment ids. Each is the index of one of the segment's
+            vertices, so `segment_ids[id] == id`.
         groups: Annotated objects in file order; empty for test scenes. No two share a segment.
             Their ids have gaps where the annotator removed an object; their object ids have none.
         axis_alignment: float64 (4, 4), aligned <- scan, metres, six decimals; None for test scenes.
@@ -95,8 +97,8 @@ def make_scene(
     mesh = _mesh_sides(room.sides, vertices, rng)
     axis_alignment = _draw_alignment(rng)
 
-    # Scans have holes, and this one makes the number exact: the mesh has a few points more than
-    # `vertices`, and those nearest to the centre of a hole in the ceiling are left out.
+    # The mesh has a few points too many. Those nearest to a point of the ceiling are left out, so
+    # that exactly `vertices` remain, and the scene has a hole, as real scans have.
     hole_center = (
         rng.uniform(0.3, 0.7) * room.size[0],
         rng.uniform(0.3, 0.7) * room.size[1],

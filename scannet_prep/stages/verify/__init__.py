@@ -229,8 +229,9 @@ def _check_archives(
     with progress.work("verify", archives.size_bytes, "B"):
         for reader in archives.readers:
             vertices |= _check_archive(reader, findings, jobs, progress)
-            manifest = findings.attempt(Path(reader.name), reader.read_manifest)
-            # The manifest of a truncated archive names the scenes that are lost.
+            manifest = findings.attempt(reader.name, reader.read_manifest)
+            # The manifest of a truncated archive names the scenes that are lost. If a shard is
+            # missing, the manifest also names that shard's scenes, which were not truncated.
             is_truncated = reader.index is None and not archives.missing_shards
             if manifest and is_truncated:
                 for scene_id, entry in manifest.scenes.items():

@@ -39,7 +39,8 @@ def plan(
     is_manifest_final = state.has_manifest and not (out_dir / folder.UNFINISHED_NAME).exists()
     already_reported = {fault.path for fault in state.faults}
 
-    # Of a scene with two files, the last split counts: comparing needs only one.
+    # One split per scene is enough for the comparison with the official lists. Of two, the last
+    # one is kept.
     splits = dict(sorted(present))
     tasks = []
     for scene_id, split in sorted(present | recorded.keys()):
@@ -48,7 +49,7 @@ def plan(
         path = folder.processed_path(out_dir, split, scene_id)
         entry = recorded.get((scene_id, split))
         if (scene_id, split) not in present:
-            # A file in the folder of another split is reported under that split.
+            # A file in the folder of another split is reported when the loop reaches that split.
             if scene_id not in splits:
                 message = "no such file, though the manifest names it"
                 findings.error(path, message, _process_again(out_dir), scene_id=scene_id)
