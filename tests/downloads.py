@@ -1,5 +1,6 @@
 """Downloads of a synthetic release from a server on this machine."""
 
+import itertools
 import random
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -61,6 +62,19 @@ def announce_two_lengths(answer: Answer, request: Request) -> None:
     Header("Content-Length", "7")(answer, request)
 
 
+def send_size_of_chunk_without_end(answer: Answer, request: Request) -> None:
+    """Send the size of the first chunk byte by byte, and never end it."""
+    NoLength()(answer, request)
+    size = b"1;" + b"x" * 10_000
+    Set(is_chunked=False, body=size, offset=None, trickle=(0, 0.02))(answer, request)
+
+
+def send_trailer_without_end(answer: Answer, request: Request) -> None:
+    """Send the whole body, and then lines that never end."""
+    NoLength()(answer, request)
+    Set(trailer=itertools.repeat(b"X-Trailer: a\r\n"))(answer, request)
+
+
 # Faults of the first requests of a file, after which all requests are answered.
 PASSING: dict[str, list[Fault]] = {
     "cut before the status": [Cut()],
@@ -70,6 +84,8 @@ PASSING: dict[str, list[Fault]] = {
     "silence within the body": [Stall(5_000)],
     "silence before the status": [Stall()],
     "trickle of content": [Set(trickle=(5_000, 0.05))],
+    "chunk size without end": [send_size_of_chunk_without_end],
+    "trailer without end": [send_trailer_without_end],
     "busy": [Status(503, "1"), Status(429, "Thu, 01 Jan 1970 00:00:00 GMT"), Status(500)],
     "early hints": [
         Set(before=b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")

@@ -77,6 +77,7 @@ class Answer:
         trickle: Position from which single bytes are sent, and the seconds between them. No
             timeout of a socket notices this.
         is_chunked: Whether the body is sent in chunks.
+        trailer: Lines to send after the last chunk; they may never end.
         before: Bytes to send before the status line.
         is_down: Whether the server stops.
     """
@@ -90,6 +91,7 @@ class Answer:
     stall_at: int | None = None
     trickle: tuple[int, float] | None = None
     is_chunked: bool = False
+    trailer: Iterable[bytes] = ()
     before: bytes = b""
     is_down: bool = False
 
@@ -577,7 +579,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if position >= slow_from:
                 self._pause(byte_pause_s)
         if answer.is_chunked and request.method != "HEAD":
-            self.wfile.write(_make_chunk(b""))
+            self._send_end_of_chunks(answer)
+
+    def _send_end_of_chunks(self, answer: Answer) -> None:
+        self.wfile.write(b"0\r\n")
+        for line in answer.trailer:
+            self.wfile.write(line)
+        self.wfile.write(b"\r\n")
 
     def _interrupt(self, answer: Answer, position: int) -> None:
         """Stall, or end the connection."""

@@ -25,6 +25,8 @@ from downloads import (
     fetched,
     finished,
     random_faults,
+    send_size_of_chunk_without_end,
+    send_trailer_without_end,
 )
 from release_server import (
     Answer,
@@ -93,6 +95,26 @@ def test_passing_faults_leave_no_trace(
     # urllib3 does not close an answer with two lengths, `Content-Length: 1, 2`. No later test
     # should meet its socket.
     gc.collect()
+
+
+def test_file_is_whole_though_its_trailer_never_ends(server: ReleaseServer, tmp_path: Path) -> None:
+    server.faults = [at(MESH_PATH, send_trailer_without_end)]
+
+    assert not fetch(server, tmp_path).failures
+
+    assert fetched(tmp_path) == digests(server.root)
+    assert server.bytes_sent_again(MESH_PATH) == 0
+
+
+def test_chunk_size_without_end_is_an_expensive_failure(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
+    server.faults = [at(MESH_PATH, then=send_size_of_chunk_without_end)]
+
+    report = fetch(server, tmp_path)
+
+    assert len(server.requests(MESH_PATH)) == FEW_TRIES
+    assert "no byte of the file arrived within" in report.failures[0].message
 
 
 def change_middle_at_first(request: Request, content: bytes) -> bytes:

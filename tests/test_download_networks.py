@@ -1,7 +1,6 @@
-"""Proxies, certificates, redirections and IPv6 between a download and its server."""
+"""Proxies, certificates and redirections between a download and its server."""
 
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from release_server import Cut, Fault, Redirect, ReleaseServer, Reset, Set, Stat
 
 from scannet_prep.base.errors import CertificateError, OutputError, ProxyError, TransferError
 from scannet_prep.base.version import CONTACT_URL
-from scannet_prep.remote.client import find_source_address
 
 
 @pytest.fixture
@@ -219,50 +217,6 @@ def test_proxy_that_cannot_be_used_ends_the_run(
         fetch(server, tmp_path)
 
     assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
-
-
-FindSource = Callable[..., tuple[str, int] | None]
-
-
-@pytest.fixture
-def ipv6_socket() -> Iterator[socket.socket]:
-    """A bound IPv6 socket that does not listen, so that it refuses connections."""
-    with socket.socket(socket.AF_INET6) as sock:
-        try:
-            sock.bind(("::1", 0))
-        except OSError:
-            pytest.skip("no IPv6 here")
-        yield sock
-
-
-@pytest.fixture
-def find_source(ipv6_socket: socket.socket, monkeypatch: pytest.MonkeyPatch) -> FindSource:
-    """A function that finds the source address for a server that has the IPv6 socket."""
-    rest = (socket.SOCK_STREAM, 6, "")
-    ipv6 = (socket.AF_INET6, *rest, ipv6_socket.getsockname())
-    ipv4 = (socket.AF_INET, *rest, ("127.0.0.1", 9))
-
-    def find(*, has_ipv4: bool) -> tuple[str, int] | None:
-        candidates = [ipv6, ipv4] if has_ipv4 else [ipv6]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: candidates)
-        return find_source_address("https://mirror.example/", timeout_s=0.2)
-
-    return find
-
-
-def test_ipv4_is_used_if_ipv6_connections_fail(find_source: FindSource) -> None:
-    assert find_source(has_ipv4=True) == ("0.0.0.0", 0)
-
-
-def test_any_address_is_used_if_ipv6_connections_succeed(
-    find_source: FindSource, ipv6_socket: socket.socket
-) -> None:
-    ipv6_socket.listen()
-    assert find_source(has_ipv4=True) is None
-
-
-def test_any_address_is_used_if_the_server_has_only_ipv6(find_source: FindSource) -> None:
-    assert find_source(has_ipv4=False) is None
 
 
 def test_disk_space_is_checked_where_a_link_leads(

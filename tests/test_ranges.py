@@ -122,6 +122,8 @@ def test_tiny_file_is_read(server: ReleaseServer, size_bytes: int) -> None:
         ("cut in the middle", None),
         ("silence within the body", "weak"),
         ("trickle of content", "strong"),
+        ("chunk size without end", "strong"),
+        ("trailer without end", "strong"),
         ("busy", "weak"),
     ],
 )

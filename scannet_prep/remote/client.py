@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,8 @@ from scannet_prep.remote.request_errors import (
 
 _PIECE_BYTES = 1 << 20
 _MAX_CONNECTIONS = 64
-_IPV6_TIMEOUT_S = 2.0
+# How often the watch looks at a body. Tests with short time windows look more often.
+_WATCH_INTERVAL_S = 1.0
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _CONTENT_RANGE = re.compile(
     r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE
@@ -59,43 +60,86 @@ class Answer:
         self.span: tuple[int, int] | None = None
         self._response = response
         self._client = client
+        # Since when a piece has been waited for, on the monotonic clock.
+        self._waiting_since_s = math.inf
+        self._has_ended = threading.Event()
+        self._is_too_slow = False
         if self.status == 200:
             self._parse_length()
         else:
             self._parse_range()
 
     def read_pieces(self) -> Iterator[bytes]:
-        """Iterate over the body as it arrives. Raises AttemptError if it arrives too slowly.
-
-        A timeout of the socket would not do: it concerns a single piece, and a body that trickles
-        never exceeds it.
-        """
+        """Iterate over the body as it arrives. Raises AttemptError if it arrives too slowly."""
         policy = self._client.policy
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
         waited_s = 0.0
         received_bytes = 0
-        while True:
-            began_s = time.monotonic()
-            piece = self._response.raw.read1(_PIECE_BYTES, decode_content=False)
-            # After `Client.close`, the body of a connection that was shut down seems to end.
-            if self._client.stop.is_set():
-                raise ServerDownError("stopped")
-            if not piece:
-                return
-            waited_s += time.monotonic() - began_s
-            received_bytes += len(piece)
-            yield piece
-            # Only after the piece was used: with a maximum rate, this waits.
-            self._client.count(len(piece))
+        try:
+            while piece := self._read_piece():
+                waited_s += time.monotonic() - self._waiting_since_s
+                self._waiting_since_s = math.inf
+                received_bytes += len(piece)
+                yield piece
+                # Only after the piece was used: with a maximum rate, this waits.
+                self._client.count(len(piece))
 
-            if waited_s < policy.slow_window_s:
-                continue
-            if received_bytes < policy.slowest_bytes_per_s * waited_s:
-                reason = (
-                    f"only {received_bytes:,} bytes of the file arrived within {waited_s:.0f} s"
-                )
-                raise AttemptError(reason, tries=FEW_TRIES)
-            waited_s = 0.0
-            received_bytes = 0
+                if waited_s < policy.slow_window_s:
+                    continue
+                if received_bytes < policy.slowest_bytes_per_s * waited_s:
+                    reason = (
+                        f"only {received_bytes:,} bytes of the file arrived within {waited_s:.0f} s"
+                    )
+                    raise AttemptError(reason, tries=FEW_TRIES)
+                waited_s = 0.0
+                received_bytes = 0
+        finally:
+            self._has_ended.set()
+
+    def shut_down(self) -> None:
+        """Wake a thread that waits for a piece: its connection seems to end."""
+        # Errors: the response has ended meanwhile.
+        with suppress(ValueError, RuntimeError, OSError):
+            self._response.raw.shutdown()
+
+    def _read_piece(self) -> bytes:
+        """Wait for a piece of the body; empty at the end.
+
+        Raises:
+            AttemptError: Nothing of the file has arrived for too long.
+            ServerDownError: The transfers were stopped.
+        """
+        self._waiting_since_s = time.monotonic()
+        try:
+            piece: bytes = self._response.raw.read1(_PIECE_BYTES, decode_content=False)
+        except urllib3.exceptions.HTTPError:
+            self._check_not_shut_down()
+            raise
+        # The body of a connection that was shut down may also seem to end.
+        self._check_not_shut_down()
+        return piece
+
+    def _check_not_shut_down(self) -> None:
+        if self._client.stop.is_set():
+            raise ServerDownError("stopped")
+        if self._is_too_slow:
+            wait_s = self._client.policy.slow_window_s
+            raise AttemptError(
+                f"no byte of the file arrived within {wait_s:.0f} s", tries=FEW_TRIES
+            )
+
+    def _watch(self) -> None:
+        """Shut the connection down if a piece takes too long to arrive.
+
+        A timeout of the socket would not do: the lines before and after the pieces of a chunked
+        body may arrive byte by byte and never end.
+        """
+        longest_wait_s = self._client.policy.slow_window_s
+        while not self._has_ended.wait(min(_WATCH_INTERVAL_S, longest_wait_s / 4)):
+            if time.monotonic() - self._waiting_since_s > longest_wait_s:
+                self._is_too_slow = True
+                self.shut_down()
+                return
 
     def _parse_length(self) -> None:
         """Set the size from Content-Length, unless the body is chunked (RFC 9112, 6.3)."""
@@ -139,7 +183,7 @@ class Client:
         self._lock = threading.Lock()
         # Until this time of the monotonic clock, the bandwidth is used up.
         self._free_s = 0.0
-        self._open_responses: set[requests.Response] = set()
+        self._open_answers: set[Answer] = set()
 
         if certificates is True:
             certificates = find_authorities(os.environ)
@@ -160,10 +204,8 @@ class Client:
     def close(self) -> None:
         """Stop all transfers, and close all connections."""
         self.stop.set()
-        for response in list(self._open_responses):
-            # Wake the thread that waits for content. Errors: the response has ended meanwhile.
-            with suppress(ValueError, RuntimeError, OSError):
-                response.raw.shutdown()
+        for answer in list(self._open_answers):
+            answer.shut_down()
         self._session.close()
 
     @contextmanager
@@ -186,11 +228,12 @@ class Client:
             ) as response:
                 has_answered = True
                 check_status(response)
-                self._open_responses.add(response)
+                answer = Answer(response, self)
+                self._open_answers.add(answer)
                 try:
-                    yield Answer(response, self)
+                    yield answer
                 finally:
-                    self._open_responses.discard(response)
+                    self._open_answers.discard(answer)
         except ScanNetPrepError:
             # Some of these are also ValueErrors.
             raise
@@ -232,36 +275,6 @@ class Client:
         return CertificateError(error.message, hint)
 
 
-def find_source_address(url: str, timeout_s: float = _IPV6_TIMEOUT_S) -> tuple[str, int] | None:
-    """Find the address to connect from: any IPv4 address if IPv6 does not work here, else None.
-
-    IPv6 does not work if the server has addresses of both kinds, IPv6 is preferred, and a
-    connection to the first address fails.
-    """
-    # A proxy connects by itself.
-    if requests.utils.get_environ_proxies(url):
-        return None
-    address = urlsplit(url)
-    try:
-        # Without a port, the name of the service ("https") stands for it.
-        candidates = socket.getaddrinfo(
-            address.hostname, address.port or address.scheme, type=socket.SOCK_STREAM
-        )
-    except OSError:
-        return None
-    families = [candidate[0] for candidate in candidates]
-    has_both = set(families) == {socket.AF_INET, socket.AF_INET6}
-    if not has_both or families[0] != socket.AF_INET6:
-        return None
-    # The socket address of the first candidate begins with host and port.
-    host, port = candidates[0][4][:2]
-    try:
-        socket.create_connection((str(host), int(port)), timeout_s).close()
-    except OSError:
-        return ("0.0.0.0", 0)  # noqa: S104 - connects only, does not listen
-    return None
-
-
 def _make_session(base_url: str) -> requests.Session:
     """Make a session, which keeps connections and lends each to one request at a time."""
     session = requests.Session()
@@ -271,7 +284,6 @@ def _make_session(base_url: str) -> requests.Session:
     session.hooks["response"].append(_close_redirection)
 
     adapter = HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS)
-    adapter.poolmanager.connection_pool_kw["source_address"] = find_source_address(base_url)
     is_encrypted = urlsplit(base_url).scheme == "https"
     session.mount("https://", adapter)
     session.mount("http://", _RefusingAdapter() if is_encrypted else adapter)
