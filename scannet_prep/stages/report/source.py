@@ -10,6 +10,7 @@ from typing import TypeVar
 from scannet_prep.base.errors import FileError, TransferError
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.progress import Progress
+from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, check_meta, parse_processed
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
@@ -24,7 +25,6 @@ from scannet_prep.release.label_map import (
 )
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source import Place, SceneSource, SourceKind, identify, open_processed
-from scannet_prep.stages.process.make_scene import process_scene
 from scannet_prep.stages.scene_checks import Check, CheckTask, check_scenes
 from scannet_prep.stages.selection import Selection, select_scenes
 

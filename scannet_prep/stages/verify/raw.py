@@ -21,6 +21,7 @@ import numpy as np
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.progress import Progress
 from scannet_prep.processed.annotate import find_contradictions
+from scannet_prep.processed.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
@@ -47,7 +48,6 @@ from scannet_prep.release.label_map import (
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningKind
 from scannet_prep.release.splits import find_official_split
-from scannet_prep.stages.process.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.stages.selection import Selection, select_scenes
 
