@@ -19,8 +19,8 @@ from scannet_prep import SCANNET20, read_processed, tables
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, encode_lock
 from scannet_prep.release.label_map import LABEL_MAP_NAME
-from scannet_prep.stages.report.figures import MEASURES
-from scannet_prep.stages.report.measures import SceneMeasures, measure_scene
+from scannet_prep.report.figures import MEASURES
+from scannet_prep.report.measures import SceneMeasures, measure_scene
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.charts import AxisScale, draw_histogram
 

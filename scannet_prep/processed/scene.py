@@ -243,7 +243,7 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     return ProcessedScene(**fields, meta=meta)
 
 
-def read_meta(path: Path, scene_id: str, split: Split, options: ProcessOptions) -> SceneMeta:
+def read_meta(path: Path, scene_id: str, split: str, options: ProcessOptions) -> SceneMeta:
     """Read the description of a scene, which takes only a few pages of its file.
 
     Raises:
@@ -263,7 +263,7 @@ def read_meta(path: Path, scene_id: str, split: Split, options: ProcessOptions) 
 
 
 def check_meta(
-    meta: SceneMeta, path: Path | str, scene_id: str, split: Split, options: ProcessOptions
+    meta: SceneMeta, path: Path | str, scene_id: str, split: str, options: ProcessOptions
 ) -> None:
     """Check that a file belongs to the expected scene and split, and was made with these options.
 

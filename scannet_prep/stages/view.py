@@ -42,7 +42,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
-from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
+from scannet_prep.processed.scene import find_problems
 from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
 from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
@@ -83,12 +83,10 @@ class Viewing:
             FileError: The scene or the prediction is damaged, has invalid values, or they do not
                 match.
         """
-        path = self.place.file_path(scene_id)
-        scene = parse_processed(self.place.read(scene_id), path)
-        split = self.place.entries[scene_id].split
-        check_meta(scene.meta, path, scene_id, split, self.place.options)
-        problem = next(iter(find_problems(scene)), None)
+        scene = self.place.parse(scene_id, self.place.read(scene_id))
+        problem = next(find_problems(scene), None)
         if problem is not None:
+            path = self.place.file_path(scene_id)
             raise ProcessedFileError(path, problem, again_hint(path))
         prediction = None
         if self.predictions is not None:

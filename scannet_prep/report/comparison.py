@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from scannet_prep.base.errors import FileError, MissingFileError, UsageError
 from scannet_prep.base.files import Fingerprint, read_file
@@ -30,10 +30,10 @@ from scannet_prep.release.files import INPUT_KINDS, KINDS, TASKS_DIR
 from scannet_prep.release.findings import Finding, Findings, sort_findings
 from scannet_prep.release.label_map import LABEL_MAP_NAME, find_label_map
 from scannet_prep.release.scene import SceneId
+from scannet_prep.report.scenes import ReportedScenes, open_scenes
+from scannet_prep.report.table import Table
 from scannet_prep.source import Place, describe_file
-from scannet_prep.stages.report.source import Reading, Source, open_source
-from scannet_prep.stages.report.table import Table
-from scannet_prep.stages.scene_checks import CheckTask
+from scannet_prep.source.raw_scenes import RawScenes
 
 SceneFacts: TypeAlias = Mapping[str, str]
 """The values of a scene to compare, as texts by name."""
@@ -109,47 +109,89 @@ class Comparison:
         return Table("Differences", ["scene", "what", "here", "there"], rows)
 
 
-def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> Comparison:
-    """Compare two places.
+class Sides(NamedTuple):
+    """The two places to compare. Picklable."""
+
+    here: _Side
+    there: _Side
+
+    @property
+    def common(self) -> list[str]:
+        """The ids of the scenes that both places have, sorted."""
+        return sorted(self.here.scene_ids & self.there.scene_ids)
+
+    def compare_scene(self, scene_id: str) -> Differences:
+        """Compare a scene that both places have.
+
+        The arrays are compared only if both places hold the scenes themselves.
+
+        Raises:
+            FileError: A file of the scene cannot be read, or is damaged.
+        """
+        here, there = self
+        if here.kind == "raw":
+            return _compare_raw_files(
+                here.find_raw_files(scene_id), there.find_raw_files(scene_id), scene_id
+            )
+        compares_arrays = here.scenes is not None and there.scenes is not None
+        return _compare_facts(
+            here.collect_facts(scene_id, compares_arrays=compares_arrays),
+            there.collect_facts(scene_id, compares_arrays=compares_arrays),
+        )
+
+    def conclude(self, compared: Mapping[str, Differences], findings: Findings) -> Comparison:
+        """Combine the results of all scenes.
+
+        Args:
+            compared: The differences of each scene that was compared; empty if it is the same.
+            findings: The findings of opening the places and of reading the scenes.
+        """
+        here, there = self
+        differences = {scene_id: result for scene_id, result in compared.items() if result}
+        same = len(compared) - len(differences)
+        # These are not scenes, and do not count as such: they are added after `same` is computed.
+        differences |= _compare_shared_files(here, there)
+        return Comparison(
+            here=here.name,
+            there=there.name,
+            same=same,
+            only_here=tuple(sorted(here.scene_ids - there.scene_ids)),
+            only_there=tuple(sorted(there.scene_ids - here.scene_ids)),
+            differences=differences,
+            findings=sort_findings(finding for finding in findings.found if finding.is_error),
+        )
+
+
+def open_sides(
+    here: Sequence[Place],
+    there: Sequence[Place],
+    certificates: bool | Path,
+    findings: Findings,
+) -> Sides:
+    """Open two places, or read their records.
 
     Args:
         here: A processed folder, an archive or all its shards, or a `manifest.json`; or a raw tree
             or a `scannet.lock`.
         there: Another place of the same kind.
-        reading: How to read them.
+        certificates: The certificates to trust for addresses, as `RangeSource` takes them.
+        findings: Receives the faults of the places.
 
     Raises:
         UsageError: One holds raw scenes and the other processed ones.
         FileError: A place cannot be read, or names no scene.
         TransferError: An archive on a web server cannot be read.
-        WorkerDiedError: Worker processes cannot be started.
     """
-    findings = Findings()
-    side_here = _open_side(here, reading, findings)
-    side_there = _open_side(there, reading, findings)
-    if side_here.kind != side_there.kind:
+    sides = Sides(
+        _open_side(here, certificates, findings), _open_side(there, certificates, findings)
+    )
+    if sides.here.kind != sides.there.kind:
         raise UsageError(
-            f"{side_here.name} holds {side_here.kind} scenes, "
-            f"{side_there.name} holds {side_there.kind} scenes: they cannot be compared",
+            f"{sides.here.name} holds {sides.here.kind} scenes, "
+            f"{sides.there.name} holds {sides.there.kind} scenes: they cannot be compared",
             "name two raw folders, or two processed folders or archives",
         )
-    scenes_here = side_here.scene_ids
-    scenes_there = side_there.scene_ids
-    common = sorted(scenes_here & scenes_there)
-    results = reading.check_scenes(_compare_scene, common, (side_here, side_there), findings)
-    differences = {scene_id: result for scene_id, result in results.items() if result}
-    same = len(results) - len(differences)
-    # These are not scenes, and do not count as such: they are added after `same` is computed.
-    differences |= _compare_shared_files(side_here, side_there)
-    return Comparison(
-        here=side_here.name,
-        there=side_there.name,
-        same=same,
-        only_here=tuple(sorted(scenes_here - scenes_there)),
-        only_there=tuple(sorted(scenes_there - scenes_here)),
-        differences=differences,
-        findings=sort_findings(finding for finding in findings.found if finding.is_error),
-    )
+    return sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +201,7 @@ class _Side:
     Attributes:
         name: Path or address.
         kind: `processed` or `raw`.
-        source: The scenes themselves; None if only records are known.
+        scenes: The scenes themselves; None if only records are known.
         entries: Records of processed scenes, if only these are known.
         locked: Records of raw scenes, by the name of the file, if only these are known.
         options: The options of a processed folder; None for raw scenes.
@@ -169,7 +211,7 @@ class _Side:
 
     name: str
     kind: str
-    source: Source | None = None
+    scenes: ReportedScenes | None = None
     entries: Mapping[str, SceneEntry] = field(default_factory=dict)
     locked: Mapping[str, Mapping[str, LockEntry]] = field(default_factory=dict)
     options: ProcessOptions | None = None
@@ -178,8 +220,8 @@ class _Side:
     @property
     def scene_ids(self) -> set[str]:
         """The ids of all scenes."""
-        if self.source is not None:
-            return set(self.source.scene_ids)
+        if self.scenes is not None:
+            return set(self.scenes.scene_ids)
         return set(self.entries or self.locked)
 
     def find_raw_files(self, scene_id: str) -> Mapping[str, Path | LockEntry]:
@@ -188,11 +230,10 @@ class _Side:
         Raises:
             MissingFileError: The scene has no files.
         """
-        raw_scenes = None if self.source is None else self.source.raw
-        if raw_scenes is None:
+        if not isinstance(self.scenes, RawScenes):
             # The side is a scannet.lock.
             return self.locked[scene_id]
-        raw, _ = raw_scenes[scene_id]
+        raw, _ = self.scenes.scenes[scene_id]
         paths = [raw.path(kind) for kind in KINDS.values()]
         files = {path.name: path for path in paths if path.exists()}
         if not files:
@@ -212,11 +253,11 @@ class _Side:
             scene_id: The scene.
             compares_arrays: Whether to collect facts of its arrays rather than of its record.
         """
-        if self.source is None:
+        if self.scenes is None:
             return self._flatten_entry(self.entries[scene_id])
         # The entry is made from the content of the scene, not read from its manifest: damage to the
         # file is detected even if only the entries are compared.
-        scene, entry = self.source.load(scene_id)
+        scene, entry = self.scenes.load(scene_id)
         if compares_arrays:
             return _collect_array_facts(scene)
         return self._flatten_entry(entry)
@@ -224,23 +265,6 @@ class _Side:
     def _flatten_entry(self, entry: SceneEntry) -> SceneFacts:
         """Return the facts of a record, with the options of its folder."""
         return _flatten(entry) | _flatten(self.options, "options")
-
-
-def _compare_scene(task: CheckTask, sides: tuple[_Side, _Side], _findings: Findings) -> Differences:
-    """Compare a scene between two places, in a worker.
-
-    The arrays are compared only if both places hold the scenes themselves.
-    """
-    here, there = sides
-    if here.kind == "raw":
-        return _compare_raw_files(
-            here.find_raw_files(task.scene_id), there.find_raw_files(task.scene_id), task.scene_id
-        )
-    compares_arrays = here.source is not None and there.source is not None
-    return _compare_facts(
-        here.collect_facts(task.scene_id, compares_arrays=compares_arrays),
-        there.collect_facts(task.scene_id, compares_arrays=compares_arrays),
-    )
 
 
 def _compare_raw_files(
@@ -314,7 +338,7 @@ def _collect_array_facts(scene: ProcessedScene) -> SceneFacts:
     return facts
 
 
-def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) -> _Side:
+def _open_side(places: Sequence[Place], certificates: bool | Path, findings: Findings) -> _Side:
     """Open a place, or read the record of one.
 
     Raises:
@@ -324,7 +348,7 @@ def _open_side(places: Sequence[Place], reading: Reading, findings: Findings) ->
     if len(places) == 1 and _is_record(path):
         side = _read_record(path)
     else:
-        side = _open_place(places, path, reading, findings)
+        side = _open_place(open_scenes(places, certificates, findings))
     if not side.scene_ids:
         # A comparison of nothing must not report that the data are the same.
         raise FileError(
@@ -340,18 +364,19 @@ def _is_record(path: Path) -> bool:
     return path.is_file() and path.suffix != ".zst" and describe_file(path) != "a zstd file"
 
 
-def _open_place(places: Sequence[Place], path: Path, reading: Reading, findings: Findings) -> _Side:
-    """Open a place that holds the scenes themselves."""
-    source = open_source(places, reading, findings)
-    name = source.scenes.name
-    if source.raw is None:
-        options = source.scenes.options
-        return _Side(name=name, kind="processed", source=source, options=options)
-    shared_files = {f"{TASKS_DIR}/{file.name}": file for file in find_shared_files(path).values()}
-    label_map = find_label_map(path)
+def _open_place(scenes: ReportedScenes) -> _Side:
+    """Make the side of a place that holds the scenes themselves."""
+    name = scenes.name
+    if not isinstance(scenes, RawScenes):
+        return _Side(name=name, kind="processed", scenes=scenes, options=scenes.options)
+    raw_dir = Path(name)
+    shared_files: dict[str, Path | LockEntry] = {}
+    for file in find_shared_files(raw_dir).values():
+        shared_files[f"{TASKS_DIR}/{file.name}"] = file
+    label_map = find_label_map(raw_dir)
     if label_map is not None:
         shared_files[LABEL_MAP_NAME] = label_map
-    return _Side(name=name, kind="raw", source=source, shared_files=shared_files)
+    return _Side(name=name, kind="raw", scenes=scenes, shared_files=shared_files)
 
 
 def _read_record(path: Path) -> _Side:

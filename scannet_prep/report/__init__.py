@@ -1,0 +1,8 @@
+"""A page about the scenes of a place, and the comparison of two places.
+
+scenes        open the place; read or process each scene
+measures      measure a scene
+figures       combine the measures of all scenes
+page          the page, with pictures of a few scenes
+comparison    the differences from another place
+"""
