@@ -14,39 +14,26 @@ streams, are compared only if both sides have them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
 
-from scannet_prep.base.errors import FileError, MissingFileError, UsageError
-from scannet_prep.base.files import Fingerprint, read_file
-from scannet_prep.base.typed_json import to_plain
-from scannet_prep.processed.manifest import SceneEntry, parse_manifest
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.raw.layout import find_shared_files
-from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
-from scannet_prep.release.files import INPUT_KINDS, KINDS, TASKS_DIR
+from scannet_prep.base.errors import FileError, UsageError
+from scannet_prep.base.files import read_file
+from scannet_prep.processed.manifest import parse_manifest
 from scannet_prep.release.findings import Finding, Findings, sort_findings
-from scannet_prep.release.label_map import LABEL_MAP_NAME, find_label_map
-from scannet_prep.release.scene import SceneId
-from scannet_prep.report.scenes import ReportedScenes, open_scenes
+from scannet_prep.report.facts import NONE, Differences
+from scannet_prep.report.processed_side import ProcessedSide
+from scannet_prep.report.raw_side import RawSide
+from scannet_prep.report.scenes import open_scenes
 from scannet_prep.report.table import Table
 from scannet_prep.source import Place, describe_file
 from scannet_prep.source.raw_scenes import RawScenes
 
-SceneFacts: TypeAlias = Mapping[str, str]
-"""The values of a scene to compare, as texts by name."""
-
-Differences: TypeAlias = Mapping[str, tuple[str, str]]
-"""The facts that differ, by name: the value here and the value there, `-` for none."""
-
-_NONE = "-"
-_INPUT_SUFFIXES = {kind.suffix for kind in INPUT_KINDS}
-_SUFFIXES = {kind.suffix for kind in KINDS.values()}
 _DIGEST = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
-# A longer text is represented by its length and CRC-32.
-_MAX_FACT_LETTERS = 90
+
+Side = TypeVar("Side", ProcessedSide, RawSide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +87,8 @@ class Comparison:
             for name, values in differences.items():
                 cells = [_DIGEST.sub(r"\1...", value) for value in values]
                 rows.append([scene_id, name, *cells])
-        rows += [[scene_id, "scene", "present", _NONE] for scene_id in self.only_here]
-        rows += [[scene_id, "scene", _NONE, "present"] for scene_id in self.only_there]
+        rows += [[scene_id, "scene", "present", NONE] for scene_id in self.only_here]
+        rows += [[scene_id, "scene", NONE, "present"] for scene_id in self.only_there]
         # An error has no values here and there: its message and its hint take these two columns.
         for finding in self.findings:
             message = f"{finding.subject}: {finding.message}"
@@ -109,11 +96,12 @@ class Comparison:
         return Table("Differences", ["scene", "what", "here", "there"], rows)
 
 
-class Sides(NamedTuple):
-    """The two places to compare. Picklable."""
+@dataclass(frozen=True, slots=True)
+class Sides(Generic[Side]):
+    """Two places of the same kind to compare. Picklable."""
 
-    here: _Side
-    there: _Side
+    here: Side
+    there: Side
 
     @property
     def common(self) -> list[str]:
@@ -123,21 +111,10 @@ class Sides(NamedTuple):
     def compare_scene(self, scene_id: str) -> Differences:
         """Compare a scene that both places have.
 
-        The arrays are compared only if both places hold the scenes themselves.
-
         Raises:
             FileError: A file of the scene cannot be read, or is damaged.
         """
-        here, there = self
-        if here.kind == "raw":
-            return _compare_raw_files(
-                here.find_raw_files(scene_id), there.find_raw_files(scene_id), scene_id
-            )
-        compares_arrays = here.scenes is not None and there.scenes is not None
-        return _compare_facts(
-            here.collect_facts(scene_id, compares_arrays=compares_arrays),
-            there.collect_facts(scene_id, compares_arrays=compares_arrays),
-        )
+        return self.here.compare_scene(self.there, scene_id)
 
     def conclude(self, compared: Mapping[str, Differences], findings: Findings) -> Comparison:
         """Combine the results of all scenes.
@@ -146,11 +123,12 @@ class Sides(NamedTuple):
             compared: The differences of each scene that was compared; empty if it is the same.
             findings: The findings of opening the places and of reading the scenes.
         """
-        here, there = self
+        here = self.here
+        there = self.there
         differences = {scene_id: result for scene_id, result in compared.items() if result}
         same = len(compared) - len(differences)
         # These are not scenes, and do not count as such: they are added after `same` is computed.
-        differences |= _compare_shared_files(here, there)
+        differences |= here.compare_shared_files(there)
         return Comparison(
             here=here.name,
             there=there.name,
@@ -162,12 +140,16 @@ class Sides(NamedTuple):
         )
 
 
+ProcessedOrRawSides: TypeAlias = Sides[ProcessedSide] | Sides[RawSide]
+"""Two places, both with processed scenes or both with raw ones."""
+
+
 def open_sides(
     here: Sequence[Place],
     there: Sequence[Place],
     certificates: bool | Path,
     findings: Findings,
-) -> Sides:
+) -> ProcessedOrRawSides:
     """Open two places, or read their records.
 
     Args:
@@ -182,163 +164,22 @@ def open_sides(
         FileError: A place cannot be read, or names no scene.
         TransferError: An archive on a web server cannot be read.
     """
-    sides = Sides(
-        _open_side(here, certificates, findings), _open_side(there, certificates, findings)
+    side_here = _open_side(here, certificates, findings)
+    side_there = _open_side(there, certificates, findings)
+    if isinstance(side_here, RawSide) and isinstance(side_there, RawSide):
+        return Sides(side_here, side_there)
+    if isinstance(side_here, ProcessedSide) and isinstance(side_there, ProcessedSide):
+        return Sides(side_here, side_there)
+    raise UsageError(
+        f"{side_here.name} holds {side_here.kind} scenes, "
+        f"{side_there.name} holds {side_there.kind} scenes: they cannot be compared",
+        "name two raw folders, or two processed folders or archives",
     )
-    if sides.here.kind != sides.there.kind:
-        raise UsageError(
-            f"{sides.here.name} holds {sides.here.kind} scenes, "
-            f"{sides.there.name} holds {sides.there.kind} scenes: they cannot be compared",
-            "name two raw folders, or two processed folders or archives",
-        )
-    return sides
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One of the places, or the record of one. Picklable.
-
-    Attributes:
-        name: Path or address.
-        kind: `processed` or `raw`.
-        scenes: The scenes themselves; None if only records are known.
-        entries: Records of processed scenes, if only these are known.
-        locked: Records of raw scenes, by the name of the file, if only these are known.
-        options: The options of a processed folder; None for raw scenes.
-        shared_files: For raw scenes, the label map and the files in `tasks/`, or their records, by
-            path in the tree.
-    """
-
-    name: str
-    kind: str
-    scenes: ReportedScenes | None = None
-    entries: Mapping[str, SceneEntry] = field(default_factory=dict)
-    locked: Mapping[str, Mapping[str, LockEntry]] = field(default_factory=dict)
-    options: ProcessOptions | None = None
-    shared_files: Mapping[str, Path | LockEntry] = field(default_factory=dict)
-
-    @property
-    def scene_ids(self) -> set[str]:
-        """The ids of all scenes."""
-        if self.scenes is not None:
-            return set(self.scenes.scene_ids)
-        return set(self.entries or self.locked)
-
-    def find_raw_files(self, scene_id: str) -> Mapping[str, Path | LockEntry]:
-        """Find the files of a raw scene, or their records, by name.
-
-        Raises:
-            MissingFileError: The scene has no files.
-        """
-        if not isinstance(self.scenes, RawScenes):
-            # The side is a scannet.lock.
-            return self.locked[scene_id]
-        raw, _ = self.scenes.scenes[scene_id]
-        paths = [raw.path(kind) for kind in KINDS.values()]
-        files = {path.name: path for path in paths if path.exists()}
-        if not files:
-            command = f"scannet-prep download --types seg --scenes {raw.scene_id}"
-            raise MissingFileError(raw.directory, "holds none of the scene's files", command)
-        return files
-
-    def digest_shared_file(self, name: str) -> str:
-        """Return the SHA-256 of one of the shared files; `-` if it does not exist."""
-        file = self.shared_files.get(name)
-        return _NONE if file is None else _digest(file).sha256
-
-    def collect_facts(self, scene_id: str, *, compares_arrays: bool) -> SceneFacts:
-        """Collect the facts of a processed scene.
-
-        Args:
-            scene_id: The scene.
-            compares_arrays: Whether to collect facts of its arrays rather than of its record.
-        """
-        if self.scenes is None:
-            return self._flatten_entry(self.entries[scene_id])
-        # The entry is made from the content of the scene, not read from its manifest: damage to the
-        # file is detected even if only the entries are compared.
-        scene, entry = self.scenes.load(scene_id)
-        if compares_arrays:
-            return _collect_array_facts(scene)
-        return self._flatten_entry(entry)
-
-    def _flatten_entry(self, entry: SceneEntry) -> SceneFacts:
-        """Return the facts of a record, with the options of its folder."""
-        return _flatten(entry) | _flatten(self.options, "options")
-
-
-def _compare_raw_files(
-    here: Mapping[str, Path | LockEntry], there: Mapping[str, Path | LockEntry], scene_id: str
-) -> Differences:
-    """Compare the files of a raw scene by their digests."""
-    names = []
-    for name in {**here, **there}:
-        is_input = name.removeprefix(scene_id) in _INPUT_SUFFIXES
-        if is_input or (name in here and name in there):
-            names.append(name)
-    return _compare_facts(_digest_facts(here, names), _digest_facts(there, names))
-
-
-def _digest_facts(files: Mapping[str, Path | LockEntry], names: Iterable[str]) -> SceneFacts:
-    """Return size and SHA-256 of the named files that exist."""
-    return _flatten({name: _digest(files[name]) for name in names if name in files})
-
-
-def _digest(file: Path | LockEntry) -> LockEntry:
-    """Return the record of a file, which is computed if the file itself is given."""
-    if isinstance(file, LockEntry):
-        return file
-    return digest_file(file)
-
-
-def _compare_facts(here: SceneFacts, there: SceneFacts) -> Differences:
-    """Find the facts that differ."""
-    differences = {}
-    for name in {**here, **there}:
-        value_here = here.get(name, _NONE)
-        value_there = there.get(name, _NONE)
-        if value_here != value_there:
-            differences[name] = (value_here, value_there)
-    return differences
-
-
-def _compare_shared_files(here: _Side, there: _Side) -> dict[str, Differences]:
-    """Compare the label maps of raw trees, and the files in `tasks/` that both have.
-
-    Returns:
-        The differences of the label maps by the key `label map`, and those of the other files by
-        the key `tasks`. A key is missing if nothing differs, as for processed scenes.
-    """
-    differences: dict[str, Differences] = {}
-    # Scenes are made from the label map: it also differs if only one side has it.
-    label_map_here = here.digest_shared_file(LABEL_MAP_NAME)
-    label_map_there = there.digest_shared_file(LABEL_MAP_NAME)
-    if label_map_here != label_map_there:
-        differences["label map"] = {LABEL_MAP_NAME: (label_map_here, label_map_there)}
-
-    tasks = {}
-    common = here.shared_files.keys() & there.shared_files.keys()
-    for name in sorted(common - {LABEL_MAP_NAME}):
-        digest_here = here.digest_shared_file(name)
-        digest_there = there.digest_shared_file(name)
-        if digest_here != digest_there:
-            tasks[name] = (digest_here, digest_there)
-    if tasks:
-        differences["tasks"] = tasks
-    return differences
-
-
-def _collect_array_facts(scene: ProcessedScene) -> SceneFacts:
-    """Return the metadata of a scene, and type, shape and CRC-32 of each array."""
-    facts = _flatten(replace(scene.meta, program_version=""))
-    for key, array in scene.arrays().items():
-        if key != "meta":
-            crc32 = Fingerprint.from_bytes(array.reshape(-1).view("u1").data).crc32
-            facts[f"array {key}"] = f"{array.dtype} {array.shape}, CRC-32 {crc32}"
-    return facts
-
-
-def _open_side(places: Sequence[Place], certificates: bool | Path, findings: Findings) -> _Side:
+def _open_side(
+    places: Sequence[Place], certificates: bool | Path, findings: Findings
+) -> ProcessedSide | RawSide:
     """Open a place, or read the record of one.
 
     Raises:
@@ -348,7 +189,7 @@ def _open_side(places: Sequence[Place], certificates: bool | Path, findings: Fin
     if len(places) == 1 and _is_record(path):
         side = _read_record(path)
     else:
-        side = _open_place(open_scenes(places, certificates, findings))
+        side = _open_place(places, certificates, findings)
     if not side.scene_ids:
         # A comparison of nothing must not report that the data are the same.
         raise FileError(
@@ -364,58 +205,20 @@ def _is_record(path: Path) -> bool:
     return path.is_file() and path.suffix != ".zst" and describe_file(path) != "a zstd file"
 
 
-def _open_place(scenes: ReportedScenes) -> _Side:
-    """Make the side of a place that holds the scenes themselves."""
-    name = scenes.name
-    if not isinstance(scenes, RawScenes):
-        return _Side(name=name, kind="processed", scenes=scenes, options=scenes.options)
-    raw_dir = Path(name)
-    shared_files: dict[str, Path | LockEntry] = {}
-    for file in find_shared_files(raw_dir).values():
-        shared_files[f"{TASKS_DIR}/{file.name}"] = file
-    label_map = find_label_map(raw_dir)
-    if label_map is not None:
-        shared_files[LABEL_MAP_NAME] = label_map
-    return _Side(name=name, kind="raw", scenes=scenes, shared_files=shared_files)
-
-
-def _read_record(path: Path) -> _Side:
+def _read_record(path: Path) -> ProcessedSide | RawSide:
     """Read a `manifest.json` or a `scannet.lock`."""
     data = read_file(path)
-    if data.lstrip().startswith(b"{"):
-        manifest = parse_manifest(data, path)
-        return _Side(
-            name=str(path),
-            kind="processed",
-            entries=manifest.scenes,
-            options=manifest.options,
-        )
-    locked: dict[str, dict[str, LockEntry]] = {}
-    shared_files: dict[str, Path | LockEntry] = {}
-    for name, entry in read_lock(path, data).items():
-        file = PurePosixPath(name)
-        # `tasks`, or the id of a scene.
-        folder = file.parent.name
-        is_raw_file = file.name.removeprefix(folder) in _SUFFIXES
-        if file.name == LABEL_MAP_NAME:
-            shared_files[LABEL_MAP_NAME] = entry
-        elif folder == TASKS_DIR:
-            shared_files[f"{TASKS_DIR}/{file.name}"] = entry
-        elif SceneId.is_valid(folder) and is_raw_file:
-            locked.setdefault(folder, {})[file.name] = entry
-    return _Side(name=str(path), kind="raw", locked=locked, shared_files=shared_files)
+    if not data.lstrip().startswith(b"{"):
+        return RawSide.from_lock(data, path)
+    manifest = parse_manifest(data, path)
+    return ProcessedSide(str(path), manifest.scenes, manifest.options)
 
 
-def _flatten(value: object, name: str = "") -> dict[str, str]:
-    """Return the facts in a value, by name; the name of a nested value is the path to it."""
-    plain = to_plain(value)
-    if isinstance(plain, dict):
-        facts = {}
-        for key, nested in plain.items():
-            facts.update(_flatten(nested, f"{name} {key}".lstrip()))
-        return facts
-    text = str(plain)
-    if len(text) > _MAX_FACT_LETTERS:
-        crc32 = Fingerprint.from_bytes(text.encode()).crc32
-        text = f"{len(text):,} characters, CRC-32 {crc32}"
-    return {name: text}
+def _open_place(
+    places: Sequence[Place], certificates: bool | Path, findings: Findings
+) -> ProcessedSide | RawSide:
+    """Open a place that holds the scenes themselves."""
+    scenes = open_scenes(places, certificates, findings)
+    if isinstance(scenes, RawScenes):
+        return RawSide.from_tree(scenes)
+    return ProcessedSide(scenes.name, scenes.entries, scenes.options, scenes)

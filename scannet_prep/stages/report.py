@@ -23,7 +23,8 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.release.findings import Findings, sort_findings
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.report.comparison import Comparison, Differences, Sides, open_sides
+from scannet_prep.report.comparison import Comparison, ProcessedOrRawSides, open_sides
+from scannet_prep.report.facts import Differences
 from scannet_prep.report.figures import Report, make_report
 from scannet_prep.report.measures import SceneMeasures, measure_scene
 from scannet_prep.report.page import make_report_page
@@ -168,6 +169,6 @@ def _draw(task: CheckTask, scenes: ReportedScenes, _findings: Findings) -> bytes
     return encode_png(render_scene(viewed, color, _THUMBNAIL))
 
 
-def _compare(task: CheckTask, sides: Sides, _findings: Findings) -> Differences:
+def _compare(task: CheckTask, sides: ProcessedOrRawSides, _findings: Findings) -> Differences:
     """Compare a scene between two places, in a worker."""
     return sides.compare_scene(task.scene_id)
