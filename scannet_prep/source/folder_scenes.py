@@ -80,10 +80,9 @@ class FolderScenes(SceneSource):
             raise FileError(self.folder, problem, "open the folder again")
         return manifest.scenes
 
-    def read_meta(self, scene_id: str) -> SceneMeta:
-        """Read the description of a scene, which takes only a few pages of its file."""
-        path = self.file_path(scene_id)
-        return read_meta(path, scene_id, self._splits[scene_id], self.options)
+    def _read_meta(self, scene_id: str) -> SceneMeta:
+        """Read only a few pages of the file."""
+        return read_meta(self.file_path(scene_id))
 
     def read(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene into new, writable memory."""

@@ -237,9 +237,8 @@ class SceneSource(ABC):
             ProcessedFileError: It is damaged, is that of another scene or split, or was made with
                 other options.
         """
-        path = self.file_path(scene_id)
-        scene = parse_processed(data, path)
-        check_meta(scene.meta, path, scene_id, self._splits[scene_id], self.options)
+        scene = parse_processed(data, self.file_path(scene_id))
+        self._check_meta(scene_id, scene.meta)
         return scene
 
     def open_arrays(self, scene_id: str, data: Buffer) -> NpzReader:
@@ -264,10 +263,19 @@ class SceneSource(ABC):
             FileError: As `load`.
             TransferError: A server does not send it.
         """
-        path = self.file_path(scene_id)
-        meta = parse_meta(NpzReader(self.read(scene_id), path), path)
-        check_meta(meta, path, scene_id, self._splits[scene_id], self.options)
+        meta = self._read_meta(scene_id)
+        self._check_meta(scene_id, meta)
         return meta
+
+    def _read_meta(self, scene_id: str) -> SceneMeta:
+        """Read the description of a scene without checking that it is that of the scene."""
+        path = self.file_path(scene_id)
+        return parse_meta(NpzReader(self.read(scene_id), path), path)
+
+    def _check_meta(self, scene_id: str, meta: SceneMeta) -> None:
+        """Check that a file is that of a scene of this place."""
+        path = self.file_path(scene_id)
+        check_meta(meta, path, scene_id, self._splits[scene_id], self.options)
 
     def without_entries(self) -> Self:
         """Return a copy for worker processes that get the entry of each scene with their task."""

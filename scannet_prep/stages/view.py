@@ -381,7 +381,7 @@ def _check_ending(output: Path, ending: Kind | None, kind: Kind | None) -> None:
 
 def _load_scenes(
     viewing: Viewing, colors: dict[str, str], progress: Progress
-) -> Iterator[tuple[str, ViewedScene]]:
+) -> Iterator[ViewedScene]:
     """Load the scenes one after the other, and add the colouring of each to `colors`.
 
     Raises:
@@ -392,12 +392,12 @@ def _load_scenes(
         color = viewing.choose_color(scene)
         scene.check_coloring(color)
         colors[scene_id] = color
-        yield scene_id, scene
+        yield scene
         progress.advance()
 
 
 def _encode(
-    scenes: Iterator[tuple[str, ViewedScene]],
+    scenes: Iterator[ViewedScene],
     kind: Kind,
     paths: Mapping[str, Path],
     colors: Mapping[str, str],
@@ -408,19 +408,19 @@ def _encode(
         from scannet_prep.view.page import make_scene_page
 
         # The page starts with the colouring of the first scene, which is chosen when it is loaded.
-        first_id, first = next(scenes)
-        others = (scene for _, scene in scenes)
-        yield paths[first_id], [make_scene_page(chain([first], others), color=colors[first_id])]
+        first = next(scenes)
+        page = make_scene_page(chain([first], scenes), color=colors[first.scene_id])
+        yield paths[first.scene_id], [page]
         return
-    for scene_id, scene in scenes:
-        color = colors[scene_id]
+    for scene in scenes:
+        color = colors[scene.scene_id]
         if kind == "png":
             content: list[Buffer] = [encode_png(render_scene(scene, color, options))]
         else:
-            comment = f"{scene_id}, coloured by {color}"
+            comment = f"{scene.scene_id}, coloured by {color}"
             vertex_colors = scene.coloring(color).colors
             content = encode_ply(comment, scene.points, vertex_colors, scene.faces)
-        yield paths[scene_id], content
+        yield paths[scene.scene_id], content
 
 
 def _read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:
