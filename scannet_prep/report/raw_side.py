@@ -31,7 +31,7 @@ class RawSide:
         name: Its path.
         label_map: The label map by its name; empty if there is none.
         tasks: The files in `tasks/`, by path in the tree.
-        scenes: The scenes of a tree; None for a lock.
+        tree: The scenes of a tree; None for a lock.
         locked: The files of each scene in a lock, by id.
     """
 
@@ -40,7 +40,7 @@ class RawSide:
     name: str
     label_map: FilesByName
     tasks: FilesByName
-    scenes: RawScenes | None = None
+    tree: RawScenes | None = None
     locked: Mapping[str, FilesByName] = field(default_factory=dict)
 
     @classmethod
@@ -78,8 +78,8 @@ class RawSide:
     @property
     def scene_ids(self) -> set[str]:
         """The ids of all scenes."""
-        if self.scenes is not None:
-            return set(self.scenes.scene_ids)
+        if self.tree is not None:
+            return set(self.tree.scene_ids)
         return set(self.locked)
 
     def compare_scene(self, other: RawSide, scene_id: str) -> Differences:
@@ -118,9 +118,9 @@ class RawSide:
         Raises:
             MissingFileError: The scene has no files.
         """
-        if self.scenes is None:
+        if self.tree is None:
             return self.locked[scene_id]
-        raw, _ = self.scenes.scenes[scene_id]
+        raw, _ = self.tree.scenes[scene_id]
         paths = [raw.path(kind) for kind in KINDS.values()]
         files = {path.name: path for path in paths if path.exists()}
         if not files:

@@ -76,15 +76,15 @@ class Inspection:
         Raises:
             WorkerDiedError: Worker processes cannot be started.
         """
-        found = self.findings.found
         results: dict[SceneId, Result] = {}
         with self.progress.work(self.title, len(tasks), "scenes"):
             for task, outcome in run_tasks(_check_scene, tasks, (check, context), jobs=self.jobs):
                 if isinstance(outcome, WorkerDiedError):
-                    found.append(Finding.from_exception(outcome, task.path, task.scene_id))
+                    death = Finding.from_exception(outcome, task.path, task.scene_id)
+                    self.findings.found.append(death)
                 else:
                     result, scene_findings = outcome
-                    found += scene_findings
+                    self.findings.found += scene_findings
                     # None: the check raised an exception, which is now a finding.
                     if result is not None:
                         results[task.scene_id] = result
