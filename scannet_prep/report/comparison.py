@@ -26,7 +26,7 @@ from scannet_prep.release.findings import Finding, Findings, sort_findings
 from scannet_prep.report.facts import NONE, Differences
 from scannet_prep.report.processed_side import ProcessedSide
 from scannet_prep.report.raw_side import RawSide
-from scannet_prep.report.scenes import open_scenes
+from scannet_prep.report.scenes import ReportedScenes, open_scenes
 from scannet_prep.report.table import Table
 from scannet_prep.source import Place, describe_file
 from scannet_prep.source.raw_scenes import RawScenes
@@ -189,7 +189,7 @@ def _open_side(
     if len(places) == 1 and _is_record(path):
         side = _read_record(path)
     else:
-        side = _open_place(places, certificates, findings)
+        side = _make_side(open_scenes(places, certificates, findings))
     if not side.scene_ids:
         # A comparison of nothing must not report that the data are the same.
         raise FileError(
@@ -214,11 +214,8 @@ def _read_record(path: Path) -> ProcessedSide | RawSide:
     return ProcessedSide(str(path), manifest.scenes, manifest.options)
 
 
-def _open_place(
-    places: Sequence[Place], certificates: bool | Path, findings: Findings
-) -> ProcessedSide | RawSide:
-    """Open a place that holds the scenes themselves."""
-    scenes = open_scenes(places, certificates, findings)
+def _make_side(scenes: ReportedScenes) -> ProcessedSide | RawSide:
+    """Make the side of a place that holds the scenes themselves."""
     if isinstance(scenes, RawScenes):
         return RawSide.from_tree(scenes)
     return ProcessedSide(scenes.name, scenes.entries, scenes.options, scenes)
