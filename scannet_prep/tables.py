@@ -16,7 +16,7 @@ scenes, and `cross` reads arrays. pandas is imported when a table is made, becau
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -29,14 +29,8 @@ from scannet_prep.archive.byte_source import ByteSource
 from scannet_prep.base.errors import FileError, ProcessedFileError, UsageError
 from scannet_prep.base.files import write_atomically
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.npz import NpzReader, again_hint
-from scannet_prep.processed.scene import (
-    SceneMeta,
-    check_identity,
-    check_meta,
-    parse_meta,
-    read_meta,
-)
+from scannet_prep.processed.npz import again_hint
+from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.label_map import MAX_NYU40_ID, builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
@@ -101,8 +95,18 @@ def scenes(place: TablePlace) -> pd.DataFrame:
         ScanNetPrepError: The place cannot be read.
     """
     records = _open(place)
+    return list_scenes(records.entries, records.place.options)
+
+
+def list_scenes(entries: Mapping[str, SceneEntry], options: ProcessOptions) -> pd.DataFrame:
+    """Make the table of `scenes`.
+
+    Args:
+        entries: The entries of the scenes in a manifest, by id.
+        options: The options that the scenes were processed with.
+    """
     rows = {}
-    for scene_id, entry in records.entries.items():
+    for scene_id, entry in entries.items():
         rows[scene_id] = {
             "split": str(entry.split),
             "space": SceneId(scene_id).space,
@@ -110,7 +114,7 @@ def scenes(place: TablePlace) -> pd.DataFrame:
             # Vertices that are not unlabeled, which is nyu40 id 0.
             "labeled": 1 - entry.nyu40_counts.get(0, 0) / entry.vertex_count,
             "size_bytes": entry.size_bytes,
-            "aligned": records.place.options.align_axis,
+            "aligned": options.align_axis,
             "warnings": "; ".join(warning.text for warning in entry.warnings),
         }
     return _frame(rows, "scene", _SCENE_COLUMNS)
@@ -211,12 +215,21 @@ def distribution(place: TablePlace, label_set: LabelSet | str | None = None) -> 
     """
     records = _open(place)
     label_set = _choose_label_set(place, records, label_set)
-    selected = _select_split(records, split=None)
-    entries = selected.entries.values()
+    return count_distribution(records.entries.values(), label_set)
+
+
+def count_distribution(entries: Iterable[SceneEntry], label_set: LabelSet) -> pd.DataFrame:
+    """Make the table of `distribution`.
+
+    Args:
+        entries: The entries of scenes in a manifest. Those of test scenes are ignored.
+        label_set: Label set of the classes.
+    """
+    annotated = [entry for entry in entries if entry.split is not Split.TEST]
     # Vertices by scene and class, (scenes, K), and the split of each scene, (scenes,).
-    counts = class_counts(selected, label_set).to_numpy()
-    splits = np.array([str(entry.split) for entry in entries])
-    vertex_count = sum(entry.vertex_count for entry in entries)
+    counts = count_classes([entry.counts(label_set) for entry in annotated], label_set)
+    splits = np.array([str(entry.split) for entry in annotated])
+    vertex_count = sum(entry.vertex_count for entry in annotated)
     return _name_classes(label_set).assign(
         train=counts[splits == "train"].sum(axis=0),
         val=counts[splits == "val"].sum(axis=0),
@@ -368,27 +381,14 @@ class Records:
     place: SceneSource
     entries: Mapping[str, SceneEntry]
 
-    def read_meta(self, scene_id: str) -> SceneMeta:
-        """Read the description of a scene."""
-        path = self.place.file_path(scene_id)
-        split = self.entries[scene_id].split
-        # Of a file, only the description is read. A scene in an archive is read as a whole.
-        if isinstance(path, Path):
-            return read_meta(path, scene_id, split, self.place.options)
-        meta = parse_meta(NpzReader(self.place.read(scene_id), path), path)
-        check_meta(meta, path, scene_id, split, self.place.options)
-        return meta
-
     def read_raw_ids(self, scene_id: str) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
         """Read the nyu40 ids and the ScanNet ids of a scene, (V,) each."""
-        path = self.place.file_path(scene_id)
-        reader = NpzReader(self.place.read(scene_id), path)
-        vertex_count = self.entries[scene_id].vertex_count
-        check_identity(reader, path, scene_id, vertex_count, self.place.options)
-        nyu40_ids = reader.read("nyu40_ids")
-        scannet_ids = reader.read("scannet_ids")
+        arrays = self.place.open_arrays(scene_id, self.place.read(scene_id))
+        nyu40_ids = arrays.read("nyu40_ids")
+        scannet_ids = arrays.read("scannet_ids")
         largest_id = nyu40_ids.max(initial=0)
         if nyu40_ids.shape != scannet_ids.shape or largest_id > MAX_NYU40_ID:
+            path = self.place.file_path(scene_id)
             raise ProcessedFileError(
                 path,
                 f"nyu40_ids: found {nyu40_ids.shape} up to {largest_id}, "
@@ -443,7 +443,7 @@ def _list_groups(records: Records) -> pd.DataFrame:
 
     rows = []
     for scene_id in records.entries:
-        for group in records.read_meta(scene_id).groups:
+        for group in records.place.read_meta(scene_id).groups:
             values = [getattr(group, field) for field in _GROUP_COLUMNS]
             box = group.box or (None,) * len(_BOX_COLUMNS)  # pandas shows None as NaN
             rows.append((scene_id, *values, *box))

@@ -25,9 +25,9 @@ from commands import COMMAND, Outcome, run_command, run_main
 from test_cli import run_on_terminal
 
 from scannet_prep.cli.main import main
+from scannet_prep.doctor import probes
 from scannet_prep.processed.folder import find_state, mark_unfinished
 from scannet_prep.release.findings import Finding
-from scannet_prep.stages.doctor import probes
 
 TRAIN = "scene0000_00"
 VAL = "scene0011_00"
@@ -369,7 +369,7 @@ def in_mount_namespace(setup: str, *words: str) -> subprocess.CompletedProcess[s
 
 _CHECK_FOLDERS = """\
 import sys
-from scannet_prep.stages.doctor import probes
+from scannet_prep.doctor import probes
 for name in sys.argv[1:]:
     print(probes.make_check("", probes.check_folder, name))
 print(probes.make_check("", probes.check_shared_memory, {}))
@@ -483,7 +483,7 @@ def test_variables_for_connections_are_listed_without_passwords() -> None:
 
 _CHECK_LOW_LIMITS = """\
 import resource
-from scannet_prep.stages.doctor import probes
+from scannet_prep.doctor import probes
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 31))
 for check in (probes.check_open_files, probes.check_memory):

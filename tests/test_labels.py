@@ -13,10 +13,12 @@ import pytest
 from archives import write_tree
 
 from scannet_prep.base.errors import MissingFileError, RawFileError, UnknownSceneError, UsageError
+from scannet_prep.release.findings import Findings
 from scannet_prep.release.label_map import (
     LabelMap,
     RawIds,
     builtin_label_map,
+    check_label_map,
     describe_differences,
     find_label_map,
     read_label_map,
@@ -324,6 +326,20 @@ def test_changed_and_missing_rows_of_a_label_map_are_differences() -> None:
         "differs from the label map of the release in 2 raw categories: floor, stick "
         "(for example, 'floor' is ScanNet id 3, nyu40 id 4, expected ScanNet id 3, nyu40 id 2)"
     )
+
+
+@pytest.mark.parametrize(("must_match", "severity"), [(True, "error"), (False, "note")])
+def test_difference_of_a_label_map_is_an_error_if_it_must_match(
+    tmp_path: Path, must_match: bool, severity: str
+) -> None:
+    path = write_map(tmp_path, *ROWS)
+    findings = Findings()
+
+    check_label_map(tmp_path, findings, must_match=must_match)
+
+    (finding,) = findings.found
+    assert finding.severity == severity
+    assert finding.subject == str(path)
 
 
 @pytest.mark.parametrize("name", [".", "scans", "scans_test"])

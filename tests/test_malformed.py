@@ -22,6 +22,7 @@ from commands import limited_memory
 from tiny import Ply
 
 from scannet_prep.base.errors import AnnotationError, FileError
+from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.scene import (
     ProcessOptions,
@@ -34,7 +35,6 @@ from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.label_map import builtin_label_map, read_label_map
 from scannet_prep.release.scene import Split
-from scannet_prep.stages.process.make_scene import process_scene
 
 # A description of the damage, and the damaged file.
 Mutation = tuple[str, bytes]

@@ -12,15 +12,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from commands import Outcome, edit_json, patch, raw_file, run_main
+from commands import (
+    Outcome,
+    count_reads_in_new_process,
+    edit_json,
+    patch,
+    raw_file,
+    run_main,
+)
 from tiny import SCENE_ID, write_tiny
 
 from scannet_prep import SCANNET20, read_processed, tables
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, encode_lock
 from scannet_prep.release.label_map import LABEL_MAP_NAME
-from scannet_prep.stages.report.figures import MEASURES
-from scannet_prep.stages.report.measures import SceneMeasures, measure_scene
+from scannet_prep.report.figures import MEASURES
+from scannet_prep.report.measures import SceneMeasures, measure_scene
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.charts import AxisScale, draw_histogram
 
@@ -39,6 +46,24 @@ def report(*words: str | Path) -> Outcome:
 
 def report_json(place: Path) -> Any:
     return report(place, "--json").json["report"]
+
+
+# Reading.
+
+
+def test_report_reads_each_processed_scene_once(whole_dir: Path) -> None:
+    counts = count_reads_in_new_process("report", whole_dir / "processed")
+
+    names = [path.name for path in whole_dir.glob("processed/*/*.npz")]
+    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
+
+
+def test_report_reads_each_raw_file_once(whole_dir: Path) -> None:
+    counts = count_reads_in_new_process("report", whole_dir / "raw")
+
+    paths = whole_dir.glob("raw/*/*/scene*.*")
+    names = [path.name for path in paths if "labels.ply" not in path.name]
+    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
 
 
 # Measures of a scene.

@@ -3,11 +3,18 @@
 from pathlib import Path
 
 import pytest
-from commands import run_main
+from commands import TEST, TRAIN, VAL, run_main
 
 from scannet_prep import ScanNet
-from scannet_prep.base.errors import MissingFileError, UsageError
+from scannet_prep.base.errors import MissingFileError, ProcessedFileError, UsageError
+from scannet_prep.processed.scene import encode_processed
+from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.source import SourceKind, identify, open_processed
+from scannet_prep.source.raw_scenes import RawScenes
+from scannet_prep.synthetic import make_scene, write_scene
+
+# A scene of no official list.
+UNLISTED = "scene0900_00"
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +73,51 @@ def test_scenes_without_entries_read_the_same_bytes(archive_path: Path) -> None:
 
     assert part.entries == {}
     assert part.read(scene_id) == scenes.read(scene_id)
+
+
+# Scenes of a raw tree.
+
+
+@pytest.fixture
+def raw_scenes(whole_dir: Path) -> RawScenes:
+    return RawScenes(whole_dir / "raw", builtin_label_map())
+
+
+def test_raw_tree_has_the_scenes_of_its_processed_folder(
+    whole_dir: Path, raw_scenes: RawScenes
+) -> None:
+    assert raw_scenes.scene_ids == open_processed(whole_dir / "processed").scene_ids
+
+
+def test_raw_scene_is_loaded_as_process_writes_it(whole_dir: Path, raw_scenes: RawScenes) -> None:
+    for scene_id in raw_scenes.scene_ids:
+        scene, _ = raw_scenes.load(scene_id)
+
+        (path,) = whole_dir.glob(f"processed/*/{scene_id}.npz")
+        assert b"".join(encode_processed(scene)) == path.read_bytes()
+
+
+def test_entry_of_raw_scene_has_the_size_of_its_raw_files(
+    whole_dir: Path, raw_scenes: RawScenes
+) -> None:
+    _, entry = raw_scenes.load(TEST)
+
+    files = (whole_dir / "raw/scans_test" / TEST).iterdir()
+    assert entry.size_bytes == sum(path.stat().st_size for path in files)
+
+
+def test_raw_scene_of_no_official_list_is_a_failure(tmp_path: Path) -> None:
+    write_scene(make_scene(UNLISTED, vertices=600), tmp_path)
+
+    raw_scenes = RawScenes(tmp_path, builtin_label_map())
+
+    assert raw_scenes.scene_ids == ()
+    assert "is in none of the official split lists" in raw_scenes.failures[UNLISTED].message
+
+
+def test_file_of_another_scene_is_refused(whole_dir: Path) -> None:
+    scenes = open_processed(whole_dir / "processed")
+    data = scenes.read(TRAIN)
+
+    with pytest.raises(ProcessedFileError, match=f"holds '{TRAIN}' of train, expected {VAL}"):
+        scenes.parse(VAL, data)

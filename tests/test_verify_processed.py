@@ -33,9 +33,8 @@ from scannet_prep.base.typed_json import to_plain
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import encode_processed, read_processed
 from scannet_prep.release.files import INFO, MESH, SEGMENTS
-from scannet_prep.release.findings import Findings
 from scannet_prep.release.scene import SceneId
-from scannet_prep.stages.scene_checks import CheckTask, check_scenes
+from scannet_prep.stages.scene_checks import CheckTask, Inspection
 from scannet_prep.synthetic import write_release
 
 OTHER = str(official_scenes("train")[-1])
@@ -331,11 +330,11 @@ def test_quiet_verify_prints_errors_on_standard_error_only(incomplete_dir: Path)
 
 def test_killed_worker_becomes_a_finding_of_its_scene(tmp_path: Path) -> None:
     tasks = [CheckTask(SceneId(name), tmp_path / name) for name in (TRAIN, VAL, TEST)]
-    findings = Findings()
+    inspection = Inspection("check", jobs=2)
 
-    results = check_scenes(check_or_die, tasks, VAL, findings, title="check", jobs=2)
+    results = inspection.check_scenes(check_or_die, tasks, VAL)
 
-    (finding,) = findings.found
+    (finding,) = inspection.findings.found
     assert results == {SceneId(name): name for name in (TRAIN, TEST)}
     assert finding.scene_id == VAL
     assert finding.place == str(tmp_path / VAL)

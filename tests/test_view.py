@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import TEST, TRAIN, VAL, edit_json, run_main
+from commands import TEST, TRAIN, VAL, count_reads_in_new_process, edit_json, run_main
 from test_renderer import decode_png
 
 from scannet_prep import SCANNET20, read_processed
@@ -61,6 +61,18 @@ def list_files(folder: Path) -> list[str]:
         if path.is_file() and "data" not in name.parts:
             names.append(str(name))
     return sorted(names)
+
+
+# Reading.
+
+
+def test_page_of_several_scenes_reads_each_once(root: Path, tmp_path: Path) -> None:
+    place = root / "data/processed"
+    words = ("view", TRAIN, VAL, TEST, "--source", place, "-o", tmp_path / "page.html")
+    counts = count_reads_in_new_process(*words)
+
+    names = [path.name for path in place.glob("*/*.npz")]
+    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
 
 
 # Output files.

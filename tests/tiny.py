@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import (
     ProcessedScene,
     ProcessOptions,
@@ -32,7 +33,6 @@ from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.files import FileKind
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.stages.process.make_scene import process_scene
 
 SCENE_ID = "scene0000_00"
 TEST_SCENE_ID = "scene0707_00"

@@ -83,10 +83,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _compare_ranks(arguments: argparse.Namespace, console: Console) -> int:
     """Compare all ranks of a job; only rank 0 prints on standard output."""
     from scannet_prep.base.launcher import read_torchrun_job
-    from scannet_prep.stages.doctor import ranks
+    from scannet_prep.stages import doctor
 
     place = str(arguments.place or "data/processed")
-    report = ranks.run(place, os.environ, timeout_s=arguments.timeout)
+    report = doctor.compare_ranks(place, os.environ, timeout_s=arguments.timeout)
     is_first = read_torchrun_job(os.environ).rank == 0
     status = _show(report, console, is_first=is_first)
     # A thread that hangs would keep the process from ending.

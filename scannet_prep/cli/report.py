@@ -28,7 +28,7 @@ from scannet_prep.cli.console import Console, describe_list, format_table
 
 if TYPE_CHECKING:
     from scannet_prep.release.findings import Finding
-    from scannet_prep.stages.report.table import Table
+    from scannet_prep.report.table import Table
 
 _DEFAULT_PLACE = Path("data/processed")
 

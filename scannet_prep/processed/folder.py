@@ -102,7 +102,7 @@ def read_unfinished(out_dir: Path) -> set[str]:
     return set()
 
 
-def processed_path(out_dir: Path, split: Split, scene_id: str) -> Path:
+def processed_path(out_dir: Path, split: str, scene_id: str) -> Path:
     """Return the path of a processed scene."""
     return out_dir / split / f"{scene_id}.npz"
 

@@ -243,13 +243,12 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     return ProcessedScene(**fields, meta=meta)
 
 
-def read_meta(path: Path, scene_id: str, split: Split, options: ProcessOptions) -> SceneMeta:
+def read_meta(path: Path) -> SceneMeta:
     """Read the description of a scene, which takes only a few pages of its file.
 
     Raises:
         FileError: The file cannot be read.
-        ProcessedFileError: It is damaged, was written by another program, or belongs to another
-            scene, split or folder.
+        ProcessedFileError: It is damaged, or was written by another program.
     """
     with open_file(path, MAX_FILE_BYTES) as file:
         size_bytes = file.seek(0, os.SEEK_END)
@@ -257,13 +256,11 @@ def read_meta(path: Path, scene_id: str, split: Split, options: ProcessOptions) 
         data: mmap.mmap | bytes = b""
         if size_bytes:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    meta = parse_meta(NpzReader(memoryview(data), path), path)
-    check_meta(meta, path, scene_id, split, options)
-    return meta
+    return parse_meta(NpzReader(memoryview(data), path), path)
 
 
 def check_meta(
-    meta: SceneMeta, path: Path | str, scene_id: str, split: Split, options: ProcessOptions
+    meta: SceneMeta, path: Path | str, scene_id: str, split: str, options: ProcessOptions
 ) -> None:
     """Check that a file belongs to the expected scene and split, and was made with these options.
 

@@ -16,6 +16,7 @@ from scannet_prep.processed.npz import FORCE_HINT
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions, describe_other_format
 from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import Split
+from scannet_prep.source.identify import SourceKind
 from scannet_prep.source.scenes import SceneSource
 
 # The end of the command that makes more scenes and puts them into the archive.
@@ -38,6 +39,8 @@ class ArchiveScenes(SceneSource):
         UsageError: There are no scenes of that split.
         ScanNetPrepError: See `open_archives`.
     """
+
+    kind = SourceKind.ARCHIVE
 
     def __init__(
         self, places: Sequence[Place], split: Split | None, *, certificates: bool | Path = True

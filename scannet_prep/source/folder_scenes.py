@@ -14,8 +14,9 @@ from scannet_prep.base.files import open_file
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry, read_manifest
 from scannet_prep.processed.npz import again_hint
-from scannet_prep.processed.scene import MAX_FILE_BYTES
+from scannet_prep.processed.scene import MAX_FILE_BYTES, SceneMeta, read_meta
 from scannet_prep.release.scene import Split
+from scannet_prep.source.identify import SourceKind
 from scannet_prep.source.scenes import SceneSource
 
 
@@ -33,6 +34,7 @@ class FolderScenes(SceneSource):
         UsageError: It holds no scenes of that split.
     """
 
+    kind = SourceKind.PROCESSED
     folder: Path
 
     def __init__(self, path: Path, split: Split | None, *, must_be_usable: bool = True) -> None:
@@ -50,7 +52,6 @@ class FolderScenes(SceneSource):
         )
         self.folder = path
         self.faults = state.faults
-        self._splits = {scene_id: entry.split for scene_id, entry in manifest.scenes.items()}
         # Commands read all splits and use the entries, so these are kept. A dataset is opened for
         # one split and seldom needs them: `entries` then reads the manifest again.
         if split is None:
@@ -78,6 +79,10 @@ class FolderScenes(SceneSource):
             )
             raise FileError(self.folder, problem, "open the folder again")
         return manifest.scenes
+
+    def _read_meta(self, scene_id: str) -> SceneMeta:
+        """Read only a few pages of the file."""
+        return read_meta(self.file_path(scene_id))
 
     def read(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene into new, writable memory."""

@@ -11,12 +11,22 @@ from shlex import quote
 from typing import TYPE_CHECKING, Protocol
 
 from scannet_prep.archive.byte_source import Place
-from scannet_prep.base.errors import FileError, UsageError
+from scannet_prep.base.errors import FileError, TransferError, UsageError
+from scannet_prep.base.files import Buffer, Fingerprint
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.processed.npz import NpzReader
+from scannet_prep.processed.scene import (
+    ProcessedScene,
+    ProcessOptions,
+    SceneMeta,
+    check_identity,
+    check_meta,
+    parse_meta,
+    parse_processed,
+)
 from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import Split
-from scannet_prep.source.identify import find_folder, refuse_export
+from scannet_prep.source.identify import SourceKind, find_folder, refuse_export
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,6 +104,7 @@ class SceneSource(ABC):
         command_end: The end of the command that makes more scenes of the place.
 
     Attributes:
+        kind: `processed` or `archive`.
         place: As given.
         name: The place for messages.
         options: As given.
@@ -106,6 +117,7 @@ class SceneSource(ABC):
         UsageError: There are no scenes of that split.
     """
 
+    kind: SourceKind
     folder: Path | None = None
     faults: tuple[FileError, ...] = ()
 
@@ -133,9 +145,11 @@ class SceneSource(ABC):
         self._command_end = command_end
         self._entries: Mapping[str, SceneEntry] | None = None
         self.lengths: dict[str, int] = {}
+        self._splits: dict[str, str] = {}
         for scene_id, scene in sorted(held.items()):
             if split is None or scene.split == split:
                 self.lengths[scene_id] = scene.vertex_count
+                self._splits[scene_id] = scene.split
         # Commands open all scenes. The rest is for a dataset, which opens one split.
         if split is None:
             return
@@ -153,6 +167,11 @@ class SceneSource(ABC):
                 f"to list them: scannet-prep info {quote(first)}",
                 stacklevel=5,
             )
+
+    @property
+    def scene_ids(self) -> tuple[str, ...]:
+        """The ids of the scenes, sorted."""
+        return tuple(self.lengths)
 
     @property
     def entries(self) -> Mapping[str, SceneEntry]:
@@ -192,6 +211,71 @@ class SceneSource(ABC):
             FileError: It does not exist any more, or is damaged.
             TransferError: A server does not send it.
         """
+
+    def load(self, scene_id: str) -> tuple[ProcessedScene, SceneEntry]:
+        """Read a scene, and make its entry in a manifest from its content.
+
+        Raises:
+            FileError: The file does not exist any more, is damaged, is that of another scene, or
+                is not sent by the server.
+        """
+        try:
+            data = self.read(scene_id)
+        except TransferError as error:
+            raise FileError(self.name, error.message, error.hint) from error
+        scene = self.parse(scene_id, data)
+        return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+
+    def parse(self, scene_id: str, data: Buffer) -> ProcessedScene:
+        """Parse the file of a scene.
+
+        Args:
+            scene_id: The scene.
+            data: The whole file, from `read`.
+
+        Raises:
+            ProcessedFileError: It is damaged, is that of another scene or split, or was made with
+                other options.
+        """
+        scene = parse_processed(data, self.file_path(scene_id))
+        self._check_meta(scene_id, scene.meta)
+        return scene
+
+    def open_arrays(self, scene_id: str, data: Buffer) -> NpzReader:
+        """Open the file of a scene without parsing all of it; for single arrays.
+
+        Args:
+            scene_id: The scene.
+            data: The whole file, from `read`.
+
+        Raises:
+            ProcessedFileError: See `check_identity`.
+        """
+        path = self.file_path(scene_id)
+        arrays = NpzReader(data, path)
+        check_identity(arrays, path, scene_id, self.lengths[scene_id], self.options)
+        return arrays
+
+    def read_meta(self, scene_id: str) -> SceneMeta:
+        """Read the description of a scene.
+
+        Raises:
+            FileError: As `load`.
+            TransferError: A server does not send it.
+        """
+        meta = self._read_meta(scene_id)
+        self._check_meta(scene_id, meta)
+        return meta
+
+    def _read_meta(self, scene_id: str) -> SceneMeta:
+        """Read the description of a scene without checking that it is that of the scene."""
+        path = self.file_path(scene_id)
+        return parse_meta(NpzReader(self.read(scene_id), path), path)
+
+    def _check_meta(self, scene_id: str, meta: SceneMeta) -> None:
+        """Check that a file is that of a scene of this place."""
+        path = self.file_path(scene_id)
+        check_meta(meta, path, scene_id, self._splits[scene_id], self.options)
 
     def without_entries(self) -> Self:
         """Return a copy for worker processes that get the entry of each scene with their task."""

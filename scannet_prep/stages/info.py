@@ -7,8 +7,7 @@ archives           their indexes
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,9 +27,8 @@ from scannet_prep.raw.layout import (
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release.files import MESH
 from scannet_prep.release.findings import Finding, Findings
-from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.release.splits import count_by_split, find_official_split
 from scannet_prep.source import Place, SourceKind, identify
 
 
@@ -214,25 +212,3 @@ def _measure_raw_scene(
 def _add_file_sizes(folder: Path) -> int:
     """Return the size of all files in a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-
-
-def count_by_split(
-    scenes: Iterable[tuple[str | None, Mapping[str, int]]],
-) -> dict[str, dict[str, int]]:
-    """Add up the numbers of scenes by split.
-
-    Args:
-        scenes: The split of each scene (None if it is in no split), and its numbers by name.
-
-    Returns:
-        The number of `scenes` and the sum of each number; for each split, for `none` (no split) and
-        for `all`. Those without scenes are omitted.
-    """
-    totals: dict[str, Counter[str]] = {}
-    for name in (*map(str, Split), "none", "all"):
-        totals[name] = Counter()
-    for split, numbers in scenes:
-        for name in (str(split or "none"), "all"):
-            totals[name].update({"scenes": 1, **numbers})
-    # A row without scenes is empty.
-    return {name: dict(row) for name, row in totals.items() if row}

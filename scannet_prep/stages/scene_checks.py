@@ -8,7 +8,7 @@ worker process dies twice     --> a finding, and the other scenes are checked
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.pool import run_tasks
+from scannet_prep.stages.selection import Selection
 
 Result = TypeVar("Result")
 Context = TypeVar("Context")
@@ -40,48 +41,55 @@ class CheckTask:
 Check: TypeAlias = Callable[[CheckTask, Context, Findings], Result]
 
 
-def check_scenes(
-    check: Check[Context, Result],
-    tasks: Sequence[CheckTask],
-    context: Context,
-    findings: Findings,
-    *,
-    title: str,
-    jobs: int = 1,
-    progress: Progress | None = None,
-) -> dict[SceneId, Result]:
-    """Check scenes in worker processes. A bad scene becomes a finding and does not stop the others.
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """One run of `verify` or `report`: which scenes to check, how, and what was found.
 
-    Args:
-        check: A module-level function of task, context and findings. If it raises an exception,
-            that becomes an error of the scene.
-        tasks: The scenes.
-        context: The second argument of all calls.
-        findings: Collects the findings of all scenes.
+    Attributes:
         title: Title of the work, for the progress.
-        jobs: Number of worker processes.
-        progress: Advanced by each scene.
-
-    Returns:
-        The result of each scene whose check raised nothing, by scene id.
-
-    Raises:
-        WorkerDiedError: Worker processes cannot be started.
+        selection: The scenes to check; all by default.
+        jobs: Number of worker processes, or of threads for archives.
+        progress: Advanced by each scene, or by the tar bytes of archives.
+        findings: Receives all findings.
     """
-    progress = progress or Progress()
-    results: dict[SceneId, Result] = {}
-    with progress.work(title, len(tasks), "scenes"):
-        for task, outcome in run_tasks(_check_scene, tasks, (check, context), jobs=jobs):
-            if isinstance(outcome, WorkerDiedError):
-                findings.found.append(Finding.from_exception(outcome, task.path, task.scene_id))
-            else:
-                result, scene_findings = outcome
-                findings.found += scene_findings
-                # None: the check raised an exception, which is now a finding.
-                if result is not None:
-                    results[task.scene_id] = result
-            progress.advance()
-    return dict(sorted(results.items()))
+
+    title: str
+    selection: Selection = field(default_factory=Selection)
+    jobs: int = 1
+    progress: Progress = field(default_factory=Progress)
+    findings: Findings = field(default_factory=Findings)
+
+    def check_scenes(
+        self, check: Check[Context, Result], tasks: Sequence[CheckTask], context: Context
+    ) -> dict[SceneId, Result]:
+        """Check scenes in worker processes. A bad scene does not stop the others.
+
+        Args:
+            check: A module-level function of task, context and findings. If it raises an exception,
+                that becomes an error of the scene.
+            tasks: The scenes.
+            context: The second argument of all calls.
+
+        Returns:
+            The result of each scene whose check raised nothing, by scene id.
+
+        Raises:
+            WorkerDiedError: Worker processes cannot be started.
+        """
+        results: dict[SceneId, Result] = {}
+        with self.progress.work(self.title, len(tasks), "scenes"):
+            for task, outcome in run_tasks(_check_scene, tasks, (check, context), jobs=self.jobs):
+                if isinstance(outcome, WorkerDiedError):
+                    death = Finding.from_exception(outcome, task.path, task.scene_id)
+                    self.findings.found.append(death)
+                else:
+                    result, scene_findings = outcome
+                    self.findings.found += scene_findings
+                    # None: the check raised an exception, which is now a finding.
+                    if result is not None:
+                        results[task.scene_id] = result
+                self.progress.advance()
+        return dict(sorted(results.items()))
 
 
 def _check_scene(

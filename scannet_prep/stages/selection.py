@@ -11,7 +11,11 @@ from shlex import quote
 from scannet_prep.base.errors import UnknownSceneError
 from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import find_official_split, read_scene_list
+from scannet_prep.release.splits import (
+    find_official_split,
+    read_scene_list,
+    report_without_split,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,18 @@ class Selection:
     limit: int | None = None
 
     @property
+    def has_all(self) -> bool:
+        """Whether all scenes are selected."""
+        return self == Selection()
+
+    @property
     def has_whole_splits(self) -> bool:
         """Whether all scenes of the selected splits are selected."""
         return self.scene_ids is None and self.limit is None
+
+    def names(self, scene_id: str) -> bool:
+        """Whether a scene is named, or none is, whatever its split."""
+        return self.scene_ids is None or scene_id in self.scene_ids
 
     def wants(self, scene_id: str, split: str | None) -> bool:
         """Whether a scene is selected, the limit aside.
@@ -41,8 +54,7 @@ class Selection:
             scene_id: The scene.
             split: Its split; empty or None if unknown.
         """
-        is_named = self.scene_ids is None or scene_id in self.scene_ids
-        return is_named and (not self.splits or split in self.splits)
+        return self.names(scene_id) and (not self.splits or split in self.splits)
 
     def check_found(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> None:
         """Check that a place has all scenes that were named, and any scene of the splits.
@@ -115,7 +127,7 @@ def select_scenes(
         if scene_id not in present:
             failures.append(_report_missing(scene_id, source))
         elif split is None:
-            failures.append(_report_without_split(scene_id, source))
+            failures.append(report_without_split(scene_id, source))
         else:
             selected.append((scene_id, split))
     return tuple(selected[: selection.limit]), tuple(failures)
@@ -152,16 +164,6 @@ def _report_missing(scene_id: SceneId, source: Path) -> Finding:
         error="UnknownSceneError",
         message=f"{source}: has no folder {scene_id}",
         hint=f"scannet-prep download --types seg -o {quote(str(source))} --scenes {scene_id}",
-    )
-
-
-def _report_without_split(scene_id: SceneId, source: Path) -> Finding:
-    """Describe a scene that no official list contains, and whose split is not given."""
-    return Finding(
-        scene_id=scene_id,
-        error="UnknownSceneError",
-        message=f"{source}: {scene_id} is in none of the official split lists",
-        hint=f"to put it into a split, for example train: --scenes {scene_id} --splits train",
     )
 
 

@@ -42,7 +42,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
-from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
+from scannet_prep.processed.scene import find_problems
 from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
 from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
@@ -83,12 +83,10 @@ class Viewing:
             FileError: The scene or the prediction is damaged, has invalid values, or they do not
                 match.
         """
-        path = self.place.file_path(scene_id)
-        scene = parse_processed(self.place.read(scene_id), path)
-        split = self.place.entries[scene_id].split
-        check_meta(scene.meta, path, scene_id, split, self.place.options)
-        problem = next(iter(find_problems(scene)), None)
+        scene = self.place.parse(scene_id, self.place.read(scene_id))
+        problem = next(find_problems(scene), None)
         if problem is not None:
+            path = self.place.file_path(scene_id)
             raise ProcessedFileError(path, problem, again_hint(path))
         prediction = None
         if self.predictions is not None:
@@ -383,7 +381,7 @@ def _check_ending(output: Path, ending: Kind | None, kind: Kind | None) -> None:
 
 def _load_scenes(
     viewing: Viewing, colors: dict[str, str], progress: Progress
-) -> Iterator[tuple[str, ViewedScene]]:
+) -> Iterator[ViewedScene]:
     """Load the scenes one after the other, and add the colouring of each to `colors`.
 
     Raises:
@@ -394,12 +392,12 @@ def _load_scenes(
         color = viewing.choose_color(scene)
         scene.check_coloring(color)
         colors[scene_id] = color
-        yield scene_id, scene
+        yield scene
         progress.advance()
 
 
 def _encode(
-    scenes: Iterator[tuple[str, ViewedScene]],
+    scenes: Iterator[ViewedScene],
     kind: Kind,
     paths: Mapping[str, Path],
     colors: Mapping[str, str],
@@ -410,19 +408,19 @@ def _encode(
         from scannet_prep.view.page import make_scene_page
 
         # The page starts with the colouring of the first scene, which is chosen when it is loaded.
-        first_id, first = next(scenes)
-        others = (scene for _, scene in scenes)
-        yield paths[first_id], [make_scene_page(chain([first], others), color=colors[first_id])]
+        first = next(scenes)
+        page = make_scene_page(chain([first], scenes), color=colors[first.scene_id])
+        yield paths[first.scene_id], [page]
         return
-    for scene_id, scene in scenes:
-        color = colors[scene_id]
+    for scene in scenes:
+        color = colors[scene.scene_id]
         if kind == "png":
             content: list[Buffer] = [encode_png(render_scene(scene, color, options))]
         else:
-            comment = f"{scene_id}, coloured by {color}"
+            comment = f"{scene.scene_id}, coloured by {color}"
             vertex_colors = scene.coloring(color).colors
             content = encode_ply(comment, scene.points, vertex_colors, scene.faces)
-        yield paths[scene_id], content
+        yield paths[scene.scene_id], content
 
 
 def _read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:

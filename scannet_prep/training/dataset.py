@@ -29,7 +29,7 @@ from scannet_prep.base.signatures import describe_call_fault
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader, again_hint
-from scannet_prep.processed.scene import check_identity, parse_meta, widen_normals
+from scannet_prep.processed.scene import parse_meta, widen_normals
 from scannet_prep.processed.scene_cache import SceneCache
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
@@ -465,12 +465,9 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         Raises:
             FileError: The file is missing or damaged, or holds another scene.
         """
-        path = self._reader.file_path(scene_id)
         read_file = partial(self._reader.read, scene_id)
         data = read_file() if self._cache is None else self._cache.read(scene_id, read_file)
-        npz = NpzReader(data, path)
-        check_identity(npz, path, scene_id, self._reader.lengths[scene_id], self._reader.options)
-        return npz
+        return self._reader.open_arrays(scene_id, data)
 
     def _read(self, scene_id: str) -> Sample:
         """Read a sample, without the transform."""

@@ -16,11 +16,11 @@ from benchmark.timing import load_npz, time_call
 from scannet_prep import ScanNet
 from scannet_prep.base.files import put_in_place
 from scannet_prep.base.memory import keep_freed_memory
+from scannet_prep.processed.make_scene import find_raw_files
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.label_sets import SCANNET200
 from scannet_prep.stages import process
-from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.process.scene_worker import ProcessContext, make_scene_file
 
 if TYPE_CHECKING:

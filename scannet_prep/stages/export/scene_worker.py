@@ -22,7 +22,7 @@ from scannet_prep.base.files import Buffer, Fingerprint, make_directory, output_
 from scannet_prep.export.format import ExportFormat, ProcessedFile
 from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.scene import ProcessedScene, check_meta, parse_processed
+from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.source import SceneSource
 
 _WORK_NAME = ".scannet-prep-work"
@@ -127,9 +127,7 @@ def _read_processed(task: ExportTask, context: ExportContext) -> tuple[Buffer, P
             "is not the file that the manifest records",
             f"to learn more: scannet-prep verify {quote(place.name)}",
         )
-    scene = parse_processed(data, task.source)
-    check_meta(scene.meta, task.source, task.scene_id, task.processed.split, place.options)
-    return data, scene
+    return data, place.parse(task.scene_id, data)
 
 
 def move_in(scene: MadeScene, context: ExportContext) -> None:

@@ -6,8 +6,8 @@ The path of one scene, from top to bottom:
                     running       lock, mark (scene_job); the task goes to a worker (pool)
     worker          scene_worker  its raw files, each read once
                                   its processed file is up to date?  keep it
-                    make_scene    else: bytes --> mesh, segments, ... (raw)
-                                        --> ids per vertex, points, normals --> ProcessedScene
+                    make_scene    else, in processed/: bytes --> mesh, segments, ... (raw)
+                                  --> ids per vertex, points, normals --> ProcessedScene
                     scene_worker  temporary file
     this process    running       final name; manifest, failed.txt; the mark is removed
 """

@@ -26,6 +26,7 @@ from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import check_is_folder
 from scannet_prep.export import is_export
 from scannet_prep.processed import folder
+from scannet_prep.processed.make_scene import find_raw_files
 from scannet_prep.processed.manifest import Manifest, read_manifest, read_old_options
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
@@ -38,7 +39,6 @@ from scannet_prep.release.label_map import (
     label_map_for,
 )
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.stages.process.make_scene import find_raw_files
 from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason, has_errors
 from scannet_prep.stages.process.seen import SeenScene, describe_files, read_seen
 from scannet_prep.stages.selection import Selection, select_scenes

@@ -18,6 +18,14 @@ from scannet_prep.base.backports import StrEnum
 from scannet_prep.base.errors import AnnotationError, FileError
 from scannet_prep.base.files import Fingerprint, read_file, write_temporary
 from scannet_prep.processed.folder import read_entry
+from scannet_prep.processed.make_scene import (
+    RawFiles,
+    find_raw_files,
+    fingerprint_files,
+    process_scene,
+    read_raw_files,
+    used_label_map,
+)
 from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.processed.scene import (
     MAX_FILE_BYTES,
@@ -30,14 +38,6 @@ from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SPL
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
-from scannet_prep.stages.process.make_scene import (
-    RawFiles,
-    find_raw_files,
-    fingerprint_files,
-    process_scene,
-    read_raw_files,
-    used_label_map,
-)
 from scannet_prep.stages.process.seen import SeenScene, describe_files
 
 # The file that a warning is about. All others are about the file with the groups.

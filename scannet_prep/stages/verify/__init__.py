@@ -23,7 +23,7 @@ from scannet_prep.release.findings import Finding, Findings, sort_findings
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.source import Place, SourceKind, identify
-from scannet_prep.stages.scene_checks import check_scenes
+from scannet_prep.stages.scene_checks import Inspection
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.verify import export, processed, raw
 
@@ -141,24 +141,24 @@ def run(
         ScanNetPrepError: For archives, any error of `ArchiveSet`.
     """
     selection = selection or Selection()
-    progress = progress or Progress()
-    findings = Findings()
     if must_be_complete and not selection.has_whole_splits:
         raise UsageError(
             "a selection of single scenes cannot be complete",
             "leave out --complete, or leave out --scenes and --limit",
         )
 
+    inspection = Inspection("verify", selection, jobs, progress or Progress())
+    findings = inspection.findings
     kind, folder = identify(places, may_be_export=True)
     if folder is not None:
-        checked = _check_folder(kind, folder, selection, findings, jobs, progress)
+        checked = _check_folder(kind, folder, inspection)
     else:
         archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
-        checked = _check_archives(archives, selection, findings, jobs, progress)
+        checked = _check_archives(archives, inspection)
 
     root = checked.paths[0]
     splits = _compare_with_lists(
-        root, selection, checked.present, findings, must_be_complete=must_be_complete
+        root, checked.present, inspection, must_be_complete=must_be_complete
     )
     damaged = {finding.scene_id for finding in findings.found if finding.is_error}
     has_checked = checked.vertices or checked.shared_files
@@ -180,20 +180,11 @@ def run(
     )
 
 
-def _check_folder(
-    kind: SourceKind,
-    folder: Path,
-    selection: Selection,
-    findings: Findings,
-    jobs: int,
-    progress: Progress,
-) -> _Checked:
+def _check_folder(kind: SourceKind, folder: Path, inspection: Inspection) -> _Checked:
     """Check a raw tree, a processed folder or an export."""
     check = _CHECKS[kind]
-    tasks, present, context = check.plan(folder, selection, findings)
-    results = check_scenes(
-        check.check_scene, tasks, context, findings, title="verify", jobs=jobs, progress=progress
-    )
+    tasks, present, context = check.plan(folder, inspection)
+    results = inspection.check_scenes(check.check_scene, tasks, context)
     vertices = {}
     size_bytes = 0
     for task in tasks:
@@ -203,8 +194,8 @@ def _check_folder(
         size_bytes += scene_bytes
 
     shared_files = 0
-    if kind is SourceKind.RAW and selection == Selection():
-        shared_files, shared_bytes = raw.check_shared_files(folder, findings, progress)
+    if kind is SourceKind.RAW and inspection.selection.has_all:
+        shared_files, shared_bytes = raw.check_shared_files(folder, inspection)
         size_bytes += shared_bytes
     return _Checked(
         paths=(str(folder),),
@@ -216,19 +207,19 @@ def _check_folder(
     )
 
 
-def _check_archives(
-    archives: ArchiveSet, selection: Selection, findings: Findings, jobs: int, progress: Progress
-) -> _Checked:
+def _check_archives(archives: ArchiveSet, inspection: Inspection) -> _Checked:
     """Check archives, and report the scenes that they should hold.
 
     Raises:
         ScanNetPrepError: Any error of `GroupReader.read`.
     """
+    selection = inspection.selection
+    findings = inspection.findings
     vertices: dict[str, int] = {}
     expected: set[str] = set(selection.scene_ids or ())
-    with progress.work("verify", archives.size_bytes, "B"):
+    with inspection.progress.work(inspection.title, archives.size_bytes, "B"):
         for reader in archives.readers:
-            vertices |= _check_archive(reader, findings, jobs, progress)
+            vertices |= _check_archive(reader, inspection)
             manifest = findings.attempt(reader.name, reader.read_manifest)
             # The manifest of a truncated archive names the scenes that are lost. If a shard is
             # missing, the manifest also names that shard's scenes, which were not truncated.
@@ -239,7 +230,7 @@ def _check_archives(
                         expected.add(scene_id)
     if selection.limit is None:
         _report_lost_scenes(archives, expected - vertices.keys(), findings)
-    if selection == Selection():
+    if selection.has_all:
         _check_checksums(archives, findings)
     return _Checked(
         paths=tuple(archives.names),
@@ -250,17 +241,16 @@ def _check_archives(
     )
 
 
-def _check_archive(
-    reader: GroupReader, findings: Findings, jobs: int, progress: Progress
-) -> dict[str, int]:
+def _check_archive(reader: GroupReader, inspection: Inspection) -> dict[str, int]:
     """Check one archive.
 
     Returns:
         The number of vertices of each checked scene; 0 if it is damaged.
     """
+    findings = inspection.findings
     vertices = {}
     # Reading checks each scene; there is nothing else to do with it.
-    for group, problem in reader.read(lambda *_: None, jobs, progress):
+    for group, problem in reader.read(lambda *_: None, inspection.jobs, inspection.progress):
         if problem:
             vertices[group.scene_id] = 0
             message = f"is damaged (bytes {group.offset:,} to {group.end:,}): {problem}"
@@ -295,13 +285,14 @@ def _check_checksums(archives: ArchiveSet, findings: Findings) -> None:
 
 def _compare_with_lists(
     path: str,
-    selection: Selection,
     present: Mapping[Any, str | None],
-    findings: Findings,
+    inspection: Inspection,
     *,
     must_be_complete: bool,
 ) -> dict[str, dict[str, int]]:
     """Report the missing scenes of the official splits, and count those of each split."""
+    selection = inspection.selection
+    findings = inspection.findings
     already_reported = {finding.scene_id for finding in findings.found if finding.is_error}
     splits = {}
     for split in selection.splits or tuple(Split):

@@ -13,14 +13,13 @@ from scannet_prep.export.manifest import read_export
 from scannet_prep.processed.folder import UNFINISHED_NAME, read_unfinished
 from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.stages.scene_checks import CheckTask
-from scannet_prep.stages.selection import Selection
+from scannet_prep.stages.scene_checks import CheckTask, Inspection
 
 _HINT_EXPORT_AGAIN = "run the same scannet-prep export command again"
 
 
 def plan(
-    out_dir: Path, selection: Selection, findings: Findings
+    out_dir: Path, inspection: Inspection
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
     """Find the scenes of an export, without reading them.
 
@@ -29,6 +28,8 @@ def plan(
         by name; the split of each scene of the export; and None, because `check_scene` needs no
         context.
     """
+    selection = inspection.selection
+    findings = inspection.findings
     manifest_path = out_dir / EXPORT_NAME
     try:
         manifest = read_export(out_dir)

@@ -12,12 +12,11 @@ from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
 from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
 from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.stages.scene_checks import CheckTask
-from scannet_prep.stages.selection import Selection
+from scannet_prep.stages.scene_checks import CheckTask, Inspection
 
 
 def plan(
-    out_dir: Path, selection: Selection, findings: Findings
+    out_dir: Path, inspection: Inspection
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
     """Find the scenes of a processed folder, without opening them.
 
@@ -28,6 +27,8 @@ def plan(
     Raises:
         OldFormatError: The folder has the format of an older version, which cannot be checked.
     """
+    selection = inspection.selection
+    findings = inspection.findings
     state = _find_usable_state(out_dir, findings)
     manifest = state.manifest
     # A scene may have a file in two splits.
@@ -61,7 +62,7 @@ def plan(
         elif path not in already_reported:
             tasks.append(CheckTask(scene_id, path, (split, entry, manifest.options)))
 
-    _report_failures(out_dir, manifest, selection, findings)
+    _report_failures(out_dir, manifest, inspection)
     known: set[str] = set(manifest.failures)
     for scene_id, split in present | recorded.keys():
         if selection.wants(scene_id, split):
@@ -83,14 +84,13 @@ def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
     return state
 
 
-def _report_failures(
-    out_dir: Path, manifest: Manifest, selection: Selection, findings: Findings
-) -> None:
+def _report_failures(out_dir: Path, manifest: Manifest, inspection: Inspection) -> None:
     """Report the scenes that failed in processing, whose splits are not recorded."""
     for scene_id, failure in manifest.failures.items():
-        if selection.scene_ids is None or scene_id in selection.scene_ids:
+        if inspection.selection.names(scene_id):
             problem = f"this scene failed: {failure.message}"
-            findings.error(out_dir / MANIFEST_NAME, problem, failure.hint, scene_id=scene_id)
+            path = out_dir / MANIFEST_NAME
+            inspection.findings.error(path, problem, failure.hint, scene_id=scene_id)
 
 
 def _process_again(out_dir: Path) -> str:

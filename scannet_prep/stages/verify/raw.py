@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from scannet_prep.base.failures import list_some
-from scannet_prep.base.progress import Progress
 from scannet_prep.processed.annotate import find_contradictions
+from scannet_prep.processed.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
@@ -35,21 +35,12 @@ from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks
 from scannet_prep.raw.mesh import LabelsMesh
 from scannet_prep.release import files as release
 from scannet_prep.release.findings import Finding, Findings
-from scannet_prep.release.label_map import (
-    LABEL_MAP_HINT,
-    LABEL_MAP_NAME,
-    LabelMap,
-    builtin_label_map,
-    describe_differences,
-    find_label_map,
-    read_label_map,
-)
+from scannet_prep.release.label_map import LabelMap, check_label_map
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningKind
 from scannet_prep.release.splits import find_official_split
-from scannet_prep.stages.process.make_scene import combine_contents, is_there, match_ply_labels
-from scannet_prep.stages.scene_checks import CheckTask
-from scannet_prep.stages.selection import Selection, select_scenes
+from scannet_prep.stages.scene_checks import CheckTask, Inspection
+from scannet_prep.stages.selection import select_scenes
 
 LockRecords: TypeAlias = list[tuple[Path, LockEntry]]
 """Files, and their records in `scannet.lock`."""
@@ -81,14 +72,13 @@ class SceneData(NamedTuple):
 
 
 def plan(
-    raw_dir: Path, selection: Selection, findings: Findings
+    raw_dir: Path, inspection: Inspection
 ) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split | None], LabelMap]:
     """Find the scenes of a raw tree, without opening them.
 
     Args:
         raw_dir: The tree.
-        selection: The scenes to check.
-        findings: Collects the findings.
+        inspection: Selects the scenes, and receives the findings.
 
     Returns:
         The scenes to check, each with `SceneData`; the official split of each scene of the tree;
@@ -98,16 +88,17 @@ def plan(
         MissingFileError: The tree holds no scene folders.
         UnknownSceneError: The selection contradicts itself.
     """
+    findings = inspection.findings
     scenes = find_raw_scenes(raw_dir, may_be_empty=True)
     is_for_segmentation = _is_for_segmentation(raw_dir, scenes, findings)
-    selected, failures = select_scenes(scenes, selection, raw_dir)
+    selected, failures = select_scenes(scenes, inspection.selection, raw_dir)
     for failure in failures:
         # A finding shows its path itself.
         message = failure.message.removeprefix(f"{raw_dir}: ")
         findings.error(raw_dir, message, failure.hint, scene_id=failure.scene_id)
 
     records = _read_records(raw_dir, findings)
-    if selection == Selection():
+    if inspection.selection.has_all:
         _note_removed_scenes(raw_dir, scenes, records, findings)
     # The files directly in the tree, such as the label map. `check_scene` checks those in scenes.
     check_digests(records[raw_dir], findings)
@@ -118,7 +109,7 @@ def plan(
         data = SceneData(files, split, records[files.directory], is_for_segmentation)
         tasks.append(CheckTask(scene_id, files.directory, data))
     present = {scene_id: find_official_split(scene_id) for scene_id in scenes}
-    return tuple(tasks), present, _check_label_map(raw_dir, findings)
+    return tuple(tasks), present, check_label_map(raw_dir, findings, must_match=True)
 
 
 def check_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tuple[int, int]:
@@ -163,12 +154,14 @@ def check_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tup
     return contents[release.MESH].vertex_count, size_bytes
 
 
-def check_shared_files(raw_dir: Path, findings: Findings, progress: Progress) -> tuple[int, int]:
+def check_shared_files(raw_dir: Path, inspection: Inspection) -> tuple[int, int]:
     """Check the files in `tasks/`: their records, and every member of every zip file.
 
     Returns:
         Their number, and their size in bytes.
     """
+    findings = inspection.findings
+    progress = inspection.progress
     records = _read_records(raw_dir, findings)[raw_dir / release.TASKS_DIR]
     shared_files = find_shared_files(raw_dir)
     if not (shared_files or records):
@@ -292,23 +285,6 @@ def _note_removed_scenes(
     if removed:
         message = f"records files of scenes that have no folder here: {list_some(removed)}"
         findings.note(raw_dir / LOCK_NAME, message)
-
-
-def _check_label_map(raw_dir: Path, findings: Findings) -> LabelMap:
-    """Read and check the label map beside the scenes, or return the built-in one."""
-    builtin = builtin_label_map()
-    path = find_label_map(raw_dir)
-    if path is None:
-        message = "no such file: the built-in label map is used"
-        findings.note(raw_dir / LABEL_MAP_NAME, message)
-        return builtin
-    label_map = findings.attempt(path, read_label_map, path)
-    if label_map is None:
-        return builtin
-    difference = describe_differences(label_map)
-    if difference:
-        findings.error(path, difference, LABEL_MAP_HINT)
-    return label_map
 
 
 def _report_missing_files(

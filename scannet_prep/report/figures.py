@@ -18,12 +18,12 @@ from scannet_prep.release.findings import Finding
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
-from scannet_prep.release.splits import official_scenes
-from scannet_prep.stages.info import count_by_split
-from scannet_prep.stages.report.measures import SceneMeasures
-from scannet_prep.stages.report.source import Source
-from scannet_prep.stages.report.table import Table
-from scannet_prep.tables import Records, distribution, scenes
+from scannet_prep.release.splits import count_by_split, official_scenes
+from scannet_prep.report.measures import SceneMeasures
+from scannet_prep.report.scenes import ReportedScenes
+from scannet_prep.report.table import Table
+from scannet_prep.source import SourceKind
+from scannet_prep.tables import count_distribution, list_scenes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,21 +158,21 @@ class Report:
 
 
 def make_report(
-    source: Source,
+    reported: ReportedScenes,
     measured: Mapping[str, tuple[SceneEntry, SceneMeasures]],
     findings: tuple[Finding, ...],
 ) -> Report:
     """Combine the figures of all scenes.
 
     Args:
-        source: The scenes.
+        reported: The scenes.
         measured: For each scene that was read, its entry in a manifest and its measures.
         findings: The findings of reading and measuring.
     """
     import pandas as pd
 
     # A scene that could not be read only has its entry in the manifest.
-    entries: dict[str, SceneEntry] = dict(source.scenes.entries)
+    entries: dict[str, SceneEntry] = dict(reported.entries)
     entries.update({scene_id: entry for scene_id, (entry, _) in measured.items()})
     measures = []
     for scene_id in entries:
@@ -180,8 +180,7 @@ def make_report(
         measures.append(asdict(scene_measures))
 
     # A row for each scene.
-    records = Records(source.scenes, entries)
-    table = scenes(records)
+    table = list_scenes(entries, reported.options)
     table = table.join(pd.DataFrame(measures, table.index, list(asdict(_UNKNOWN)), float))
     table["labeled"] = table.labeled.where(table.split != "test").astype(float).round(4)
 
@@ -193,13 +192,13 @@ def make_report(
         warnings += [(scene_id, warning) for warning in entry.warnings]
     label_sets = {}
     for label_set in (SCANNET20, SCANNET200):
-        label_sets[label_set.name] = _to_rows(distribution(records, label_set))
+        label_sets[label_set.name] = _to_rows(count_distribution(entries.values(), label_set))
     # Without entries, the manifest could not be read.
-    options = source.scenes.options if source.raw is None and entries else None
+    has_options = entries and reported.kind is not SourceKind.RAW
     return Report(
-        place=source.scenes.name,
-        kind=source.kind,
-        options=options,
+        place=reported.name,
+        kind=str(reported.kind),
+        options=reported.options if has_options else None,
         splits=count_by_split((entry.split, _count(entry)) for entry in entries.values()),
         label_sets=label_sets,
         measures=summary.to_dict(),

@@ -26,7 +26,6 @@ from scannet_prep.base.errors import ScanNetPrepError, UsageError
 from scannet_prep.base.launcher import TorchrunJob, read_torchrun_job
 from scannet_prep.base.version import VERSION
 from scannet_prep.release.findings import Finding
-from scannet_prep.stages.doctor import DoctorReport
 
 Results: TypeAlias = dict[int, dict[str, Any]]
 """The values of a key by rank, in order of arrival."""
@@ -54,23 +53,12 @@ _HINT_NETWORK = (
 )
 
 
-def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorReport:
-    """Compare the ranks of a job. Must be called on all of them, under torchrun.
-
-    A thread may still hang when this returns: end the process with `os._exit`.
-
-    Args:
-        place: Folder or archive of processed scenes.
-        environ: The environment, as torchrun sets it.
-        timeout_s: How long to wait for the ranks, and again for the all-reduce.
-
-    Returns:
-        On rank 0, all findings; on the others, only the reason why they cannot reach rank 0.
+def compare(place: str, environ: Mapping[str, str], *, timeout_s: float) -> list[Finding]:
+    """Compare the ranks of a job; see the stage `doctor.compare_ranks`.
 
     Raises:
         UsageError: PyTorch is not installed, or this is not a rank of a job.
     """
-    started_s = time.monotonic()
     job = read_torchrun_job(environ)
     try:
         from torch import distributed  # noqa: F401 - checks that it is installed
@@ -88,7 +76,7 @@ def run(place: str, environ: Mapping[str, str], *, timeout_s: float) -> DoctorRe
     if keeps_store:
         # Keep the store until the other ranks have read that all may end.
         time.sleep(_EXIT_DELAY_S)
-    return DoctorReport(tuple(checks), round(time.monotonic() - started_s, 3))
+    return checks
 
 
 def _compare_ranks(

@@ -8,9 +8,9 @@ from xml.etree.ElementTree import Element
 
 from scannet_prep.base.version import VERSION
 from scannet_prep.release.files import TERMS_URL
-from scannet_prep.stages.report.comparison import Comparison
-from scannet_prep.stages.report.figures import MEASURES, Report
-from scannet_prep.stages.report.table import Table
+from scannet_prep.report.comparison import Comparison
+from scannet_prep.report.figures import MEASURES, Report
+from scannet_prep.report.table import Table
 from scannet_prep.view.charts import SERIES, draw_bars, draw_histogram
 from scannet_prep.view.markup import Child, element, embed_png, make_page, read_asset
 
