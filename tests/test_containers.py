@@ -195,7 +195,7 @@ def test_image_runs_the_command_and_shows_its_help_by_default() -> None:
 
 
 def test_build_context_holds_only_the_files_that_are_copied() -> None:
-    """So no data, no .netrc and no history of the repository can enter the image."""
+    # So no data, no .netrc and no history of the repository can enter the image.
     text = (REPOSITORY_DIR / ".dockerignore").read_text()
     rules = [line for line in text.splitlines() if line[:1] != "#"]
     allowed = {rule[1:] for rule in rules if rule[0] == "!"}
@@ -223,12 +223,14 @@ def test_compose_file_runs_as_the_given_user(service: dict[str, Any]) -> None:
     assert service["user"] == "${UID:-1000}:${GID:-1000}"
 
 
-def test_compose_file_needs_no_privileges_and_no_larger_shared_memory(
-    service: dict[str, Any],
+@pytest.mark.parametrize("key", ["shm_size", "privileged"])
+def test_compose_file_needs_no_larger_shared_memory_and_no_privileges(
+    service: dict[str, Any], key: str
 ) -> None:
-    assert "shm_size" not in service
-    assert "privileged" not in service
-    # A comment explains when to set it.
+    assert key not in service
+
+
+def test_comment_of_compose_file_explains_shared_memory() -> None:
     assert "shm_size" in COMPOSE_TEXT
 
 

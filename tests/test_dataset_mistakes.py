@@ -253,18 +253,35 @@ def train_and_val(source: Path) -> tuple[Any, Any]:
 
 def test_plus_makes_a_concat_dataset(train_and_val: tuple[Any, Any]) -> None:
     train, val = train_and_val
+
+    assert type(train + val) is ConcatDataset
+
+
+def test_repr_of_joined_datasets_shows_each(train_and_val: tuple[Any, Any]) -> None:
+    train, val = train_and_val
+
+    shown = repr(train + val)
+
+    assert repr(train) in shown
+    assert repr(val) in shown
+
+
+def test_joined_datasets_can_be_joined_again(train_and_val: tuple[Any, Any]) -> None:
+    train, val = train_and_val
     both = train + val
-    assert type(both) is ConcatDataset
-    assert repr(train) in repr(both)
+
     assert len(both + val) == len(both) + len(val)
 
 
-def test_joined_dataset_has_the_common_attributes(train_and_val: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"), [("label_set", SCANNET200), ("is_aligned", False), ("ignore_index", -1)]
+)
+def test_joined_dataset_has_the_common_attributes(
+    train_and_val: tuple[Any, Any], name: str, expected: object
+) -> None:
     train, val = train_and_val
-    both = train + val
-    assert both.label_set is SCANNET200
-    assert both.is_aligned is False
-    assert both.ignore_index == -1
+
+    assert getattr(train + val, name) is expected
 
 
 def test_joined_dataset_is_loaded_with_the_sampler(train_and_val: tuple[Any, Any]) -> None:
@@ -613,16 +630,26 @@ def batch(source: Path) -> Any:
     return collate_torch([dataset[0], dataset[1]])
 
 
-def test_batch_moves_its_tensors(batch: Any) -> None:
-    moved = batch.to("meta", non_blocking=True)
+@pytest.fixture
+def moved(batch: Any) -> Any:
+    return batch.to("meta", non_blocking=True)
+
+
+def test_batch_moves_its_tensors(moved: Any) -> None:
     tensors = [value for value in moved.values() if isinstance(value, torch.Tensor)]
+
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
-def test_moved_batch_keeps_its_type_keys_and_other_values(batch: Any) -> None:
-    moved = batch.to("meta", non_blocking=True)
+def test_moved_batch_keeps_its_type(batch: Any, moved: Any) -> None:
     assert type(moved) is type(batch)
+
+
+def test_moved_batch_keeps_the_order_of_its_keys(batch: Any, moved: Any) -> None:
     assert list(moved) == list(batch)
+
+
+def test_moved_batch_keeps_values_that_are_no_tensors(batch: Any, moved: Any) -> None:
     assert moved["scene_ids"] == batch["scene_ids"]
     assert moved["label_set"] == "ScanNet200"
 

@@ -240,7 +240,14 @@ def sparse_run(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_loss_of_a_batch_without_a_label_is_zero(sparse_run: Path) -> None:
     losses = re.findall(r"loss (\S+)", read_output(sparse_run))
+
     assert {"0.000", "-0.000"} & set(losses)
+
+
+def test_loss_of_a_batch_without_a_label_is_a_number(sparse_run: Path) -> None:
+    losses = re.findall(r"loss (\S+)", read_output(sparse_run))
+
+    assert losses
     assert "nan" not in losses
 
 

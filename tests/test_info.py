@@ -63,20 +63,30 @@ def test_info_counts_processed_scenes_without_opening_them(out_dir: Path) -> Non
     }
 
 
-def test_info_reads_kind_options_and_program_from_the_manifest(whole_dir: Path) -> None:
-    value = info_json(whole_dir / "processed")
+@pytest.fixture(scope="module")
+def info_of_folder(whole_dir: Path) -> Any:
+    return info_json(whole_dir / "processed")
 
-    assert value["kind"] == "processed"
-    assert value["is_complete"] is True
-    assert value["options"] == {
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("kind", "processed"), ("is_complete", True), ("failures", {}), ("unreadable", [])],
+)
+def test_info_describes_a_complete_folder(info_of_folder: Any, key: str, expected: object) -> None:
+    assert info_of_folder[key] == expected
+
+
+def test_info_reads_the_options_from_the_manifest(info_of_folder: Any) -> None:
+    assert info_of_folder["options"] == {
         "scannet200": True,
         "align_axis": False,
         "faces": False,
         "labels_from": "aggregation",
     }
-    assert value["program"].startswith("scannet-prep ")
-    assert value["failures"] == {}
-    assert value["unreadable"] == []
+
+
+def test_info_reads_the_program_from_the_manifest(info_of_folder: Any) -> None:
+    assert info_of_folder["program"].startswith("scannet-prep ")
 
 
 def test_info_names_each_oddity_of_the_raw_files_with_its_scenes(whole_dir: Path) -> None:
@@ -100,22 +110,50 @@ def test_info_without_a_manifest_reads_the_same_from_the_files(out_dir: Path) ->
     value = info_json(out_dir)
 
     assert without_manifest_keys(value) == without_manifest_keys(expected)
-    assert value["program"] == ""
-    assert value["is_complete"] is None
-    assert value["unreadable"] == []
 
 
-def test_info_with_a_damaged_manifest_reports_it_and_reads_the_files(out_dir: Path) -> None:
+def test_info_without_a_manifest_reports_no_fault(out_dir: Path) -> None:
+    (out_dir / "manifest.json").unlink()
+
+    assert info_json(out_dir)["unreadable"] == []
+
+
+def test_info_with_a_damaged_manifest_reads_the_same_from_the_files(out_dir: Path) -> None:
     expected = info_json(out_dir)
-    path = out_dir / "manifest.json"
-    path.write_text("{}")
+    (out_dir / "manifest.json").write_text("{}")
 
     value = info_json(out_dir, status=3)
 
     assert without_manifest_keys(value) == without_manifest_keys(expected)
-    assert value["program"] == ""
-    assert value["is_complete"] is None
-    assert [finding["path"] for finding in value["unreadable"]] == [str(path)]
+
+
+def test_info_reports_a_damaged_manifest(out_dir: Path) -> None:
+    path = out_dir / "manifest.json"
+    path.write_text("{}")
+
+    unreadable = info_json(out_dir, status=3)["unreadable"]
+
+    assert [finding["path"] for finding in unreadable] == [str(path)]
+
+
+@pytest.fixture(params=["missing", "damaged"])
+def info_without_manifest(request: pytest.FixtureRequest, out_dir: Path) -> Any:
+    path = out_dir / "manifest.json"
+    if request.param == "missing":
+        path.unlink()
+        return info_json(out_dir)
+    path.write_text("{}")
+    return info_json(out_dir, status=3)
+
+
+def test_info_without_a_valid_manifest_names_no_program(info_without_manifest: Any) -> None:
+    assert info_without_manifest["program"] == ""
+
+
+def test_info_without_a_valid_manifest_does_not_know_completeness(
+    info_without_manifest: Any,
+) -> None:
+    assert info_without_manifest["is_complete"] is None
 
 
 @pytest.fixture

@@ -115,12 +115,13 @@ def test_axis_alignment_is_a_rotation_with_six_decimals(usual_scene: SyntheticSc
     assert np.array_equal(usual_scene.axis_alignment, usual_scene.axis_alignment.round(6))
 
 
-def test_numbers_of_faces_and_segments_are_like_those_of_the_release(
-    usual_scene: SyntheticScene,
-) -> None:
+def test_number_of_faces_is_like_that_of_the_release(usual_scene: SyntheticScene) -> None:
+    assert 1.8 < len(usual_scene.faces) / USUAL_VERTICES < 1.95
+
+
+def test_sizes_of_segments_are_like_those_of_the_release(usual_scene: SyntheticScene) -> None:
     _, counts = np.unique(usual_scene.segment_ids, return_counts=True)
 
-    assert 1.8 < len(usual_scene.faces) / USUAL_VERTICES < 1.95
     assert 90 < USUAL_VERTICES / len(counts) < 150
     assert counts.max() > 1000
 
@@ -229,15 +230,24 @@ def test_info_begins_with_the_axis_alignment_and_ends_with_the_scene_type(
     assert content.endswith(b"\r\nsceneType = Bedroom / Hotel\r\n")
 
 
-def test_test_scene_has_neither_annotation_nor_alignment(tmp_path: Path) -> None:
+def test_test_scene_has_neither_annotation_nor_alignment() -> None:
     scene = make_scene(TEST_ID, vertices=500)
-    folder = write_scene(scene, tmp_path)
 
     assert scene.groups == ()
     assert scene.axis_alignment is None
+
+
+def test_test_scene_gets_a_mesh_and_metadata_only(tmp_path: Path) -> None:
+    folder = write_scene(make_scene(TEST_ID, vertices=500), tmp_path)
+
     assert folder == tmp_path / "scans_test" / TEST_ID
     names = sorted(path.name.removeprefix(TEST_ID) for path in folder.iterdir())
     assert names == [".txt", "_vh_clean_2.ply"]
+
+
+def test_metadata_of_a_test_scene_begins_without_an_alignment(tmp_path: Path) -> None:
+    folder = write_scene(make_scene(TEST_ID, vertices=500), tmp_path)
+
     assert (folder / f"{TEST_ID}.txt").read_bytes().startswith(b"colorHeight")
 
 

@@ -348,13 +348,14 @@ def test_intact_raw_tree_has_no_findings(raw_dir: Path, verify: Verify) -> None:
     for name in (f"._{TRAIN}.txt", ".DS_Store", f"{TRAIN}_notes.txt"):
         (raw_dir / SCENE_FOLDER / name).touch()
 
-    status, findings = verify(raw_dir)
+    assert verify(raw_dir) == (0, [])
 
-    assert status == 0
-    assert findings == []
-    assert verify.value["kind"] == "raw"
-    assert verify.value["scenes"] == 3
-    assert verify.value["vertices"] == 1800
+
+def test_verify_counts_scenes_and_vertices_of_a_raw_tree(whole_dir: Path, verify: Verify) -> None:
+    verify(whole_dir / "raw")
+
+    expected = {"kind": "raw", "scenes": 3, "vertices": 1800}
+    assert {key: verify.value[key] for key in expected} == expected
 
 
 def test_scans_folder_of_an_intact_tree_has_no_errors(raw_dir: Path, verify: Verify) -> None:
