@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -157,34 +158,60 @@ def test_doctor_leaves_no_file_in_the_folder(whole_dir: Path) -> None:
 # The text of the command.
 
 
-@pytest.mark.parametrize(
-    ("columns", "max_lines", "has_place"),
-    [(60, 48, False), (100, 28, True)],
-    ids=["default folder", "address"],
+@dataclass(frozen=True)
+class Screen:
+    """The text of the command on a terminal.
+
+    Attributes:
+        max_lines: How many lines it may have.
+        has_place: Whether an address was given, or the default folder is used.
+    """
+
+    status: int
+    text: str
+    max_lines: int
+    has_place: bool
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.replace("\r", "").splitlines()
+
+
+@pytest.fixture(
+    scope="module", params=[(60, 48, False), (100, 28, True)], ids=["default folder", "address"]
 )
-def test_doctor_text_fits_one_screen_and_has_no_passwords(
-    columns: int,
-    max_lines: int,
-    has_place: bool,
-    stub_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def screen(
+    request: pytest.FixtureRequest, stub_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Screen:
+    """The text where passwords are in all addresses."""
+    columns, max_lines, has_place = request.param
     words = ["http://me:se/cret@127.0.0.1:9/x.tar.zst"] if has_place else []
-    monkeypatch.setenv("SCANNET_PREP_BASE_URL", "http://me:se[cret@127.0.0.1:9/")
-    monkeypatch.setenv("HTTP_PROXY", "http://me:se@cret@127.0.0.1:9/")
-    monkeypatch.setenv("PYTHONPATH", python_path(stub_dir))
-    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("SCANNET_PREP_BASE_URL", "http://me:se[cret@127.0.0.1:9/")
+        monkeypatch.setenv("HTTP_PROXY", "http://me:se@cret@127.0.0.1:9/")
+        monkeypatch.setenv("PYTHONPATH", python_path(stub_dir))
+        monkeypatch.chdir(tmp_path_factory.mktemp("screen"))
+        status, text = run_on_terminal([*COMMAND, "doctor", *words], columns)
+    return Screen(status, text, max_lines, has_place)
 
-    status, text = run_on_terminal([*COMMAND, "doctor", *words], columns)
 
-    lines = text.replace("\r", "").splitlines()
-    assert status == 3
-    assert re.fullmatch(r"(no|\d+) problems?, (no|\d+) notes?, in .*", lines[-1])
-    assert len(lines) < max_lines
-    assert "cret" not in text
-    names_default_folder = "scenes: data/processed does not exist" in text
-    assert names_default_folder is not has_place
+def test_doctor_text_ends_with_the_numbers_of_problems_and_notes(screen: Screen) -> None:
+    assert screen.status == 3
+    assert re.fullmatch(r"(no|\d+) problems?, (no|\d+) notes?, in .*", screen.lines[-1])
+
+
+def test_doctor_text_fits_one_screen(screen: Screen) -> None:
+    assert len(screen.lines) < screen.max_lines
+
+
+def test_doctor_text_has_no_passwords(screen: Screen) -> None:
+    assert "cret" not in screen.text
+
+
+def test_doctor_text_names_the_default_folder_if_no_place_is_given(screen: Screen) -> None:
+    names_default_folder = "scenes: data/processed does not exist" in screen.text
+
+    assert names_default_folder is not screen.has_place
 
 
 # Checks that hang.

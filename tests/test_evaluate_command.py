@@ -343,20 +343,38 @@ def test_printed_report_names_the_written_files(written: Written) -> None:
     assert f"written: {folder}/new/scores.csv, {folder}/confusion.csv\n" in written.stdout
 
 
-def test_picture_of_the_confusion_agrees_with_its_table(place: Path, written: Written) -> None:
+@pytest.fixture
+def quiet(place: Path, written: Written) -> Outcome:
+    """The outcome of a quiet run that draws the confusion of `written`."""
     path = written.folder / "new/one/confusion.svg"
     words = ("--gt", place, "--force", "--confusion", path, "-q")
+    return run_main("evaluate", written.folder, *words)
 
-    outcome = run_main("evaluate", written.folder, *words)
 
-    assert outcome.stdout == ""
-    picture = ET.fromstring(path.read_text())
+@pytest.fixture
+def picture(quiet: Outcome, written: Written) -> ET.Element:
+    assert quiet.status == 0
+    return ET.fromstring((written.folder / "new/one/confusion.svg").read_text())
+
+
+def test_quiet_evaluate_prints_nothing(quiet: Outcome) -> None:
+    assert quiet.stdout == ""
+
+
+def test_picture_of_the_confusion_has_the_counts_of_its_table(
+    picture: ET.Element, written: Written
+) -> None:
     titles = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}title")]
+
     counts = written.counts
-    assert len(titles) == np.count_nonzero(counts)
     walls = counts[0, 0]
+    assert len(titles) == np.count_nonzero(counts)
     assert f"wall as wall: {walls / counts[0].sum():.1%} ({walls:,} vertices)" in titles
+
+
+def test_picture_of_the_confusion_names_all_classes(picture: ET.Element) -> None:
     texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+
     assert texts == ["prediction", "ground truth", *SCANNET20.names, *SCANNET20.names, "(none)"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -32,14 +33,26 @@ class Answer(NamedTuple):
 Get = Callable[..., Answer]
 
 
+class Serving(NamedTuple):
+    """A running server."""
+
+    pid: int
+    port: int
+
+
 @pytest.fixture(scope="module")
-def port(whole_dir: Path) -> Iterator[int]:
-    """The port of a server, which must print nothing until it is interrupted."""
+def serving(whole_dir: Path) -> Iterator[Serving]:
+    """A server, which must print nothing but its port until it is interrupted."""
     process = start_command("view", "--serve", "0", "--source", whole_dir / "processed", "--json")
-    yield json.loads(process.stdout.readline())["port"]
+    yield Serving(process.pid, json.loads(process.stdout.readline())["port"])
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def port(serving: Serving) -> int:
+    return serving.port
 
 
 @pytest.fixture
@@ -198,14 +211,32 @@ def test_other_machines_cannot_connect(port: int) -> None:
     [b"", f"GET /scene/{VAL} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()],
     ids=["before the request", "before the answer"],
 )
-def test_connection_reset_by_the_browser_prints_nothing(port: int, request_bytes: bytes) -> None:
-    """The fixture `port` checks that nothing is printed."""
-    with socket.create_connection(("127.0.0.1", port)) as browser:
+def test_connection_reset_by_the_browser_prints_nothing(
+    get: Get, serving: Serving, request_bytes: bytes
+) -> None:
+    before = count_sockets(serving.pid)
+
+    with socket.create_connection(("127.0.0.1", serving.port)) as browser:
         browser.sendall(request_bytes)
         # Without lingering, closing resets the connection.
         browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    # Give the server the time to print.
-    time.sleep(0.3)
+
+    # The server accepts connections in order, and closes each after it has printed any error. The
+    # fixture `serving` checks that nothing was printed.
+    get("/")
+    deadline = time.monotonic() + 20
+    while count_sockets(serving.pid) > before:
+        assert time.monotonic() < deadline, "the connection stays open"
+        time.sleep(0.01)
+
+
+def count_sockets(pid: int) -> int:
+    """Count the open sockets of a process, each of which may be closed meanwhile."""
+    count = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            count += str(link.readlink()).startswith("socket:")
+    return count
 
 
 # A folder with a damaged scene.
