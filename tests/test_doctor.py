@@ -104,6 +104,7 @@ def test_doctor_severities_are_ok_note_or_problem(checks: Checks) -> None:
 
 def test_doctor_gives_a_hint_for_every_problem(checks: Checks) -> None:
     problems = [check for check in checks.values() if check["severity"] == "problem"]
+
     assert problems
     assert all(check["hint"] for check in problems)
 
@@ -112,6 +113,7 @@ def test_doctor_with_problems_has_exit_status_3(
     doctor_of_folder: tuple[Outcome, Checks],
 ) -> None:
     outcome, checks = doctor_of_folder
+
     assert any(check["severity"] == "problem" for check in checks.values())
     assert outcome.status == 3
     assert outcome.json["exit_status"] == 3
@@ -298,6 +300,7 @@ def test_raw_scenes_that_failed_are_a_problem(raw_dir: Path) -> None:
 
 def test_missing_folder_is_a_problem_with_a_hint(tmp_path: Path) -> None:
     finding = check("scenes", tmp_path / "none")
+
     assert finding.severity == "problem"
     assert "no such folder" in finding.message
     assert finding.hint
@@ -335,12 +338,14 @@ def test_truncated_archive_is_a_problem(end: int, archive_path: Path) -> None:
 def test_archive_that_lacks_bytes_in_the_middle_is_a_problem(archive_path: Path) -> None:
     data = archive_path.read_bytes()
     archive_path.write_bytes(data[:5000] + data[5100:])
+
     assert check("scenes", archive_path).severity == "problem"
 
 
 def test_missing_default_folder_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     finding = check("scenes", "")
+
     assert finding.severity == "note"
     assert finding.message == "data/processed does not exist"
 
@@ -350,6 +355,7 @@ def test_existing_default_folder_is_checked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(whole_dir / "processed", "data/processed")
+
     assert check("scenes", "") == check("scenes", "data/processed")
 
 
@@ -424,6 +430,7 @@ def odd_file_systems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
 
 def test_full_file_system_is_a_problem(odd_file_systems: dict[str, str]) -> None:
     shown = odd_file_systems["full"]
+
     assert "problem" in shown
     assert "it is full" in shown
     assert "tmpfs" in shown
@@ -433,6 +440,7 @@ def test_locks_of_a_read_only_file_system_are_not_checked(
     odd_file_systems: dict[str, str],
 ) -> None:
     shown = odd_file_systems["read-only"]
+
     assert "nothing can be written here" in shown
     assert "locks were not checked" in shown
 
@@ -447,6 +455,7 @@ def test_small_shared_memory_is_reported_with_an_option(
     odd_file_systems: dict[str, str],
 ) -> None:
     shown = odd_file_systems["shared memory"]
+
     assert "--shm-size" in shown
     assert "collate_torch need no room" in shown
 
@@ -478,6 +487,7 @@ def status_server() -> Iterator[HTTPServer]:
 def test_server_that_answers_with_any_status_is_ok(status_server: HTTPServer, status: int) -> None:
     url = f"http://user:secret@127.0.0.1:{status_server.server_port}/{status}/"
     finding = check("server", url)
+
     assert finding.severity == "ok"
     assert "secret" not in finding.message
 
@@ -528,12 +538,14 @@ def low_limits() -> list[str]:
 
 def test_low_limit_of_open_files_is_reported_with_a_command(low_limits: list[str]) -> None:
     files, _ = low_limits
+
     assert "soft limit 256, hard limit 512" in files
     assert "ulimit -n 65536" in files
 
 
 def test_low_limit_of_memory_is_reported_with_a_command(low_limits: list[str]) -> None:
     _, memory = low_limits
+
     assert "too little for several workers" in memory
     assert "ulimit -v unlimited" in memory
 
@@ -628,6 +640,7 @@ def test_facts_on_which_ranks_agree_are_shown(
 ) -> None:
     _, outputs = late_rank
     agreement = json.loads(outputs[0])["checks"][-2]["message"]
+
     pattern = (
         r"digest of the scenes \w+, numpy .*, steps of the epoch [1-9]\d*, plan of the epoch \w"
     )
@@ -656,6 +669,7 @@ def test_rank_that_cannot_read_its_scenes_is_named(
     disagreeing_ranks: tuple[list[int | None], list[str]],
 ) -> None:
     statuses, outputs = disagreeing_ranks
+
     pattern = r"^problem: ranks: rank 2 \(.*, process \d+\): place2: no such folder\n  to do: "
     assert 3 in statuses
     assert re.search(pattern, outputs[0], re.MULTILINE), outputs
@@ -666,6 +680,7 @@ def test_rank_with_other_scenes_is_named(
     disagreeing_ranks: tuple[list[int | None], list[str]],
 ) -> None:
     _, outputs = disagreeing_ranks
+
     pattern = r"^problem: agreement: rank 3 \(.*\): digest of the scenes: \w+; 2 ranks have \w+$"
     assert re.search(pattern, outputs[0], re.MULTILINE), outputs
 

@@ -373,6 +373,7 @@ def test_wrong_redirection_is_named_as_reason(
     redirected: DownloadReport, suffix: str, reason: str
 ) -> None:
     reasons = {task.reason for task in redirected.failures if task.file.kind.suffix == suffix}
+
     assert len(reasons) == 1
     assert reasons.pop().endswith(reason)
 

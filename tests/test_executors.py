@@ -387,6 +387,7 @@ def test_workers_start_from_scripts_without_a_guard(raw: Path, tmp_path: Path, w
         print(len(process.run(plan, jobs=1).made))
     """
     (tmp_path / "script.py").write_text(script)
+
     assert run_words("sh", "-c", f"{PYTHON} {way}", cwd=tmp_path) == Outcome(0, "6\n", "")
 
 
@@ -499,6 +500,7 @@ def test_dask_that_loses_a_worker_makes_all_scenes(
         executor = client.get_executor()
         report = make(raw, tmp_path, executor, At(2, lambda: os.kill(pids[0], signal.SIGKILL)))
         assert not is_running(pids[0])
+
     # A task that runs again may find its scene made.
     assert len(report.made) + len(report.kept) == len(SCENES)
     assert report.failures == ()
@@ -592,5 +594,6 @@ def test_program_of_the_cluster_page_runs(raw: Path, tmp_path: Path, name: str) 
     (tmp_path / "program.py").write_text(program)
     environ = os.environ | {"PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}
     done = run_words(PYTHON, "program.py", cwd=tmp_path, env=environ)
+
     assert done.status == 0, done.stderr
     assert re.search(r"\b6 made,.* 0 failed", done.stdout)

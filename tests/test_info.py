@@ -92,6 +92,7 @@ def test_info_reads_the_program_from_the_manifest(info_of_folder: Any) -> None:
 def test_info_names_each_oddity_of_the_raw_files_with_its_scenes(whole_dir: Path) -> None:
     warnings = info_json(whole_dir / "processed")["warnings"]
     oddities = [(warning["kind"], warning["scenes"]) for warning in warnings]
+
     assert oddities == [("repeated_groups", [TRAIN[1]])]
 
 
@@ -167,6 +168,7 @@ def damaged_value(out_dir: Path) -> Any:
 
 def test_info_lists_scene_files_that_cannot_be_read(damaged_value: Any, out_dir: Path) -> None:
     truncated, foreign = damaged_value["unreadable"]
+
     assert truncated["scene_id"] == TRAIN[0]
     assert truncated["path"] == str(out_dir / "train" / f"{TRAIN[0]}.npz")
     assert "truncated" in truncated["message"]
@@ -191,6 +193,7 @@ def unfinished_dir(raw_dir: Path, tmp_path: Path) -> Path:
 
 def test_info_json_has_failures_and_marks_an_unfinished_run(unfinished_dir: Path) -> None:
     value = info_json(unfinished_dir, status=3)
+
     assert value["is_complete"] is False
     assert list(value["failures"]) == [TRAIN[0]]
 
@@ -198,6 +201,7 @@ def test_info_json_has_failures_and_marks_an_unfinished_run(unfinished_dir: Path
 def test_info_prints_failures_options_and_an_unfinished_run(unfinished_dir: Path) -> None:
     outcome = run_main("info", unfinished_dir)
     options = "options: --scannet200 --no-align-axis --no-faces --labels-from aggregation"
+
     assert "processing has not finished" in outcome.stderr
     assert options in outcome.stdout
     assert "scenes failed: 1" in outcome.stdout
@@ -311,6 +315,7 @@ def test_path_inside_a_tree_is_refused_with_the_tree_to_name(
     command: str, path: str, parent: str, choice: str, whole_dir: Path, tmp_path: Path
 ) -> None:
     outcome = run_main(command, whole_dir / path, *output_options(command, tmp_path))
+
     assert outcome.status == 1
     assert outcome.stderr.startswith(f"error: {whole_dir / path}: ")
     assert f"{whole_dir / parent}, and choose {choice}" in outcome.stderr

@@ -103,6 +103,7 @@ def test_batches_are_the_same_with_any_workers(
 def test_other_collate_function_receives_the_samples(training_folder: Path, workers: int) -> None:
     dataset = ScanNet(training_folder, split="train")
     loader = torch_data.DataLoader(dataset, batch_size=2, collate_fn=list, num_workers=workers)
+
     check_batches(next(iter(loader)), [dataset[0], dataset[1]])
 
 
@@ -277,12 +278,14 @@ def test_failed_transform_has_its_cause_without_workers(folder: Path) -> None:
 def test_truncated_file_is_an_error_from_the_worker(folder: Path) -> None:
     path = folder / "train/scene0001_00.npz"
     os.truncate(path, path.stat().st_size - 100)
+
     check_error(make_loader(folder, 1, None), ProcessedFileError, rf"{path}: .*truncated")
 
 
 def test_missing_file_is_an_error_from_the_worker(folder: Path) -> None:
     path = folder / "train/scene0001_00.npz"
     path.unlink()
+
     check_error(make_loader(folder, 1, None), MissingFileError, rf"{path}: .*no such file")
 
 

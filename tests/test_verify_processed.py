@@ -203,6 +203,7 @@ def test_damage_to_a_processed_scene_is_one_error(
 ) -> None:
     damage = DAMAGES[name]
     (finding,) = findings_by_damage[name]
+
     assert finding["severity"] == "error"
     assert finding["path"].endswith(f"out/{damage.split}/{finding['scene_id']}.npz")
     assert re.search(damage.pattern, finding["message"])
@@ -257,6 +258,7 @@ def test_scene_that_failed_in_processing_is_an_error(failed_dir: Path, verify: V
 def test_missing_manifest_is_an_error(failed_dir: Path, verify: Verify) -> None:
     (failed_dir / "manifest.json").unlink()
     _, findings = verify(failed_dir)
+
     assert ("error", "", "manifest.json", "no such file") in findings
 
 
@@ -310,6 +312,7 @@ def incomplete_outcome(incomplete_dir: Path) -> Outcome:
 
 def test_verify_prints_errors_first_with_hints(incomplete_outcome: Outcome) -> None:
     lines = incomplete_outcome.stdout.splitlines()
+
     assert incomplete_outcome.status == 3
     assert lines[0] == f"error: {relative(TEST, INFO.suffix)}: no such file"
     assert "hint: download it: every test scene has one" in lines
@@ -324,6 +327,7 @@ def test_verify_prints_the_command_that_downloads_again(
 
 def test_verify_prints_the_counts_last(incomplete_outcome: Outcome) -> None:
     *_, summary, counts = incomplete_outcome.stdout.splitlines()
+
     assert "train 1 of 1,201, val 1 of 312, test 1 of 100" in summary
     assert counts == "1 error, 3 notes"
 

@@ -80,6 +80,7 @@ def listed_scenes(page: bytes) -> list[str]:
 
 def test_list_has_all_scenes(get: Get) -> None:
     answer = get("/")
+
     assert answer.status == 200
     assert listed_scenes(answer.content) == list(SCENES)
 
@@ -87,6 +88,7 @@ def test_list_has_all_scenes(get: Get) -> None:
 @pytest.mark.parametrize("scene_id", SCENES)
 def test_thumbnail_of_a_scene_is_a_png_and_always_the_same(get: Get, scene_id: str) -> None:
     answer = get(f"/thumbnail/{scene_id}")
+
     assert answer.status == 200
     assert answer.content.startswith(b"\x89PNG")
     assert get(f"/thumbnail/{scene_id}") == answer
@@ -108,6 +110,7 @@ def test_list_is_filtered_by_split_and_class(get: Get, query: str, scenes: list[
 
 def test_list_without_a_matching_scene_contains_a_message(get: Get) -> None:
     answer = get("/?class=ScanNet20:+unicorn")
+
     assert answer.status == 200
     assert listed_scenes(answer.content) == []
     assert b"No scene matches both filters" in answer.content
@@ -123,6 +126,7 @@ def test_markup_in_a_query_is_not_in_the_page(get: Get) -> None:
 
 def test_page_of_a_scene_links_to_the_list(get: Get) -> None:
     answer = get(f"/scene/{VAL}")
+
     assert answer.status == 200
     assert b'"home":"/"' in answer.content
     assert f'"name":"{VAL}"'.encode() in answer.content
@@ -183,6 +187,7 @@ def test_path_of_nothing_that_is_served_is_not_found(get: Get, path: str) -> Non
 )
 def test_request_for_another_host_is_refused(get: Get, host: str | None) -> None:
     answer = get("/", host=host)
+
     assert answer.status == 421
     assert b"scene" not in answer.content
 
@@ -306,6 +311,7 @@ def test_server_prints_the_ssh_command_for_a_tunnel(damaged_run: DamagedRun) -> 
 
 def test_port_in_use_is_refused_with_the_option_for_a_free_one(whole_dir: Path, port: int) -> None:
     outcome = run_main("view", "--serve", str(port), "--source", whole_dir / "processed")
+
     assert outcome.status == 2
     assert f"port {port} cannot be used: Address already in use" in outcome.stderr
     assert "to use any free port: --serve 0" in outcome.stderr
@@ -328,5 +334,6 @@ def test_wrong_arguments_of_serve_are_refused(
 ) -> None:
     source = [] if "--source" in words else ["--source", whole_dir / "processed"]
     outcome = run_main("view", *words, *source)
+
     assert outcome.status == status
     assert problem in outcome.stderr
