@@ -198,13 +198,18 @@ def test_info_json_has_failures_and_marks_an_unfinished_run(unfinished_dir: Path
     assert list(value["failures"]) == [TRAIN[0]]
 
 
-def test_info_prints_failures_options_and_an_unfinished_run(unfinished_dir: Path) -> None:
-    outcome = run_main("info", unfinished_dir)
+def test_info_warns_of_an_unfinished_run(unfinished_dir: Path) -> None:
+    assert "processing has not finished" in run_main("info", unfinished_dir).stderr
+
+
+def test_info_prints_the_options(unfinished_dir: Path) -> None:
     options = "options: --scannet200 --no-align-axis --no-faces --labels-from aggregation"
 
-    assert "processing has not finished" in outcome.stderr
-    assert options in outcome.stdout
-    assert "scenes failed: 1" in outcome.stdout
+    assert options in run_main("info", unfinished_dir).stdout
+
+
+def test_info_prints_the_number_of_failed_scenes(unfinished_dir: Path) -> None:
+    assert "scenes failed: 1" in run_main("info", unfinished_dir).stdout
 
 
 @pytest.fixture(

@@ -945,9 +945,18 @@ class EpochSampler(list[int]):
 @pytest.mark.parametrize("make", [lambda: range(3), EpochSampler], ids=["range", "sampler"])
 def test_with_epoch_adds_the_epoch_to_each_index(make: Any) -> None:
     sampler = WithEpoch(make())
+
     assert len(sampler) == 3
     assert list(sampler) == [(0, 0), (1, 0), (2, 0)]
+
+
+@pytest.mark.parametrize("make", [lambda: range(3), EpochSampler], ids=["range", "sampler"])
+def test_with_epoch_adds_the_epoch_that_was_set(make: Any) -> None:
+    sampler = WithEpoch(make())
+    list(sampler)
+
     sampler.set_epoch(2)
+
     assert list(sampler) == [(0, 2), (1, 2), (2, 2)]
 
 

@@ -115,7 +115,19 @@ def test_tree_with_only_streams_has_notes_and_no_errors(sens_dir: Path, verify: 
 
     assert status == 0
     assert {severity for severity, _, _, _ in findings} == {"note"}
+
+
+def test_tree_with_only_streams_is_noted_to_have_no_mesh(sens_dir: Path, verify: Verify) -> None:
+    _, findings = verify(sens_dir)
+
     assert "no scene has a mesh or an annotation" in findings[0][3]
+
+
+def test_verify_counts_scenes_and_bytes_of_a_tree_with_only_streams(
+    sens_dir: Path, verify: Verify
+) -> None:
+    verify(sens_dir)
+
     assert verify.value["scenes"] == 2
     assert verify.value["size_bytes"] == 2 * len(STREAM)
 
