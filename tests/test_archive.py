@@ -299,6 +299,16 @@ def test_verify_names_the_damaged_part(
     assert found_severity == severity
     assert scene_id == (VAL if part == VAL else "")
     assert words in message
+
+
+@pytest.mark.parametrize("part", ["files", "index", "end", "table", VAL])
+def test_verify_lists_damaged_and_whole_scenes(
+    part: str, verify: Verify, archive_path: Path
+) -> None:
+    flip_middle(archive_path, part)
+
+    verify(archive_path)
+
     assert verify.value["damaged_scenes"] == ([VAL] if part == VAL else [])
     assert verify.value["whole_scenes"] == sorted({*SCENES} - {part})
 
@@ -462,11 +472,23 @@ class TestInfo:
 
         assert outcome.status == 0
         assert outcome.json["kind"] == "archive"
-        assert outcome.json["head"]["kind"] == "processed"
-        assert outcome.json["head"]["level"] == 1
-        assert outcome.json["size_bytes"] == index_only.stat().st_size
-        assert outcome.json["failures"] == {}
-        assert outcome.json["missing_shards"] == []
+
+    def test_info_shows_kind_and_level_of_what_was_packed(self, index_only: Path) -> None:
+        head = run_main("info", index_only, "--json").json["head"]
+
+        assert head["kind"] == "processed"
+        assert head["level"] == 1
+
+    def test_info_shows_the_size_of_the_archive(self, index_only: Path) -> None:
+        value = run_main("info", index_only, "--json").json
+
+        assert value["size_bytes"] == index_only.stat().st_size
+
+    @pytest.mark.parametrize(("key", "expected"), [("failures", {}), ("missing_shards", [])])
+    def test_info_lists_nothing_that_a_complete_archive_lacks(
+        self, index_only: Path, key: str, expected: object
+    ) -> None:
+        assert run_main("info", index_only, "--json").json[key] == expected
 
     def test_info_counts_scenes_vertices_and_bytes_of_each_split(
         self, archive_path: Path, whole_dir: Path
@@ -489,9 +511,13 @@ class TestInfo:
         for key in ("options", "scene_ids", "program"):
             assert of_archive[key] == of_folder[key], key
 
-    def test_info_of_a_raw_archive_has_no_options(self, packed_dir: Path) -> None:
+    def test_info_lists_the_scenes_of_a_raw_archive(self, packed_dir: Path) -> None:
         value = run_main("info", packed_dir / "raw.tar.zst", "--json").json
 
         assert value["head"]["kind"] == "raw"
         assert value["scene_ids"] == [*SCENES]
+
+    def test_info_of_a_raw_archive_has_no_options(self, packed_dir: Path) -> None:
+        value = run_main("info", packed_dir / "raw.tar.zst", "--json").json
+
         assert value["options"] is None

@@ -1,10 +1,12 @@
 """Archives in buckets: reading, training and writing, through faults, without showing secrets."""
 
+import functools
 import os
 import pickle
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ import pytest
 from archives import pack_tree, read_tree, write_tree
 from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer, Fault
 from commands import TRAIN, VAL, run_command, run_main, start_command
+from worker_functions import update_environment
 
 from scannet_prep import ScanNet
 from scannet_prep.base.errors import (
@@ -112,8 +115,14 @@ def test_workers_read_a_bucket_that_their_parent_has_read(
     dataset = ScanNet(URL, split="train", loop=4)
     assert dataset[0]["points"].tobytes() == expected[0]
 
+    # A fork server has the environment of the test that used it first.
+    initialize = functools.partial(update_environment, dict(os.environ))
     loader = data.DataLoader(
-        dataset, num_workers=2, batch_size=None, multiprocessing_context=method
+        dataset,
+        num_workers=2,
+        batch_size=None,
+        multiprocessing_context=method,
+        worker_init_fn=initialize,
     )
     points = [sample["points"].numpy().tobytes() for sample in loader]
 
@@ -159,13 +168,11 @@ def test_range_takes_one_request_once_the_object_is_open(
     assert server.requests == [("GET", f"/{BUCKET}/x")] * 2
 
 
-def test_new_source_uses_changed_environment_without_child_processes(
+def test_new_source_uses_the_changed_environment(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = server.put("x", CONTENT)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    # Other tests may have left some.
-    children_before = list_child_processes()
 
     for number in range(3):
         with pytest.raises(TransferError, match="no usable credentials were found"):
@@ -173,6 +180,18 @@ def test_new_source_uses_changed_environment_without_child_processes(
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"{ACCESS_KEY}{number}")
         assert BucketSource(address).read(0, 5) == CONTENT[:5]
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+
+
+def test_source_in_a_changed_environment_starts_no_child_process(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = server.put("x", CONTENT)
+    # Other tests may have left some.
+    children_before = list_child_processes()
+
+    for number in range(3):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"{ACCESS_KEY}{number}")
+        BucketSource(address).read(0, 5)
 
     assert list_child_processes() <= children_before
 
@@ -604,15 +623,21 @@ def interrupt_upload(
         Its exit status and its messages.
     """
 
-    def delay_parts(_method: str, path: str) -> Fault:
-        return (lambda: time.sleep(0.5)) if "partNumber" in path else None
+    is_sent = threading.Event()
 
-    server.rule = delay_parts
+    def wait_for_signal() -> None:
+        is_sent.wait(60)
+
+    def hold_parts(_method: str, path: str) -> Fault:
+        return wait_for_signal if "partNumber" in path else None
+
+    server.rule = hold_parts
     command = start_command("pack", large_dir, "-o", URL, "--force")
     while not any("partNumber=1" in path for _, path in list(server.requests)):
         assert command.poll() is None
         time.sleep(0.05)
     command.send_signal(number)
+    is_sent.set()
     _, messages = command.communicate(timeout=60)
     return command.returncode, messages
 

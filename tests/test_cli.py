@@ -39,7 +39,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     return directory, outcome
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def demo_dir(demo: tuple[Path, Outcome]) -> Path:
     """The folder that the demo made."""
     directory, _ = demo
@@ -384,13 +384,25 @@ def test_error_on_terminal_is_plain_with_no_color(
 
 
 def test_demo_runs_from_an_empty_folder(demo: tuple[Path, Outcome]) -> None:
-    directory, outcome = demo
+    _, outcome = demo
 
     assert outcome.status == 0
     assert outcome.stderr == ""
+
+
+def test_demo_processes_its_scenes(demo: tuple[Path, Outcome]) -> None:
+    _, outcome = demo
+
     assert "11 made, 0 already there" in outcome.stdout
-    assert (directory / "data/demo/scene.png").read_bytes().startswith(b"\x89PNG")
-    assert (directory / "data/demo/scene.html").read_bytes().startswith(b"<!doctype")
+
+
+@pytest.mark.parametrize(("name", "magic"), [("scene.png", b"\x89PNG"), ("scene.html", b"<!doc")])
+def test_demo_writes_a_picture_and_a_page(
+    demo: tuple[Path, Outcome], name: str, magic: bytes
+) -> None:
+    directory, _ = demo
+
+    assert (directory / "data/demo" / name).read_bytes().startswith(magic)
 
 
 def test_demo_ends_with_commands_that_work(demo: tuple[Path, Outcome]) -> None:
@@ -430,14 +442,23 @@ def test_demo_refuses_folder_that_it_did_not_make(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ScanNet"]
 
 
-def test_process_prints_results_to_stdout_and_warnings_to_stderr(
-    demo_dir: Path, tmp_path: Path
-) -> None:
-    outcome = run_main("process", demo_dir / "ScanNet", "-o", tmp_path)
+@pytest.fixture(scope="module")
+def process_outcome(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The outcome of `process` without a terminal."""
+    return run_main("process", demo_dir / "ScanNet", "-o", tmp_path_factory.mktemp("process"))
 
-    assert outcome.stdout.startswith("11 made, 0 already there, 0 failed")
-    assert "warning: groups dropped that repeat an earlier group exactly" in outcome.stderr
-    assert "100%" not in outcome.stderr
+
+def test_process_prints_its_results_to_stdout(process_outcome: Outcome) -> None:
+    assert process_outcome.stdout.startswith("11 made, 0 already there, 0 failed")
+
+
+def test_process_prints_its_warnings_to_stderr(process_outcome: Outcome) -> None:
+    warning = "warning: groups dropped that repeat an earlier group exactly"
+    assert warning in process_outcome.stderr
+
+
+def test_process_shows_no_bar_without_a_terminal(process_outcome: Outcome) -> None:
+    assert "100%" not in process_outcome.stderr
 
 
 def test_quiet_process_prints_nothing_if_all_is_well(demo_dir: Path, tmp_path: Path) -> None:

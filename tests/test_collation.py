@@ -45,6 +45,7 @@ def make_samples(counts: list[int]) -> list[dict[str, Any]]:
 def test_arrays_of_points_are_joined_as_in_a_loop(counts: list[int]) -> None:
     samples = make_samples(counts)
     batch = collate(samples)
+
     for key in ("points", "colors", "labels"):
         rows = [row for sample in samples for row in sample[key].tolist()]
         assert batch[key].tolist() == rows, key
@@ -66,6 +67,7 @@ def test_batch_lists_the_scene_ids(counts: list[int]) -> None:
 @COUNTS
 def test_offset_is_the_end_of_each_scene(counts: list[int]) -> None:
     offset = collate(make_samples(counts))["offset"]
+
     assert offset.tolist() == [sum(counts[: number + 1]) for number in range(len(counts))]
     assert offset.dtype == np.int64
 
@@ -73,6 +75,7 @@ def test_offset_is_the_end_of_each_scene(counts: list[int]) -> None:
 @COUNTS
 def test_batch_numbers_are_those_of_the_scenes(counts: list[int]) -> None:
     numbers = collate(make_samples(counts))["batch"]
+
     expected = [number for number, count in enumerate(counts) for _ in range(count)]
     assert numbers.tolist() == expected
     assert numbers.dtype == np.int64
@@ -126,6 +129,7 @@ def test_crop_does_not_take_the_axis_alignment_for_an_array_of_points() -> None:
         "faces": np.zeros((4, 3), int),
     }
     cropped = CropPoints(2)(sample, np.random.default_rng(0))
+
     assert list(cropped) == ["points", "axis_alignment"]
     assert cropped["axis_alignment"].shape == (4, 4)
 
@@ -292,6 +296,7 @@ def test_sent_batch_equals_the_batch(large_batch: Batch[Any]) -> None:
 def test_sent_batch_is_writable(large_batch: Batch[Any]) -> None:
     sent = send(large_batch)
     sent["points"][:] = 5
+
     assert (sent["points"] == 5).all()
     assert sent["labels"].flags.writeable
 
@@ -299,6 +304,7 @@ def test_sent_batch_is_writable(large_batch: Batch[Any]) -> None:
 def test_changing_a_sent_batch_does_not_change_others(large_batch: Batch[Any]) -> None:
     kept = [send(large_batch) for _ in range(3)]
     kept[0]["points"][:] = 5
+
     check_equal(kept[1], large_batch)
     check_equal(kept[2], large_batch)
 
@@ -324,6 +330,7 @@ def test_deleted_batches_free_their_memory(large_batch: Batch[Any]) -> None:
 def test_batch_is_sent_without_anonymous_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = collate([make_sample(7, 1)])
     monkeypatch.delattr(os, "memfd_create")
+
     check_equal(send(batch), batch)
 
 
@@ -342,6 +349,7 @@ def test_batch_is_sent_without_free_descriptors() -> None:
     batch = collate([make_sample(7, 1)])
     with no_descriptors():
         sent = ForkingPickler.dumps(batch)
+
     check_equal(pickle.loads(sent), batch)
 
 
@@ -378,6 +386,7 @@ def with_tensors(samples: list[dict[str, Any]], torch: Any) -> list[dict[str, An
 @pytest.mark.torch
 def test_tensors_are_joined_as_arrays(torch: Any) -> None:
     samples = make_big_endian_samples()
+
     expected = collate(samples)
     check_equal(collate(with_tensors(samples, torch)), expected)
     assert expected["name"] == [["a", "b"], ["c"]]
@@ -415,6 +424,7 @@ def test_tensor_that_numpy_cannot_hold_is_refused(torch: Any, options: dict[str,
     if "dtype" in options:
         options = {"dtype": getattr(torch, options["dtype"])}
     tensor = torch.ones(3, **options)
+
     message = f"'height' cannot be joined: tensors of {tensor.dtype} on cpu"
     with pytest.raises(UsageError, match=message):
         collate([make_sample(3) | {"height": tensor}])

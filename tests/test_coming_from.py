@@ -267,18 +267,33 @@ def test_page_names_only_arrays_that_exist(exported: Exported) -> None:
         assert words <= known, row.right
 
 
-def test_export_does_not_make_tasks_and_leaves_those_there_unchanged(folder: Path) -> None:
-    words = ("export", "--format", "pointcept", "-o", "out", "--scenes", TRAIN)
-    assert run_main(*words, cwd=folder).status == 0
+POINTCEPT_EXPORT = ("export", "--format", "pointcept", "-o", "out", "--scenes", TRAIN)
+
+
+def test_export_makes_no_tasks(folder: Path) -> None:
+    assert run_main(*POINTCEPT_EXPORT, cwd=folder).status == 0
+
     assert not (folder / "out/tasks").exists()
+
+
+@pytest.fixture
+def task_path(folder: Path) -> Path:
+    """A file of the user in the tasks of an export that is then made again."""
+    assert run_main(*POINTCEPT_EXPORT, cwd=folder).status == 0
     path = folder / "out/tasks/scenes/1.txt"
     path.parent.mkdir(parents=True)
     path.write_text(TRAIN)
+    assert run_main(*POINTCEPT_EXPORT, "--force", cwd=folder).status == 0
+    return path
 
-    assert run_main(*words, "--force", cwd=folder).status == 0
 
+def test_forced_export_leaves_tasks_unchanged(task_path: Path) -> None:
+    assert task_path.read_text() == TRAIN
+
+
+@pytest.mark.usefixtures("task_path")
+def test_export_with_tasks_is_accepted_by_verify(folder: Path) -> None:
     assert run_main("verify", "out", cwd=folder).status == 0
-    assert path.read_text() == TRAIN
 
 
 @pytest.fixture(scope="module")

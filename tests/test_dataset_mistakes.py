@@ -60,6 +60,7 @@ def aligned_folder(training_folder: Path, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("chosen", [[TRAIN[1], TRAIN[3]], [5, -21]])
 def test_subset_of_a_looped_dataset_keeps_the_loop(source: Path, chosen: list[Any]) -> None:
     part = ScanNet(source, split="train", loop=5).subset(chosen)
+
     assert part.scene_ids == [TRAIN[1]] * 5 + [TRAIN[3]] * 5
     assert part.lengths.tolist() == [SIZES[name] for name in part.scene_ids]
 
@@ -120,6 +121,7 @@ def test_default_labels_are_those_of_the_default_label_set(
 ) -> None:
     place, label_set = place_and_label_set
     labels = ScanNet(place, split="train")[0]["labels"]
+
     expected = ScanNet(place, split="train", labels=label_set)[0]["labels"]
     assert labels.tolist() == expected.tolist()
 
@@ -160,6 +162,7 @@ def test_batch_has_the_label_set_of_its_samples(source: Path, join: Any) -> None
 def test_batch_from_a_worker_has_the_label_set(source: Path, join: Any) -> None:
     dataset = ScanNet(source, split="train", labels=SCANNET20)
     loader = torch_data.DataLoader(dataset, batch_size=3, num_workers=1, collate_fn=join)
+
     assert [batch["label_set"] for batch in loader] == ["ScanNet20"] * 3
 
 
@@ -174,6 +177,7 @@ def test_label_set_of_a_sample_can_be_selected_alone(source: Path) -> None:
 def test_samples_of_two_label_sets_are_not_joined(source: Path) -> None:
     names = ("scannet20", "scannet200")
     samples = [ScanNet(source, split="train", labels=name)[0] for name in names]
+
     message = "scene0000_00 has labels of ScanNet200, scene0000_00 of ScanNet20"
     with pytest.raises(UsageError, match=message):
         collate(samples)
@@ -184,12 +188,14 @@ def test_samples_of_two_label_sets_are_not_joined(source: Path) -> None:
 
 def test_dataset_of_a_folder_in_the_scan_frame_is_not_aligned(source: Path) -> None:
     dataset = ScanNet(source, split="train")
+
     assert dataset.is_aligned is False
     assert repr(dataset).endswith("8 scenes, is_aligned=False")
 
 
 def test_dataset_of_an_aligned_folder_is_aligned(aligned_folder: Path) -> None:
     dataset = ScanNet(aligned_folder, split="train")
+
     assert dataset.is_aligned is True
     assert repr(dataset).endswith("8 scenes, is_aligned=True")
 
@@ -197,6 +203,7 @@ def test_dataset_of_an_aligned_folder_is_aligned(aligned_folder: Path) -> None:
 def test_axis_alignment_is_the_same_in_both_frames(source: Path, aligned_folder: Path) -> None:
     scans = ScanNet(source, split="train")
     aligned_scans = ScanNet(aligned_folder, split="train")
+
     for scan, aligned in zip(scans, aligned_scans, strict=True):
         assert scan["axis_alignment"].tolist() == aligned["axis_alignment"].tolist()
 
@@ -206,6 +213,7 @@ def test_axis_alignment_maps_scan_points_to_aligned_points(
 ) -> None:
     scans = ScanNet(source, split="train")
     aligned_scans = ScanNet(aligned_folder, split="train")
+
     for scan, aligned in zip(scans, aligned_scans, strict=True):
         matrix = scan["axis_alignment"]
         moved = scan["points"] @ matrix[:3, :3].T + matrix[:3, 3]
@@ -253,18 +261,35 @@ def train_and_val(source: Path) -> tuple[Any, Any]:
 
 def test_plus_makes_a_concat_dataset(train_and_val: tuple[Any, Any]) -> None:
     train, val = train_and_val
+
+    assert type(train + val) is ConcatDataset
+
+
+def test_repr_of_joined_datasets_shows_each(train_and_val: tuple[Any, Any]) -> None:
+    train, val = train_and_val
+
+    shown = repr(train + val)
+
+    assert repr(train) in shown
+    assert repr(val) in shown
+
+
+def test_joined_datasets_can_be_joined_again(train_and_val: tuple[Any, Any]) -> None:
+    train, val = train_and_val
     both = train + val
-    assert type(both) is ConcatDataset
-    assert repr(train) in repr(both)
+
     assert len(both + val) == len(both) + len(val)
 
 
-def test_joined_dataset_has_the_common_attributes(train_and_val: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"), [("label_set", SCANNET200), ("is_aligned", False), ("ignore_index", -1)]
+)
+def test_joined_dataset_has_the_common_attributes(
+    train_and_val: tuple[Any, Any], name: str, expected: object
+) -> None:
     train, val = train_and_val
-    both = train + val
-    assert both.label_set is SCANNET200
-    assert both.is_aligned is False
-    assert both.ignore_index == -1
+
+    assert getattr(train + val, name) is expected
 
 
 def test_joined_dataset_is_loaded_with_the_sampler(train_and_val: tuple[Any, Any]) -> None:
@@ -325,8 +350,10 @@ def test_joining_a_wrapper_of_pytorch_or_another_object_is_refused(
         "ConcatDataset": torch_data.ConcatDataset([train]),
         "None": None,
     }
+
     with pytest.raises(UsageError, match=problem) as caught:
         train + others[kind]
+
     assert hint in caught.value.hint
 
 
@@ -349,8 +376,10 @@ def test_subset_by_a_mask_of_booleans_is_refused(source: Path, mask: Any, is_joi
     dataset: Any = ScanNet(source, split="train")
     if is_joined:
         dataset = dataset + dataset
+
     with pytest.raises(UsageError, match="booleans") as caught:
         dataset.subset(mask)
+
     assert "numpy.flatnonzero(mask)" in caught.value.hint
 
 
@@ -417,6 +446,7 @@ def crop(sample: dict[str, Any], generator: np.random.Generator) -> Any:
 def test_default_collation_stacks_samples_of_one_shape(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=crop)
     batch = next(iter(torch_data.DataLoader(dataset, batch_size=4)))
+
     assert batch["points"].shape == (4, 100, 3)
 
 
@@ -429,9 +459,11 @@ def refuse(sample: dict[str, Any], generator: np.random.Generator) -> Any:
 
 def test_error_of_a_transform_shows_its_hint_once(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=refuse)
+
     message = "the transform failed: UsageError: no such class\nhint: take"
     with pytest.raises(TransformError, match=message) as caught:
         dataset[0, 2]
+
     assert caught.value.hint == "take another one; reproduce it with dataset[0, 2]"
 
 
@@ -601,6 +633,7 @@ def test_points_are_read_without_pytorch(
     save_new_torch(tmp_path / "points20")
     monkeypatch.setitem(sys.modules, "torch", None)
     dataset = ScanNet(source, split="train", points=tmp_path / "points20")
+
     assert dataset.class_counts().sum() > 0
 
 
@@ -613,16 +646,26 @@ def batch(source: Path) -> Any:
     return collate_torch([dataset[0], dataset[1]])
 
 
-def test_batch_moves_its_tensors(batch: Any) -> None:
-    moved = batch.to("meta", non_blocking=True)
+@pytest.fixture
+def moved(batch: Any) -> Any:
+    return batch.to("meta", non_blocking=True)
+
+
+def test_batch_moves_its_tensors(moved: Any) -> None:
     tensors = [value for value in moved.values() if isinstance(value, torch.Tensor)]
+
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
-def test_moved_batch_keeps_its_type_keys_and_other_values(batch: Any) -> None:
-    moved = batch.to("meta", non_blocking=True)
+def test_moved_batch_keeps_its_type(batch: Any, moved: Any) -> None:
     assert type(moved) is type(batch)
+
+
+def test_moved_batch_keeps_the_order_of_its_keys(batch: Any, moved: Any) -> None:
     assert list(moved) == list(batch)
+
+
+def test_moved_batch_keeps_values_that_are_no_tensors(batch: Any, moved: Any) -> None:
     assert moved["scene_ids"] == batch["scene_ids"]
     assert moved["label_set"] == "ScanNet200"
 
@@ -634,8 +677,10 @@ def test_moving_a_batch_leaves_the_batch_where_it_is(batch: Any) -> None:
 
 def test_moving_a_batch_of_arrays_is_an_error(source: Path) -> None:
     batch = collate([ScanNet(source, split="train")[0]])
+
     with pytest.raises(UsageError, match="is an array of NumPy") as caught:
         batch.to("cpu")
+
     assert "collate_torch" in caught.value.hint
 
 
@@ -669,6 +714,7 @@ def test_instance_masks_of_a_scene_in_a_batch(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=InstanceTargets(SCANNET200))
     batch = collate_torch([dataset[0], dataset[1]])
     first = batch["instances"][: batch["offset"][0]]
+
     assert instance_masks(first).shape == (int(first.max()) + 1, len(first))
 
 
@@ -694,6 +740,7 @@ def test_ignore_index_can_be_any_number_that_is_not_a_train_id(
 ) -> None:
     dataset = ScanNet(source, split="train", labels=SCANNET20, ignore_index=ignore_index)
     labels = set(np.unique(dataset[0]["labels"]).tolist())
+
     assert labels <= {ignore_index, *range(20)}
 
 
@@ -711,8 +758,10 @@ def turn(sample: dict[str, Any]) -> dict[str, Any]:
 
 def test_transform_with_one_parameter_is_refused_with_the_signature(source: Path) -> None:
     message = re.escape("transform: turn(sample) cannot be called with (sample, rng)")
+
     with pytest.raises(UsageError, match=message) as caught:
         ScanNet(source, split="train", transform=turn)  # type: ignore[arg-type]
+
     assert caught.value.hint.endswith("def transform(sample, rng)")
 
 

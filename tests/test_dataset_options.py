@@ -71,6 +71,7 @@ def test_loop_does_not_change_class_weights(looped: Any, source: Path) -> None:
 def test_sampler_hands_out_all_repetitions(looped: Any) -> None:
     sampler = PointBudgetBatchSampler(looped, max_points=1600)
     indices = sorted(index for batch in sampler for index, _ in batch)
+
     assert indices == list(range(3 * len(TRAIN)))
 
 
@@ -100,6 +101,7 @@ def train_and_val(source: Path) -> list[Any]:
 def test_lengths_of_joined_datasets_are_in_order(train_and_val: list[Any]) -> None:
     train, val = train_and_val
     scene_ids = [*train.scene_ids, *val.scene_ids]
+
     assert ConcatDataset(train_and_val).lengths.tolist() == [SIZES[name] for name in scene_ids]
 
 
@@ -127,6 +129,7 @@ def test_joined_datasets_refuse_an_index_out_of_range(
 ) -> None:
     both = ConcatDataset(train_and_val)
     key = -len(both) - 1 if is_negative else len(both)
+
     message = f"index {key} is out of range: the datasets have {len(both)} scenes"
     with pytest.raises(IndexError, match=message):
         both[key]
@@ -185,6 +188,7 @@ def test_digest_differs_for_other_bytes_of_the_same_length(folder: Path) -> None
         folder / "manifest.json",
         lambda value: value["scenes"]["scene0000_00"].update(crc32="00000000"),
     )
+
     assert ScanNet(folder, split="train").digest != digest
 
 
@@ -258,18 +262,21 @@ def test_deleted_dataset_leaves_no_descriptors(folder: Path, start_method: str) 
 def test_cache_does_not_change_the_batches(source: Path) -> None:
     expected = list(epochs_of(make_loader(source, 0, cache=False), range(2)))
     loader = make_loader(source, 2, cache=True)
+
     check_batches(list(epochs_of(loader, range(2))), expected)
 
 
 def test_cache_does_not_keep_a_file_without_room() -> None:
     cache = SceneCache(["scene0000_00"], np.array([0]))
     large = bytes(2 << 20)
+
     assert cache.read("scene0000_00", lambda: large) == large
     assert cache.read("scene0000_00", lambda: b"1") == b"1"
 
 
 def test_cache_keeps_a_file_with_room() -> None:
     cache = SceneCache(["scene0000_00"], np.array([0]))
+
     assert cache.read("scene0000_00", lambda: b"1") == b"1"
     assert cache.read("scene0000_00", lambda: b"2") == b"1"
 
@@ -406,6 +413,7 @@ def test_sampling_transforms_keep_all_annotated_points(
 def test_batch_marks_the_annotated_points(source: Path, many_points: dict[str, Any]) -> None:
     dataset = ScanNet(source, split="train", labels=SCANNET200, points=many_points)
     batch = collate(list(dataset))
+
     assert len(batch["annotated"]) == len(batch["points"])
     assert np.count_nonzero(batch["annotated"]) == 100 * len(TRAIN)
 
@@ -416,6 +424,7 @@ def test_class_aware_transform_refuses_the_other_label_set(
 ) -> None:
     transform = Compose(RotateZ(), GridSample(0.1), InstanceTargets(other))
     dataset = ScanNet(training_folder, split="train", labels=labels, transform=transform)
+
     message = f"the classes are of {other.name}, but the labels of the sample are of {labels.name}"
     with pytest.raises(TransformError, match=message):
         dataset[0]

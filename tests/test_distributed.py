@@ -194,6 +194,7 @@ def test_two_ranks_do_every_scene_once_an_epoch(whole_run: Path) -> None:
     for epoch, step in scenes_by_step(whole_run):
         for scene_ids in step:
             counts.update((epoch, scene_id) for scene_id in scene_ids)
+
     assert counts == Counter(itertools.product(range(3), TRAIN))
 
 
@@ -207,6 +208,7 @@ def test_killed_run_does_the_same_steps_before_the_kill(
 ) -> None:
     whole = scenes_by_step(whole_run)
     before = killed_run.steps_before
+
     assert whole[: len(before)] == before
     # It was killed within epoch 1.
     assert before[-1][0] == 1
@@ -220,6 +222,7 @@ def test_resumed_run_does_the_remaining_steps(whole_run: Path, killed_run: Kille
 def test_resumed_run_ends_with_the_same_network(whole_run: Path, killed_run: KilledRun) -> None:
     expected = torch.load(whole_run / "checkpoint.pt")["model"]
     actual = torch.load(killed_run.out_dir / "checkpoint.pt")["model"]
+
     assert actual.keys() == expected.keys()
     assert all(torch.equal(actual[name], value) for name, value in expected.items())
 
@@ -240,7 +243,14 @@ def sparse_run(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_loss_of_a_batch_without_a_label_is_zero(sparse_run: Path) -> None:
     losses = re.findall(r"loss (\S+)", read_output(sparse_run))
+
     assert {"0.000", "-0.000"} & set(losses)
+
+
+def test_loss_of_a_batch_without_a_label_is_a_number(sparse_run: Path) -> None:
+    losses = re.findall(r"loss (\S+)", read_output(sparse_run))
+
+    assert losses
     assert "nan" not in losses
 
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,7 @@ def test_doctor_severities_are_ok_note_or_problem(checks: Checks) -> None:
 
 def test_doctor_gives_a_hint_for_every_problem(checks: Checks) -> None:
     problems = [check for check in checks.values() if check["severity"] == "problem"]
+
     assert problems
     assert all(check["hint"] for check in problems)
 
@@ -111,6 +113,7 @@ def test_doctor_with_problems_has_exit_status_3(
     doctor_of_folder: tuple[Outcome, Checks],
 ) -> None:
     outcome, checks = doctor_of_folder
+
     assert any(check["severity"] == "problem" for check in checks.values())
     assert outcome.status == 3
     assert outcome.json["exit_status"] == 3
@@ -157,34 +160,60 @@ def test_doctor_leaves_no_file_in_the_folder(whole_dir: Path) -> None:
 # The text of the command.
 
 
-@pytest.mark.parametrize(
-    ("columns", "max_lines", "has_place"),
-    [(60, 48, False), (100, 28, True)],
-    ids=["default folder", "address"],
+@dataclass(frozen=True)
+class Screen:
+    """The text of the command on a terminal.
+
+    Attributes:
+        max_lines: How many lines it may have.
+        has_place: Whether an address was given, or the default folder is used.
+    """
+
+    status: int
+    text: str
+    max_lines: int
+    has_place: bool
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.replace("\r", "").splitlines()
+
+
+@pytest.fixture(
+    scope="module", params=[(60, 48, False), (100, 28, True)], ids=["default folder", "address"]
 )
-def test_doctor_text_fits_one_screen_and_has_no_passwords(
-    columns: int,
-    max_lines: int,
-    has_place: bool,
-    stub_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def screen(
+    request: pytest.FixtureRequest, stub_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Screen:
+    """The text where passwords are in all addresses."""
+    columns, max_lines, has_place = request.param
     words = ["http://me:se/cret@127.0.0.1:9/x.tar.zst"] if has_place else []
-    monkeypatch.setenv("SCANNET_PREP_BASE_URL", "http://me:se[cret@127.0.0.1:9/")
-    monkeypatch.setenv("HTTP_PROXY", "http://me:se@cret@127.0.0.1:9/")
-    monkeypatch.setenv("PYTHONPATH", python_path(stub_dir))
-    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("SCANNET_PREP_BASE_URL", "http://me:se[cret@127.0.0.1:9/")
+        monkeypatch.setenv("HTTP_PROXY", "http://me:se@cret@127.0.0.1:9/")
+        monkeypatch.setenv("PYTHONPATH", python_path(stub_dir))
+        monkeypatch.chdir(tmp_path_factory.mktemp("screen"))
+        status, text = run_on_terminal([*COMMAND, "doctor", *words], columns)
+    return Screen(status, text, max_lines, has_place)
 
-    status, text = run_on_terminal([*COMMAND, "doctor", *words], columns)
 
-    lines = text.replace("\r", "").splitlines()
-    assert status == 3
-    assert re.fullmatch(r"(no|\d+) problems?, (no|\d+) notes?, in .*", lines[-1])
-    assert len(lines) < max_lines
-    assert "cret" not in text
-    names_default_folder = "scenes: data/processed does not exist" in text
-    assert names_default_folder is not has_place
+def test_doctor_text_ends_with_the_numbers_of_problems_and_notes(screen: Screen) -> None:
+    assert screen.status == 3
+    assert re.fullmatch(r"(no|\d+) problems?, (no|\d+) notes?, in .*", screen.lines[-1])
+
+
+def test_doctor_text_fits_one_screen(screen: Screen) -> None:
+    assert len(screen.lines) < screen.max_lines
+
+
+def test_doctor_text_has_no_passwords(screen: Screen) -> None:
+    assert "cret" not in screen.text
+
+
+def test_doctor_text_names_the_default_folder_if_no_place_is_given(screen: Screen) -> None:
+    names_default_folder = "scenes: data/processed does not exist" in screen.text
+
+    assert names_default_folder is not screen.has_place
 
 
 # Checks that hang.
@@ -271,6 +300,7 @@ def test_raw_scenes_that_failed_are_a_problem(raw_dir: Path) -> None:
 
 def test_missing_folder_is_a_problem_with_a_hint(tmp_path: Path) -> None:
     finding = check("scenes", tmp_path / "none")
+
     assert finding.severity == "problem"
     assert "no such folder" in finding.message
     assert finding.hint
@@ -308,12 +338,14 @@ def test_truncated_archive_is_a_problem(end: int, archive_path: Path) -> None:
 def test_archive_that_lacks_bytes_in_the_middle_is_a_problem(archive_path: Path) -> None:
     data = archive_path.read_bytes()
     archive_path.write_bytes(data[:5000] + data[5100:])
+
     assert check("scenes", archive_path).severity == "problem"
 
 
 def test_missing_default_folder_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     finding = check("scenes", "")
+
     assert finding.severity == "note"
     assert finding.message == "data/processed does not exist"
 
@@ -323,6 +355,7 @@ def test_existing_default_folder_is_checked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(whole_dir / "processed", "data/processed")
+
     assert check("scenes", "") == check("scenes", "data/processed")
 
 
@@ -397,6 +430,7 @@ def odd_file_systems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
 
 def test_full_file_system_is_a_problem(odd_file_systems: dict[str, str]) -> None:
     shown = odd_file_systems["full"]
+
     assert "problem" in shown
     assert "it is full" in shown
     assert "tmpfs" in shown
@@ -406,6 +440,7 @@ def test_locks_of_a_read_only_file_system_are_not_checked(
     odd_file_systems: dict[str, str],
 ) -> None:
     shown = odd_file_systems["read-only"]
+
     assert "nothing can be written here" in shown
     assert "locks were not checked" in shown
 
@@ -420,6 +455,7 @@ def test_small_shared_memory_is_reported_with_an_option(
     odd_file_systems: dict[str, str],
 ) -> None:
     shown = odd_file_systems["shared memory"]
+
     assert "--shm-size" in shown
     assert "collate_torch need no room" in shown
 
@@ -451,6 +487,7 @@ def status_server() -> Iterator[HTTPServer]:
 def test_server_that_answers_with_any_status_is_ok(status_server: HTTPServer, status: int) -> None:
     url = f"http://user:secret@127.0.0.1:{status_server.server_port}/{status}/"
     finding = check("server", url)
+
     assert finding.severity == "ok"
     assert "secret" not in finding.message
 
@@ -501,12 +538,14 @@ def low_limits() -> list[str]:
 
 def test_low_limit_of_open_files_is_reported_with_a_command(low_limits: list[str]) -> None:
     files, _ = low_limits
+
     assert "soft limit 256, hard limit 512" in files
     assert "ulimit -n 65536" in files
 
 
 def test_low_limit_of_memory_is_reported_with_a_command(low_limits: list[str]) -> None:
     _, memory = low_limits
+
     assert "too little for several workers" in memory
     assert "ulimit -v unlimited" in memory
 
@@ -601,6 +640,7 @@ def test_facts_on_which_ranks_agree_are_shown(
 ) -> None:
     _, outputs = late_rank
     agreement = json.loads(outputs[0])["checks"][-2]["message"]
+
     pattern = (
         r"digest of the scenes \w+, numpy .*, steps of the epoch [1-9]\d*, plan of the epoch \w"
     )
@@ -629,6 +669,7 @@ def test_rank_that_cannot_read_its_scenes_is_named(
     disagreeing_ranks: tuple[list[int | None], list[str]],
 ) -> None:
     statuses, outputs = disagreeing_ranks
+
     pattern = r"^problem: ranks: rank 2 \(.*, process \d+\): place2: no such folder\n  to do: "
     assert 3 in statuses
     assert re.search(pattern, outputs[0], re.MULTILINE), outputs
@@ -639,6 +680,7 @@ def test_rank_with_other_scenes_is_named(
     disagreeing_ranks: tuple[list[int | None], list[str]],
 ) -> None:
     _, outputs = disagreeing_ranks
+
     pattern = r"^problem: agreement: rank 3 \(.*\): digest of the scenes: \w+; 2 ranks have \w+$"
     assert re.search(pattern, outputs[0], re.MULTILINE), outputs
 

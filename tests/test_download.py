@@ -109,6 +109,7 @@ def test_dry_run_counts_the_files_of_the_release(dry_runs: DryRuns) -> None:
 def test_dry_run_plans_for_test_scenes_only_what_they_have(dry_runs: DryRuns) -> None:
     kinds = [kind for kind in dry_runs.seg["kinds"] if kind["split"] == "test"]
     counts = {kind["type"]: kind["files"] for kind in kinds}
+
     assert counts == {"_vh_clean_2.ply": 100, ".txt": 100}
 
 

@@ -171,16 +171,17 @@ def test_unrequested_range_is_not_appended_to_bytes_of_a_killed_run(
     assert fetched(tmp_path) == digests(server.root)
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        (Status(404), "no such file"),
-        (Page(), "a web page in place of the file"),
-        (Page(b""), "nothing in place of the file"),
-        (Page(b" \n<?xml version='1.0'?><Error/>"), "a web page in place of the file"),
-    ],
-)
-def test_received_bytes_are_kept_for_the_next_run(
+# Answers after which a file is not tried again, and what is said of them.
+LAST_FAULTS = [
+    (Status(404), "no such file"),
+    (Page(), "a web page in place of the file"),
+    (Page(b""), "nothing in place of the file"),
+    (Page(b" \n<?xml version='1.0'?><Error/>"), "a web page in place of the file"),
+]
+
+
+@pytest.mark.parametrize(("fault", "reason"), LAST_FAULTS)
+def test_fault_after_received_bytes_is_named_as_reason(
     server: ReleaseServer, tmp_path: Path, fault: Fault, reason: str
 ) -> None:
     server.faults = [at(MESH_PATH, Cut(20_000), Cut(10_000), then=fault)]
@@ -190,7 +191,15 @@ def test_received_bytes_are_kept_for_the_next_run(
     assert reason in failure.message
     assert not list(tmp_path.rglob(f"{SCENE}{MESH}"))
 
+
+@pytest.mark.parametrize("fault", [fault for fault, _ in LAST_FAULTS])
+def test_received_bytes_are_kept_for_the_next_run(
+    server: ReleaseServer, tmp_path: Path, fault: Fault
+) -> None:
+    server.faults = [at(MESH_PATH, Cut(20_000), Cut(10_000), then=fault)]
+    fetch(server, tmp_path)
     server.faults = []
+
     assert not fetch(server, tmp_path).failures
     assert server.bytes_sent_again(MESH_PATH) == 0
     assert fetched(tmp_path) == digests(server.root)
@@ -386,6 +395,7 @@ def test_wrong_redirection_is_named_as_reason(
     redirected: DownloadReport, suffix: str, reason: str
 ) -> None:
     reasons = {task.reason for task in redirected.failures if task.file.kind.suffix == suffix}
+
     assert len(reasons) == 1
     assert reasons.pop().endswith(reason)
 

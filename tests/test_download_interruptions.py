@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import digests, limited, run_main, start_command
+from commands import Outcome, digests, limited, run_main, start_command
 from downloads import MESH, fetched, finished, words
 from release_server import (
     BEFORE_STATUS,
@@ -122,26 +122,64 @@ def end_waiting(server: ReleaseServer) -> None:
     server.start()
 
 
-@pytest.mark.parametrize("name", WAITING)
-def test_interruption_ends_a_waiting_download(
-    server: ReleaseServer, tmp_path: Path, name: str
+@dataclass(frozen=True)
+class InterruptedDownload:
+    """A waiting download that was interrupted, and the run after it.
+
+    Attributes:
+        first: The outcome of the interrupted download.
+        recorded: The files in its lock file.
+        finished: The files that had their final names after it.
+        next_status: The exit status of the next run.
+        fetched: The digests of the files after it, by path.
+    """
+
+    first: Outcome
+    recorded: set[str]
+    finished: set[str]
+    next_status: int
+    fetched: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=WAITING)
+def interrupted(
+    request: pytest.FixtureRequest, release_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> InterruptedDownload:
+    data_dir = tmp_path_factory.mktemp("interrupted")
+    with ReleaseServer(release_dir) as server:
+        process = start_waiting(server, data_dir, request.param)
+        process.send_signal(WAITING[request.param].interrupt)
+        stdout, stderr = process.communicate(timeout=20)
+        lock_path = data_dir / "scannet.lock"
+        recorded = set(read_lock(lock_path)) if lock_path.exists() else set()
+        names = set(finished(data_dir))
+
+        end_waiting(server)
+        next_status = run_main(*words(server.base_url, data_dir)).status
+    return InterruptedDownload(
+        first=Outcome(process.returncode, stdout, stderr),
+        recorded=recorded,
+        finished=names,
+        next_status=next_status,
+        fetched=fetched(data_dir),
+    )
+
+
+def test_interruption_ends_a_waiting_download(interrupted: InterruptedDownload) -> None:
+    assert interrupted.first.status == 130, interrupted.first.stderr
+    assert "run the same command again" in interrupted.first.stdout
+    assert "Traceback" not in interrupted.first.stderr
+
+
+def test_files_of_an_interrupted_download_are_recorded(interrupted: InterruptedDownload) -> None:
+    assert interrupted.recorded == interrupted.finished
+
+
+def test_next_run_completes_an_interrupted_download(
+    interrupted: InterruptedDownload, release_dir: Path
 ) -> None:
-    process = start_waiting(server, tmp_path, name)
-
-    process.send_signal(WAITING[name].interrupt)
-    stdout, stderr = process.communicate(timeout=20)
-
-    assert process.returncode == 130, stderr
-    assert "run the same command again" in stdout
-    assert "Traceback" not in stderr
-    # What was downloaded is recorded.
-    lock_path = tmp_path / "scannet.lock"
-    recorded = read_lock(lock_path).keys() if lock_path.exists() else set()
-    assert recorded == finished(tmp_path).keys()
-
-    end_waiting(server)
-    assert run_main(*words(server.base_url, tmp_path)).status == 0
-    assert fetched(tmp_path) == digests(server.root)
+    assert interrupted.next_status == 0
+    assert interrupted.fetched == digests(release_dir)
 
 
 def test_interrupted_transfers_continue_where_they_stopped(
@@ -240,10 +278,19 @@ def find_free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-def test_download_from_nginx_over_tls_survives_an_outage(
-    release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]
-) -> None:
+@dataclass(frozen=True)
+class NginxRelease:
+    """A release in the folder of an nginx that has a certificate of its own authority."""
+
+    base_url: str
+    ca_path: Path
+    settings: dict[str, Any]
+
+
+@pytest.fixture
+def nginx_release(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]) -> NginxRelease:
+    if NGINX is None:
+        pytest.skip("nginx is not installed")
     ca_path, certificate_path = authority
     for path, file in release_urls(release_dir).items():
         link = tmp_path / f"www{path}"
@@ -251,20 +298,31 @@ def test_download_from_nginx_over_tls_survives_an_outage(
         link.symlink_to(file)
     port = find_free_port()
     settings = {"folder": tmp_path, "certificate": certificate_path, "port": port}
-    data_dir = tmp_path / "data"
-    command = words(f"https://127.0.0.1:{port}{ROOT}", data_dir)
+    return NginxRelease(f"https://127.0.0.1:{port}{ROOT}", ca_path, settings)
 
-    with nginx(**settings, bytes_per_s=60_000):
-        assert "the certificate cannot be verified" in run_main(*command).stderr
-        process: subprocess.Popen[str] = start_command(*command, "--ca-bundle", ca_path)
+
+def test_certificate_of_nginx_is_verified(nginx_release: NginxRelease, tmp_path: Path) -> None:
+    with nginx(**nginx_release.settings, bytes_per_s=0):
+        outcome = run_main(*words(nginx_release.base_url, tmp_path / "data"))
+
+    assert "the certificate cannot be verified" in outcome.stderr
+
+
+def test_download_from_nginx_over_tls_survives_an_outage(
+    nginx_release: NginxRelease, release_dir: Path, tmp_path: Path
+) -> None:
+    data_dir = tmp_path / "data"
+    command = words(nginx_release.base_url, data_dir, "--ca-bundle", nginx_release.ca_path)
+
+    with nginx(**nginx_release.settings, bytes_per_s=60_000):
+        process: subprocess.Popen[str] = start_command(*command)
         wait_until(lambda: max(partial_sizes(data_dir), default=0) > 30_000, process)
-    time.sleep(0.5)
-    with nginx(**settings, bytes_per_s=0):
+    time.sleep(0.5)  # the length of the outage
+    with nginx(**nginx_release.settings, bytes_per_s=0):
         _, stderr = process.communicate(timeout=60)
 
     assert process.returncode == 0, stderr
     assert fetched(data_dir) == digests(release_dir)
-
     # Ranges of more than a byte were requested with Range and If-Range.
     lines = (tmp_path / "access.log").read_text().splitlines()
     requests = [line.split(" ") for line in lines]

@@ -112,9 +112,9 @@ def test_outage_at_the_last_file_of_a_run_costs_no_bytes(
     assert server.bytes_sent_again(path) == 0
 
 
-def test_unreachable_server_is_waited_for_with_one_note(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
+@pytest.fixture
+def bar_of_outage(server: ReleaseServer, tmp_path: Path) -> Bar:
+    """The progress of a download during which nothing listens at the server for a while."""
     bar = Bar()
 
     def start_again() -> None:
@@ -125,13 +125,24 @@ def test_unreachable_server_is_waited_for_with_one_note(
     server.faults = [at(scene_url_path(SCENES[0], MESH), Set(is_down=True))]
     threading.Thread(target=start_again, daemon=True).start()
     patience = replace(PATIENCE, outage_patience_s=86_400, first_answer_patience_s=86_400)
-
     assert not fetch(server, tmp_path, bar=bar, policy=patience).failures
+    return bar
 
+
+@pytest.mark.usefixtures("bar_of_outage")
+def test_unreachable_server_is_waited_for(server: ReleaseServer, tmp_path: Path) -> None:
     assert fetched(tmp_path) == digests(server.root)
-    assert bar.notes == ["server down (127.0.0.1 refuses the connection); waiting up to 1 d for it"]
-    assert bar.left == 0
-    assert bar.statuses[-1] == "13/13 files"
+
+
+def test_unreachable_server_is_one_note(bar_of_outage: Bar) -> None:
+    assert bar_of_outage.notes == [
+        "server down (127.0.0.1 refuses the connection); waiting up to 1 d for it"
+    ]
+
+
+def test_progress_after_an_outage_ends_with_all_files(bar_of_outage: Bar) -> None:
+    assert bar_of_outage.left == 0
+    assert bar_of_outage.statuses[-1] == "13/13 files"
 
 
 @pytest.mark.parametrize(("status", "jobs"), [(403, 1), (404, 4)])

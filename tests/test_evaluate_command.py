@@ -133,33 +133,80 @@ def lists(place: Path, tmp_path: Path) -> Path:
 # Formats.
 
 
-@pytest.mark.parametrize("name", LABEL_SETS)
-@pytest.mark.parametrize("ending", [".txt", ".npy", "_pred.npy", ".eval.npz"])
-def test_semantic_files_of_any_format_score_like_the_arrays(
-    place: Path, tmp_path: Path, ending: str, name: str
-) -> None:
-    label_set = LABEL_SETS[name]
+@dataclass(frozen=True)
+class SemanticEvaluation:
+    """An evaluation of predicted labels, and what is expected of it.
+
+    Attributes:
+        report: The JSON object of `evaluate`.
+        table: The scores of the same labels as arrays.
+        unknown_count: How many labels are none of the classes.
+    """
+
+    report: Any
+    table: ScoreTable
+    unknown_count: int
+
+
+@pytest.fixture(scope="module", params=LABEL_SETS)
+def label_set_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[".txt", ".npy", "_pred.npy", ".eval.npz"])
+def semantic_evaluation(
+    request: pytest.FixtureRequest,
+    label_set_name: str,
+    place: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> SemanticEvaluation:
+    """The evaluation of predictions in each format."""
+    directory = tmp_path_factory.mktemp("semantic")
+    label_set = LABEL_SETS[label_set_name]
     predictions = predict(place, label_set)
     scores = SemanticScores(label_set)
     for sample in ScanNet(place, split="val", labels=label_set):
         labels = predictions[sample["scene_id"]]
         scores.add(labels, sample["labels"])
-        write_semantic(tmp_path, ending, sample["scene_id"], labels, label_set)
+        write_semantic(directory, request.param, sample["scene_id"], labels, label_set)
 
-    words = ("evaluate", tmp_path, "--gt", place, "--labels", name, "--force", "--json")
-    report = run_main(*words).json
+    words = ("evaluate", directory, "--gt", place, "--labels", label_set_name, "--force", "--json")
+    all_labels = np.concatenate(list(predictions.values()))
+    return SemanticEvaluation(
+        report=run_main(*words).json,
+        table=scores.result(),
+        unknown_count=np.count_nonzero((all_labels < 0) | (all_labels >= len(label_set))),
+    )
 
-    table = scores.result()
-    assert report["scores"] == {
+
+def test_semantic_files_of_any_format_score_like_the_arrays(
+    semantic_evaluation: SemanticEvaluation,
+) -> None:
+    table = semantic_evaluation.table
+
+    assert semantic_evaluation.report["scores"] == {
         "totals": table.totals,
         "means": table.means,
         "classes": table.classes,
     }
-    assert 0.3 < table.totals["accuracy"] < 0.9
-    all_labels = np.concatenate(list(predictions.values()))
-    unknown_count = np.count_nonzero((all_labels < 0) | (all_labels >= len(label_set)))
-    assert sum(report["unknown_ids"].values()) == unknown_count
-    assert report["splits"] == {"val": {"scenes": 3, "official": 312}}
+
+
+def test_accuracy_of_a_partly_right_prediction_is_in_between(
+    semantic_evaluation: SemanticEvaluation,
+) -> None:
+    assert 0.3 < semantic_evaluation.report["scores"]["totals"]["accuracy"] < 0.9
+
+
+def test_labels_of_no_class_are_counted_in_any_format(
+    semantic_evaluation: SemanticEvaluation,
+) -> None:
+    counts = semantic_evaluation.report["unknown_ids"]
+
+    assert sum(counts.values()) == semantic_evaluation.unknown_count
+
+
+def test_evaluated_scenes_are_counted_by_split(semantic_evaluation: SemanticEvaluation) -> None:
+    assert semantic_evaluation.report["splits"] == {"val": {"scenes": 3, "official": 312}}
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +231,10 @@ def test_lists_of_instances_score_like_the_arrays(
 
     assert scores["classes"] == instance_table.classes
     assert scores["means"] == instance_table.means
-    assert 0.1 < scores["means"]["all"]["ap"] < 1
+
+
+def test_precision_of_partly_right_instances_is_in_between(instance_table: ScoreTable) -> None:
+    assert 0.1 < instance_table.means["all"]["ap"] < 1
 
 
 def test_archives_of_instances_score_like_the_arrays(
@@ -273,30 +323,58 @@ def test_confusion_has_the_names_of_the_classes(written: Written) -> None:
     assert [row["ground truth"] for row in written.confusion] == list(SCANNET20.names)
 
 
-def test_report_agrees_with_the_tables_and_names_them(written: Written) -> None:
+def test_printed_accuracy_is_that_of_the_confusion(written: Written) -> None:
     counts = written.counts
 
     assert f"accuracy {np.trace(counts) / counts.sum():.4f}" in written.stdout
+
+
+def test_printed_means_have_a_column_for_each_kind(written: Written) -> None:
     assert "mean over  over all  over union  over ground truth" in written.stdout
+
+
+def test_printed_report_lists_ids_of_no_class(written: Written) -> None:
     assert "ids that are none of the classes: 4\n  -1: " in written.stdout
+
+
+def test_printed_report_names_the_written_files(written: Written) -> None:
     folder = written.folder
+
     assert f"written: {folder}/new/scores.csv, {folder}/confusion.csv\n" in written.stdout
 
 
-def test_picture_of_the_confusion_agrees_with_its_table(place: Path, written: Written) -> None:
+@pytest.fixture
+def quiet(place: Path, written: Written) -> Outcome:
+    """The outcome of a quiet run that draws the confusion of `written`."""
     path = written.folder / "new/one/confusion.svg"
     words = ("--gt", place, "--force", "--confusion", path, "-q")
+    return run_main("evaluate", written.folder, *words)
 
-    outcome = run_main("evaluate", written.folder, *words)
 
-    assert outcome.stdout == ""
-    picture = ET.fromstring(path.read_text())
+@pytest.fixture
+def picture(quiet: Outcome, written: Written) -> ET.Element:
+    assert quiet.status == 0
+    return ET.fromstring((written.folder / "new/one/confusion.svg").read_text())
+
+
+def test_quiet_evaluate_prints_nothing(quiet: Outcome) -> None:
+    assert quiet.stdout == ""
+
+
+def test_picture_of_the_confusion_has_the_counts_of_its_table(
+    picture: ET.Element, written: Written
+) -> None:
     titles = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}title")]
+
     counts = written.counts
-    assert len(titles) == np.count_nonzero(counts)
     walls = counts[0, 0]
+    assert len(titles) == np.count_nonzero(counts)
     assert f"wall as wall: {walls / counts[0].sum():.1%} ({walls:,} vertices)" in titles
+
+
+def test_picture_of_the_confusion_names_all_classes(picture: ET.Element) -> None:
     texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+
     assert texts == ["prediction", "ground truth", *SCANNET20.names, *SCANNET20.names, "(none)"]
 
 
@@ -372,15 +450,23 @@ def test_missing_prediction_is_an_error(place: Path, incomplete_folder: Path) ->
     assert problem + hint in outcome.stderr
 
 
-def test_allow_missing_evaluates_the_other_scenes(place: Path, incomplete_folder: Path) -> None:
-    words = ("--gt", place, "--force", "--allow-missing")
+@pytest.fixture
+def allowed(place: Path, incomplete_folder: Path) -> Outcome:
+    """The outcome with `--allow-missing`."""
+    return run_main("evaluate", incomplete_folder, "--gt", place, "--force", "--allow-missing")
 
-    outcome = run_main("evaluate", incomplete_folder, *words)
 
-    assert outcome.status == 0
-    assert f"warning: skipped without a prediction: 1 scene ({SCENE})" in outcome.stderr
-    assert "val: 2 of 312 scenes" in outcome.stdout
-    assert "scenes that are not in the ground truth: 1\n  scene0025_00" in outcome.stdout
+def test_allow_missing_evaluates_the_other_scenes(allowed: Outcome) -> None:
+    assert allowed.status == 0
+    assert "val: 2 of 312 scenes" in allowed.stdout
+
+
+def test_allow_missing_warns_of_skipped_scenes(allowed: Outcome) -> None:
+    assert f"warning: skipped without a prediction: 1 scene ({SCENE})" in allowed.stderr
+
+
+def test_scene_that_is_not_in_the_ground_truth_is_listed(allowed: Outcome) -> None:
+    assert "scenes that are not in the ground truth: 1\n  scene0025_00" in allowed.stdout
 
 
 def test_report_lists_missing_and_left_out_scenes(place: Path, incomplete_folder: Path) -> None:
@@ -564,7 +650,7 @@ def test_two_predictions_of_a_scene_are_wrong_usage(place: Path, folder: Path) -
 
 
 @pytest.fixture(scope="module")
-def test_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def submission_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return process_all_test_scenes(tmp_path_factory.mktemp("submission"), 500)
 
 
@@ -580,37 +666,45 @@ def submitted(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def submit(folder: Path, test_place: Path, output_name: str, *words: str) -> Outcome:
-    options = ("--gt", test_place, "--labels", "scannet200", "--force")
+def submit(folder: Path, submission_place: Path, output_name: str, *words: str) -> Outcome:
+    options = ("--gt", submission_place, "--labels", "scannet200", "--force")
     return run_main("submit", folder, *options, "-o", folder / output_name, *words)
 
 
+# The text of each scene in a submission of these ids.
+SUBMITTED_TEXT = "".join(f"{number}\n" for number in raw_ids(SUBMITTED_IDS, SCANNET200))
+
+
 def test_submission_has_the_raw_ids_of_all_test_scenes_at_its_root(
-    test_place: Path, submitted: Path
+    submission_place: Path, submitted: Path
 ) -> None:
-    report = submit(submitted, test_place, "a.zip", "--json").json
+    submit(submitted, submission_place, "a.zip")
 
-    text = "".join(f"{number}\n" for number in raw_ids(SUBMITTED_IDS, SCANNET200))
     with zipfile.ZipFile(submitted / "a.zip") as archive:
-        expected_names = [f"{scene_id}.txt" for scene_id in sorted(official_scenes(Split.TEST))]
-        assert archive.namelist() == expected_names
-        for name in archive.namelist():
-            assert archive.read(name).decode() == text
+        texts = {name: archive.read(name).decode() for name in archive.namelist()}
+    names = [f"{scene_id}.txt" for scene_id in sorted(official_scenes(Split.TEST))]
+    assert list(texts) == names
+    assert set(texts.values()) == {SUBMITTED_TEXT}
+
+
+def test_submit_counts_scenes_and_unpacked_bytes(submission_place: Path, submitted: Path) -> None:
+    report = submit(submitted, submission_place, "a.zip", "--json").json
+
     assert report["scenes"] == 100
-    assert report["unpacked_bytes"] == 100 * len(text)
+    assert report["unpacked_bytes"] == 100 * len(SUBMITTED_TEXT)
 
 
-def test_submission_is_the_same_bytes_again(test_place: Path, submitted: Path) -> None:
-    submit(submitted, test_place, "a.zip")
-    submit(submitted, test_place, "b.zip")
+def test_submission_is_the_same_bytes_again(submission_place: Path, submitted: Path) -> None:
+    submit(submitted, submission_place, "a.zip")
+    submit(submitted, submission_place, "b.zip")
 
     assert (submitted / "a.zip").read_bytes() == (submitted / "b.zip").read_bytes()
 
 
 def test_submit_prints_the_unpacked_size_and_the_unknown_ids(
-    test_place: Path, submitted: Path
+    submission_place: Path, submitted: Path
 ) -> None:
-    outcome = submit(submitted, test_place, "a.zip")
+    outcome = submit(submitted, submission_place, "a.zip")
 
     text = "".join(f"{number}\n" for number in raw_ids(SUBMITTED_IDS, SCANNET200))
     assert f"{100 * len(text) / 1000:.1f} kB unpacked" in outcome.stdout
@@ -621,10 +715,12 @@ def test_submit_prints_the_unpacked_size_and_the_unknown_ids(
     assert warning in outcome.stderr
 
 
-def test_submit_refuses_a_prediction_of_another_length(test_place: Path, submitted: Path) -> None:
+def test_submit_refuses_a_prediction_of_another_length(
+    submission_place: Path, submitted: Path
+) -> None:
     np.save(submitted / "scene0707_00_pred.npy", SUBMITTED_IDS[1:])
 
-    outcome = submit(submitted, test_place, "a.zip")
+    outcome = submit(submitted, submission_place, "a.zip")
 
     assert outcome.status == 1
     problem = "scene0707_00_pred.npy: prediction: found 499 vertices, expected 500"
@@ -632,22 +728,26 @@ def test_submit_refuses_a_prediction_of_another_length(test_place: Path, submitt
     assert not (submitted / "a.zip").exists()
 
 
-def test_submit_refuses_a_missing_prediction(test_place: Path, submitted: Path) -> None:
+def test_submit_refuses_a_missing_prediction(submission_place: Path, submitted: Path) -> None:
     (submitted / "scene0707_00_pred.npy").unlink()
 
-    outcome = submit(submitted, test_place, "a.zip")
+    outcome = submit(submitted, submission_place, "a.zip")
 
     assert outcome.status == 1
     assert "has no predictions of 1 of 100 scenes: scene0707_00" in outcome.stderr
     assert not (submitted / "a.zip").exists()
 
 
-def test_submit_to_a_file_other_than_zip_is_wrong_usage(test_place: Path, tmp_path: Path) -> None:
-    assert submit(tmp_path, test_place, "a.tar").status == 2
+def test_submit_to_a_file_other_than_zip_is_wrong_usage(
+    submission_place: Path, tmp_path: Path
+) -> None:
+    assert submit(tmp_path, submission_place, "a.tar").status == 2
 
 
-def test_submit_refuses_a_missing_processed_test_scene(test_place: Path, tmp_path: Path) -> None:
-    one_scene = test_place.with_name("one")
+def test_submit_refuses_a_missing_processed_test_scene(
+    submission_place: Path, tmp_path: Path
+) -> None:
+    one_scene = submission_place.with_name("one")
     np.save(tmp_path / "scene0707_00.npy", np.zeros(500, int))
 
     outcome = run_main("submit", tmp_path, "--gt", one_scene, "-o", tmp_path / "a.zip")
@@ -657,68 +757,83 @@ def test_submit_refuses_a_missing_processed_test_scene(test_place: Path, tmp_pat
     assert f"{one_scene}: has no test scene '{missing_id}'\nhint: make it" in outcome.stderr
 
 
-def submit_instances(folder: Path, test_place: Path, path: Path) -> Any:
+def submit_instances(folder: Path, submission_place: Path, path: Path) -> Any:
     """Submit instances with a confidence of at least 0.01, and return the report."""
-    options = ("--gt", test_place, "--task", "instance", "--min-score", "0.01")
+    options = ("--gt", submission_place, "--task", "instance", "--min-score", "0.01")
     return run_main("submit", folder, *options, "-o", path, "--json").json
 
 
-@pytest.fixture
-def submitted_instances(tmp_path: Path) -> Path:
-    """Write five instances of each test scene, of which the first and the last count."""
+@dataclass(frozen=True)
+class InstanceSubmission:
+    """A submission of instances; not to be changed."""
+
+    report: Any
+    path: Path
+
+
+@pytest.fixture(scope="module")
+def submission(
+    submission_place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> InstanceSubmission:
+    """Submit five instances of each test scene, of which the first and the last count."""
+    directory = tmp_path_factory.mktemp("instances")
     masks = np.zeros((5, 500), int)
     for mask, size in zip(masks, (100, 99, 300, 300, 300), strict=True):
         mask[:size] = 1
     labels = [2, 2, 3, 1, 19]
     scores = [0.5, 0.9, 0.001, 0.9, 0.25]
     for scene_id in official_scenes(Split.TEST):
-        np.savez(tmp_path / f"{scene_id}.npz", masks=masks, labels=labels, scores=scores)
-    return tmp_path
+        np.savez(directory / f"{scene_id}.npz", masks=masks, labels=labels, scores=scores)
+    path = directory / "a.zip"
+    return InstanceSubmission(submit_instances(directory, submission_place, path), path)
 
 
-def test_submission_leaves_out_instances_that_do_not_count(
-    test_place: Path, submitted_instances: Path
-) -> None:
-    path = submitted_instances / "a.zip"
+def test_submission_leaves_out_instances_that_do_not_count(submission: InstanceSubmission) -> None:
+    assert submission.report["left_out"] == {"small": 100, "score": 100, "other": 100}
 
-    report = submit_instances(submitted_instances, test_place, path)
 
-    assert report["left_out"] == {"small": 100, "score": 100, "other": 100}
-    assert report["scenes"] == 100
-    assert report["masks"] == 200
-    with zipfile.ZipFile(path) as archive:
+def test_submit_counts_scenes_and_masks(submission: InstanceSubmission) -> None:
+    assert submission.report["scenes"] == 100
+    assert submission.report["masks"] == 200
+
+
+def test_submission_has_a_list_and_its_masks_for_each_scene(submission: InstanceSubmission) -> None:
+    with zipfile.ZipFile(submission.path) as archive:
         assert len(archive.namelist()) == 300
+
+
+def test_unpacked_bytes_are_those_of_all_members(submission: InstanceSubmission) -> None:
+    with zipfile.ZipFile(submission.path) as archive:
         unpacked_bytes = sum(info.file_size for info in archive.infolist())
-    assert report["unpacked_bytes"] == unpacked_bytes
+
+    assert submission.report["unpacked_bytes"] == unpacked_bytes
 
 
-def test_submission_has_lists_at_its_root_and_masks_in_a_folder(
-    test_place: Path, submitted_instances: Path
-) -> None:
-    path = submitted_instances / "a.zip"
-    submit_instances(submitted_instances, test_place, path)
-
-    with zipfile.ZipFile(path) as archive:
+def test_list_of_a_submission_names_mask_class_and_score(submission: InstanceSubmission) -> None:
+    with zipfile.ZipFile(submission.path) as archive:
         lines = archive.read("scene0707_00.txt").decode().splitlines()
-        mask = archive.read("pred_mask/scene0707_00_000.txt").decode()
 
     assert lines == [
         f"pred_mask/scene0707_00_000.txt {SCANNET20.ids[2]} 0.5",
         f"pred_mask/scene0707_00_001.txt {SCANNET20.ids[19]} 0.25",
     ]
+
+
+def test_mask_of_a_submission_has_a_line_per_vertex(submission: InstanceSubmission) -> None:
+    with zipfile.ZipFile(submission.path) as archive:
+        mask = archive.read("pred_mask/scene0707_00_000.txt").decode()
+
     assert mask == "1\n" * 100 + "0\n" * 400
 
 
 def test_unpacked_submission_can_be_submitted_again(
-    test_place: Path, submitted_instances: Path
+    submission_place: Path, submission: InstanceSubmission, tmp_path: Path
 ) -> None:
-    path = submitted_instances / "a.zip"
-    submit_instances(submitted_instances, test_place, path)
-    unpacked = submitted_instances / "unpacked"
-    with zipfile.ZipFile(path) as archive:
+    unpacked = tmp_path / "unpacked"
+    with zipfile.ZipFile(submission.path) as archive:
         archive.extractall(unpacked)
 
-    report = submit_instances(unpacked, test_place, path)
+    report = submit_instances(unpacked, submission_place, tmp_path / "a.zip")
 
     assert report["left_out"] == {}
     assert report["masks"] == 200

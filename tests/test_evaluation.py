@@ -457,6 +457,12 @@ def test_perfect_instances_score_1_in_all_classes_but_wall_and_floor(label_set: 
 
     assert table.means["all"] == {"ap": 1.0, "ap50": 1.0, "ap25": 1.0}
     assert len(table.classes) == len(label_set) - 2
+
+
+@pytest.mark.parametrize("label_set", [SCANNET20, SCANNET200])
+def test_instances_of_wall_and_floor_are_counted_apart(label_set: LabelSet) -> None:
+    table = score_perfect_instances(label_set)
+
     assert table.totals["instances"] == len(label_set) - 2
     assert table.totals["other"] == 2
 

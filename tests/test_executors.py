@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -128,21 +128,57 @@ def test_run_uses_numba_from_40_scenes_per_worker(
     assert {context.uses_numba for context in recorder.contexts} == {uses_numba}
 
 
-@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
-def test_executor_makes_the_same_bytes_as_worker_processes(
-    raw: Path, expected: Path, tmp_path: Path, kind: type[ThreadPoolExecutor | ProcessPoolExecutor]
-) -> None:
-    out_dir = tmp_path / "out"
-    with kind(2) as executor:
-        assert len(make(raw, out_dir, executor).made) == len(SCENES)
-        assert make(raw, out_dir, executor).made == ()
-        for name in EXPORTS:
-            plan = export.plan([out_dir], tmp_path / name, name)
-            assert len(export.run(plan, executor=executor).made) == len(SCENES)
+@dataclass(frozen=True)
+class ExecutorRuns:
+    """Runs of an executor: `process` twice, and then each export.
 
-    assert digests(out_dir) == digests(expected)
-    for name in EXPORTS:
-        assert files_of_export(tmp_path / name) == files_of_export(raw.parent / name)
+    Attributes:
+        out_dir: The processed folder, with the exports beside it.
+        made: The scenes that the first run made.
+        made_again: The scenes that the second run made.
+        exported: The scenes that each export made, by its name.
+    """
+
+    out_dir: Path
+    made: tuple[str, ...]
+    made_again: tuple[str, ...]
+    exported: dict[str, tuple[str, ...]]
+
+
+@pytest.fixture(scope="module", params=[ThreadPoolExecutor, ProcessPoolExecutor])
+def runs(
+    request: pytest.FixtureRequest, raw: Path, tmp_path_factory: pytest.TempPathFactory
+) -> ExecutorRuns:
+    directory = tmp_path_factory.mktemp("runs")
+    out_dir = directory / "out"
+    with request.param(2) as executor:
+        made = make(raw, out_dir, executor).made
+        made_again = make(raw, out_dir, executor).made
+        exported = {}
+        for name in EXPORTS:
+            plan = export.plan([out_dir], directory / name, name)
+            exported[name] = export.run(plan, executor=executor).made
+    return ExecutorRuns(out_dir, made, made_again, exported)
+
+
+def test_executor_makes_the_same_scenes_as_worker_processes(
+    runs: ExecutorRuns, expected: Path
+) -> None:
+    assert len(runs.made) == len(SCENES)
+    assert digests(runs.out_dir) == digests(expected)
+
+
+def test_second_run_of_an_executor_makes_no_scene(runs: ExecutorRuns) -> None:
+    assert runs.made_again == ()
+
+
+@pytest.mark.usefixtures("expected")
+@pytest.mark.parametrize("name", EXPORTS)
+def test_executor_makes_the_same_export_as_worker_processes(
+    runs: ExecutorRuns, raw: Path, name: str
+) -> None:
+    assert len(runs.exported[name]) == len(SCENES)
+    assert files_of_export(runs.out_dir.parent / name) == files_of_export(raw.parent / name)
 
 
 def files_of_export(folder: Path) -> dict[str, str]:
@@ -193,9 +229,7 @@ def test_task_that_is_lost_once_runs_again_at_the_end() -> None:
     assert results == [(1, 5), (3, 15), (2, 10)]
 
 
-def test_scene_that_is_lost_twice_fails_and_is_made_by_the_next_run(
-    raw: Path, expected: Path, tmp_path: Path
-) -> None:
+def test_scene_that_is_lost_twice_fails(raw: Path, tmp_path: Path) -> None:
     report = make(raw, tmp_path, Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
 
     (failure,) = report.failures
@@ -204,7 +238,15 @@ def test_scene_that_is_lost_twice_fails_and_is_made_by_the_next_run(
     problem = "lost twice, the second time when running alone: the executor gave back no result"
     assert problem in failure.message
 
-    assert len(make(raw, tmp_path, Forgetful({})).made) == 1
+
+def test_next_run_makes_a_scene_that_was_lost_twice(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
+    make(raw, tmp_path, Forgetful({SCENES[1]: 1, SCENES[2]: 2}))
+
+    report = make(raw, tmp_path, Forgetful({}))
+
+    assert report.made == (SCENES[2],)
     assert digests(tmp_path) == digests(expected)
 
 
@@ -345,6 +387,7 @@ def test_workers_start_from_scripts_without_a_guard(raw: Path, tmp_path: Path, w
         print(len(process.run(plan, jobs=1).made))
     """
     (tmp_path / "script.py").write_text(script)
+
     assert run_words("sh", "-c", f"{PYTHON} {way}", cwd=tmp_path) == Outcome(0, "6\n", "")
 
 
@@ -457,6 +500,7 @@ def test_dask_that_loses_a_worker_makes_all_scenes(
         executor = client.get_executor()
         report = make(raw, tmp_path, executor, At(2, lambda: os.kill(pids[0], signal.SIGKILL)))
         assert not is_running(pids[0])
+
     # A task that runs again may find its scene made.
     assert len(report.made) + len(report.kept) == len(SCENES)
     assert report.failures == ()
@@ -550,5 +594,6 @@ def test_program_of_the_cluster_page_runs(raw: Path, tmp_path: Path, name: str) 
     (tmp_path / "program.py").write_text(program)
     environ = os.environ | {"PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}
     done = run_words(PYTHON, "program.py", cwd=tmp_path, env=environ)
+
     assert done.status == 0, done.stderr
     assert re.search(r"\b6 made,.* 0 failed", done.stdout)

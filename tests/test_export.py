@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,84 +78,132 @@ def numbers_in(path: Path) -> list[int]:
     return [int(line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("place", ["scan", "aligned"])
-@pytest.mark.parametrize("labels", ["scannet20", "scannet200"])
-def test_octformer_lists_name_files_in_official_order(
-    root: Path, tmp_path: Path, place: str, labels: str
-) -> None:
-    """The lists are those that `configs/seg_scannet.yaml` names."""
-    out_dir = export(root / place, tmp_path / "out", "octformer", "--labels", labels)
+@dataclass(frozen=True)
+class OctFormerExport:
+    """An export for OctFormer; not to be changed.
 
-    stored = scenes_of(root / place)
+    Attributes:
+        place: Name of the processed folder.
+        is_200: Whether it is for the 200 classes, which are axis-aligned, or the 20 classes.
+    """
+
+    root: Path
+    folder: Path
+    place: str
+    is_200: bool
+
+    @property
+    def native_place(self) -> str:
+        """Name of the processed folder that has the frame of the classes."""
+        return "aligned" if self.is_200 else "scan"
+
+    def path(self, name: str) -> Path:
+        return self.folder / ("test" if name == TEST else "train") / f"{name}.npz"
+
+    def read(self, key: str) -> dict[str, np.ndarray]:
+        """Read an array of each scene, as `datasets/scannet.py` does, by scene id."""
+        return {name: np.load(self.path(name))[key] for name in scenes_of(self.root / self.place)}
+
+
+@pytest.fixture(scope="module", params=["scannet20", "scannet200"])
+def labels(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["scan", "aligned"])
+def octformer(
+    request: pytest.FixtureRequest,
+    root: Path,
+    labels: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> OctFormerExport:
+    out_dir = tmp_path_factory.mktemp("octformer") / "out"
+    folder = export(root / request.param, out_dir, "octformer", "--labels", labels)
+    return OctFormerExport(root, folder, request.param, labels == "scannet200")
+
+
+def test_octformer_lists_name_files_in_official_order(octformer: OctFormerExport) -> None:
+    stored = scenes_of(octformer.root / octformer.place)
+    # The lists are those that `configs/seg_scannet.yaml` names.
     lists = {}
     # The official order of the train scenes is not the sorted one.
     for split, names in {"train": [TRAIN, ALSO_TRAIN], "val": [VAL], "test": [TEST]}.items():
         text = "".join(f"{name}.npz\n" for name in names if name in stored)
         lists[f"scannetv2_{split}_npz.txt"] = text
     lists["scannetv2_test.txt"] = lists["scannetv2_test_npz.txt"]
-    assert {path.name: path.read_text() for path in out_dir.glob("scannetv2_*.txt")} == lists
+
+    paths = octformer.folder.glob("scannetv2_*.txt")
+
+    assert {path.name: path.read_text() for path in paths} == lists
 
 
-@pytest.mark.parametrize("place", ["scan", "aligned"])
-@pytest.mark.parametrize("labels", ["scannet20", "scannet200"])
-def test_octformer_folders_contain_arrays_and_raw_ids_only(
-    root: Path, tmp_path: Path, place: str, labels: str
-) -> None:
-    out_dir = export(root / place, tmp_path / "out", "octformer", "--labels", labels)
-
+def test_octformer_folders_contain_arrays_and_raw_ids_only(octformer: OctFormerExport) -> None:
     expected = set()
-    for name in scenes_of(root / place):
+    for name in scenes_of(octformer.root / octformer.place):
         if name == TEST:
             expected.add(f"test/{name}.npz")
         else:
             expected |= {f"train/{name}.npz", f"train/{name}.txt"}
-    paths = [*out_dir.glob("train/*"), *out_dir.glob("test/*")]
-    assert {str(path.relative_to(out_dir)) for path in paths} == expected
+
+    paths = [*octformer.folder.glob("train/*"), *octformer.folder.glob("test/*")]
+
+    assert {str(path.relative_to(octformer.folder)) for path in paths} == expected
 
 
-@pytest.mark.parametrize("place", ["scan", "aligned"])
-@pytest.mark.parametrize("labels", ["scannet20", "scannet200"])
-def test_octformer_arrays_have_the_frame_and_labels_of_its_classes(
-    root: Path, tmp_path: Path, place: str, labels: str
+def test_octformer_points_and_normals_have_the_frame_of_its_classes(
+    octformer: OctFormerExport,
 ) -> None:
-    """As `datasets/scannet.py` reads them; the 200 classes are axis-aligned."""
-    out_dir = export(root / place, tmp_path / "out", "octformer", "--labels", labels)
+    points = octformer.read("points")
+    normals = octformer.read("normals")
 
-    is_200 = labels == "scannet200"
-    native_place = "aligned" if is_200 else "scan"
-    in_frame = scenes_of(root / native_place)
-    for name, scene in scenes_of(root / place).items():
-        path = out_dir / ("test" if name == TEST else "train") / f"{name}.npz"
-        with np.load(path) as file:
-            arrays = {key: file[key] for key in ("points", "normals", "colors", "labels")}
-        check_frame(arrays["points"], arrays["normals"], in_frame[name])
-        assert arrays["normals"].dtype == np.float16
-        assert (arrays["colors"] == scene.colors).all()
-        assert arrays["labels"].dtype == np.uint8
-        if is_200:
-            expected_labels = oracles.labels200(scene.scannet_ids.tolist())
+    in_frame = scenes_of(octformer.root / octformer.native_place)
+    for name, array in points.items():
+        check_frame(array, normals[name], in_frame[name])
+
+
+def test_octformer_normals_are_float16(octformer: OctFormerExport) -> None:
+    normals = octformer.read("normals")
+
+    assert {array.dtype for array in normals.values()} == {np.dtype(np.float16)}
+
+
+def test_octformer_colors_are_those_of_the_scenes(octformer: OctFormerExport) -> None:
+    scenes = scenes_of(octformer.root / octformer.place)
+
+    for name, colors in octformer.read("colors").items():
+        assert (colors == scenes[name].colors).all()
+
+
+def test_octformer_labels_are_those_of_its_classes(octformer: OctFormerExport) -> None:
+    scenes = scenes_of(octformer.root / octformer.place)
+
+    for name, array in octformer.read("labels").items():
+        if octformer.is_200:
+            expected = oracles.labels200(scenes[name].scannet_ids.tolist())
         else:
-            expected_labels = oracles.labels20(scene.nyu40_ids.tolist())
-        assert arrays["labels"].tolist() == expected_labels
-        is_linked = path.samefile(next((root / place).glob(f"*/{name}.npz")))
-        assert is_linked == (place == native_place)
+            expected = oracles.labels20(scenes[name].nyu40_ids.tolist())
+        assert array.dtype == np.uint8
+        assert array.tolist() == expected
 
 
-@pytest.mark.parametrize("place", ["scan", "aligned"])
-@pytest.mark.parametrize("labels", ["scannet20", "scannet200"])
-def test_octformer_texts_hold_the_raw_ids_of_its_classes(
-    root: Path, tmp_path: Path, place: str, labels: str
+def test_octformer_files_are_links_if_they_are_the_processed_ones(
+    octformer: OctFormerExport,
 ) -> None:
-    out_dir = export(root / place, tmp_path / "out", "octformer", "--labels", labels)
+    place = octformer.root / octformer.place
+    is_linked = {octformer.path(path.stem).samefile(path) for path in place.glob("*/scene*.npz")}
 
-    is_200 = labels == "scannet200"
+    assert is_linked == {octformer.place == octformer.native_place}
+
+
+def test_octformer_texts_hold_the_raw_ids_of_its_classes(octformer: OctFormerExport) -> None:
+    is_200 = octformer.is_200
     kept = set(oracles.scannet200_ids()) if is_200 else set(range(41))
-    for name, scene in scenes_of(root / place).items():
+    for name, scene in scenes_of(octformer.root / octformer.place).items():
         if name == TEST:
             continue
         raw_ids = (scene.scannet_ids if is_200 else scene.nyu40_ids).tolist()
         expected = [raw_id if raw_id in kept else 0 for raw_id in raw_ids]
-        assert numbers_in(out_dir / "train" / f"{name}.txt") == expected
+        assert numbers_in(octformer.folder / "train" / f"{name}.txt") == expected
 
 
 @pytest.mark.parametrize(
@@ -179,38 +229,90 @@ def test_default_label_set_is_that_of_the_processed_scenes(
     assert settings["label_set"] == ("" if words[0] == "pointcept" else name)
 
 
-@pytest.mark.parametrize("place", ["scan", "aligned"])
-def test_pointcept_finds_one_folder_per_scene(root: Path, tmp_path: Path, place: str) -> None:
-    out_dir = export(root / place, tmp_path / "out", "pointcept")
+@dataclass(frozen=True)
+class PointceptExport:
+    """An export for Pointcept, one root for both of its datasets; not to be changed.
 
-    folders = {path.relative_to(out_dir) for split in Split for path in out_dir.glob(f"{split}/*")}
-    assert folders == {Path(SPLITS[name], name) for name in scenes_of(root / place)}
+    Attributes:
+        folder: The export.
+        scenes: The scenes that were exported, by id.
+        as_scanned: The same scenes in the frame of the scan.
+    """
+
+    folder: Path
+    scenes: dict[str, ProcessedScene]
+    as_scanned: dict[str, ProcessedScene]
+
+    @property
+    def annotated_ids(self) -> list[str]:
+        return [name for name in self.scenes if name != TEST]
+
+    def read(self, name: str) -> dict[str, np.ndarray]:
+        """Read the assets of a scene as `ScanNetDataset` and `ScanNet200Dataset` do."""
+        paths = (self.folder / SPLITS[name] / name).glob("*.npy")
+        return {path.stem: np.load(path) for path in paths}
 
 
-@pytest.mark.parametrize("place", ["scan", "aligned"])
-def test_pointcept_assets_hold_points_classes_and_instances(
-    root: Path, tmp_path: Path, place: str
+@pytest.fixture(scope="module", params=["scan", "aligned"])
+def pointcept(
+    request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> PointceptExport:
+    out_dir = tmp_path_factory.mktemp("pointcept") / "out"
+    folder = export(root / request.param, out_dir, "pointcept")
+    return PointceptExport(folder, scenes_of(root / request.param), scenes_of(root / "scan"))
+
+
+def test_pointcept_finds_one_folder_per_scene(pointcept: PointceptExport) -> None:
+    paths = [path for split in Split for path in pointcept.folder.glob(f"{split}/*")]
+
+    folders = {path.relative_to(pointcept.folder) for path in paths}
+    assert folders == {Path(SPLITS[name], name) for name in pointcept.scenes}
+
+
+def test_pointcept_assets_of_annotated_scenes_are_complete(pointcept: PointceptExport) -> None:
+    for name in pointcept.scenes:
+        expected = ASSETS - ANNOTATION_ASSETS if name == TEST else ASSETS
+        assert pointcept.read(name).keys() == expected
+
+
+def test_pointcept_assets_have_the_types_that_its_datasets_expect(
+    pointcept: PointceptExport,
 ) -> None:
-    """As `ScanNetDataset` and `ScanNet200Dataset` read them: one root for both."""
-    out_dir = export(root / place, tmp_path / "out", "pointcept")
-
-    as_scanned = scenes_of(root / "scan")
     types = {"coord": "<f4", "color": "|u1", "normal": "<f4"}
-    for name, scene in scenes_of(root / place).items():
-        paths = (out_dir / SPLITS[name] / name).glob("*.npy")
-        assets = {path.stem: np.load(path) for path in paths}
-        is_test = name == TEST
-        assert assets.keys() == (ASSETS - ANNOTATION_ASSETS if is_test else ASSETS)
-        for key, array in assets.items():
+
+    for name in pointcept.scenes:
+        for key, array in pointcept.read(name).items():
             assert array.dtype.str == types.get(key, "<i8")
-        check_frame(assets["coord"], assets["normal"], as_scanned[name])
-        assert (assets["color"] == scene.colors).all()
-        if not is_test:
-            labels20 = oracles.labels20(scene.nyu40_ids.tolist())
-            labels200 = oracles.labels200(scene.scannet_ids.tolist())
-            assert (assets["segment20"] + 1).tolist() == labels20
-            assert (assets["segment200"] + 1).tolist() == labels200
-            assert (assets["instance"] == scene.instances).all()
+
+
+def test_pointcept_points_and_normals_are_in_the_frame_of_the_scan(
+    pointcept: PointceptExport,
+) -> None:
+    for name in pointcept.scenes:
+        assets = pointcept.read(name)
+        check_frame(assets["coord"], assets["normal"], pointcept.as_scanned[name])
+
+
+def test_pointcept_colors_are_those_of_the_scenes(pointcept: PointceptExport) -> None:
+    for name, scene in pointcept.scenes.items():
+        assert (pointcept.read(name)["color"] == scene.colors).all()
+
+
+def test_pointcept_segment20_has_the_train_ids_of_20_classes(pointcept: PointceptExport) -> None:
+    for name in pointcept.annotated_ids:
+        expected = oracles.labels20(pointcept.scenes[name].nyu40_ids.tolist())
+        assert (pointcept.read(name)["segment20"] + 1).tolist() == expected
+
+
+def test_pointcept_segment200_has_the_train_ids_of_200_classes(pointcept: PointceptExport) -> None:
+    for name in pointcept.annotated_ids:
+        expected = oracles.labels200(pointcept.scenes[name].scannet_ids.tolist())
+        assert (pointcept.read(name)["segment200"] + 1).tolist() == expected
+
+
+def test_pointcept_instances_are_those_of_the_scenes(pointcept: PointceptExport) -> None:
+    for name in pointcept.annotated_ids:
+        assert (pointcept.read(name)["instance"] == pointcept.scenes[name].instances).all()
 
 
 def test_aligning_in_export_equals_aligning_in_process(root: Path, tmp_path: Path) -> None:
@@ -231,27 +333,85 @@ def test_undoing_the_alignment_is_exact_up_to_rounding(root: Path, tmp_path: Pat
         check_frame(np.load(folder / "coord.npy"), np.load(folder / "normal.npy"), scene)
 
 
-@pytest.mark.parametrize("labels", ["scannet20", "scannet200"])
-def test_benchmark_gt_holds_raw_ids_and_instances_from_1(
-    root: Path, tmp_path: Path, labels: str
-) -> None:
-    out_dir = export(root / "aligned", tmp_path / "out", "benchmark-gt", "--labels", labels)
+@dataclass(frozen=True)
+class BenchmarkScene:
+    """A scene with its lines in an export for the benchmark.
 
-    stored = scenes_of(root / "aligned")
-    stored.pop(TEST, None)
-    for kind in ("semantic", "instance"):
-        names = {path.name for path in (out_dir / kind).iterdir()}
-        assert names == {f"{name}.txt" for name in stored}
-    for name, scene in stored.items():
+    Attributes:
+        raw_ids: The raw id of each vertex in the label set.
+        semantic: The number of each vertex in `semantic`.
+        instance: The number of each vertex in `instance`.
+    """
+
+    scene: ProcessedScene
+    raw_ids: np.ndarray
+    semantic: np.ndarray
+    instance: np.ndarray
+
+    @property
+    def is_instance(self) -> np.ndarray:
+        return (self.scene.instances >= 0) & (self.raw_ids > 0)
+
+
+@pytest.fixture(scope="module")
+def benchmark_gt(root: Path, labels: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out_dir = tmp_path_factory.mktemp("benchmark") / "out"
+    return export(root / "aligned", out_dir, "benchmark-gt", "--labels", labels)
+
+
+@pytest.fixture(scope="module")
+def benchmark_scenes(root: Path, labels: str, benchmark_gt: Path) -> list[BenchmarkScene]:
+    scenes = []
+    for name, scene in scenes_of(root / "aligned").items():
+        if name == TEST:
+            continue
         raw_ids = scene.scannet_ids if labels == "scannet200" else scene.nyu40_ids
-        assert numbers_in(out_dir / "semantic" / f"{name}.txt") == raw_ids.tolist()
-        numbers = np.array(numbers_in(out_dir / "instance" / f"{name}.txt"))
-        is_instance = (scene.instances >= 0) & (raw_ids > 0)
-        assert (numbers[~is_instance] == 0).all()
-        assert (numbers[is_instance] // 1000 == raw_ids[is_instance]).all()
-        groups = scene.instances[is_instance].tolist()
-        pairs = set(zip((numbers[is_instance] % 1000).tolist(), groups, strict=True))
-        assert pairs == set(enumerate(sorted(set(groups)), start=1))
+        semantic, instance = (
+            np.array(numbers_in(benchmark_gt / kind / f"{name}.txt"))
+            for kind in ("semantic", "instance")
+        )
+        scenes.append(BenchmarkScene(scene, raw_ids, semantic, instance))
+    return scenes
+
+
+@pytest.mark.parametrize("kind", ["semantic", "instance"])
+def test_benchmark_gt_has_a_file_for_each_annotated_scene(
+    root: Path, benchmark_gt: Path, kind: str
+) -> None:
+    names = {path.name for path in (benchmark_gt / kind).iterdir()}
+
+    assert names == {f"{name}.txt" for name in scenes_of(root / "aligned") if name != TEST}
+
+
+def test_benchmark_gt_semantic_files_hold_raw_ids(benchmark_scenes: list[BenchmarkScene]) -> None:
+    for benchmark in benchmark_scenes:
+        assert benchmark.semantic.tolist() == benchmark.raw_ids.tolist()
+
+
+def test_benchmark_gt_is_0_where_no_labeled_instance_is(
+    benchmark_scenes: list[BenchmarkScene],
+) -> None:
+    for benchmark in benchmark_scenes:
+        assert (benchmark.instance[~benchmark.is_instance] == 0).all()
+
+
+def test_benchmark_gt_thousands_of_an_instance_are_its_raw_id(
+    benchmark_scenes: list[BenchmarkScene],
+) -> None:
+    for benchmark in benchmark_scenes:
+        is_instance = benchmark.is_instance
+        thousands = benchmark.instance[is_instance] // 1000
+        assert (thousands == benchmark.raw_ids[is_instance]).all()
+
+
+def test_benchmark_gt_numbers_instances_of_a_scene_from_1(
+    benchmark_scenes: list[BenchmarkScene],
+) -> None:
+    for benchmark in benchmark_scenes:
+        groups = benchmark.scene.instances[benchmark.is_instance].tolist()
+        numbers = (benchmark.instance[benchmark.is_instance] % 1000).tolist()
+        expected = set(enumerate(sorted(set(groups)), start=1))
+        assert set(zip(numbers, groups, strict=True)) == expected
 
 
 def test_benchmark_gt_gives_a_group_one_raw_id_in_instances(tmp_path: Path) -> None:
@@ -279,28 +439,64 @@ def test_benchmark_gt_refuses_1000_instances(tmp_path: Path) -> None:
         make_format("benchmark-gt", ExportOptions()).encode_scene(scene)
 
 
-@pytest.mark.parametrize("color", ["rgb", "label", "instance", "segment"])
-def test_ply_is_a_coloured_mesh_with_raw_ids_as_labels(
-    root: Path, tmp_path: Path, color: str
-) -> None:
-    words = ("ply", "--color", color, "--labels", "scannet200")
-    out_dir = export(root / "aligned", tmp_path / "out", *words)
+@dataclass(frozen=True)
+class PlyExport:
+    """An export of coloured meshes; not to be changed.
 
-    stored = scenes_of(root / "aligned")
-    if color != "rgb":
-        stored.pop(TEST, None)
-    assert {path.stem for path in out_dir.rglob("*.ply")} == stored.keys()
-    for name, scene in stored.items():
-        path = out_dir / scene.meta.split / f"{name}.ply"
-        mesh = PlyData.read(str(path), known_list_len=TRIANGLES)
-        vertices = mesh["vertex"]
-        assert (np.stack([vertices[key] for key in "xyz"], axis=1) == scene.points).all()
-        assert vertices["label"].dtype == np.uint16
-        assert (vertices["label"] == scene.scannet_ids).all()
+    Attributes:
+        color: By what it is coloured.
+        scenes: The scenes that it must have, by id.
+    """
+
+    folder: Path
+    color: str
+    scenes: dict[str, ProcessedScene]
+
+    def read(self) -> Iterator[tuple[ProcessedScene, PlyData]]:
+        """Read each mesh, and return it with its scene."""
+        for name, scene in self.scenes.items():
+            path = self.folder / scene.meta.split / f"{name}.ply"
+            yield scene, PlyData.read(str(path), known_list_len=TRIANGLES)
+
+
+@pytest.fixture(scope="module", params=["rgb", "label", "instance", "segment"])
+def ply(
+    request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> PlyExport:
+    words = ("ply", "--color", request.param, "--labels", "scannet200")
+    folder = export(root / "aligned", tmp_path_factory.mktemp("ply") / "out", *words)
+    scenes = scenes_of(root / "aligned")
+    if request.param != "rgb":
+        scenes.pop(TEST, None)
+    return PlyExport(folder, request.param, scenes)
+
+
+def test_ply_has_a_mesh_of_each_scene_that_has_its_colors(ply: PlyExport) -> None:
+    assert {path.stem for path in ply.folder.rglob("*.ply")} == ply.scenes.keys()
+
+
+def test_ply_has_the_points_of_the_scene(ply: PlyExport) -> None:
+    for scene, mesh in ply.read():
+        points = np.stack([mesh["vertex"][key] for key in "xyz"], axis=1)
+        assert (points == scene.points).all()
+
+
+def test_ply_has_the_triangles_of_the_scene(ply: PlyExport) -> None:
+    for scene, mesh in ply.read():
         assert scene.faces is not None
         assert (mesh["face"]["vertex_indices"] == scene.faces).all()
-        colors = np.stack([vertices[key] for key in ("red", "green", "blue")], axis=1)
-        check_colors(colors, color, scene)
+
+
+def test_ply_has_raw_ids_as_labels(ply: PlyExport) -> None:
+    for scene, mesh in ply.read():
+        assert mesh["vertex"]["label"].dtype == np.uint16
+        assert (mesh["vertex"]["label"] == scene.scannet_ids).all()
+
+
+def test_ply_has_the_chosen_colors(ply: PlyExport) -> None:
+    for scene, mesh in ply.read():
+        colors = np.stack([mesh["vertex"][key] for key in ("red", "green", "blue")], axis=1)
+        check_colors(colors, ply.color, scene)
 
 
 def check_colors(colors: np.ndarray, variant: str, scene: ProcessedScene) -> None:

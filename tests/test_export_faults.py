@@ -8,6 +8,7 @@ import resource
 import shlex
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,15 @@ def find_visible(out_dir: Path) -> list[Path]:
     return [path for split in Split for path in (out_dir / split).glob("*")]
 
 
+def names_in_folders(out_dir: Path) -> dict[str, set[str]]:
+    """Return the names in each visible folder of a scene, by its path."""
+    return {
+        str(folder.relative_to(out_dir)): {path.name for path in folder.iterdir()}
+        for folder in find_visible(out_dir)
+        if folder.is_dir()
+    }
+
+
 def export_and_kill(out_dir: Path, words: tuple[str | Path, ...], dice: random.Random) -> None:
     """Start an export, and kill it when a random number of scenes has become visible."""
     process = start_command(*words, "-o", out_dir, "--jobs", "2")
@@ -80,40 +90,99 @@ def many_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "processed"
 
 
-@pytest.mark.parametrize("name", ["octformer", "pointcept"])
-def test_killed_export_shows_whole_scenes_and_is_completed_later(
-    many_dir: Path, tmp_path: Path, name: str
-) -> None:
-    dice = random.Random(1)
-    out_dir = tmp_path / "out"
-    expected_dir = tmp_path / "expected"
-    words = ("export", many_dir, "--format", name, "--labels", "scannet200")
-    assert run_main(*words, "-o", expected_dir).status == 0
-    expected = digests(expected_dir)
+@dataclass(frozen=True)
+class KilledExport:
+    """An export that was killed twice, and then completed.
 
+    Attributes:
+        expected: The digests of the files of a run that is not killed, by path.
+        expected_folders: The names in its folders of scenes, by path.
+        visible: After each of the kills, the digests of the visible files of scenes, by path.
+        visible_folders: After each of the kills, the names in the folders of scenes, by path.
+        recorded: The scenes in the manifest after both kills.
+        is_unfinished: Whether there was a mark of an unfinished run then.
+        verify_status: The exit status of `verify` then.
+        outcome: The outcome of the run that completes the export.
+        made: The digests of the files after it, by path.
+    """
+
+    expected: dict[str, str]
+    expected_folders: dict[str, set[str]]
+    visible: list[dict[str, str]]
+    visible_folders: list[dict[str, set[str]]]
+    recorded: set[str]
+    is_unfinished: bool
+    verify_status: int
+    outcome: Outcome
+    made: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=["pointcept", "octformer"])
+def killed(
+    request: pytest.FixtureRequest, many_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> KilledExport:
+    dice = random.Random(1)
+    directory = tmp_path_factory.mktemp("killed")
+    out_dir = directory / "out"
+    words = ("export", many_dir, "--format", request.param, "--labels", "scannet200")
+    assert run_main(*words, "-o", directory / "expected").status == 0
+
+    visible = []
+    visible_folders = []
     for _ in range(2):
         export_and_kill(out_dir, words, dice)
+        visible_folders.append(names_in_folders(out_dir))
+        files = digests(out_dir)
+        visible.append(
+            {path: files[path] for path in files if "/scene" in path and not path.startswith(".")}
+        )
 
-        present = digests(out_dir)
-        visible = {path for path in present if "/scene" in path and not path.startswith(".")}
-        assert {path: present[path] for path in visible}.items() <= expected.items()
-        # The loader of Pointcept takes every folder for a scene.
-        for folder in find_visible(out_dir) if name == "pointcept" else []:
-            whole = expected_dir / folder.relative_to(out_dir)
-            assert {path.name for path in folder.iterdir()} == {
-                path.name for path in whole.iterdir()
-            }
-
-    before = read_export(out_dir)
-    assert before is not None
+    manifest = read_export(out_dir)
+    assert manifest is not None
     is_unfinished = (out_dir / "unfinished.txt").exists()
-    assert Verify()(out_dir)[0] == (3 if is_unfinished else 0)
-
+    verify_status, _ = Verify()(out_dir)
     outcome = run_main(*words, "-o", out_dir, "--json")
-    assert outcome.status == 0
-    assert len(outcome.json["made"]) + len(outcome.json["kept"]) == len(MANY)
-    assert set(before.scenes) <= set(outcome.json["kept"])
-    assert digests(out_dir) == expected, "hidden work folders are removed, too"
+    return KilledExport(
+        expected=digests(directory / "expected"),
+        expected_folders=names_in_folders(directory / "expected"),
+        visible=visible,
+        visible_folders=visible_folders,
+        recorded=set(manifest.scenes),
+        is_unfinished=is_unfinished,
+        verify_status=verify_status,
+        outcome=outcome,
+        made=digests(out_dir),
+    )
+
+
+def test_killed_export_shows_whole_files_only(killed: KilledExport) -> None:
+    for visible in killed.visible:
+        assert visible.items() <= killed.expected.items()
+
+
+@pytest.mark.parametrize("killed", ["pointcept"], indirect=True)
+def test_killed_export_shows_whole_folders_of_scenes_only(killed: KilledExport) -> None:
+    # The loader of Pointcept takes every folder for a scene.
+    for folders in killed.visible_folders:
+        assert folders.items() <= killed.expected_folders.items()
+
+
+def test_verify_of_a_killed_export_fails_if_it_is_unfinished(killed: KilledExport) -> None:
+    assert killed.verify_status == (3 if killed.is_unfinished else 0)
+
+
+def test_run_after_a_killed_export_makes_or_keeps_all_scenes(killed: KilledExport) -> None:
+    assert killed.outcome.status == 0
+    assert len(killed.outcome.json["made"]) + len(killed.outcome.json["kept"]) == len(MANY)
+
+
+def test_run_after_a_killed_export_keeps_the_recorded_scenes(killed: KilledExport) -> None:
+    assert killed.recorded <= set(killed.outcome.json["kept"])
+
+
+def test_run_after_a_killed_export_leaves_the_files_of_a_whole_one(killed: KilledExport) -> None:
+    # Hidden work folders are removed, too.
+    assert killed.made == killed.expected
 
 
 def test_killed_forced_run_loses_no_scene_of_the_earlier_export(
@@ -168,16 +237,25 @@ def test_scene_that_was_processed_again_is_exported_again(
 def test_forced_export_keeps_a_whole_scene_until_it_can_be_replaced(
     out_dir: Path, made: Path
 ) -> None:
-    source_path = out_dir / "train" / f"{TRAIN}.npz"
-    source = source_path.read_bytes()
-    patch(source_path, 200, b"walls")
+    patch(out_dir / "train" / f"{TRAIN}.npz", 200, b"walls")
 
     outcome = run_export(out_dir, made, "--format", "pointcept", "--force")
+
     assert outcome.json["made"] == [VAL, TEST]
     assert (made / "train" / TRAIN / "coord.npy").exists()
 
+
+def test_forced_export_replaces_a_scene_whose_source_was_repaired(
+    out_dir: Path, made: Path
+) -> None:
+    source_path = out_dir / "train" / f"{TRAIN}.npz"
+    source = source_path.read_bytes()
+    patch(source_path, 200, b"walls")
+    run_export(out_dir, made, "--format", "pointcept", "--force")
     source_path.write_bytes(source)
+
     outcome = run_export(out_dir, made, "--format", "pointcept", "--force")
+
     assert outcome.json["made"] == [TRAIN, VAL, TEST]
     assert Verify()(made) == (0, [])
 
@@ -194,19 +272,34 @@ def test_lists_contain_the_scenes_of_all_runs(out_dir: Path, tmp_path: Path) -> 
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
 
 
-def test_folder_in_the_way_of_a_file_fails_its_scene_only(out_dir: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def blocked_path(out_dir: Path, tmp_path: Path) -> Path:
+    """A folder of the user at the path of a file of an incomplete export."""
     made = tmp_path / "made"
     assert run_export(out_dir, made, "--format", "octformer", "--scenes", TRAIN).status == 0
-    blocked = made / "train" / f"{VAL}.npz"
-    (blocked / "mine").mkdir(parents=True)
+    path = made / "train" / f"{VAL}.npz"
+    (path / "mine").mkdir(parents=True)
+    return path
 
-    outcome = run_export(out_dir, made, "--format", "octformer")
+
+def test_folder_in_the_way_of_a_file_fails_its_scene_only(
+    out_dir: Path, blocked_path: Path
+) -> None:
+    outcome = run_export(out_dir, blocked_path.parent.parent, "--format", "octformer")
 
     assert outcome.status == 3
     assert outcome.json["made"] == [TEST]
     assert outcome.json["kept"] == [TRAIN]
-    assert outcome.json["failures"][0]["message"].endswith(f": {blocked}: is in the way")
-    assert outcome.json["failures"][0]["hint"] == "remove or rename it"
+
+
+def test_folder_in_the_way_of_a_file_is_named_with_a_hint(
+    out_dir: Path, blocked_path: Path
+) -> None:
+    outcome = run_export(out_dir, blocked_path.parent.parent, "--format", "octformer")
+
+    (failure,) = outcome.json["failures"]
+    assert failure["message"].endswith(f": {blocked_path}: is in the way")
+    assert failure["hint"] == "remove or rename it"
 
 
 @pytest.fixture
@@ -220,14 +313,26 @@ def bad_path(raw_dir: Path, out_dir: Path, made: Path) -> Path:
     return path
 
 
-def test_bad_scene_fails_and_the_others_are_kept(out_dir: Path, made: Path, bad_path: Path) -> None:
+@pytest.mark.usefixtures("bad_path")
+def test_bad_scene_fails_and_the_others_are_kept(out_dir: Path, made: Path) -> None:
     outcome = run_export(out_dir, made, "--format", "pointcept")
 
     assert outcome.status == 3
     assert outcome.json["made"] == []
     assert outcome.json["kept"] == [TRAIN, TEST]
+
+
+def test_file_of_a_bad_scene_is_named(out_dir: Path, made: Path, bad_path: Path) -> None:
+    outcome = run_export(out_dir, made, "--format", "pointcept")
+
     message = outcome.json["failures"][0]["message"]
     assert f"{bad_path}: is not the file that the manifest records" in message
+
+
+@pytest.mark.usefixtures("bad_path")
+def test_bad_scene_is_in_the_failed_list(out_dir: Path, made: Path) -> None:
+    run_export(out_dir, made, "--format", "pointcept")
+
     assert (made / "failed.txt").read_text().splitlines()[1:] == [VAL]
 
 
@@ -268,7 +373,7 @@ def damaged(out_dir: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_verify_finds_damaged_and_missing_files(damaged: Path, verify: Verify) -> None:
+def test_verify_finds_damaged_and_missing_files_of_an_export(damaged: Path, verify: Verify) -> None:
     status, findings = verify(damaged)
 
     assert status == 3
@@ -277,6 +382,11 @@ def test_verify_finds_damaged_and_missing_files(damaged: Path, verify: Verify) -
         ("error", TRAIN, f"train/{TRAIN}.txt"),
         ("error", VAL, f"train/{VAL}.npz"),
     ]
+
+
+def test_verify_names_checksum_and_remedy_of_a_damaged_file(damaged: Path, verify: Verify) -> None:
+    _, findings = verify(damaged)
+
     assert "CRC-32" in findings[2][3]
     assert "again with --force" in verify.value["findings"][2]["hint"]
 
@@ -503,21 +613,39 @@ def test_second_run_in_a_locked_folder_is_refused(out_dir: Path, made: Path) -> 
     assert outcome.json["error"] == "LockedError"
 
 
-def test_interrupted_export_is_unfinished_until_its_scenes_are_made(
-    out_dir: Path, made: Path, verify: Verify
-) -> None:
+@pytest.fixture
+def interrupted(made: Path) -> Path:
+    """An export that was interrupted before its manifest listed a scene."""
     shutil.rmtree(made / "val")
     edit_json(made / "export.json", lambda value: value.update(scenes={}))
     mark_unfinished(made, [TRAIN, VAL])
+    return made
 
-    assert verify(made)[1][0][3].endswith(f"have still to be made: {TRAIN}, {VAL}")
+
+def test_verify_names_the_missing_scenes_of_an_interrupted_export(
+    interrupted: Path, verify: Verify
+) -> None:
+    _, findings = verify(interrupted)
+
+    assert findings[0][3].endswith(f"have still to be made: {TRAIN}, {VAL}")
     assert verify.value["findings"][0]["hint"] == "run the same scannet-prep export command again"
 
-    outcome = run_export(out_dir, made, "--format", "pointcept", "--scenes", TRAIN)
+
+def test_export_of_some_scenes_leaves_an_interrupted_one_unfinished(
+    out_dir: Path, interrupted: Path
+) -> None:
+    outcome = run_export(out_dir, interrupted, "--format", "pointcept", "--scenes", TRAIN)
+
     assert outcome.status == 0
     assert outcome.json["unfinished"] == [VAL]
 
-    assert run_export(out_dir, made, "--format", "pointcept").json["unfinished"] == []
+
+def test_export_of_all_scenes_finishes_an_interrupted_one(out_dir: Path, interrupted: Path) -> None:
+    run_export(out_dir, interrupted, "--format", "pointcept", "--scenes", TRAIN)
+
+    outcome = run_export(out_dir, interrupted, "--format", "pointcept")
+
+    assert outcome.json["unfinished"] == []
 
 
 @pytest.fixture

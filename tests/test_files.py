@@ -141,27 +141,36 @@ def obstacles(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("absent/file", "cannot be written"),
-        ("folder", "is a folder"),
-        ("x" * 300, "cannot be written"),
-        ("null", "is a device or a pipe"),
-        ("link", "is a device or a pipe"),
-    ],
-    ids=["no folder", "folder", "long name", "device", "pipe"],
-)
-def test_write_to_path_that_cannot_be_file_raises_and_changes_nothing(
+# Names that cannot be those of files, and the error for each.
+NO_FILES = {
+    "absent/file": "cannot be written",
+    "folder": "is a folder",
+    "x" * 300: "cannot be written",
+    "null": "is a device or a pipe",
+    "link": "is a device or a pipe",
+}
+NO_FILE_IDS = ["no folder", "folder", "long name", "device", "pipe"]
+
+
+@pytest.mark.parametrize(("name", "problem"), NO_FILES.items(), ids=NO_FILE_IDS)
+def test_write_to_path_that_cannot_be_file_is_an_error_with_the_path(
     obstacles: Path, name: str, problem: str
 ) -> None:
     path = obstacles / name
-    before = names(obstacles)
 
     with pytest.raises((OutputError, FileError), match=problem) as caught:
         write_atomically(path, [b"x"])
 
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NO_FILES, ids=NO_FILE_IDS)
+def test_write_to_path_that_cannot_be_file_changes_nothing(obstacles: Path, name: str) -> None:
+    before = names(obstacles)
+
+    with pytest.raises((OutputError, FileError)):
+        write_atomically(obstacles / name, [b"x"])
+
     assert names(obstacles) == before
     assert names(obstacles / "folder") == []
     assert (obstacles / "null").is_symlink()

@@ -26,12 +26,14 @@ def test_failures_of_a_report_in_json_have_a_class_of_error_and_no_path() -> Non
 
 def test_failures_of_a_manifest_in_json_have_a_class_of_error_and_no_path() -> None:
     plain = to_json({"failures": {SCENE: FINDING}})["failures"]
+
     assert list(plain) == [SCENE]
     assert list(plain[SCENE]) == ["scene_id", "error", "message", "hint", "trace"]
 
 
 def test_checks_in_json_have_a_topic() -> None:
     check = Finding(subject="cores", message="4 of 4 may be used", severity="ok")
+
     expected = {"topic": "cores", "message": "4 of 4 may be used", "severity": "ok", "hint": ""}
     assert to_json({"checks": [check]}) == {"checks": [expected]}
 
@@ -48,6 +50,7 @@ def test_failure_message_names_the_file_that_the_error_does_not_name() -> None:
 
 def test_finding_takes_the_path_of_the_error_out_of_its_message() -> None:
     finding = Finding.from_exception(FileError(Path("a.ply"), "is empty"), Path("folder"))
+
     assert finding.subject == "a.ply"
     assert finding.message == "is empty"
 

@@ -164,13 +164,17 @@ class TestOtherOptions:
         assert outcome.status == 2
         assert digests(aligned_dir) == before
 
-    def test_refusal_shows_both_sets_and_two_ways_out(
+    def test_refusal_shows_the_options_of_folder_and_command(
         self, raw_dir: Path, aligned_dir: Path
     ) -> None:
         text = process(raw_dir, aligned_dir, "--faces", "--no-align-axis").stderr
 
         assert "--scannet200 --align-axis --no-faces --labels-from aggregation" in text
         assert "--scannet200 --no-align-axis --faces --labels-from aggregation" in text
+
+    def test_refusal_shows_two_ways_out(self, raw_dir: Path, aligned_dir: Path) -> None:
+        text = process(raw_dir, aligned_dir, "--faces", "--no-align-axis").stderr
+
         assert "-o DIR" in text
         assert "--force" in text
 

@@ -247,6 +247,7 @@ def test_script_of_the_training_page_runs(training_folder: Path, tmp_path: Path,
     (tmp_path / "data/processed").symlink_to(training_folder)
     (block,) = [block for block in BLOCKS if f"from {name}" in block]
     (tmp_path / "train.py").write_text(block)
+
     assert run_ranks(run_page, tmp_path, name, count=1) == [0], read_output(tmp_path)
 
 
@@ -376,9 +377,11 @@ def test_points_beyond_the_cube_of_ocnn_are_refused(
     samples_beyond_cube: list[dict[str, Any]],
 ) -> None:
     import_ocnn()
+
     message = r"points reach 11.00 m from the origin, expected at most 10.24 m"
     with pytest.raises(UsageError, match=message) as caught:
         to_ocnn(collate_torch(samples_beyond_cube))
+
     assert "Normalize()" in caught.value.hint
 
 
@@ -387,6 +390,7 @@ def test_larger_scale_puts_all_points_into_the_cube_of_ocnn(
 ) -> None:
     import_ocnn()
     points = to_ocnn(collate_torch(samples_beyond_cube), scale=22.0)
+
     assert points.points.min() == -0.5
 
 
@@ -460,6 +464,7 @@ def test_offsets_and_segments_for_pointcept_are_those_of_the_samples(
     pointcept_batch: dict[str, Any],
 ) -> None:
     labels = [label for sample in make_samples() for label in sample["labels"].tolist()]
+
     assert pointcept_batch["offset"].tolist() == [3, 8, 12]
     assert pointcept_batch["segment"].tolist() == labels
 
@@ -484,6 +489,7 @@ def test_octformer_preset_puts_scenes_into_the_cube(
 ) -> None:
     import_ocnn()
     points = to_ocnn(collate_torch(octformer_crops))
+
     assert points.batch_npt.tolist() == [len(sample["points"]) for sample in octformer_crops]
     assert points.batch_npt.tolist() == [2, 4, 3]
     assert points.points.abs().max() < 1

@@ -63,25 +63,36 @@ def test_info_counts_processed_scenes_without_opening_them(out_dir: Path) -> Non
     }
 
 
-def test_info_reads_kind_options_and_program_from_the_manifest(whole_dir: Path) -> None:
-    value = info_json(whole_dir / "processed")
+@pytest.fixture(scope="module")
+def info_of_folder(whole_dir: Path) -> Any:
+    return info_json(whole_dir / "processed")
 
-    assert value["kind"] == "processed"
-    assert value["is_complete"] is True
-    assert value["options"] == {
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("kind", "processed"), ("is_complete", True), ("failures", {}), ("unreadable", [])],
+)
+def test_info_describes_a_complete_folder(info_of_folder: Any, key: str, expected: object) -> None:
+    assert info_of_folder[key] == expected
+
+
+def test_info_reads_the_options_from_the_manifest(info_of_folder: Any) -> None:
+    assert info_of_folder["options"] == {
         "scannet200": True,
         "align_axis": False,
         "faces": False,
         "labels_from": "aggregation",
     }
-    assert value["program"].startswith("scannet-prep ")
-    assert value["failures"] == {}
-    assert value["unreadable"] == []
+
+
+def test_info_reads_the_program_from_the_manifest(info_of_folder: Any) -> None:
+    assert info_of_folder["program"].startswith("scannet-prep ")
 
 
 def test_info_names_each_oddity_of_the_raw_files_with_its_scenes(whole_dir: Path) -> None:
     warnings = info_json(whole_dir / "processed")["warnings"]
     oddities = [(warning["kind"], warning["scenes"]) for warning in warnings]
+
     assert oddities == [("repeated_groups", [TRAIN[1]])]
 
 
@@ -100,22 +111,50 @@ def test_info_without_a_manifest_reads_the_same_from_the_files(out_dir: Path) ->
     value = info_json(out_dir)
 
     assert without_manifest_keys(value) == without_manifest_keys(expected)
-    assert value["program"] == ""
-    assert value["is_complete"] is None
-    assert value["unreadable"] == []
 
 
-def test_info_with_a_damaged_manifest_reports_it_and_reads_the_files(out_dir: Path) -> None:
+def test_info_without_a_manifest_reports_no_fault(out_dir: Path) -> None:
+    (out_dir / "manifest.json").unlink()
+
+    assert info_json(out_dir)["unreadable"] == []
+
+
+def test_info_with_a_damaged_manifest_reads_the_same_from_the_files(out_dir: Path) -> None:
     expected = info_json(out_dir)
-    path = out_dir / "manifest.json"
-    path.write_text("{}")
+    (out_dir / "manifest.json").write_text("{}")
 
     value = info_json(out_dir, status=3)
 
     assert without_manifest_keys(value) == without_manifest_keys(expected)
-    assert value["program"] == ""
-    assert value["is_complete"] is None
-    assert [finding["path"] for finding in value["unreadable"]] == [str(path)]
+
+
+def test_info_reports_a_damaged_manifest(out_dir: Path) -> None:
+    path = out_dir / "manifest.json"
+    path.write_text("{}")
+
+    unreadable = info_json(out_dir, status=3)["unreadable"]
+
+    assert [finding["path"] for finding in unreadable] == [str(path)]
+
+
+@pytest.fixture(params=["missing", "damaged"])
+def info_without_manifest(request: pytest.FixtureRequest, out_dir: Path) -> Any:
+    path = out_dir / "manifest.json"
+    if request.param == "missing":
+        path.unlink()
+        return info_json(out_dir)
+    path.write_text("{}")
+    return info_json(out_dir, status=3)
+
+
+def test_info_without_a_valid_manifest_names_no_program(info_without_manifest: Any) -> None:
+    assert info_without_manifest["program"] == ""
+
+
+def test_info_without_a_valid_manifest_does_not_know_completeness(
+    info_without_manifest: Any,
+) -> None:
+    assert info_without_manifest["is_complete"] is None
 
 
 @pytest.fixture
@@ -129,6 +168,7 @@ def damaged_value(out_dir: Path) -> Any:
 
 def test_info_lists_scene_files_that_cannot_be_read(damaged_value: Any, out_dir: Path) -> None:
     truncated, foreign = damaged_value["unreadable"]
+
     assert truncated["scene_id"] == TRAIN[0]
     assert truncated["path"] == str(out_dir / "train" / f"{TRAIN[0]}.npz")
     assert "truncated" in truncated["message"]
@@ -153,16 +193,23 @@ def unfinished_dir(raw_dir: Path, tmp_path: Path) -> Path:
 
 def test_info_json_has_failures_and_marks_an_unfinished_run(unfinished_dir: Path) -> None:
     value = info_json(unfinished_dir, status=3)
+
     assert value["is_complete"] is False
     assert list(value["failures"]) == [TRAIN[0]]
 
 
-def test_info_prints_failures_options_and_an_unfinished_run(unfinished_dir: Path) -> None:
-    outcome = run_main("info", unfinished_dir)
+def test_info_warns_of_an_unfinished_run(unfinished_dir: Path) -> None:
+    assert "processing has not finished" in run_main("info", unfinished_dir).stderr
+
+
+def test_info_prints_the_options(unfinished_dir: Path) -> None:
     options = "options: --scannet200 --no-align-axis --no-faces --labels-from aggregation"
-    assert "processing has not finished" in outcome.stderr
-    assert options in outcome.stdout
-    assert "scenes failed: 1" in outcome.stdout
+
+    assert options in run_main("info", unfinished_dir).stdout
+
+
+def test_info_prints_the_number_of_failed_scenes(unfinished_dir: Path) -> None:
+    assert "scenes failed: 1" in run_main("info", unfinished_dir).stdout
 
 
 @pytest.fixture(
@@ -273,6 +320,7 @@ def test_path_inside_a_tree_is_refused_with_the_tree_to_name(
     command: str, path: str, parent: str, choice: str, whole_dir: Path, tmp_path: Path
 ) -> None:
     outcome = run_main(command, whole_dir / path, *output_options(command, tmp_path))
+
     assert outcome.status == 1
     assert outcome.stderr.startswith(f"error: {whole_dir / path}: ")
     assert f"{whole_dir / parent}, and choose {choice}" in outcome.stderr

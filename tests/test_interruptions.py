@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from archives import pack_tree
 from commands import digests, run_main, start_command, wait_until_gone
 
 from scannet_prep import ScanNet, official_scenes
-from scannet_prep.base.errors import FileError, MissingFileError
+from scannet_prep.base.errors import FileError, MissingFileError, ScanNetPrepError
 from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
 
@@ -22,6 +23,8 @@ SCENES = [
     *official_scenes(Split.VAL)[:3],
     *official_scenes(Split.TEST)[:1],
 ]
+# Commands, and the signals that end them.
+ENDED = [("process", signal.SIGINT), ("process", signal.SIGTERM), ("unpack", signal.SIGKILL)]
 LABEL_MAP = "scannetv2-labels.combined.tsv"
 
 
@@ -73,46 +76,105 @@ def interrupt(
     return process.returncode, stdout, stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "number"),
-    [("process", signal.SIGINT), ("process", signal.SIGTERM), ("unpack", signal.SIGKILL)],
+@dataclass(frozen=True)
+class EndedRuns:
+    """Two runs that were ended by signals, and a third one that was not.
+
+    Attributes:
+        first: Exit status, standard output and standard error of the first run.
+        left: After each of the two runs, the digests of the scenes, by path.
+        errors: Of each folder that was not complete, the error of a dataset.
+        kept: The modification times of the scenes before the third run, by path.
+        kept_after: Those of the same scenes after it.
+        made: The digests of all files after it, by path.
+    """
+
+    first: tuple[int, str, str]
+    left: list[dict[str, str]]
+    errors: list[ScanNetPrepError | None]
+    kept: dict[Path, int]
+    kept_after: dict[Path, int]
+    made: dict[str, str]
+
+
+def open_folder(folder: Path) -> ScanNetPrepError | None:
+    """Open the train scenes of a folder, and return the error if it is refused."""
+    try:
+        ScanNet(folder, split="train")
+    except ScanNetPrepError as error:
+        return error
+    return None
+
+
+@pytest.fixture(
+    scope="module",
+    params=ENDED,
+    ids=lambda param: f"{param[0]}, {param[1].name}",
 )
-def test_runs_ended_by_any_signal_are_completed_by_the_next_run(
-    raw_dir: Path, expected_dir: Path, tmp_path: Path, command: str, number: signal.Signals
-) -> None:
-    expected = digests(expected_dir)
+def ended(
+    request: pytest.FixtureRequest,
+    raw_dir: Path,
+    expected_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> EndedRuns:
+    """The runs with a signal after the first scene, and then with SIGKILL at a random moment."""
+    command, number = request.param
     source = raw_dir
     if command == "unpack":
         source = raw_dir.with_name("a.tar.zst")
         pack_tree(expected_dir, source)
+    out_dir = tmp_path_factory.mktemp("ended")
 
-    was_refused = False
+    runs = []
+    left = []
+    errors = []
     for signum, new_scenes in ((number, 1), (signal.SIGKILL, random.randrange(5))):
-        status, stdout, stderr = interrupt(command, source, tmp_path, signum, new_scenes)
-        if signum != signal.SIGKILL:
-            assert status == 130, stderr
-            assert json.loads(stdout)["exit_status"] == 130
-            assert "Traceback" not in stderr
-            assert "run the same command again" in stderr
-
-        left = {
-            name: digest
-            for name, digest in digests(tmp_path).items()
-            if Path(name).match("scene*.npz")
-        }
-        assert left.items() <= expected.items()
-        if len(left) < len(SCENES):
-            with pytest.raises((FileError, MissingFileError)):
-                ScanNet(tmp_path, split="train")
-            was_refused = True
+        runs.append(interrupt(command, source, out_dir, signum, new_scenes))
+        all_digests = digests(out_dir)
+        scenes = {name: all_digests[name] for name in all_digests if Path(name).match("scene*.npz")}
+        left.append(scenes)
+        if len(scenes) < len(SCENES):
+            errors.append(open_folder(out_dir))
         else:  # the run was faster than the signal
-            shutil.rmtree(tmp_path)
-    assert was_refused
+            shutil.rmtree(out_dir)
 
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("scene*.npz")}
-    assert run_main(command, source, "-o", tmp_path).status == 0
-    assert digests(tmp_path) == expected  # temporary files would show up here, too
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    kept = {path: path.stat().st_mtime_ns for path in out_dir.rglob("scene*.npz")}
+    assert run_main(command, source, "-o", out_dir).status == 0
+    kept_after = {path: path.stat().st_mtime_ns for path in kept}
+    return EndedRuns(runs[0], left, errors, kept, kept_after, digests(out_dir))
+
+
+@pytest.mark.parametrize("ended", ENDED[:2], ids=["SIGINT", "SIGTERM"], indirect=True)
+def test_interrupted_run_exits_with_130_and_a_hint(ended: EndedRuns) -> None:
+    status, stdout, stderr = ended.first
+
+    assert status == 130, stderr
+    assert json.loads(stdout)["exit_status"] == 130
+    assert "run the same command again" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_run_ended_by_a_signal_leaves_whole_scenes_only(
+    ended: EndedRuns, expected_dir: Path
+) -> None:
+    expected = digests(expected_dir)
+
+    for left in ended.left:
+        assert left.items() <= expected.items()
+
+
+def test_dataset_refuses_the_folder_of_a_run_ended_by_a_signal(ended: EndedRuns) -> None:
+    assert ended.errors
+    assert {type(error) for error in ended.errors} <= {FileError, MissingFileError}
+
+
+def test_next_run_completes_the_folder_of_ended_runs(ended: EndedRuns, expected_dir: Path) -> None:
+    # Temporary files would show up here, too.
+    assert ended.made == digests(expected_dir)
+
+
+def test_next_run_keeps_the_scenes_of_ended_runs(ended: EndedRuns) -> None:
+    assert ended.kept_after == ended.kept
 
 
 class TestKilledReprocessing:

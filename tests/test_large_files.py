@@ -80,6 +80,7 @@ def test_any_truncation_of_a_stream_is_found(path: Path, size_bytes: int) -> Non
     if size_bytes == HEAD_BYTES + 3 * FRAME_BYTES:
         check_sensor_stream(path)
         return
+
     with pytest.raises(FileError):
         check_sensor_stream(path)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +103,7 @@ def test_batches_are_the_same_with_any_workers(
 def test_other_collate_function_receives_the_samples(training_folder: Path, workers: int) -> None:
     dataset = ScanNet(training_folder, split="train")
     loader = torch_data.DataLoader(dataset, batch_size=2, collate_fn=list, num_workers=workers)
+
     check_batches(next(iter(loader)), [dataset[0], dataset[1]])
 
 
@@ -275,12 +278,14 @@ def test_failed_transform_has_its_cause_without_workers(folder: Path) -> None:
 def test_truncated_file_is_an_error_from_the_worker(folder: Path) -> None:
     path = folder / "train/scene0001_00.npz"
     os.truncate(path, path.stat().st_size - 100)
+
     check_error(make_loader(folder, 1, None), ProcessedFileError, rf"{path}: .*truncated")
 
 
 def test_missing_file_is_an_error_from_the_worker(folder: Path) -> None:
     path = folder / "train/scene0001_00.npz"
     path.unlink()
+
     check_error(make_loader(folder, 1, None), MissingFileError, rf"{path}: .*no such file")
 
 
@@ -307,11 +312,25 @@ def list_open() -> tuple[int, list[str]]:
 
 def wait_until_open(expected: tuple[int, list[str]]) -> None:
     """Wait until the threads of a loader have ended, and check that the rest is as expected."""
-    for _ in range(50):
+    for _ in range(200):
         if list_open() == expected:
             return
         time.sleep(0.1)
     assert list_open() == expected
+
+
+def count_workers() -> int:
+    """Count the threads and the child processes of this process."""
+    return threading.active_count() + len(multiprocessing.active_children())
+
+
+def wait_until_ended(expected_count: int) -> None:
+    """Wait until the threads and the processes of a loader have ended."""
+    for _ in range(200):
+        if count_workers() <= expected_count:
+            return
+        time.sleep(0.1)
+    assert count_workers() <= expected_count
 
 
 def make_torch_loader(folder: Path, *, persistent: bool) -> Any:
@@ -324,11 +343,14 @@ def test_loaders_leave_no_descriptors_and_no_memory(
     training_folder: Path, persistent: bool
 ) -> None:
     # The first loader opens files that stay open.
+    worker_count = count_workers()
     list(epochs_of(make_torch_loader(training_folder, persistent=False), range(2)))
-    time.sleep(0.5)
+    wait_until_ended(worker_count)
     before = list_open()
+
     for _ in range(2):
         list(epochs_of(make_torch_loader(training_folder, persistent=persistent), range(2)))
+
     wait_until_open(before)
 
 
@@ -337,9 +359,10 @@ def test_batches_are_in_anonymous_memory_not_in_dev_shm(
     training_folder: Path, persistent: bool
 ) -> None:
     loader = make_torch_loader(training_folder, persistent=persistent)
-    *_, batch = epochs_of(loader, range(2))
-    _, mapped = list_open()
 
+    *_, batch = epochs_of(loader, range(2))
+
+    _, mapped = list_open()
     assert batch["points"].sum() != 0
     assert any(name.startswith("/memfd:batch") for name in mapped)
     # PyTorch's own semaphores are in /dev/shm, but its tensors are not.

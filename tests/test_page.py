@@ -60,6 +60,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ViewedScene]:
 def test_page_of_an_average_scene_takes_at_most_3_mb(tmp_path: Path) -> None:
     write_scene(make_scene(TRAIN, vertices=AVERAGE_VERTICES), tmp_path)
     page = make_scene_page([view_scene(load(tmp_path / "scans"))])
+
     assert len(page) <= MAX_PAGE_BYTES
 
 
@@ -68,6 +69,7 @@ def test_page_of_an_average_scene_takes_at_most_3_mb(tmp_path: Path) -> None:
 def test_page_of_the_real_scene_with_triangles_takes_no_more_per_vertex() -> None:
     scene = view_scene(load(REAL_DIR / "scans", faces=True))
     page = make_scene_page([scene])
+
     assert len(page) / len(scene.points) <= MAX_PAGE_BYTES / AVERAGE_VERTICES
 
 
@@ -84,6 +86,7 @@ def without_arrays(page: bytes) -> bytes:
 
 def test_page_has_no_address_that_a_browser_would_load(scenes: dict[str, ViewedScene]) -> None:
     text = without_arrays(make_scene_page(scenes.values()))
+
     pattern = rb"(?:src|href|action)=(?![\"']?data:,)|url\(|@import|\bimport\b"
     assert re.findall(pattern, text) == []
 
@@ -163,6 +166,7 @@ def test_colouring_of_a_page_is_that_of_the_scene(decoded: DecodedPage, name: st
     if coloring.indices is not None:
         expected = coloring.indices[:, np.newaxis]
     values = decoded.decode(descriptions[name]["values"])
+
     assert np.array_equal(values, expected[decoded.order])
 
 
@@ -177,5 +181,6 @@ def test_triangles_of_a_page_are_those_of_the_scene(decoded: DecodedPage) -> Non
     corners = decoded.decode(decoded.description["arrays"]["faces"])
     # The second and third corner are differences from the first.
     corners[:, 1:] += corners[:, :1]
+
     assert decoded.scene.faces is not None
     assert sort_triangles(decoded.order[corners]) == sort_triangles(decoded.scene.faces)

@@ -53,6 +53,7 @@ def test_page_shows_each_colouring_like_the_software_renderer(
         reloaded.page.locator(f"#colorings input[value={name}]").check(force=True)
         pixels = reloaded.pixels()
         assert share_alike(pixels, draw(scene, name)) > 0.85, name
+
     # The comparison can fail: the last colouring is not rgb.
     assert share_alike(pixels, draw(scene, "rgb")) < 0.5
 
@@ -62,6 +63,7 @@ def test_page_draws_the_background_of_the_renderer(shown: Shown, name: str) -> N
     is_light = "true" if name == "light" else "false"
     pixels = shown.follow(f"#scene={VAL}&light={is_light}").pixels()
     background, _ = BACKGROUNDS[name]
+
     assert pixels[0, 0].tolist() == list(background)
 
 
@@ -99,6 +101,7 @@ def test_legend_lists_names_shares_and_colours_the_largest_first(
     rows = shown.page.locator("#categories li").evaluate_all(READ_LEGEND)
     scene = seen[TRAIN]
     categories = scene.colorings["scannet20"].categories
+
     assert rows == [describe_row(category, len(scene.points)) for category in categories]
 
 
@@ -151,12 +154,14 @@ def odd(show: Callable[..., Shown], odd_path: Path) -> Shown:
 
 def test_markup_in_the_name_of_a_scene_is_shown_as_text(odd: Shown) -> None:
     odd.follow("")
+
     assert odd.text("h1") == MARKUP
     assert odd.page.title() == f"{MARKUP} and 3 more"
 
 
 def test_markup_in_the_name_of_an_instance_is_shown_as_text(odd: Shown) -> None:
     odd.follow("")
+
     assert odd.page.locator("#categories .name").first.inner_text() == f"{MARKUP} 0"
     assert odd.page.locator("img").count() == 0
 
@@ -176,6 +181,7 @@ def test_search_finds_names_without_a_line_in_the_legend(odd: Shown) -> None:
     odd.follow(f"#scene={MANY}")
     odd.page.locator("#search").fill("segment 7999")
     names = odd.page.locator("#categories li .name").all_inner_texts()
+
     assert names == ["segment 7999"]
     assert not odd.page.locator("#more").is_visible()
 
@@ -288,11 +294,13 @@ def test_report_has_the_background_of_scheme_and_medium(
 ) -> None:
     report_page.emulate_media(color_scheme=scheme, media=media)
     color = report_page.evaluate("getComputedStyle(document.body).backgroundColor")
+
     assert color == background
 
 
 @pytest.mark.parametrize("media", ["screen", "print"])
 def test_report_shows_all_pictures_and_fits_the_window(report_page: Any, media: str) -> None:
     report_page.emulate_media(color_scheme="dark", media=media)
+
     assert report_page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
     assert report_page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -31,7 +31,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module", params=LABEL_SETS)
-def test_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def submission_place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Process all test scenes, copies of a single one, for either label set."""
     root = tmp_path_factory.mktemp("submitted") / request.param
     options = ["--scannet200"] if request.param == "scannet200" else []
@@ -164,28 +166,28 @@ def test_evaluate_refuses_ids_of_another_kind_and_names_it(
 
 @pytest.mark.parametrize("number", range(10))
 def test_submit_refuses_ids_of_another_kind_and_names_it(
-    test_place: Path, tmp_path: Path, number: int
+    submission_place: Path, tmp_path: Path, number: int
 ) -> None:
-    case = CASES[test_place.parent.name][number]
+    case = CASES[submission_place.parent.name][number]
     predictions = draw_test_predictions(case.label_set)
     changed = {scene_id: case.change(ids) for scene_id, ids in predictions.items()}
     folder = write(tmp_path / "pred", case.ending, changed)
 
-    outcome = run_main("submit", folder, "--gt", test_place, "-o", tmp_path / "a.zip")
+    outcome = run_main("submit", folder, "--gt", submission_place, "-o", tmp_path / "a.zip")
 
     check_refused(outcome, folder, case.hint)
     assert not (tmp_path / "a.zip").exists()
 
 
 def test_error_about_shifted_ids_has_the_number_of_the_largest_id(
-    test_place: Path, tmp_path: Path
+    submission_place: Path, tmp_path: Path
 ) -> None:
-    class_count = len(label_set_of(test_place))
+    class_count = len(label_set_of(submission_place))
     ids = np.ones(TEST_VERTICES, int)
     ids[-1] = class_count
     folder = write_for_all_test_scenes(tmp_path / "pred", ids)
 
-    outcome = run_main("submit", folder, "--gt", test_place, "-o", tmp_path / "a.zip")
+    outcome = run_main("submit", folder, "--gt", submission_place, "-o", tmp_path / "a.zip")
 
     assert outcome.status == 1
     assert f": none is 0, and 100 are {class_count}\n" in outcome.stderr
@@ -294,14 +296,14 @@ def test_evaluate_warns_about_labeled_vertices_predicted_as_unlabeled(
 
 @pytest.mark.parametrize("first_id", [0, 1])
 def test_submit_accepts_predictions_of_few_classes(
-    test_place: Path, tmp_path: Path, first_id: int
+    submission_place: Path, tmp_path: Path, first_id: int
 ) -> None:
     folder = write_for_all_test_scenes(tmp_path, first_id + np.arange(TEST_VERTICES) % 7)
 
-    outcome = run_main("submit", folder, "--gt", test_place, "-o", tmp_path / "a.zip")
+    outcome = run_main("submit", folder, "--gt", submission_place, "-o", tmp_path / "a.zip")
 
     assert outcome.status == 0, outcome.stderr
-    first_line = f"{label_set_of(test_place).name}, test: 100 scenes, semantic\n"
+    first_line = f"{label_set_of(submission_place).name}, test: 100 scenes, semantic\n"
     assert outcome.stdout.startswith(first_line)
     has_warning = "no vertex of any scene is predicted as wall" in outcome.stderr
     assert has_warning == (first_id == 1)
@@ -309,13 +311,13 @@ def test_submit_accepts_predictions_of_few_classes(
 
 @pytest.mark.parametrize(("class_count", "status"), [(9, 0), (10, 1), (18, 1)])
 def test_submit_refuses_half_of_the_classes_of_the_other_label_set(
-    test_place: Path, tmp_path: Path, class_count: int, status: int
+    submission_place: Path, tmp_path: Path, class_count: int, status: int
 ) -> None:
-    if label_set_of(test_place) == SCANNET20:
+    if label_set_of(submission_place) == SCANNET20:
         pytest.skip("ids of ScanNet200 are none of the classes of ScanNet20")
     folder = write_for_all_test_scenes(tmp_path, np.arange(TEST_VERTICES) % class_count)
 
-    outcome = run_main("submit", folder, "--gt", test_place, "-o", tmp_path / "a.zip")
+    outcome = run_main("submit", folder, "--gt", submission_place, "-o", tmp_path / "a.zip")
 
     assert outcome.status == status
     assert ("pass --labels scannet20" in outcome.stderr) == (status == 1)
@@ -326,13 +328,13 @@ UNKNOWN_IDS = (-1, 255, 1000)
 
 @pytest.mark.parametrize("unknown_id", UNKNOWN_IDS)
 def test_submit_accepts_1_percent_of_unknown_ids(
-    test_place: Path, tmp_path: Path, unknown_id: int
+    submission_place: Path, tmp_path: Path, unknown_id: int
 ) -> None:
     ids = np.arange(TEST_VERTICES) % 3
     ids[:6] = unknown_id
     folder = write_for_all_test_scenes(tmp_path / "pred", ids)
 
-    outcome = run_main("submit", folder, "--gt", test_place, "-o", tmp_path / "a.zip")
+    outcome = run_main("submit", folder, "--gt", submission_place, "-o", tmp_path / "a.zip")
 
     assert outcome.status == 0, outcome.stderr
     assert (tmp_path / "a.zip").exists()
@@ -340,13 +342,13 @@ def test_submit_accepts_1_percent_of_unknown_ids(
 
 @pytest.mark.parametrize("unknown_id", UNKNOWN_IDS)
 def test_submit_refuses_more_than_1_percent_of_unknown_ids(
-    test_place: Path, tmp_path: Path, unknown_id: int
+    submission_place: Path, tmp_path: Path, unknown_id: int
 ) -> None:
     ids = np.arange(TEST_VERTICES) % 3
     ids[:7] = unknown_id
     folder = write_for_all_test_scenes(tmp_path / "pred", ids)
 
-    outcome = run_main("submit", folder, "--gt", test_place, "-o", tmp_path / "a.zip")
+    outcome = run_main("submit", folder, "--gt", submission_place, "-o", tmp_path / "a.zip")
 
     assert outcome.status == 1
     assert not (tmp_path / "a.zip").exists()
@@ -443,12 +445,12 @@ def test_evaluate_refuses_instances_of_the_other_label_set(place: Path, tmp_path
 
 
 def submit_instances(
-    test_place: Path, folder: Path, arrays: dict[str, Any], *words: str
+    submission_place: Path, folder: Path, arrays: dict[str, Any], *words: str
 ) -> Outcome:
     """Write the same instances for all test scenes, and submit them as `a.zip`."""
     for scene_id in official_scenes(Split.TEST):
         np.savez(folder / f"{scene_id}.npz", **arrays)
-    options = ("--gt", test_place, "--task", "instance", "-o", folder / "a.zip")
+    options = ("--gt", submission_place, "--task", "instance", "-o", folder / "a.zip")
     return run_main("submit", folder, *options, *words)
 
 
@@ -457,18 +459,18 @@ ONE_INSTANCE = {"masks": np.ones((1, TEST_VERTICES), bool), "labels": [3], "scor
 
 @pytest.mark.parametrize("words", [(), ("--min-score", "-3")])
 def test_submit_keeps_masks_of_negative_confidence_by_default(
-    test_place: Path, tmp_path: Path, words: tuple[str, ...]
+    submission_place: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     arrays = ONE_INSTANCE | {"scores": [-2.5]}
 
-    outcome = submit_instances(test_place, tmp_path, arrays, "--json", *words)
+    outcome = submit_instances(submission_place, tmp_path, arrays, "--json", *words)
 
     assert outcome.status == 0
     assert outcome.json["masks"] == 100
     assert outcome.json["left_out"] == {}
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         line = archive.read("scene0707_00.txt").decode()
-    raw_id = label_set_of(test_place).ids[3]
+    raw_id = label_set_of(submission_place).ids[3]
     assert line == f"pred_mask/scene0707_00_000.txt {raw_id} -2.5\n"
 
 
@@ -498,13 +500,13 @@ def test_submit_keeps_masks_of_negative_confidence_by_default(
     ],
 )
 def test_submit_fails_if_the_zip_file_would_have_no_mask(
-    test_place: Path,
+    submission_place: Path,
     tmp_path: Path,
     changes: dict[str, Any],
     words: tuple[str, ...],
     problem: str,
 ) -> None:
-    outcome = submit_instances(test_place, tmp_path, ONE_INSTANCE | changes, *words)
+    outcome = submit_instances(submission_place, tmp_path, ONE_INSTANCE | changes, *words)
 
     assert outcome.status == 1
     assert problem in outcome.stderr

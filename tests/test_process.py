@@ -52,11 +52,17 @@ def new_dir(tmp_path: Path) -> Path:
     return tmp_path / "new"
 
 
-def test_processed_folder_contains_scenes_manifest_and_terms(out_dir: Path) -> None:
+def test_processed_folder_contains_scenes_manifest_and_terms_only(out_dir: Path) -> None:
     names = [f"test/{TEST}.npz", f"train/{TRAIN}.npz", f"val/{VAL}.npz"]
 
     assert sorted(digests(out_dir)) == ["TERMS.txt", "manifest.json", *names]
+
+
+def test_file_of_terms_names_the_terms_of_use(out_dir: Path) -> None:
     assert "Terms of Use" in (out_dir / "TERMS.txt").read_text()
+
+
+def test_manifest_records_the_vertices_of_each_scene(out_dir: Path) -> None:
     entries = manifest_of(out_dir)["scenes"].values()
     assert {entry["vertices"] for entry in entries} == {600}
 
@@ -196,7 +202,15 @@ def test_missing_label_map_is_replaced_by_the_built_in_one(raw_dir: Path, out_di
     outcome = process(raw_dir, out_dir, "--force")
 
     assert "label map: the built-in label map" in outcome.stderr
+
+
+def test_scenes_of_the_built_in_label_map_are_kept_with_an_equal_one(
+    raw_dir: Path, out_dir: Path
+) -> None:
+    (raw_dir / LABEL_MAP).unlink()
+    process(raw_dir, out_dir, "--force")
     write_label_map(raw_dir)
+
     assert process(raw_dir / "scans", out_dir).json["made"] == []
 
 
@@ -285,19 +299,38 @@ def test_hint_for_a_damaged_mesh_downloads_it_again(raw_dir: Path, new_dir: Path
     ) in outcome.stderr
 
 
-def test_bad_scene_is_listed_and_does_not_stop_the_others(raw_dir: Path, out_dir: Path) -> None:
+@pytest.fixture
+def truncated_path(raw_dir: Path) -> Path:
+    """A truncated mesh of the val scene."""
     path = raw_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply"
-    size_bytes = path.stat().st_size - 500
-    os.truncate(path, size_bytes)
+    os.truncate(path, path.stat().st_size - 500)
+    return path
 
+
+@pytest.mark.usefixtures("truncated_path")
+def test_bad_scene_does_not_stop_the_others(raw_dir: Path, out_dir: Path) -> None:
     outcome = process(raw_dir, out_dir, "--force")
 
     assert outcome.status == 3
     assert outcome.json["made"] == [TRAIN, TEST]
+
+
+def test_failure_of_a_bad_scene_names_the_file_and_its_size(
+    raw_dir: Path, out_dir: Path, truncated_path: Path
+) -> None:
+    outcome = process(raw_dir, out_dir, "--force")
+
     (failure,) = outcome.json["failures"]
+    size_bytes = truncated_path.stat().st_size
+    start = f"{truncated_path}: is damaged or truncated ({size_bytes:,} bytes): "
     assert failure["scene_id"] == VAL
-    start = f"{path}: is damaged or truncated ({size_bytes:,} bytes): "
     assert failure["message"].startswith(start)
+
+
+@pytest.mark.usefixtures("truncated_path")
+def test_bad_scene_is_a_failure_in_the_manifest(raw_dir: Path, out_dir: Path) -> None:
+    process(raw_dir, out_dir, "--force")
+
     assert list(manifest_of(out_dir)["failures"]) == [VAL]
 
 

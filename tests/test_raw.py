@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tiny import Ply
 from scannet_prep.base.errors import MissingFileError, RawFileError
 from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, count_elements
+from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, Mesh, count_elements
 from scannet_prep.release.files import (
     AGGREGATION,
     INFO,
@@ -45,6 +46,11 @@ def test_segments_agree_with_np_unique_for_any_ids(
     assert segmentation.raw_ids.tolist() == raw_ids.tolist()
     assert segmentation.indices.tolist() == indices.tolist()
     assert segmentation.raw_ids[segmentation.indices].tolist() == ids
+
+
+def test_segments_have_the_scene_id_of_their_file() -> None:
+    segmentation = tiny.read_raw(SEGMENTS, tiny.segments_file((0, 0, 2)))
+
     assert segmentation.scene_id == "scene0000_00"
 
 
@@ -154,38 +160,63 @@ def test_scene_with_two_meshes_is_found_with_its_problem(tmp_path: Path) -> None
     assert scene.problem.endswith("remove one of the two")
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {},
-        {"newline": "\r\n"},
-        {"faces": ()},
-        {"faces": None, "positions": tiny.POSITIONS[:1], "colors": tiny.COLORS[:1]},
-        {"comments": ("comment", "obj_info a b", "comment twice")},
-        {"extra_before": (("double", "quality"), ("uchar", "flags"))},
-        {"face_list": "vertex_index"},
-        {"count_type": "int", "index_type": "uint"},
-        {"index_type": "uchar"},
-        {"face_extra": (("uchar", "flags"), ("float", "area"))},
-        {"vertex_list": "neighbours"},
-        {"last_element": "camera"},
-        {"position_type": "double"},
-    ],
-    ids=str,
-)
-def test_mesh_is_read_by_property_names_in_each_format(format_name: str, knobs: dict) -> None:
-    mesh = tiny.read_raw(MESH, Ply(format=format_name, **knobs).encode())
+# Properties and elements that a mesh may have; see `tiny.Ply`.
+KNOBS: list[dict[str, Any]] = [
+    {},
+    {"newline": "\r\n"},
+    {"faces": ()},
+    {"faces": None, "positions": tiny.POSITIONS[:1], "colors": tiny.COLORS[:1]},
+    {"comments": ("comment", "obj_info a b", "comment twice")},
+    {"extra_before": (("double", "quality"), ("uchar", "flags"))},
+    {"face_list": "vertex_index"},
+    {"count_type": "int", "index_type": "uint"},
+    {"index_type": "uchar"},
+    {"face_extra": (("uchar", "flags"), ("float", "area"))},
+    {"vertex_list": "neighbours"},
+    {"last_element": "camera"},
+    {"position_type": "double"},
+]
 
-    ply = Ply(**knobs)
+
+@pytest.fixture(scope="module", params=FORMATS)
+def format_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=KNOBS, ids=str)
+def ply_and_mesh(request: pytest.FixtureRequest, format_name: str) -> tuple[Ply, Mesh]:
+    """A mesh of unusual form, and what is read from its file."""
+    ply = Ply(format=format_name, **request.param)
+    return ply, tiny.read_raw(MESH, ply.encode())
+
+
+def test_positions_are_read_by_property_names(ply_and_mesh: tuple[Ply, Mesh]) -> None:
+    ply, mesh = ply_and_mesh
+
+    assert mesh.positions.dtype == (np.float64 if ply.position_type == "double" else np.float32)
     assert mesh.positions.tolist() == [list(position) for position in ply.positions]
-    assert mesh.positions.dtype == (np.float64 if "position_type" in knobs else np.float32)
-    assert mesh.colors.tolist() == [list(color) for color in ply.colors]
+
+
+def test_colors_are_read_by_property_names(ply_and_mesh: tuple[Ply, Mesh]) -> None:
+    ply, mesh = ply_and_mesh
+
     assert mesh.colors.dtype == np.uint8
-    assert mesh.faces.tolist() == [list(face) for face in ply.faces or ()]
+    assert mesh.colors.tolist() == [list(color) for color in ply.colors]
+
+
+def test_faces_are_read_by_property_names(ply_and_mesh: tuple[Ply, Mesh]) -> None:
+    ply, mesh = ply_and_mesh
+
     assert mesh.faces.dtype == np.int32
     assert mesh.faces.shape[1] == 3
-    assert all(array.flags.c_contiguous for array in (mesh.positions, mesh.colors, mesh.faces))
+    assert mesh.faces.tolist() == [list(face) for face in ply.faces or ()]
+
+
+@pytest.mark.parametrize("name", ["positions", "colors", "faces"])
+def test_arrays_of_a_mesh_are_contiguous(ply_and_mesh: tuple[Ply, Mesh], name: str) -> None:
+    _, mesh = ply_and_mesh
+
+    assert getattr(mesh, name).flags.c_contiguous
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

@@ -102,6 +102,7 @@ AXES = [
 @pytest.mark.parametrize("case", AXES, ids=lambda case: case.view)
 def test_axes_of_a_view_are_right_up_and_towards_the_camera(case: AxesCase) -> None:
     towards = np.cross(case.right, case.up)
+
     expected = np.array([case.right, case.up, towards], np.float32)
     assert Camera.parse(case.view).axes == pytest.approx(expected, abs=1e-6)
 
@@ -112,6 +113,7 @@ def test_picture_is_neither_mirrored_nor_upside_down(case: AxesCase) -> None:
     projected = Camera.parse(case.view).project(points, 80, 60)
     x_right, _, x_origin = projected.x
     _, y_up, y_origin = projected.y
+
     assert x_right > x_origin
     assert y_up < y_origin
 
@@ -231,6 +233,7 @@ def test_points_agree_with_loops_over_pixels(
 def test_points_have_weight_1(projected_points: tuple[Projected, np.ndarray]) -> None:
     points, shown = projected_points
     seen = draw_points(points, shown, 1 / raster.SPREAD, width=40, height=30)
+
     assert (seen.weights == 1).all()
 
 
@@ -373,6 +376,7 @@ _SQUARE_FACES = np.array([[0, 1, 2], [0, 2, 3], [4, 5, 6], [4, 6, 7]])
 def test_nearer_triangles_hide_farther_ones() -> None:
     scene = make_scene(_SQUARE_POINTS, _SQUARE_COLORS, _SQUARE_FACES)
     image = draw_rgb(scene, plain_options(90, 90))
+
     assert pixel(image, 45, 45) == BLUE
     assert pixel(image, 80, 45) == RED
     assert pixel(image, 45, 80) == RED
@@ -382,6 +386,7 @@ def test_triangles_are_not_drawn_from_behind() -> None:
     turned_over = _SQUARE_FACES[:, ::-1]
     scene = make_scene(_SQUARE_POINTS, _SQUARE_COLORS, turned_over)
     image = draw_rgb(scene, PictureOptions(90, 90, TOP))
+
     # The title is above.
     assert (image[20:] == 255).all()
 
@@ -389,6 +394,7 @@ def test_triangles_are_not_drawn_from_behind() -> None:
 def test_nearer_points_hide_farther_ones() -> None:
     scene = make_scene(_SQUARE_POINTS, _SQUARE_COLORS)
     image = draw_rgb(scene, plain_options(90, 90, FROM_BELOW))
+
     assert pixel(image, 45, 45) != BLUE
 
 
@@ -397,6 +403,7 @@ def test_points_are_not_drawn_from_behind() -> None:
     normals = [[0, 0, 1], [0, 0, -1], [0, 0, 0]]
     scene = make_scene(points, [RED, GREEN, BLUE], normals=normals)
     image = draw_rgb(scene, plain_options(90, 60))
+
     assert colors_of(image) == {RED, BLUE, WHITE}
 
 
@@ -438,6 +445,7 @@ def draw_without_and_with_light(scene: ViewedScene, name: str) -> tuple[np.ndarr
 @pytest.mark.parametrize("name", ["scannet20", "instances"])
 def test_light_makes_categories_darker(tiny_scene: ViewedScene, name: str) -> None:
     exact, lit = draw_without_and_with_light(tiny_scene, name)
+
     assert not np.array_equal(exact[lit != 255], lit[lit != 255])
     assert (lit <= exact).all()
 
@@ -493,6 +501,7 @@ def test_legend_has_a_name_and_a_square_for_each_category(
 ) -> None:
     (left,) = find_columns(labeled_image, line, name)
     square = pixel(labeled_image, LEGEND_MARGIN + LINE_HEIGHT * line, left - LINE_HEIGHT)
+
     assert square == labeled_scene.colorings["scannet20"].categories[line].color
 
 
@@ -525,6 +534,7 @@ def test_letter_has_the_pixels_of_the_font() -> None:
     image = np.zeros((8, 5, 3), np.uint8)
     draw_text(image, 0, 0, "L", WHITE)
     rows = ["".join("#" if value else "." for value in row) for row in image[..., 0]]
+
     assert rows == ["#....", "#....", "#....", "#....", "#....", "#....", "#####", "....."]
 
 
@@ -533,6 +543,7 @@ def test_characters_outside_ascii_are_question_marks() -> None:
     expected = image.copy()
     draw_text(image, 1, 2, "é\x00木", RED, scale=2)
     draw_text(expected, 1, 2, "???", RED, scale=2)
+
     assert image.any()
     assert np.array_equal(image, expected)
 
@@ -540,6 +551,7 @@ def test_characters_outside_ascii_are_question_marks() -> None:
 def test_text_that_crosses_the_border_is_cut_off() -> None:
     image = np.zeros((8, 5, 3), np.uint8)
     draw_text(image, 3, 6, "L is cut off at the border", GREEN)
+
     assert pixel(image, 6, 3) == GREEN
     assert not image[:6].any()
 
@@ -547,6 +559,7 @@ def test_text_that_crosses_the_border_is_cut_off() -> None:
 def test_text_outside_the_picture_is_not_drawn() -> None:
     image = np.zeros((8, 5, 3), np.uint8)
     draw_text(image, 50, 60, "outside", GREEN)
+
     assert not image.any()
 
 

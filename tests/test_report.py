@@ -175,6 +175,7 @@ def tiny_report(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_counts_of_a_split_are_those_counted_by_hand(tiny_report: Any) -> None:
     row = tiny_report["splits"]["train"]
+
     assert row["scenes"] == 1
     assert row["vertices"] == 6
     assert row["annotated"] == 6
@@ -185,6 +186,7 @@ def test_counts_of_classes_are_those_counted_by_hand(tiny_report: Any) -> None:
     classes = {row["name"]: row for row in tiny_report["label_sets"]["ScanNet20"]}
     expected_wall = {"train_id": 0, "raw_id": 1, "train": 3, "val": 0, "scenes": 1, "share": 0.5}
     expected_floor = {"train": 2, "val": 0, "scenes": 1}
+
     assert expected_wall.items() <= classes["wall"].items()
     assert expected_floor.items() <= classes["floor"].items()
 
@@ -196,6 +198,7 @@ def test_counts_of_scannet200_add_up_to_the_labeled_vertices(tiny_report: Any) -
 
 def test_row_of_a_scene_has_the_measures_counted_by_hand(tiny_report: Any) -> None:
     (row,) = tiny_report["table"]
+
     expected = {
         "scene": SCENE_ID,
         "vertices": 6,
@@ -327,12 +330,14 @@ def test_page_has_a_policy_that_allows_only_embedded_images(written: Written) ->
 
 def test_page_embeds_its_pictures(written: Written) -> None:
     sources = re.findall(r' src="([^"]*)"', written.page)
+
     assert len(sources) == 2
     assert all(source.startswith("data:image/png;base64,iVBOR") for source in sources)
 
 
 def test_page_has_no_handlers_inline_styles_or_links(written: Written) -> None:
     tags = " ".join(re.findall(r"<[a-z][^>]*>", written.page))
+
     assert not re.search(r" (on[a-z]+|style)=", tags)
     assert re.findall(r" href=\"([^\"]*)\"", tags) == ["data:,"]
     assert "url(" not in written.page
@@ -388,6 +393,7 @@ def test_bars_of_a_histogram_count_all_values() -> None:
         if bar.get("height") != "0":
             title = bar[0].text or ""
             count += int(title.rpartition(" ")[2])
+
     assert count == 5
 
 
@@ -447,6 +453,7 @@ def changed_dir(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def test_comparison_lists_every_scene_that_differs(whole_dir: Path, changed_dir: Path) -> None:
     status, comparison = compare(whole_dir / "processed", changed_dir)
+
     assert status == 3
     assert comparison["same"] == 0
     assert list(comparison["differences"]) == [TRAIN, VAL, TEST]
@@ -457,6 +464,7 @@ def test_comparison_lists_the_options_and_arrays_that_differ(
 ) -> None:
     _, comparison = compare(whole_dir / "processed", changed_dir)
     differences = comparison["differences"][VAL]
+
     assert differences["options align_axis"] == ["False", "True"]
     assert {"array points", "array normals", "array faces"} <= set(differences)
     assert not {"array labels", "array colors"} & set(differences)
@@ -466,6 +474,7 @@ def test_comparison_lists_the_inputs_that_differ(whole_dir: Path, changed_dir: P
     _, comparison = compare(whole_dir / "processed", changed_dir)
     differences = comparison["differences"]
     inputs = {f"inputs {TRAIN}.txt size_bytes", f"inputs {TRAIN}.txt crc32"}
+
     assert set(differences[TRAIN]) - set(differences[VAL]) == inputs
 
 
@@ -474,6 +483,7 @@ def test_comparison_with_a_manifest_lists_its_options_and_digests(
 ) -> None:
     _, comparison = compare(whole_dir / "processed", changed_dir / "manifest.json")
     differences = comparison["differences"][VAL]
+
     assert {"crc32", "options align_axis", "options faces"} <= set(differences)
 
 
@@ -491,12 +501,14 @@ def test_scene_that_only_the_first_place_has_is_named(whole_dir: Path, other_dir
 def test_scene_that_only_the_second_place_has_is_named(whole_dir: Path, other_dir: Path) -> None:
     edit_json(other_dir / "manifest.json", lambda value: value["scenes"].pop(TEST))
     _, comparison = compare(other_dir / "manifest.json", whole_dir / "processed")
+
     assert comparison["only_there"] == [TEST]
 
 
 def test_scene_of_only_one_place_is_listed_as_present(whole_dir: Path, other_dir: Path) -> None:
     edit_json(other_dir / "manifest.json", lambda value: value["scenes"].pop(TEST))
     outcome = report(whole_dir / "processed", "--against", other_dir)
+
     assert f"  {TEST}: scene; present; -\n" in outcome.stdout + outcome.stderr
 
 
@@ -527,6 +539,7 @@ def test_comparison_of_folders_reads_the_files_and_not_their_records(
     whole_dir: Path, damaged_dir: Path
 ) -> None:
     status, comparison = compare(whole_dir / "processed", damaged_dir)
+
     assert status == 3
     assert [finding["scene_id"] for finding in comparison["findings"]] == [VAL]
     assert comparison["same"] == 2
@@ -537,6 +550,7 @@ def test_comparison_names_the_damaged_file_and_counts_the_errors(
     whole_dir: Path, damaged_dir: Path
 ) -> None:
     text = report(whole_dir / "processed", "--against", damaged_dir).stdout
+
     assert f"  {VAL}: error; {damaged_dir}/val/{VAL}.npz: " in text
     assert text.endswith("same: 2, different: 0, only here: 0, only there: 0, errors: 1\n")
 
@@ -544,11 +558,13 @@ def test_comparison_names_the_damaged_file_and_counts_the_errors(
 def test_comparison_with_a_manifest_reads_its_records(whole_dir: Path, damaged_dir: Path) -> None:
     _, comparison = compare(whole_dir / "processed", damaged_dir / "manifest.json")
     names = {scene_id: list(facts) for scene_id, facts in comparison["differences"].items()}
+
     assert names == {TRAIN: ["crc32"]}
 
 
 def test_report_counts_damage_and_wrong_records_as_errors(damaged_dir: Path) -> None:
     outcome = report(damaged_dir)
+
     assert outcome.status == 3
     assert outcome.stdout.count("error: ") == 2, outcome.stdout
 
@@ -571,6 +587,7 @@ def write_lock(path: Path, files: dict[str, bytes], raw_dir: Path) -> Path:
 def test_raw_tree_and_its_lock_are_the_same(whole_dir: Path, tmp_path: Path) -> None:
     lock = write_lock(tmp_path / LOCK_NAME, {}, whole_dir / "raw")
     status, _ = compare(whole_dir / "raw", lock)
+
     assert status == 0
 
 
@@ -612,6 +629,7 @@ def test_stream_that_only_one_place_has_is_no_difference(raw_dir: Path, tmp_path
     name = raw_file(raw_dir, ".sens").relative_to(raw_dir).as_posix()
     lock = write_lock(tmp_path / "their.lock", {name: b"there"}, raw_dir)
     status, _ = compare(raw_dir, lock)
+
     assert status == 0
 
 
@@ -662,6 +680,7 @@ def test_record_that_names_no_scene_is_refused(tmp_path: Path, content: str, wor
 
 def test_raw_scenes_against_processed_scenes_are_wrong_usage(whole_dir: Path) -> None:
     outcome = report(whole_dir / "raw", "--against", whole_dir / "processed")
+
     assert outcome.status == 2
     assert "they cannot be compared" in outcome.stderr
 
@@ -748,5 +767,6 @@ def test_report_prints_contents_and_splits_as_text(whole_dir: Path) -> None:
 def test_report_json_is_one_object_with_a_row_per_scene(whole_dir: Path) -> None:
     (line,) = report(whole_dir / "processed", "--json").stdout.splitlines()
     value = json.loads(line)
+
     assert set(value) == {"exit_status", "command", "report", "comparison", "output"}
     assert set(MEASURES) <= set(value["report"]["table"][0])

@@ -101,6 +101,7 @@ def plan_epoch(
 @given(problems(), EPOCHS)
 def test_all_ranks_have_equally_many_steps(problem: dict[str, Any], epoch: int) -> None:
     samplers, steps = plan_epoch(problem, epoch)
+
     assert len(samplers[0]) == len(steps)
     assert samplers[-1].steps_left == len(steps)
     assert samplers[0].describe().step_count == len(steps)
@@ -121,6 +122,7 @@ def test_fewer_scenes_are_repeated_than_there_are_ranks(
     samplers, steps = plan_epoch(problem, epoch)
     scenes = scenes_of(steps)
     padding = samplers[0].describe().padding
+
     assert padding == len(scenes) - len(set(scenes))
     assert padding < problem["world_size"]
 
@@ -163,6 +165,7 @@ def test_described_imbalance_equals_a_loop(problem: dict[str, Any], epoch: int) 
         loads = [sum_lengths(batch, problem) for batch in step]
         mean = (sum(loads) or 1) / len(loads)
         imbalances.append(max(max(loads) / mean, 1))
+
     assert samplers[0].describe().imbalance == pytest.approx(sum(imbalances) / len(imbalances))
 
 
@@ -172,6 +175,7 @@ def test_described_fill_equals_a_loop(problem: dict[str, Any], epoch: int) -> No
     samplers, steps = plan_epoch(problem, epoch)
     loads = [sum_lengths(batch, problem) for batch in batches_of(steps)]
     fills = [min(load / problem["max_points"], 1) for load in loads]
+
     assert samplers[0].describe().fill == pytest.approx(sum(fills) / len(fills))
 
 
@@ -181,6 +185,7 @@ def test_states_of_all_ranks_are_equal(problem: dict[str, Any], epoch: int, data
     samplers, steps = plan_epoch(problem, epoch)
     done = data.draw(st.integers(0, len(steps)))
     states = [sampler.state_dict(steps_done=done) for sampler in samplers]
+
     assert all(state == states[0] for state in states)
 
 
@@ -214,6 +219,7 @@ def test_plan_does_not_depend_on_epochs_planned_before(
     samplers, _ = plan_epoch(problem, first)
     for sampler in samplers:
         sampler.set_epoch(second)
+
     assert steps_of(samplers) == plan_epoch(problem, second)[1]
 
 
@@ -240,11 +246,13 @@ class TestSeedsAndEpochs:
     def test_plans_of_other_seeds_and_epochs_differ(self, lengths: Any, max_points: int) -> None:
         seeds_and_epochs = [(1, 0), *((0, epoch) for epoch in range(8))]
         plans = [self.plan(lengths, max_points, seed, epoch) for seed, epoch in seeds_and_epochs]
+
         assert len({str(plan) for plan in plans}) == len(plans)
 
     def test_keys_of_a_batch_contain_the_epoch(self, lengths: Any, max_points: int) -> None:
         sampler = make_sampler(lengths, 1, 2, max_points=max_points)
         sampler.set_epoch(7)
+
         assert {epoch for batch in sampler for _, epoch in batch} == {7}
 
 
@@ -273,6 +281,7 @@ def test_usual_batches_are_full_and_even(
 ) -> None:
     usual_sampler.set_epoch(epoch)
     summary = usual_sampler.describe()
+
     assert summary.fill >= 0.94
     assert 1 <= summary.imbalance <= 1.003
     assert summary.padding == 0
@@ -303,6 +312,7 @@ def test_scene_above_the_budget_is_a_batch_of_its_own() -> None:
 
 def test_scene_above_the_budget_counts_as_a_full_batch() -> None:
     sampler = make_sampler([40, 500, 60, 30, 70], max_points=100, shuffle=False)
+
     expected = "PlanSummary(step_count=3, padding=0, fill=1.0, imbalance=1.0)"
     assert str(sampler.describe()) == expected
 
@@ -315,6 +325,7 @@ REPEATING = {"lengths": [100] * 5, "max_points": 100, "world_size": 4}
 def test_no_scene_is_repeated_more_than_once(epoch: int) -> None:
     samplers, steps = plan_epoch(REPEATING, epoch)
     counts = Counter(scenes_of(steps))
+
     assert sum(counts.values()) - 5 == 3
     assert samplers[0].describe().padding == 3
     assert max(counts.values()) == 2
@@ -325,6 +336,7 @@ def test_other_scenes_are_repeated_in_each_epoch() -> None:
     for epoch in range(12):
         counts = Counter(scenes_of(plan_epoch(REPEATING, epoch)[1]))
         repeated |= {scene for scene, count in counts.items() if count > 1}
+
     assert repeated == {0, 1, 2, 3, 4}
 
 
@@ -365,8 +377,10 @@ def test_invalid_argument_of_the_sampler_is_refused(
     options: dict[str, Any], message: str, hint: str
 ) -> None:
     valid: dict[str, Any] = {"lengths": [10, 20], "max_points": 100, "rank": 1, "world_size": 2}
+
     with pytest.raises(UsageError, match=message) as caught:
         PointBudgetBatchSampler(**valid | options)
+
     assert hint in caught.value.hint
 
 
@@ -434,6 +448,7 @@ def test_rank_is_found_in_the_environment(
     set_environment(monkeypatch, environment)
     sampler = make()
     rank, world_size = expected
+
     assert sampler.rank == rank
     assert sampler.world_size == world_size
 
@@ -475,6 +490,7 @@ def test_rank_that_is_passed_replaces_the_environment(
 ) -> None:
     set_environment(monkeypatch, environment)
     sampler = make(rank=0, world_size=2)
+
     assert sampler.rank == 0
     assert sampler.world_size == 2
 
@@ -511,6 +527,7 @@ def test_ranks_of_an_evaluation_differ_by_at_most_one_scene(
 ) -> None:
     counts = [len(hand) for hand in hands_of(lengths, world_size)]
     sampler = EvalSampler(lengths, rank=world_size - 1, world_size=world_size)
+
     assert len(sampler) == counts[-1]
     assert sampler.step_count == max(counts)
     assert max(counts) <= min(counts) + 1
@@ -530,6 +547,7 @@ def test_steps_of_an_evaluation_hold_scenes_of_similar_size(
 ) -> None:
     hands = hands_of(lengths, world_size)
     descending = sorted(lengths, reverse=True)
+
     for step in range(len(lengths) // world_size):
         step_lengths = sorted((lengths[hand[step]] for hand in hands), reverse=True)
         assert step_lengths == descending[step * world_size : (step + 1) * world_size]
@@ -554,6 +572,7 @@ def test_iterating_does_not_change_the_state() -> None:
     sampler.set_epoch(1)
     before = sampler.state_dict()
     list(sampler)
+
     assert sampler.state_dict() == before
 
 
@@ -585,6 +604,7 @@ def test_loader_gets_the_next_epoch_after_set_epoch(options: dict[str, Any]) -> 
         sampler.set_epoch(epoch)
         epochs.append(list(loader))
         assert epochs[epoch] == [sampler.batch(epoch, step) for step in range(len(sampler))]
+
     assert epochs[0] != epochs[1] != epochs[2]
 
 
@@ -593,6 +613,7 @@ def test_reading_the_first_batch_does_not_use_up_the_epoch() -> None:
     loader = make_loader(make_sampler([10] * 80, max_points=20))
     first = next(iter(loader))
     whole = list(loader)
+
     assert whole[0] == first
     assert len(whole) == len(loader)
 
@@ -601,6 +622,7 @@ def test_epoch_is_repeated_without_a_warning_after_set_epoch() -> None:
     sampler = make_sampler([10] * 8, max_points=20)
     first = list(sampler)
     sampler.set_epoch(0)
+
     assert list(sampler) == first
 
 
@@ -668,6 +690,7 @@ def test_iterator_that_loads_a_finished_epoch_begins_the_next_one() -> None:
 def test_batch_of_a_step_is_the_one_that_is_handed_out(rank: int, epoch: int) -> None:
     sampler = make_sampler(range(10, 30), rank, 2, max_points=50)
     sampler.set_epoch(epoch)
+
     expected = list(sampler)
     assert [sampler.batch(epoch, step) for step in range(len(sampler))] == expected
 
@@ -675,6 +698,7 @@ def test_batch_of_a_step_is_the_one_that_is_handed_out(rank: int, epoch: int) ->
 def test_batch_of_a_step_does_not_change_the_position() -> None:
     sampler = make_sampler(range(10, 30), max_points=50)
     sampler.batch(3, 1)
+
     assert sampler.epoch == 0
     assert sampler.state_dict()["steps_done"] == 0
 
@@ -682,6 +706,7 @@ def test_batch_of_a_step_does_not_change_the_position() -> None:
 @pytest.mark.parametrize(("epoch", "step"), [(0, 4), (0, -1), (-1, 0), (0, 0.5)])
 def test_batch_of_a_step_that_does_not_exist_is_an_error(epoch: int, step: Any) -> None:
     sampler = make_sampler([10] * 8, max_points=20)
+
     assert len(sampler) == 4
     with pytest.raises(UsageError, match=r"step is|epoch is"):
         sampler.batch(epoch, step)
@@ -701,6 +726,7 @@ def state_of_dataset() -> dict[str, Any]:
 def test_state_of_an_equal_dataset_is_accepted(state_of_dataset: dict[str, Any]) -> None:
     sampler = make_sampler(make_dataset("0000aaaa"), max_points=20)
     sampler.load_state_dict(state_of_dataset)
+
     assert sampler.steps_before == 1
 
 
@@ -718,6 +744,7 @@ def test_sampler_made_from_lengths_accepts_the_state_of_a_dataset(
 ) -> None:
     sampler = make_sampler([10] * 8, max_points=20)
     sampler.load_state_dict(state_of_dataset)
+
     assert sampler.steps_before == 1
 
 
@@ -725,6 +752,7 @@ def test_epoch_of_an_iteration_is_the_one_at_its_beginning() -> None:
     sampler = make_sampler([10] * 8, max_points=20)
     batches = iter(sampler)
     sampler.set_epoch(1)
+
     assert {epoch for batch in batches for _, epoch in batch} == {0}
 
 
@@ -759,8 +787,10 @@ def test_wrapper_of_pytorch_with_keys_of_the_sampler_is_refused(
     torch_data = pytest.importorskip("torch.utils.data")
     sampler = make_sampler([10] * 8, max_points=20)
     loader = torch_data.DataLoader(pytorch_wrappers[kind], batch_sampler=sampler)
+
     with pytest.raises(UsageError, match="is the index of a scene and an epoch") as caught:
         next(iter(loader))
+
     assert remedy in caught.value.hint
 
 
@@ -800,6 +830,7 @@ def test_steps_done_count_from_where_the_epoch_was_resumed(done: list[int], befo
 def test_more_steps_done_than_are_left_are_an_error() -> None:
     sampler = make_sampler([10] * 20, max_points=20)
     sampler.load_state_dict(sampler.state_dict(steps_done=5))
+
     message = "steps_done is 6, but the rest of epoch 0 has 5 steps"
     with pytest.raises(UsageError, match=message):
         sampler.state_dict(steps_done=6)
@@ -809,6 +840,7 @@ def test_epoch_after_a_resumed_one_is_whole() -> None:
     sampler = make_sampler([10] * 20, max_points=20)
     sampler.load_state_dict(sampler.state_dict(steps_done=5))
     sampler.set_epoch(1)
+
     assert sampler.steps_left == len(sampler)
 
 
@@ -816,6 +848,7 @@ def test_state_without_steps_done_is_that_at_the_start_of_the_iteration() -> Non
     sampler = make_sampler([10] * 20, max_points=20)
     sampler.load_state_dict(sampler.state_dict(steps_done=3))
     next(iter(sampler))
+
     assert sampler.state_dict() == sampler.state_dict(steps_done=0)
     assert sampler.state_dict()["steps_done"] == 3
 
@@ -848,15 +881,19 @@ def state() -> dict[str, Any]:
 )
 def test_damaged_state_is_refused(state: dict[str, Any], name: str, value: Any) -> None:
     sampler = PointBudgetBatchSampler(**TWO_RANKS)
+
     with pytest.raises(UsageError, match="state"):
         sampler.load_state_dict(state | {name: value})
+
     assert sampler.steps_left == len(sampler)
 
 
 def test_empty_state_is_refused() -> None:
     sampler = PointBudgetBatchSampler(**TWO_RANKS)
+
     with pytest.raises(UsageError, match="state"):
         sampler.load_state_dict({})
+
     assert sampler.steps_left == len(sampler)
 
 
@@ -875,8 +912,10 @@ def test_state_of_another_sampler_is_refused_with_a_hint(
     state: dict[str, Any], change: dict[str, Any], message: str
 ) -> None:
     sampler = PointBudgetBatchSampler(**TWO_RANKS | change)
+
     with pytest.raises(UsageError, match=message) as caught:
         sampler.load_state_dict(state)
+
     assert "set_epoch" in caught.value.hint
 
 
@@ -885,6 +924,7 @@ def test_state_of_other_ranks_begins_the_epoch_again(state: dict[str, Any]) -> N
     message = "saved with world_size=2, this sampler has world_size=1: epoch 0 begins again"
     with pytest.warns(UserWarning, match=message):
         sampler.load_state_dict(state)
+
     assert list(sampler) == list(make_sampler([10] * 8, max_points=20))
 
 
@@ -905,9 +945,18 @@ class EpochSampler(list[int]):
 @pytest.mark.parametrize("make", [lambda: range(3), EpochSampler], ids=["range", "sampler"])
 def test_with_epoch_adds_the_epoch_to_each_index(make: Any) -> None:
     sampler = WithEpoch(make())
+
     assert len(sampler) == 3
     assert list(sampler) == [(0, 0), (1, 0), (2, 0)]
+
+
+@pytest.mark.parametrize("make", [lambda: range(3), EpochSampler], ids=["range", "sampler"])
+def test_with_epoch_adds_the_epoch_that_was_set(make: Any) -> None:
+    sampler = WithEpoch(make())
+    list(sampler)
+
     sampler.set_epoch(2)
+
     assert list(sampler) == [(0, 2), (1, 2), (2, 2)]
 
 
@@ -915,10 +964,12 @@ def test_with_epoch_keeps_the_epoch_of_a_running_iteration() -> None:
     sampler = WithEpoch(range(3))
     iteration = iter(sampler)
     sampler.set_epoch(2)
+
     assert list(iteration) == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_with_epoch_passes_the_epoch_on() -> None:
     inner = EpochSampler()
     WithEpoch(inner).set_epoch(2)
+
     assert inner.epochs == [2]

@@ -85,11 +85,13 @@ def test_raw_categories_are_of_both_label_sets_of_either_and_of_none(scene: Synt
     for group in scene.groups:
         ids = rows[group.raw_category]
         memberships.add((ids.nyu40_id in SCANNET20.ids, ids.scannet_id in SCANNET200.ids))
+
     assert memberships == {(True, True), (True, False), (False, True), (False, False)}
 
 
 def test_every_scene_has_four_walls_and_a_floor(scene: SyntheticScene) -> None:
     categories = [group.raw_category for group in scene.groups]
+
     assert categories.count("wall") == 4
     assert categories.count("floor") == 1
 
@@ -115,12 +117,13 @@ def test_axis_alignment_is_a_rotation_with_six_decimals(usual_scene: SyntheticSc
     assert np.array_equal(usual_scene.axis_alignment, usual_scene.axis_alignment.round(6))
 
 
-def test_numbers_of_faces_and_segments_are_like_those_of_the_release(
-    usual_scene: SyntheticScene,
-) -> None:
+def test_number_of_faces_is_like_that_of_the_release(usual_scene: SyntheticScene) -> None:
+    assert 1.8 < len(usual_scene.faces) / USUAL_VERTICES < 1.95
+
+
+def test_sizes_of_segments_are_like_those_of_the_release(usual_scene: SyntheticScene) -> None:
     _, counts = np.unique(usual_scene.segment_ids, return_counts=True)
 
-    assert 1.8 < len(usual_scene.faces) / USUAL_VERTICES < 1.95
     assert 90 < USUAL_VERTICES / len(counts) < 150
     assert counts.max() > 1000
 
@@ -130,6 +133,7 @@ def test_most_segments_are_smaller_than_a_metre(usual_scene: SyntheticScene) -> 
     for segment_id in np.unique(usual_scene.segment_ids)[::20]:
         positions = usual_scene.positions[usual_scene.segment_ids == segment_id]
         extents.append(np.ptp(positions, axis=0).max())
+
     assert np.median(extents) < 1.0
 
 
@@ -223,21 +227,31 @@ def test_info_begins_with_the_axis_alignment_and_ends_with_the_scene_type(
     small_scene: SyntheticScene, tmp_path: Path
 ) -> None:
     content = (write_scene(small_scene, tmp_path) / f"{TRAIN_ID}.txt").read_bytes()
+
     assert content.startswith(
         b"axisAlignment = 0.600000 0.800000 0.000000 0.000000 -0.800000 0.600000 0.000000 1.250000 "
     )
     assert content.endswith(b"\r\nsceneType = Bedroom / Hotel\r\n")
 
 
-def test_test_scene_has_neither_annotation_nor_alignment(tmp_path: Path) -> None:
+def test_test_scene_has_neither_annotation_nor_alignment() -> None:
     scene = make_scene(TEST_ID, vertices=500)
-    folder = write_scene(scene, tmp_path)
 
     assert scene.groups == ()
     assert scene.axis_alignment is None
+
+
+def test_test_scene_gets_a_mesh_and_metadata_only(tmp_path: Path) -> None:
+    folder = write_scene(make_scene(TEST_ID, vertices=500), tmp_path)
+
     assert folder == tmp_path / "scans_test" / TEST_ID
     names = sorted(path.name.removeprefix(TEST_ID) for path in folder.iterdir())
     assert names == [".txt", "_vh_clean_2.ply"]
+
+
+def test_metadata_of_a_test_scene_begins_without_an_alignment(tmp_path: Path) -> None:
+    folder = write_scene(make_scene(TEST_ID, vertices=500), tmp_path)
+
     assert (folder / f"{TEST_ID}.txt").read_bytes().startswith(b"colorHeight")
 
 
@@ -257,5 +271,6 @@ def test_scene_in_no_official_list_gets_all_files(tmp_path: Path) -> None:
 
 def test_written_label_map_reads_back_as_the_built_in_one(tmp_path: Path) -> None:
     path = write_label_map(tmp_path / "new" / "folder")
+
     assert path.name == "scannetv2-labels.combined.tsv"
     assert read_label_map(path).rows == builtin_label_map().rows

@@ -310,6 +310,9 @@ def test_calc_iou_prints_mean_iou_and_accuracy(predicted: Predicted, iou_outcome
     assert iou_outcome.status == 0, iou_outcome.stderr
     assert f"{'mean IoU':<24}{class_count / 200:8.4f}" in iou_outcome.stdout
     assert f"{'accuracy':<24}{1:8.4f}" in iou_outcome.stdout
+
+
+def test_calc_iou_warns_of_scenes_without_a_prediction(iou_outcome: Outcome) -> None:
     assert "311 of the scenes of val have no prediction" in iou_outcome.stderr
 
 

@@ -74,6 +74,7 @@ VALUES = st.recursive(
 
 def test_every_argument_of_every_class_is_listed_here() -> None:
     classes = {getattr(aug, name) for name in aug.__all__ if isinstance(getattr(aug, name), type)}
+
     assert classes == {*VALID, aug.Compose}
     for kind, arguments in VALID.items():
         assert {field.name for field in dataclasses.fields(kind)} == set(arguments)

@@ -69,6 +69,7 @@ def test_damaged_large_file_is_one_error_although_its_digest_is_recorded(
 ) -> None:
     raw_file(scene_dir, suffix).write_bytes(data)
     write_lock(scene_dir, relative(TRAIN, suffix))
+
     check_one(verify(scene_dir), "error", TRAIN, relative(TRAIN, suffix), problem)
 
 
@@ -81,6 +82,7 @@ def test_damaged_large_file_comes_with_the_command_to_download_it(
 ) -> None:
     raw_file(scene_dir, suffix).write_bytes(data)
     outcome = run_main("verify", scene_dir)
+
     assert problem in outcome.stdout
     assert f"--types {suffix} --verify -o {scene_dir} --scenes {TRAIN}\n" in outcome.stdout
 
@@ -93,6 +95,7 @@ def test_intact_high_resolution_mesh_has_no_findings(scene_dir: Path, verify: Ve
 def test_truncated_high_resolution_mesh_is_one_error(scene_dir: Path, verify: Verify) -> None:
     data = raw_file(scene_dir, MESH.suffix).read_bytes()
     raw_file(scene_dir, "_vh_clean.ply").write_bytes(data[:-1])
+
     check_one(verify(scene_dir), "error", TRAIN, relative(TRAIN, "_vh_clean.ply"), "bytes")
 
 
@@ -112,7 +115,19 @@ def test_tree_with_only_streams_has_notes_and_no_errors(sens_dir: Path, verify: 
 
     assert status == 0
     assert {severity for severity, _, _, _ in findings} == {"note"}
+
+
+def test_tree_with_only_streams_is_noted_to_have_no_mesh(sens_dir: Path, verify: Verify) -> None:
+    _, findings = verify(sens_dir)
+
     assert "no scene has a mesh or an annotation" in findings[0][3]
+
+
+def test_verify_counts_scenes_and_bytes_of_a_tree_with_only_streams(
+    sens_dir: Path, verify: Verify
+) -> None:
+    verify(sens_dir)
+
     assert verify.value["scenes"] == 2
     assert verify.value["size_bytes"] == 2 * len(STREAM)
 
@@ -146,11 +161,13 @@ def test_scene_with_only_a_stream_lacks_its_mesh_beside_other_meshes(
     write_release(tmp_path, [TRAIN, TEST], vertices=600)
     raw_file(tmp_path, MESH.suffix, TEST).unlink()
     write(raw_file(tmp_path, ".sens", TEST), STREAM)
+
     check_one(verify(tmp_path), "error", TEST, relative(TEST, MESH.suffix), "no such file")
 
 
 def test_info_counts_the_scenes_of_a_tree_with_only_streams(sens_dir: Path) -> None:
     outcome = run_main("info", sens_dir, "--json")
+
     assert outcome.status == 0
     assert outcome.json["scene_ids"] == [TRAIN, TEST]
     assert outcome.json["splits"]["all"] == {
@@ -172,18 +189,21 @@ def tasks_dir(tmp_path: Path) -> Path:
 
 def test_verify_checks_a_tree_with_only_tasks(tasks_dir: Path) -> None:
     outcome = run_main("verify", tasks_dir)
+
     assert outcome.status == 0
     assert "files in tasks/: 1, " in outcome.stdout
 
 
 def test_process_refuses_a_tree_with_only_tasks(tasks_dir: Path, tmp_path: Path) -> None:
     outcome = run_main("process", tasks_dir, "-o", tmp_path / "out")
+
     assert outcome.status == 1
     assert "holds no scene folders" in outcome.stderr
 
 
 def test_info_lists_the_files_in_tasks(tasks_dir: Path) -> None:
     outcome = run_main("info", tasks_dir)
+
     assert outcome.status == 0
     assert f"files of no scene: 1\n  {FRAMES.suffix}: {len(LABELS)} B" in outcome.stdout
 

@@ -202,6 +202,7 @@ def test_damage_to_a_processed_scene_is_one_error(
 ) -> None:
     damage = DAMAGES[name]
     (finding,) = findings_by_damage[name]
+
     assert finding["severity"] == "error"
     assert finding["path"].endswith(f"out/{damage.split}/{finding['scene_id']}.npz")
     assert re.search(damage.pattern, finding["message"])
@@ -210,24 +211,35 @@ def test_damage_to_a_processed_scene_is_one_error(
 # Processed folders as a whole.
 
 
-@pytest.mark.parametrize(
-    "options", ["--labels-from ply", "--scannet200 --align-axis --faces"], ids=str
+@pytest.fixture(
+    scope="module", params=["--labels-from ply", "--scannet200 --align-axis --faces"], ids=str
 )
-def test_output_of_process_has_no_findings(
-    raw_dir: Path, tmp_path: Path, verify: Verify, options: str
+def made_dir(
+    request: pytest.FixtureRequest, whole_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder made with other options; not to be changed."""
+    out_dir = tmp_path_factory.mktemp("made") / "out"
+    options = request.param.split()
+    assert run_main("process", whole_dir / "raw", "-o", out_dir, *options).status == 0
+    return out_dir
+
+
+def test_output_of_process_has_no_findings(made_dir: Path, verify: Verify) -> None:
+    assert verify(made_dir) == (0, [])
+
+
+def test_verify_counts_scenes_vertices_and_bytes_of_a_folder(
+    made_dir: Path, verify: Verify
 ) -> None:
-    out_dir = tmp_path / "out"
-    assert run_main("process", raw_dir, "-o", out_dir, *options.split()).status == 0
+    verify(made_dir)
 
-    status, findings = verify(out_dir)
-
-    assert status == 0
-    assert findings == []
-    assert verify.value["kind"] == "processed"
-    assert verify.value["scenes"] == 3
-    assert verify.value["vertices"] == 1800
-    size_bytes = sum(path.stat().st_size for path in out_dir.glob("*/*.npz"))
-    assert verify.value["size_bytes"] == size_bytes
+    expected = {
+        "kind": "processed",
+        "scenes": 3,
+        "vertices": 1800,
+        "size_bytes": sum(path.stat().st_size for path in made_dir.glob("*/*.npz")),
+    }
+    assert {key: verify.value[key] for key in expected} == expected
 
 
 @pytest.fixture
@@ -245,6 +257,7 @@ def test_scene_that_failed_in_processing_is_an_error(failed_dir: Path, verify: V
 def test_missing_manifest_is_an_error(failed_dir: Path, verify: Verify) -> None:
     (failed_dir / "manifest.json").unlink()
     _, findings = verify(failed_dir)
+
     assert ("error", "", "manifest.json", "no such file") in findings
 
 
@@ -298,6 +311,7 @@ def incomplete_outcome(incomplete_dir: Path) -> Outcome:
 
 def test_verify_prints_errors_first_with_hints(incomplete_outcome: Outcome) -> None:
     lines = incomplete_outcome.stdout.splitlines()
+
     assert incomplete_outcome.status == 3
     assert lines[0] == f"error: {relative(TEST, INFO.suffix)}: no such file"
     assert "hint: download it: every test scene has one" in lines
@@ -312,6 +326,7 @@ def test_verify_prints_the_command_that_downloads_again(
 
 def test_verify_prints_the_counts_last(incomplete_outcome: Outcome) -> None:
     *_, summary, counts = incomplete_outcome.stdout.splitlines()
+
     assert "train 1 of 1,201, val 1 of 312, test 1 of 100" in summary
     assert counts == "1 error, 3 notes"
 

@@ -291,6 +291,7 @@ def test_damage_to_a_raw_scene_is_one_finding(findings_by_damage: FoundFindings,
     file_name = finding["scene_id"]
     if damage.kind is not None and damage.names_file:
         file_name += damage.kind.suffix
+
     assert finding["severity"] == damage.severity
     assert Path(finding["path"]).name == file_name
     assert re.search(damage.pattern, finding["message"])
@@ -333,6 +334,7 @@ def test_damage_to_the_label_map_is_one_error(
 ) -> None:
     path = raw_dir / LABEL_MAP_NAME
     path.write_text(change(path.read_text()))
+
     check_one(verify(raw_dir), "error", "", LABEL_MAP_NAME, words)
 
 
@@ -348,17 +350,19 @@ def test_intact_raw_tree_has_no_findings(raw_dir: Path, verify: Verify) -> None:
     for name in (f"._{TRAIN}.txt", ".DS_Store", f"{TRAIN}_notes.txt"):
         (raw_dir / SCENE_FOLDER / name).touch()
 
-    status, findings = verify(raw_dir)
+    assert verify(raw_dir) == (0, [])
 
-    assert status == 0
-    assert findings == []
-    assert verify.value["kind"] == "raw"
-    assert verify.value["scenes"] == 3
-    assert verify.value["vertices"] == 1800
+
+def test_verify_counts_scenes_and_vertices_of_a_raw_tree(whole_dir: Path, verify: Verify) -> None:
+    verify(whole_dir / "raw")
+
+    expected = {"kind": "raw", "scenes": 3, "vertices": 1800}
+    assert {key: verify.value[key] for key in expected} == expected
 
 
 def test_scans_folder_of_an_intact_tree_has_no_errors(raw_dir: Path, verify: Verify) -> None:
     status, _ = verify(raw_dir / "scans", "--splits", "train", "val", "--limit", "9")
+
     assert status == 0
     assert verify.value["scenes"] == 2
 
@@ -469,6 +473,7 @@ def test_selected_scene_of_another_split_is_refused(
 def test_selected_split_without_scenes_is_wrong_usage(raw_dir: Path, verify: Verify) -> None:
     shutil.rmtree(raw_dir / "scans_test")
     status, _ = verify(raw_dir, "--splits", "test")
+
     assert status == 2
     assert "splits test" in verify.value["message"]
 
@@ -544,10 +549,12 @@ def test_missing_and_changed_recorded_files_are_an_error_each(
 def test_download_command_names_types_and_the_damaged_scene(recorded_dir: Path) -> None:
     outcome = run_main("verify", recorded_dir)
     options = f"--types seg .sens --verify -o {recorded_dir} --scenes {TRAIN}\n"
+
     assert options in outcome.stdout
 
 
 def test_download_command_names_no_scene_if_the_lock_is_damaged(recorded_dir: Path) -> None:
     (recorded_dir / "scannet.lock").write_text("x")
     outcome = run_main("verify", recorded_dir)
+
     assert f"--types seg --verify -o {recorded_dir}\n" in outcome.stdout

@@ -158,6 +158,7 @@ def test_default_colouring_is_prediction_labels_or_rgb(
 ) -> None:
     np.save(folder / f"{VAL}.npy", np.zeros(VERTICES, int))
     outcome = run_main("view", *words, "--export", "ply", "--json", cwd=folder)
+
     assert list(outcome.json["colors"].values()) == [color], outcome.stderr
 
 
@@ -181,6 +182,7 @@ def test_first_line_names_the_label_set_of_the_folder_or_the_option(
 ) -> None:
     outcome = run_main("view", *words, "--png", cwd=scannet200_dir)
     line = f"data/processed: 1 scene, {name}, coloured by {name.lower()}"
+
     assert outcome.status == 0, outcome.stderr
     assert outcome.stdout.splitlines()[0] == line
 
@@ -261,6 +263,7 @@ def test_train_id_outside_the_label_set_is_refused_with_hints(folder: Path) -> N
 def test_train_ids_of_the_label_set_are_accepted(folder: Path) -> None:
     np.save(folder / f"{VAL}.npy", np.repeat([0, 19, -1], [1000, 700, 300]))
     outcome = run_main(*VIEW_PREDICTION, cwd=folder)
+
     assert outcome.status == 0
     assert outcome.stderr == ""
 
@@ -268,6 +271,7 @@ def test_train_ids_of_the_label_set_are_accepted(folder: Path) -> None:
 def test_raw_id_outside_nyu40_is_refused(folder: Path) -> None:
     (folder / f"{VAL}.txt").write_text("0\n39\n41\n22\n" * 500)
     outcome = run_main(*VIEW_PREDICTION, cwd=folder)
+
     assert outcome.status == 1
     assert "expected 0..40: 41\n" in outcome.stderr
 

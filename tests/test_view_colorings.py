@@ -85,6 +85,7 @@ def test_labels_have_a_category_per_class_the_largest_first(tiny_scene: ViewedSc
 
 def test_labels_have_the_category_of_each_vertex(tiny_scene: ViewedScene) -> None:
     indices = tiny_scene.colorings["scannet20"].indices
+
     assert indices is not None
     assert indices.dtype == np.uint16
     assert indices.tolist() == [1, 1, 0, 0, 0, 2]
@@ -93,6 +94,7 @@ def test_labels_have_the_category_of_each_vertex(tiny_scene: ViewedScene) -> Non
 def test_labels_have_the_official_colours(tiny_scene: ViewedScene) -> None:
     expected = [FLOOR_COLOR, FLOOR_COLOR, WALL_COLOR, WALL_COLOR, WALL_COLOR, GRAY]
     colors = tiny_scene.colorings["scannet20"].colors
+
     assert colors.tolist() == [list(color) for color in expected]
 
 
@@ -104,6 +106,7 @@ def test_instances_are_named_after_class_and_group(tiny_scene: ViewedScene) -> N
 def test_instances_have_the_colours_of_their_numbers(tiny_scene: ViewedScene) -> None:
     wall, floor, _ = tiny_scene.colorings["instances"].categories
     floor_color, wall_color = color_numbers(np.array([0, 1])).tolist()
+
     assert list(wall.color) == wall_color
     assert list(floor.color) == floor_color
 
@@ -120,6 +123,7 @@ def test_segments_are_named_after_their_numbers(tiny_scene: ViewedScene) -> None
 
 def test_normals_are_coloured_by_direction(tiny_scene: ViewedScene) -> None:
     up, towards_negative_y = tiny_scene.colorings["normals"].colors[[0, 4]].tolist()
+
     assert up == [128, 128, 255]
     assert towards_negative_y == [128, 0, 128]
 
@@ -162,6 +166,7 @@ def test_colouring_has_its_name_and_a_colour_per_vertex(
     predicted_scene: ViewedScene, name: str
 ) -> None:
     coloring = predicted_scene.colorings[name]
+
     assert coloring.name == name
     assert coloring.colors.shape == (600, 3)
     assert coloring.colors.dtype == np.uint8
@@ -170,6 +175,7 @@ def test_colouring_has_its_name_and_a_colour_per_vertex(
 @pytest.mark.parametrize("name", ["rgb", "normals"])
 def test_colouring_by_colours_has_no_categories(predicted_scene: ViewedScene, name: str) -> None:
     coloring = predicted_scene.colorings[name]
+
     assert coloring.categories == ()
     assert coloring.indices is None
 
@@ -181,6 +187,7 @@ def test_categories_have_the_colours_and_counts_of_their_vertices(
     coloring = predicted_scene.colorings[name]
     colors = np.array([category.color for category in coloring.categories])
     counts = [category.count for category in coloring.categories]
+
     assert coloring.indices is not None
     assert np.array_equal(colors[coloring.indices], coloring.colors)
     assert np.bincount(coloring.indices).tolist() == counts
@@ -192,6 +199,7 @@ def test_categories_are_sorted_by_size_with_unlabeled_last(
 ) -> None:
     categories = predicted_scene.colorings[name].categories
     keys = [(category.name == "unlabeled", -category.count) for category in categories]
+
     assert keys == sorted(keys)
 
 
@@ -202,6 +210,7 @@ def test_test_scene_has_only_colours_and_normals(whole_dir: Path) -> None:
 def test_test_scene_with_a_prediction_has_no_errors(whole_dir: Path) -> None:
     prediction = Prediction(SCANNET20, np.zeros(600, np.int64))
     viewed = view_scene(read_scene(whole_dir, TEST), prediction=prediction)
+
     assert list(viewed.colorings) == ["rgb", "normals", "prediction"]
 
 
@@ -271,4 +280,5 @@ def test_error_of_instances_leaves_wall_and_floor_unlabeled(
         np.ones((1, 6), bool), labels=np.array([3]), scores=np.array([1.0])
     )
     viewed = view_scene(tiny_processed, prediction=Prediction(SCANNET20, prediction))
+
     assert category_counts(viewed.colorings["error"]) == [("unlabeled", 6)]

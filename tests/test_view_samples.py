@@ -47,6 +47,7 @@ def test_picture_of_a_sample_is_that_of_its_scene(
     sample: Any, viewed: ViewedScene, color: str
 ) -> None:
     image = render(sample, color, size=(160, 120))
+
     assert image.shape == (120, 160, 3)
     assert image.dtype == np.uint8
     assert np.array_equal(image, render_scene(viewed, color, PictureOptions(160, 120)))
@@ -57,6 +58,7 @@ def test_picture_of_labels_has_the_label_set_of_the_sample(
     whole_dir: Path, viewed: ViewedScene, label_set: LabelSet
 ) -> None:
     sample = read_sample(whole_dir, labels=label_set)
+
     expected = render_scene(viewed, label_set.name.lower(), PictureOptions(160, 120))
     assert np.array_equal(render(sample, size=(160, 120)), expected)
 
@@ -64,6 +66,7 @@ def test_picture_of_labels_has_the_label_set_of_the_sample(
 def test_picture_of_a_plain_dict_has_the_given_options(whole_dir: Path) -> None:
     sample = dict(read_sample(whole_dir, labels=SCANNET200))
     image = render(sample, labels=SCANNET200, view="top", size=(90, 60), legend=False)
+
     assert image.shape == (60, 90, 3)
 
 
@@ -92,6 +95,7 @@ def test_sample_without_label_set_is_drawn_with_the_given_one(
 ) -> None:
     by_name = render(sample_without_label_set, labels="scannet20")
     by_object = render(sample_without_label_set, labels=SCANNET20)
+
     assert np.array_equal(by_name, by_object)
 
 
@@ -129,6 +133,7 @@ def test_notebook_shows_an_unpickled_sample_in_the_same_way(sample: Any) -> None
 @pytest.mark.parametrize("keys", ["labels", ("colors", "labels"), ()], ids=str)
 def test_notebook_shows_a_sample_without_points_as_text(whole_dir: Path, keys: Any) -> None:
     sample = read_sample(whole_dir, keys=keys)
+
     assert sample._repr_png_() is None
     assert sample._repr_html_() == f"<pre>{html.escape(repr(sample), quote=False)}</pre>"
 
@@ -139,11 +144,13 @@ def test_notebook_shows_a_sample_without_points_as_text(whole_dir: Path, keys: A
 def test_points_and_colours_of_other_types_are_drawn_in_notebooks(sample: Any) -> None:
     sample["points"] = sample["points"].astype(np.float64) + 1
     sample["colors"] = sample["colors"] / 255
+
     assert sample._repr_png_()
 
 
 def test_scene_id_that_is_markup_is_escaped_in_notebooks(sample: Any) -> None:
     sample["scene_id"] = "<script>"
+
     assert sample._repr_png_()
     assert "<script>" not in sample._repr_html_()
 
@@ -152,6 +159,7 @@ def test_large_instance_ids_are_drawn_as_small_ones(sample: Any) -> None:
     expected = render(dict(sample), color="instances", legend=False)
     has_instance = sample["instances"] >= 0
     sample["instances"] = sample["instances"].astype(np.int64) + has_instance * ADD_A_LARGE_NUMBER
+
     assert np.array_equal(render(dict(sample), color="instances", legend=False), expected)
 
 
@@ -159,6 +167,7 @@ def test_notebook_shows_no_picture_without_an_array_to_colour(sample: Any) -> No
     sample["labels"] = sample["labels"][:5]
     sample["colors"] = sample["colors"] / 255
     sample["normals"] = sample["normals"][:5]
+
     assert sample._repr_png_() is None
 
 
@@ -220,6 +229,7 @@ def test_sample_that_cannot_be_drawn_is_refused_with_the_reason(
 ) -> None:
     sample = read_sample(whole_dir, keys=("points", "colors", "labels")) | changes
     present = {key: value for key, value in sample.items() if value is not None}
+
     with pytest.raises(UsageError, match=message):
         render(present, color, labels=SCANNET20)
 
@@ -230,4 +240,5 @@ def test_importing_the_dataset_does_not_import_the_view() -> None:
         "print([name for name in sys.modules if 'scannet_prep.view' in name])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
     assert done.stdout == "[]\n"

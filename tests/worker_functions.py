@@ -81,3 +81,8 @@ def count_reads(*words: str) -> dict[str, int]:
     outcome = run_main(*words)
     assert outcome.status == 0, outcome.stderr
     return dict(counts)
+
+
+def update_environment(variables: dict[str, str], _worker: int) -> None:
+    """Set variables of the environment in a worker of a loader, before it reads."""
+    os.environ.update(variables)
