@@ -213,13 +213,13 @@ def read_frame(stream: Stream) -> bytes:
     return frame
 
 
-def seek_row(frame: Buffer, size_bytes: int) -> bytes:
+def seek_row(frame: Buffer) -> bytes:
     """Make the row of a frame in the seek table: stored size, size of the content, and checksum.
 
     The checksum is the last four bytes of the frame: the low 32 bits of the XXH64 of the content,
     little-endian.
     """
-    return _TABLE_ROW.pack(len(frame), size_bytes, bytes(frame[-_CHECKSUM_BYTES:]))
+    return _TABLE_ROW.pack(len(frame), read_size(frame), bytes(frame[-_CHECKSUM_BYTES:]))
 
 
 def encode_seek_table(rows: Sequence[bytes]) -> bytes:

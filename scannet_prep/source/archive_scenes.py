@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from shlex import quote
 
-from scannet_prep.archive.byte_source import Place
 from scannet_prep.archive.layout import ArchiveKind, StoredGroup
-from scannet_prep.archive.opened import Archive, open_archives
+from scannet_prep.archive.opened import Archive
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
@@ -28,21 +26,16 @@ class ArchiveScenes(SceneSource):
     The groups of other scenes are removed from the indexes, to save memory.
 
     Args:
-        places: Paths, addresses, or `ByteSource`s; in any order.
+        archives: The archives, in any order.
         split: The split whose scenes to open; None for all scenes.
-        certificates: Certificate authorities to trust for servers; see `RangeSource`.
 
     Raises:
-        ArchiveError: An archive is damaged, holds raw scenes, belongs to an incomplete set of
-            shards, or holds scenes whose options differ from the first archive's.
+        ArchiveError: An archive holds raw scenes, belongs to an incomplete set of shards, or holds
+            scenes whose options differ from the first archive's.
         UsageError: There are no scenes of that split.
-        ScanNetPrepError: See `open_archives`.
     """
 
-    def __init__(
-        self, places: Sequence[Place], split: Split | None, *, certificates: bool | Path = True
-    ) -> None:
-        archives = open_archives(places, certificates=certificates)
+    def __init__(self, archives: Sequence[Archive], split: Split | None) -> None:
         names = [archive.name for archive in archives]
         for archive in archives:
             _check_is_processed(archive)

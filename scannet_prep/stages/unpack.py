@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.archive.groups import ArchiveSet, GroupReader
+from scannet_prep.archive.archive_set import ArchiveSet
+from scannet_prep.archive.byte_source import open_bytes
+from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.threads import Threads
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.base.files import make_directory
 from scannet_prep.base.progress import Progress
@@ -87,11 +90,12 @@ def run(
         OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
         FileError: The folder holds scenes of other options or another label map.
-        ScanNetPrepError: See `ArchiveSet`.
+        ScanNetPrepError: See `open_bytes` and `ArchiveSet`.
     """
     selection = selection or Selection()
-    progress = progress or Progress()
-    archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
+    threads = Threads(jobs, progress)
+    sources = [open_bytes(place, certificates=certificates) for place in places]
+    archives = ArchiveSet(sources, selection.wants, selection.limit)
     first_name = archives.names[0]
     # Without indexes, the scenes are known only at the end.
     if archives.has_indexes:
@@ -103,12 +107,12 @@ def run(
 
     out_dir = out_dir or _DEFAULT_DIRS[archives.kind]
     make_directory(out_dir)
-    with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
+    with threads.progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
         target = Target(archives, out_dir, selection)
         for reader in archives.readers:
             target.begin(reader.files, reader.read_manifest())
         for reader in archives.readers:
-            _unpack_archive(reader, target, jobs, progress)
+            _unpack_archive(reader, target, threads)
         if selection.limit is None and not archives.missing_shards:
             target.fail_missing(is_cut=not archives.has_indexes)
         target.end()
@@ -129,10 +133,10 @@ def run(
     )
 
 
-def _unpack_archive(reader: GroupReader, target: Target, jobs: int, progress: Progress) -> None:
+def _unpack_archive(reader: GroupReader, target: Target, threads: Threads) -> None:
     """Unpack one archive, and record its damage."""
     target.write_others(reader.files)
-    for group, problem in reader.read(target.write, jobs, progress):
+    for group, problem in reader.read(target.write, threads):
         if problem:
             message = f"{group.scene_id}: is damaged: {problem}"
             error = ArchiveError(reader.name, message, HINT_COPY_AGAIN)

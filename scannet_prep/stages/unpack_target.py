@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from scannet_prep.archive.groups import ArchiveSet
+from scannet_prep.archive.archive_set import ArchiveSet
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, StoredGroup, find_scene
 from scannet_prep.archive.tar import Member
 from scannet_prep.base.errors import (

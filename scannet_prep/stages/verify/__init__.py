@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.archive.byte_source import FileSource
+from scannet_prep.archive.archive_set import ArchiveSet
+from scannet_prep.archive.byte_source import FileSource, open_bytes
 from scannet_prep.archive.checksum import check_checksum
-from scannet_prep.archive.groups import ArchiveSet, GroupReader
+from scannet_prep.archive.groups import GroupReader
+from scannet_prep.archive.threads import Threads
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.progress import Progress
 from scannet_prep.release.findings import Finding, Findings, sort_findings
@@ -138,7 +140,7 @@ def run(
             single scenes; or there are no scenes of the selected splits.
         UnknownSceneError: The selection contradicts itself.
         WorkerDiedError: Worker processes cannot be started.
-        ScanNetPrepError: For archives, any error of `ArchiveSet`.
+        ScanNetPrepError: For archives, any error of `open_bytes` and `ArchiveSet`.
     """
     selection = selection or Selection()
     progress = progress or Progress()
@@ -153,8 +155,9 @@ def run(
     if folder is not None:
         checked = _check_folder(kind, folder, selection, findings, jobs, progress)
     else:
-        archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
-        checked = _check_archives(archives, selection, findings, jobs, progress)
+        sources = [open_bytes(place, certificates=certificates) for place in places]
+        archives = ArchiveSet(sources, selection.wants, selection.limit)
+        checked = _check_archives(archives, selection, findings, Threads(jobs, progress))
 
     root = checked.paths[0]
     splits = _compare_with_lists(
@@ -217,7 +220,7 @@ def _check_folder(
 
 
 def _check_archives(
-    archives: ArchiveSet, selection: Selection, findings: Findings, jobs: int, progress: Progress
+    archives: ArchiveSet, selection: Selection, findings: Findings, threads: Threads
 ) -> _Checked:
     """Check archives, and report the scenes that they should hold.
 
@@ -226,9 +229,9 @@ def _check_archives(
     """
     vertices: dict[str, int] = {}
     expected: set[str] = set(selection.scene_ids or ())
-    with progress.work("verify", archives.size_bytes, "B"):
+    with threads.progress.work("verify", archives.size_bytes, "B"):
         for reader in archives.readers:
-            vertices |= _check_archive(reader, findings, jobs, progress)
+            vertices |= _check_archive(reader, findings, threads)
             manifest = findings.attempt(reader.name, reader.read_manifest)
             # The manifest of a truncated archive names the scenes that are lost. If a shard is
             # missing, the manifest also names that shard's scenes, which were not truncated.
@@ -250,9 +253,7 @@ def _check_archives(
     )
 
 
-def _check_archive(
-    reader: GroupReader, findings: Findings, jobs: int, progress: Progress
-) -> dict[str, int]:
+def _check_archive(reader: GroupReader, findings: Findings, threads: Threads) -> dict[str, int]:
     """Check one archive.
 
     Returns:
@@ -260,7 +261,7 @@ def _check_archive(
     """
     vertices = {}
     # Reading checks each scene; there is nothing else to do with it.
-    for group, problem in reader.read(lambda *_: None, jobs, progress):
+    for group, problem in reader.read(lambda *_: None, threads):
         if problem:
             vertices[group.scene_id] = 0
             message = f"is damaged (bytes {group.offset:,} to {group.end:,}): {problem}"
