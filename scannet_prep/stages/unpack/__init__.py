@@ -5,7 +5,7 @@
     GroupReader.read      each scene, checked -> Target.write, in threads
     Target.end            manifest or scannet.lock, and failed.txt
 
-Formats and damage are the concern of `archive.groups`, the folder that of `unpack_target`.
+Formats and damage are the concern of `archive.groups`, the folder that of `target`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from scannet_prep.base.run_lock import run_lock
 from scannet_prep.release.findings import Finding
 from scannet_prep.source import Place
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.unpack_target import HINT_COPY_AGAIN, Target
+from scannet_prep.stages.unpack.processed_target import ProcessedTarget
+from scannet_prep.stages.unpack.raw_target import RawTarget
+from scannet_prep.stages.unpack.target import HINT_COPY_AGAIN, Target
 
-_DEFAULT_DIRS = {
-    ArchiveKind.PROCESSED: Path("data/processed"),
-    ArchiveKind.RAW: Path("data/ScanNet"),
+_TARGETS: dict[ArchiveKind, type[Target]] = {
+    ArchiveKind.PROCESSED: ProcessedTarget,
+    ArchiveKind.RAW: RawTarget,
 }
 
 
@@ -105,12 +107,13 @@ def run(
         )
         selection.check_found(first_name, archives.held, hint)
 
-    out_dir = out_dir or _DEFAULT_DIRS[archives.kind]
+    target_type = _TARGETS[archives.kind]
+    out_dir = out_dir or target_type.default_dir
     make_directory(out_dir)
     with threads.progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
-        target = Target(archives, out_dir, selection)
+        target = target_type(archives, out_dir, selection)
         for reader in archives.readers:
-            target.begin(reader.files, reader.read_manifest())
+            target.begin(reader)
         for reader in archives.readers:
             _unpack_archive(reader, target, threads)
         if selection.limit is None and not archives.missing_shards:
