@@ -13,7 +13,7 @@ import pytest
 from commands import TEST, TRAIN, VAL, Outcome, run_main
 
 from scannet_prep.archive import layout, open_archive, tar
-from scannet_prep.archive.frames import compress, encode_seek_table, seek_row
+from scannet_prep.archive.frames import compress, encode_seek_table, seek_row, seek_table_bytes
 from scannet_prep.archive.opened import Archive
 from scannet_prep.archive.shards import shard_path
 from scannet_prep.archive.writer import ArchiveBytes
@@ -173,7 +173,7 @@ def find_parts(path: Path) -> dict[str, tuple[int, int]]:
     archive = open_archive(path)
     groups = archive.index.groups
     size_bytes = archive.source.size_bytes
-    table = size_bytes - len(encode_seek_table([])) - 12 * (len(groups) + 2)
+    table = size_bytes - seek_table_bytes(len(groups) + 2)
     end = table - len(compress(tar.END_OF_ARCHIVE, 1))
     parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
     parts["index"] = (groups[-1].end, end)

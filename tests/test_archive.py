@@ -19,7 +19,7 @@ from commands import SCENES, TEST, TRAIN, VAL, Verify, run_main
 
 from scannet_prep import archive as archive_package
 from scannet_prep.archive import open_archive
-from scannet_prep.archive.byte_source import FileSource, Stream
+from scannet_prep.archive.byte_source import FileSource
 from scannet_prep.archive.frames import decompress
 from scannet_prep.archive.layout import (
     ArchiveKind,
@@ -29,6 +29,7 @@ from scannet_prep.archive.layout import (
     identify_scene,
     parse_index,
 )
+from scannet_prep.archive.stream import Stream
 from scannet_prep.archive.tar import read_members
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.release.scene import Split

@@ -47,7 +47,7 @@ class ArchiveSet:
         if any(reader.head.kind is not self.kind for reader in self.readers):
             problem = "the archives hold raw and processed scenes"
             raise UsageError(problem, "name archives of one kind only")
-        check_held_once((reader.name, reader.held) for reader in self.readers)
+        check_held_once([(reader.name, reader.held) for reader in self.readers])
         self.missing_shards = find_missing_shards(self.names)
         if self.missing_shards:
             missing = list_some(self.missing_shards)

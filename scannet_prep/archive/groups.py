@@ -21,7 +21,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from scannet_prep.archive import frames, layout
-from scannet_prep.archive.byte_source import ByteSource, PipeSource, Stream
+from scannet_prep.archive.byte_source import ByteSource, PipeSource
 from scannet_prep.archive.layout import ArchiveKind, Head, Index, StoredGroup
 from scannet_prep.archive.opened import (
     HINT_DAMAGED,
@@ -31,6 +31,7 @@ from scannet_prep.archive.opened import (
     decode_index,
     read_stored,
 )
+from scannet_prep.archive.stream import Stream
 from scannet_prep.archive.tar import (
     BLOCK_BYTES,
     END_OF_ARCHIVE,
@@ -216,13 +217,14 @@ class GroupReader:
         while True:
             offset = stream.offset
             try:
-                frame = frames.read_frame(stream)
+                frame = stream.take_frame()
             except ContentError as error:
                 self.problems.append(
                     f"is truncated or damaged after byte {offset:,}, "
                     f"where the last whole frame ends: {error.message}"
                 )
                 return
+            group = _describe_frame(frame, offset)
             name = _read_first_name(frame)
             # The first frame belongs to no scene, even if a damaged name looks like one.
             scene_file = layout.identify_scene(name) if offset > 0 else None
@@ -232,7 +234,6 @@ class GroupReader:
                 break
 
             frame_count += 1
-            group = _describe_frame(frame, offset)
             if scene_file is not None:
                 self._hold(scene_file)
                 group = replace(group, scene_id=scene_file.scene_id, split=scene_file.split)
@@ -350,20 +351,19 @@ class GroupReader:
     def _check_end(self, index: Index) -> None:
         """Check the end of the tar stream and the seek table, which only other programs need."""
         self.warnings.sort()  # threads append them in any order
-        is_whole = False
         with suppress(ContentError):
-            frame = frames.read_frame(self._end)
+            frame = self._end.take_frame()
             content, _ = frames.decompress(frame, len(END_OF_ARCHIVE))
             rows = [self._rows.get(group.offset) for group in index.groups]
-            rows.append(self._rows.get(index.end))
-            rows.append(frames.seek_row(frame))
-            is_whole = content == END_OF_ARCHIVE and frames.has_seek_table(self._end, rows)
-        has_more = self._end.peek(0, 1) != b""
-        if not is_whole or has_more:
-            self.warnings.append(
-                "the end of the tar stream or the seek table is damaged, or something follows it; "
-                "other programs need it, the files are whole"
-            )
+            rows += [self._rows.get(index.end), frames.seek_row(frame)]
+            # One byte more than the table: nothing may follow it.
+            table = self._end.take(frames.seek_table_bytes(len(rows)) + 1)
+            if content == END_OF_ARCHIVE and frames.is_seek_table(table, rows):
+                return
+        self.warnings.append(
+            "the end of the tar stream or the seek table is damaged, or something follows it; "
+            "other programs need it, the files are whole"
+        )
 
 
 def _read_first_name(frame: bytes) -> str:

@@ -56,7 +56,7 @@ def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) 
     """
     archives = [open_archive(place, certificates=certificates) for place in places]
     check_held_once(
-        (archive.name, [scene.scene_id for scene in archive.index.scenes]) for archive in archives
+        [(archive.name, [scene.scene_id for scene in archive.index.scenes]) for archive in archives]
     )
     return archives
 

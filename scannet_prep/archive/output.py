@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from scannet_prep.archive.byte_source import Stream, open_bytes
+from scannet_prep.archive.byte_source import open_bytes
 from scannet_prep.archive.checksum import checksum_path, encode_checksum
 from scannet_prep.archive.shards import SUFFIX
+from scannet_prep.archive.stream import Stream
 from scannet_prep.archive.writer import ArchiveBytes
 from scannet_prep.base.errors import FileError, NotOnServerError
 from scannet_prep.base.files import (

@@ -19,9 +19,9 @@ from shlex import quote
 from scannet_prep.archive.archive_set import ArchiveSet
 from scannet_prep.archive.byte_source import open_bytes
 from scannet_prep.archive.groups import GroupReader
-from scannet_prep.archive.layout import ArchiveKind
+from scannet_prep.archive.layout import ArchiveKind, StoredGroup
 from scannet_prep.archive.threads import Threads
-from scannet_prep.base.errors import ArchiveError
+from scannet_prep.base.errors import ArchiveError, FileError
 from scannet_prep.base.files import make_directory
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
@@ -138,8 +138,15 @@ def run(
 
 def _unpack_archive(reader: GroupReader, target: Target, threads: Threads) -> None:
     """Unpack one archive, and record its damage."""
+
+    def write(group: StoredGroup, content: memoryview) -> None:
+        try:
+            target.write(group, content)
+        except FileError as error:
+            target.fail(group.scene_id, error, expected=group.members)
+
     target.write_others(reader.files)
-    for group, problem in reader.read(target.write, threads):
+    for group, problem in reader.read(write, threads):
         if problem:
             message = f"{group.scene_id}: is damaged: {problem}"
             error = ArchiveError(reader.name, message, HINT_COPY_AGAIN)

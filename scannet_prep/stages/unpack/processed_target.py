@@ -39,7 +39,6 @@ class ProcessedTarget(Target):
 
     def __init__(self, archives: ArchiveSet, out_dir: Path, selection: Selection) -> None:
         super().__init__(archives, out_dir, selection)
-        self._has_begun = False
         # The manifest that the folder has now.
         self._before = read_manifest(out_dir)
         # The options and the label map of its scenes: from the manifest or, if that is lost, from
@@ -66,6 +65,17 @@ class ProcessedTarget(Target):
                 failures={**self._arrived.failures, **manifest.failures},
             )
         self._arrived = manifest
+        for scene_id, entry in manifest.scenes.items():
+            if self._selection.wants(scene_id, entry.split):
+                self._listed.add(scene_id)
+
+    def write(self, group: StoredGroup, content: memoryview) -> None:
+        """Write a scene, but not one of other options: its archive may have lost its manifest."""
+        for member in group.members:
+            path = self._out_dir / member.name
+            meta = parse_meta(NpzReader(member.of(content), path), path)
+            self._check_belongs_here(Manifest(meta.options, meta.label_map))
+        super().write(group, content)
 
     def end(self) -> None:
         """Merge the manifests of folder and archives. A scene that is whole in the folder stays."""
@@ -105,41 +115,19 @@ class ProcessedTarget(Target):
             program_version=self._choose_version(before, arrived, unpacked),
         )
         processed_folder.record(self._out_dir, manifest)
-        finished = self._find_wanted() | self.scenes.keys() | self.failures.keys() | self.spared
+        finished = self._wanted | self.scenes.keys() | self.failures.keys() | self.spared
         processed_folder.mark_finished(self._out_dir, finished)
 
-    def _find_expected(self) -> set[str]:
-        """Find the selected scenes that the manifests of the archives list."""
-        if self._arrived is None:
-            return set()
-        return {
-            scene_id
-            for scene_id, entry in self._arrived.scenes.items()
-            if self._selection.wants(scene_id, entry.split)
-        }
-
-    def _find_wanted(self) -> set[str]:
-        """Find the scenes that the folder is to hold at the end, as far as they are known."""
+    @property
+    def _wanted(self) -> set[str]:
+        """The scenes that the folder is to hold at the end, as far as they are known."""
         # Without an index, no scene had been chosen yet; the manifest still names them.
-        return self._chosen or self._find_expected()
-
-    def _prepare(self, group: StoredGroup, content: memoryview) -> None:
-        """Refuse a scene of other options by its own file: its archive may have lost its manifest.
-
-        Raises:
-            FileError: It does not belong in the folder.
-        """
-        for member in group.members:
-            path = self._out_dir / member.name
-            meta = parse_meta(NpzReader(member.of(content), path), path)
-            self._check_belongs_here(Manifest(meta.options, meta.label_map))
+        return self._chosen or self._listed
 
     def _begin_writing(self) -> None:
-        """Mark the folder before the first file changes: readers refuse it if the run is killed."""
-        if not self._has_begun:
-            unfinished = processed_folder.read_unfinished(self._out_dir) | self._find_wanted()
-            processed_folder.mark_unfinished(self._out_dir, unfinished)
-        self._has_begun = True
+        """Mark the folder: readers refuse it if the run is killed."""
+        unfinished = processed_folder.read_unfinished(self._out_dir) | self._wanted
+        processed_folder.mark_unfinished(self._out_dir, unfinished)
 
     def _check_belongs_here(self, manifest: Manifest) -> None:
         """Refuse scenes of other options or another label map than the folder or another archive.

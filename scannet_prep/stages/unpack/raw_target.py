@@ -52,6 +52,11 @@ class RawTarget(Target):
             with suppress(FileError):
                 self._arrived_digests |= read_lock(Path(LOCK_NAME), reader.files[LOCK_NAME])
 
+    def write(self, group: StoredGroup, content: memoryview) -> None:
+        """Write a scene, and remove temporary files of killed runs from its folder."""
+        remove_temporaries((self._out_dir / group.members[0].name).parent)
+        super().write(group, content)
+
     def end(self) -> None:
         """Write `scannet.lock` and `failed.txt`, after everything else."""
         self._spare(filter(self._is_whole, self.failures))
@@ -63,10 +68,6 @@ class RawTarget(Target):
         with suppress(MissingFileError):
             failed.update(read_scene_list(failed_path))
         write_failed_list(failed_path, failed - self.scenes.keys() - self.spared)
-
-    def _prepare(self, group: StoredGroup, content: memoryview) -> None:  # noqa: ARG002 - of `Target`
-        """Remove temporary files of killed runs from the folder of a scene."""
-        remove_temporaries((self._out_dir / group.members[0].name).parent)
 
     def _merge_digests(self) -> dict[str, LockEntry]:
         """Merge the `scannet.lock` of the tree and of the archives.

@@ -101,7 +101,11 @@ class Target(ABC):
         self.warnings: list[str] = []
         self._out_dir = out_dir
         self._selection = selection
+        # The scenes to unpack, as far as indexes name them; and the selected scenes that the
+        # manifests of the archives list.
         self._chosen = {group.scene_id for group in archives.chosen}
+        self._listed = set[str]()
+        self._has_begun = False
         # Digests of the files of scenes that failed, as far as an index names them.
         self._expected_digests: dict[str, LockEntry] = {}
         self._check_kind()
@@ -120,20 +124,8 @@ class Target(ABC):
     def end(self) -> None:
         """Update the manifest or `scannet.lock`, and `failed.txt`, after everything else."""
 
-    @abstractmethod
-    def _prepare(self, group: StoredGroup, content: memoryview) -> None:
-        """Prepare the writing of a scene.
-
-        Raises:
-            FileError: It does not belong in the folder.
-        """
-
     def _begin_writing(self) -> None:  # noqa: B027 - a raw tree needs no mark
-        """Mark the folder before each file that changes; called in several threads."""
-
-    def _find_expected(self) -> set[str]:
-        """Find the selected scenes that the manifests of the archives list."""
-        return set()
+        """Mark the folder before its first file changes."""
 
     def write_others(self, files: Mapping[str, bytes]) -> None:
         """Write the files of an archive that belong to no scene. Existing files are not replaced.
@@ -154,22 +146,19 @@ class Target(ABC):
             self._write_file(name, data, hashlib.sha256(data).hexdigest())
 
     def write(self, group: StoredGroup, content: memoryview) -> None:
-        """Write the files of a scene, or record why it failed. May be called in several threads.
+        """Write the files of a scene. May be called in several threads.
 
         Args:
             group: The scene; its files have been checked by their SHA-256.
             content: Its tar bytes.
 
         Raises:
+            FileError: It does not belong in the folder, or something else is in its place.
             OutputError: The files cannot be written.
         """
-        try:
-            self._prepare(group, content)
-            for member in group.members:
-                self._write_file(member.name, member.of(content), member.sha256)
-            self.scenes[group.scene_id] = [member.name for member in group.members]
-        except FileError as error:
-            self.fail(group.scene_id, error, expected=group.members)
+        for member in group.members:
+            self._write_file(member.name, member.of(content), member.sha256)
+        self.scenes[group.scene_id] = [member.name for member in group.members]
 
     def fail(
         self, scene_id: str, error: ScanNetPrepError, *, expected: Sequence[Member] = ()
@@ -197,9 +186,9 @@ class Target(ABC):
             is_cut: Whether an archive is truncated. Then all selected scenes of its manifest were
                 expected, otherwise only those that the selection names.
         """
-        expected: set[str] = set(self._selection.scene_ids or ())
+        expected = set[str](self._selection.scene_ids or ())
         if is_cut:
-            expected |= self._find_expected()
+            expected |= self._listed
         for scene_id in sorted(expected - self.scenes.keys() - self.failures.keys()):
             problem = f"{scene_id}: is not among the undamaged scenes of the archive"
             self.fail(scene_id, UnknownSceneError(problem, HINT_COPY_AGAIN))
@@ -239,7 +228,9 @@ class Target(ABC):
         if has_content(path, data) and not path.is_symlink():
             outcome = "kept"
         else:
-            self._begin_writing()
+            if not self._has_begun:
+                self._begin_writing()
+            self._has_begun = True
             # A link counts, too, even one that leads nowhere: it is replaced by the file.
             outcome = "replaced" if os.path.lexists(path) else "written"
             make_directory(path.parent)
