@@ -75,7 +75,8 @@ class ArchiveBytes:
         rows: list[bytes] = []
         # While it is in work, a group takes its size twice: as tar bytes and as a frame.
         tasks = [(2 * group.size_bytes, group) for group in self.contents.groups]
-        for source, members, frame in self.threads.map(make_frame, tasks):
+        frames = self.threads.map(make_frame, tasks)
+        for source, (members, frame) in zip(self.contents.groups, frames, strict=True):
             group = StoredGroup(
                 scene_id=source.scene_id,
                 split=source.split,
@@ -92,17 +93,17 @@ class ArchiveBytes:
 
         index = encode_index(Index(head, tuple(groups), self.contents.failures))
         index_file = SourceFile.from_content(INDEX_NAME, index)
-        _, _, index_frame = make_frame(SourceGroup("", "", 0, (index_file,)))
+        _, index_frame = make_frame(SourceGroup("", "", 0, (index_file,)))
         end_frame = compress(END_OF_ARCHIVE, head.level)
         rows += [seek_row(index_frame), seek_row(end_frame)]
         yield from (index_frame, end_frame, encode_seek_table(rows))
 
 
-def _make_frame(group: SourceGroup, *, level: int) -> tuple[SourceGroup, tuple[Member, ...], bytes]:
+def _make_frame(group: SourceGroup, *, level: int) -> tuple[tuple[Member, ...], bytes]:
     """Read the files of a group into tar bytes, and compress these.
 
     Returns:
-        The group, its files as the index lists them, and its frame.
+        The files as the index lists them, and the frame.
 
     Raises:
         FileError: A file cannot be read, or is not the one that was found.
@@ -116,4 +117,4 @@ def _make_frame(group: SourceGroup, *, level: int) -> tuple[SourceGroup, tuple[M
         file.read_into(data)
         sha256 = hashlib.sha256(data).hexdigest()
         members.append(Member(file.name, offset, file.size_bytes, sha256))
-    return group, tuple(members), compress(content, level)
+    return tuple(members), compress(content, level)

@@ -42,29 +42,27 @@ class ArchiveScenes(SceneSource):
         options = _read_shared_options(archives)
         _check_has_all_shards(names)
 
-        group_by_scene: dict[str, StoredGroup] = {}
-        archive_by_scene: dict[str, Archive] = {}
+        groups: dict[str, StoredGroup] = {}
+        stored: dict[str, tuple[Archive, StoredGroup]] = {}
         failures: dict[str, Finding] = {}
         for archive in archives:
             for group in archive.index.scenes:
-                group_by_scene[group.scene_id] = group
-                archive_by_scene[group.scene_id] = archive
+                groups[group.scene_id] = group
+                stored[group.scene_id] = (archive, group)
             for scene_id, message in archive.index.failures.items():
                 hint = f"make it: scannet-prep process --scenes {scene_id}{_HINT_THEN_PACK}"
                 failures[scene_id] = Finding(scene_id=scene_id, message=message, hint=hint)
         super().__init__(
             place=names if len(names) > 1 else names[0],
             options=options,
-            held=group_by_scene,
+            held=groups,
             failures=failures,
             split=split,
             command_end=_HINT_THEN_PACK,
         )
         self._archives = archives
         # The archive and the group of each scene of the split, which are the scenes in `lengths`.
-        self._stored: dict[str, tuple[Archive, StoredGroup]] = {}
-        for scene_id in self.lengths:
-            self._stored[scene_id] = (archive_by_scene[scene_id], group_by_scene[scene_id])
+        self._stored = {scene_id: stored[scene_id] for scene_id in self.lengths}
         # The groups of the other scenes are no longer needed.
         for archive in archives:
             archive.forget_scenes()
