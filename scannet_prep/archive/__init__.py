@@ -22,7 +22,7 @@ other readers of that format find any byte.
 
 The journeys, each drawn in the first module that it enters:
 
-    pack      output -> writer -> contents, tar, frames
+    pack      writer -> contents, tar, frames
     one file  opened -> byte_source, frames, tar
     unpack    archive_set -> groups -> opened, or frame after frame -> frames, tar
 """

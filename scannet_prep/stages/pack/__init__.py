@@ -2,7 +2,7 @@
 
 target    may the archive be written there, and replaced?
 finding   folder: names, sizes and the manifest -> Contents
-target    lock the folder; write the archive, unless `archive.output` finds it there
+target    lock the folder; compare the archive, or write it: a loop over ArchiveBytes
               archive.writer, in threads: files -> the bytes of the archive
 """
 

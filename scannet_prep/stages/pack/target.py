@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 
 from scannet_prep.archive import open_archive
+from scannet_prep.archive.byte_source import open_bytes
+from scannet_prep.archive.checksum import checksum_path, encode_checksum
 from scannet_prep.archive.contents import Contents
-from scannet_prep.archive.output import is_same, locked_folder_of, write_files
 from scannet_prep.archive.shards import SUFFIX, find_shards, shard_path
+from scannet_prep.archive.stream import Stream
 from scannet_prep.archive.writer import ArchiveBytes
 from scannet_prep.base.errors import (
     FileError,
@@ -21,7 +24,17 @@ from scannet_prep.base.errors import (
     ScanNetPrepError,
     UsageError,
 )
-from scannet_prep.base.files import output_error
+from scannet_prep.base.files import (
+    make_directory,
+    output_error,
+    put_in_place,
+    remove_file,
+    remove_temporaries,
+    write_atomically,
+    write_if_changed,
+    write_temporary,
+)
+from scannet_prep.base.run_lock import run_lock
 
 _PIPE_NAME = "standard output"
 
@@ -50,7 +63,7 @@ class Target:
         return isinstance(self._place, Path)
 
     def check_replaced(self, contents: Contents) -> None:
-        """Refuse to replace archives of more scenes or of another kind. Damaged ones may be lost.
+        """Refuse to replace archives of more scenes or of another kind, unless they are damaged.
 
         Raises:
             UsageError: Scenes, or a file of another program, would be lost.
@@ -80,7 +93,7 @@ class Target:
         try:
             with ExitStack() as stack:
                 if isinstance(self._place, Path):
-                    stack.enter_context(locked_folder_of(self._place))
+                    stack.enter_context(_locked_folder_of(self._place))
                 yield
         except ScanNetPrepError:  # some of them are OSErrors, too
             raise
@@ -91,14 +104,35 @@ class Target:
             raise output_error(Path(self._place or _PIPE_NAME), error) from error
 
     def is_up_to_date(self, archives: Mapping[str, ArchiveBytes]) -> bool:
-        """Whether the archive exists as it would be written; False for shards and for a pipe.
+        """Whether the archive exists as it would be written, byte for byte.
+
+        If it does, the checksum file beside it is written, unless it is right already. Shards and
+        a pipe are not compared.
+
+        Args:
+            archives: The archive, named by `divide`.
 
         Raises:
-            ScanNetPrepError: See `is_same`.
+            OutputError: The checksum file cannot be written.
+            FileError: A folder or a device has the name of the checksum file.
+            TransferError: The bucket cannot be read.
         """
         if self._place is None or self._shard_bytes is not None:
             return False
-        return is_same(archives[str(self._place)], self._place)
+        (archive,) = archives.values()
+        is_same = False
+        # NotOnServerError: the bucket does not hold the archive. FileError: the archive does not
+        # exist or cannot be read, or a file of its contents cannot be read. In all cases, the
+        # archive is written next; a file that cannot be read is then reported.
+        with suppress(FileError, NotOnServerError), closing(open_bytes(self._place)) as source:
+            existing = Stream(source)
+            with archive.threads.progress.work("compare", archive.contents.size_bytes, "B"):
+                has_same_beginning = all(existing.take(len(piece)) == piece for piece in archive)
+            is_same = has_same_beginning and not existing.peek(0, 1)
+        if is_same and isinstance(self._place, Path):
+            checksum = encode_checksum(self._place, archive.sha256)
+            write_if_changed(checksum_path(self._place), checksum)
+        return is_same
 
     def write(self, archives: Mapping[str, ArchiveBytes]) -> None:
         """Write one archive, or all shards of a set, which replace those of an earlier run.
@@ -108,7 +142,7 @@ class Target:
         """
         if isinstance(self._place, Path):
             archives_by_path = {Path(name): archive for name, archive in archives.items()}
-            write_files(archives_by_path, self._find_old_shards())
+            _write_files(archives_by_path, self._find_old_shards())
             return
         (archive,) = archives.values()
         if self._place is None:
@@ -179,3 +213,48 @@ def _check_replaced(path: Path | str, contents: Contents) -> None:
     if lost:
         count = f"{len(lost):,} scenes that the new archive would not"
         raise UsageError(f"{path}: holds {count}, for example {lost[0]}", hint)
+
+
+@contextmanager
+def _locked_folder_of(target: Path) -> Iterator[None]:
+    """Lock the folder of an archive, and remove temporary files of this run and of killed runs."""
+    folder = target.parent
+    make_directory(folder)
+    # The final names of this archive, its shards and their checksum files, for example
+    # scannet.tar.zst and scannet-00000-of-00004.tar.zst.sha256. Temporary files of other names
+    # stay: not every run that writes into the folder takes the lock.
+    stem = re.escape(target.name.removesuffix(SUFFIX))
+    final_names = rf"{stem}(-\d+-of-\d+)?{re.escape(SUFFIX)}(\.sha256)?"
+    with run_lock(folder):
+        remove_temporaries(folder, names=final_names)
+        try:
+            yield
+        finally:
+            remove_temporaries(folder, names=final_names)
+
+
+def _write_files(archives: Mapping[Path, ArchiveBytes], old_paths: Sequence[Path]) -> None:
+    """Write archives with their checksum files. They get their names when all are on the disk.
+
+    A killed run leaves the old shards, or an incomplete set that readers refuse, but never a
+    mixture. It may leave an archive without a checksum file, but never with a wrong one.
+
+    Args:
+        archives: The archives, by path.
+        old_paths: Shards of an earlier run, which are removed.
+    """
+    temporary_paths: dict[Path, Path] = {}
+    for path, archive in archives.items():
+        temporary_paths[path] = write_temporary(path, archive, is_durable=True)
+
+    # Remove checksum files before the archives that they describe, and write them after: then none
+    # ever lies beside an archive that it does not describe.
+    for path in (*old_paths, *archives):
+        remove_file(checksum_path(path))
+    for path in old_paths:
+        # Not remove_file, which would leave a link that leads nowhere.
+        path.unlink()
+    for path, archive in archives.items():
+        put_in_place(temporary_paths[path], path)
+        checksum = encode_checksum(path, archive.sha256)
+        write_atomically(checksum_path(path), [checksum], is_durable=True)
