@@ -18,7 +18,6 @@ from scannet_prep.processed import folder as processed_folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import parse_meta
-from scannet_prep.release.findings import Finding
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack.target import HINT_OTHER_FOLDER, Target
@@ -44,7 +43,7 @@ class ProcessedTarget(Target):
         # The options and the label map of its scenes: from the manifest or, if that is lost, from
         # the files.
         self._head = self._before or processed_folder.find_head(out_dir)
-        # The manifests of the archives, merged.
+        # The manifests of the archives, merged and reduced to the selection.
         self._arrived: Manifest | None = None
 
     def begin(self, reader: GroupReader) -> None:
@@ -58,16 +57,22 @@ class ProcessedTarget(Target):
         if manifest is None:
             return
         self._check_belongs_here(manifest)
+        wants = self._selection.wants
+        scenes = {
+            scene_id: entry
+            for scene_id, entry in manifest.scenes.items()
+            if wants(scene_id, entry.split)
+        }
+        failures = {
+            scene_id: failure
+            for scene_id, failure in manifest.failures.items()
+            if wants(scene_id, find_official_split(scene_id))
+        }
+        self._listed |= scenes.keys()
         if self._arrived is not None:
-            manifest = msgspec.structs.replace(
-                manifest,
-                scenes={**self._arrived.scenes, **manifest.scenes},
-                failures={**self._arrived.failures, **manifest.failures},
-            )
-        self._arrived = manifest
-        for scene_id, entry in manifest.scenes.items():
-            if self._selection.wants(scene_id, entry.split):
-                self._listed.add(scene_id)
+            scenes = {**self._arrived.scenes, **scenes}
+            failures = {**self._arrived.failures, **failures}
+        self._arrived = msgspec.structs.replace(manifest, scenes=scenes, failures=failures)
 
     def write(self, group: StoredGroup, content: memoryview) -> None:
         """Write a scene, but not one of other options: its archive may have lost its manifest."""
@@ -88,7 +93,7 @@ class ProcessedTarget(Target):
         arrived = self._arrived or empty
 
         # Scenes that failed for the archives or in this run may be whole in the folder.
-        failed = {**self._arrived_failures(arrived), **self.failures}
+        failed = {**arrived.failures, **self.failures}
         whole = self._find_whole_entries(failed, (before, arrived))
         self._spare(whole.keys() & self.failures.keys())
         present = whole.keys() | self.scenes.keys()
@@ -156,14 +161,6 @@ class ProcessedTarget(Target):
                     "holds scenes that were made with another label map than those of the archive"
                 )
                 raise FileError(place, problem, HINT_OTHER_FOLDER)
-
-    def _arrived_failures(self, arrived: Manifest) -> dict[str, Finding]:
-        """Return the selected scenes that failed when the archives were processed."""
-        return {
-            scene_id: failure
-            for scene_id, failure in arrived.failures.items()
-            if self._selection.wants(scene_id, find_official_split(scene_id))
-        }
 
     def _choose_version(
         self, before: Manifest, arrived: Manifest, unpacked: Mapping[str, SceneEntry]

@@ -1,11 +1,12 @@
 """The folder that archives are unpacked into.
 
 begin                 refuses scenes that do not belong together; nothing is written yet
-write_others, write   files -> the folder; scenes that cannot be written -> failures
+write_others, write   files -> the folder
+fail, fail_missing    scenes that are damaged, cannot be written, or have not arrived
 end                   manifest or scannet.lock, and failed.txt -> the folder
 
 `unpack.run` calls them in this order, `write` in several threads. `ProcessedTarget` and `RawTarget`
-know the records of the two kinds of folders.
+know the records of the two kinds of folders, and call down to what both share.
 """
 
 from __future__ import annotations
