@@ -16,7 +16,7 @@ _MAX_HELD_BYTES = 160 << 20
 
 
 class Threads:
-    """How many threads work on archives, and who is told about their progress.
+    """A number of threads that work on archives, and the progress that they report to.
 
     Args:
         jobs: Number of threads.
