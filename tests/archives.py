@@ -13,10 +13,10 @@ import pytest
 from commands import TEST, TRAIN, VAL, Outcome, run_main
 
 from scannet_prep.archive import layout, open_archive, tar
-from scannet_prep.archive.frames import compress, encode_seek_table, read_size, seek_row
+from scannet_prep.archive.frames import compress, encode_seek_table, seek_row, seek_table_bytes
 from scannet_prep.archive.opened import Archive
 from scannet_prep.archive.shards import shard_path
-from scannet_prep.archive.writer import iter_archive
+from scannet_prep.archive.writer import ArchiveBytes
 from scannet_prep.base.files import write_atomically
 from scannet_prep.base.typed_json import encode_json
 from scannet_prep.stages.pack import find_contents
@@ -55,7 +55,7 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 
 def pack_tree(folder: Path, archive_path: Path, level: int = 1) -> Archive:
     """Pack a folder and open the archive."""
-    write_atomically(archive_path, iter_archive(find_contents(folder, Selection(), level=level)))
+    write_atomically(archive_path, ArchiveBytes(find_contents(folder, Selection(), level=level)))
     return open_archive(archive_path)
 
 
@@ -64,7 +64,7 @@ def pack_shards(folder: Path, target: Path, shard_bytes: int) -> list[Path]:
     parts = find_contents(folder, Selection()).split(shard_bytes)
     paths = [shard_path(target, number, len(parts)) for number in range(len(parts))]
     for part, path in zip(parts, paths, strict=True):
-        write_atomically(path, iter_archive(part))
+        write_atomically(path, ArchiveBytes(part))
     return paths
 
 
@@ -84,14 +84,9 @@ HEAD = layout.Head(layout.ArchiveKind.RAW, notice="a notice", program="a test")
 Files = Sequence[tuple[str, bytes]]
 
 
-def row_of(frame: bytes) -> bytes:
-    """Return the row of a frame in the seek table, by the size that its header declares."""
-    return seek_row(frame, read_size(frame))
-
-
 def join_frames(frames: Sequence[bytes]) -> bytes:
     """Join frames, and append their seek table."""
-    return b"".join([*frames, encode_seek_table([row_of(frame) for frame in frames])])
+    return b"".join([*frames, encode_seek_table([seek_row(frame) for frame in frames])])
 
 
 def pad_file(name: str, data: bytes) -> bytes:
@@ -178,7 +173,7 @@ def find_parts(path: Path) -> dict[str, tuple[int, int]]:
     archive = open_archive(path)
     groups = archive.index.groups
     size_bytes = archive.source.size_bytes
-    table = size_bytes - len(encode_seek_table([])) - 12 * (len(groups) + 2)
+    table = size_bytes - seek_table_bytes(len(groups) + 2)
     end = table - len(compress(tar.END_OF_ARCHIVE, 1))
     parts = {group.scene_id or "files": (group.offset, group.end) for group in groups}
     parts["index"] = (groups[-1].end, end)

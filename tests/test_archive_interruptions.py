@@ -18,7 +18,7 @@ from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.contents import Contents
 from scannet_prep.archive.shards import find_missing_shards
-from scannet_prep.archive.writer import iter_archive
+from scannet_prep.archive.writer import ArchiveBytes
 from scannet_prep.base.errors import FileError, MissingFileError
 from scannet_prep.base.files import write_atomically
 from scannet_prep.base.run_lock import run_lock
@@ -159,7 +159,7 @@ class TestFileThatChanges:
         os.utime(path, ns=(1, 1))
 
         with pytest.raises(FileError, match="changed while it was packed"):
-            write_atomically(tmp_path / "a.tar.zst", iter_archive(contents))
+            write_atomically(tmp_path / "a.tar.zst", ArchiveBytes(contents))
 
     def test_file_that_became_a_named_pipe_stops_the_run(
         self, path: Path, contents: Contents, tmp_path: Path
@@ -168,7 +168,7 @@ class TestFileThatChanges:
         os.mkfifo(path)
 
         with pytest.raises(FileError, match="is a named pipe, expected a file"):
-            write_atomically(tmp_path / "a.tar.zst", iter_archive(contents))
+            write_atomically(tmp_path / "a.tar.zst", ArchiveBytes(contents))
 
 
 def test_full_disk_leaves_the_old_archive(

@@ -272,6 +272,16 @@ class TestNamesThatAreLeftOut:
         expected = {"train/notes.txt", "own", "val/extra.npz", ".DS_Store", not_utf8}
         assert set(report.left_out) == expected
 
+    def test_file_in_tasks_named_like_the_manifest_is_packed(
+        self, out_dir: Path, tmp_path: Path
+    ) -> None:
+        write_tree(out_dir, {"tasks/manifest.json": b"of a task"})
+
+        pack_stage.run(out_dir, tmp_path / "a.tar.zst")
+
+        first = open_archive(tmp_path / "a.tar.zst").index.groups[0]
+        assert "tasks/manifest.json" in [member.name for member in first.members]
+
     @pytest.mark.parametrize(
         ("kind", "stem"), [("raw", f"scans/{TRAIN}/{TRAIN}"), ("processed", TRAIN)]
     )

@@ -31,13 +31,13 @@ from commands import TEST, TRAIN, VAL, Outcome, limited_memory, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
-from scannet_prep.archive.byte_source import PipeSource
+from scannet_prep.archive.byte_source import ByteSource, FileSource, PipeSource
 from scannet_prep.archive.frames import compress, decompress
-from scannet_prep.archive.groups import ArchiveSet
+from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.layout import INDEX_NAME, ArchiveKind, Head
 from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header
+from scannet_prep.archive.threads import Threads
 from scannet_prep.base.errors import ArchiveError, ScanNetPrepError
-from scannet_prep.base.progress import Progress
 from scannet_prep.stages import info, unpack, verify
 from scannet_prep.stages.unpack import UnpackReport
 
@@ -370,16 +370,15 @@ def test_damaged_scene_of_a_pipe_is_named_by_the_index(
     assert report.damages == ()
 
 
-def find_whole(place: Any) -> set[str]:
+def find_whole(source: ByteSource) -> set[str]:
     """Find the scenes that an archive gives as whole."""
     whole: set[str] = set()
-    archives = ArchiveSet([place], lambda *_: True, limit=None)
-    for reader in archives.readers:
-        for group, problem in reader.read(lambda *_: None, 1, Progress()):
-            if problem:
-                whole.discard(group.scene_id)
-            else:
-                whole.add(group.scene_id)
+    reader = GroupReader(source, lambda *_: True, limit=None)
+    for group, problem in reader.read(lambda *_: None, Threads()):
+        if problem:
+            whole.discard(group.scene_id)
+        else:
+            whole.add(group.scene_id)
     return whole
 
 
@@ -417,7 +416,7 @@ class TestFlipOfEveryByte:
             flipped.write_bytes(data)
             flip(flipped, offset, dice.randrange(8))
 
-            assert len(find_whole(flipped)) >= len(IDS) - 1, offset
+            assert len(find_whole(FileSource(flipped))) >= len(IDS) - 1, offset
 
     def test_flip_costs_a_pipe_more_than_one_scene_only_in_a_header(
         self, data: bytes, tmp_path: Path

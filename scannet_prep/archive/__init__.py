@@ -22,9 +22,9 @@ other readers of that format find any byte.
 
 The journeys, each drawn in the first module that it enters:
 
-    pack      contents -> writer -> tar, frames -> output
-    one file  opened -> byte_source, frames -> layout
-    unpack    groups -> opened, or frame after frame -> frames, tar
+    pack      writer -> contents, tar, frames
+    one file  opened -> byte_source, frames, tar
+    unpack    archive_set -> groups -> opened, or frame after frame -> frames, tar
 """
 
 from __future__ import annotations

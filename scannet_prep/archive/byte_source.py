@@ -11,7 +11,6 @@ from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.base.errors import ArchiveError, MissingFileError
 from scannet_prep.base.files import describe_kind
 
-_READ_AHEAD_BYTES = 1 << 22
 _BUCKETS = ("s3://", "gs://", "az://")
 _SERVERS = ("https://", "http://")
 
@@ -189,44 +188,3 @@ class PipeSource:
 
     def close(self) -> None:
         """Do nothing: the descriptor belongs to the caller."""
-
-
-class Stream:
-    """Reads a source in order, and can look ahead.
-
-    Args:
-        source: The bytes.
-        offset: The byte to begin with.
-
-    Attributes:
-        offset: The position of the next byte in the source.
-    """
-
-    def __init__(self, source: ByteSource, offset: int = 0) -> None:
-        self.offset = offset
-        self._source = source
-        self._buffer = bytearray()
-
-    def peek(self, start: int, size: int) -> bytes:
-        """Return a range of the bytes ahead without moving.
-
-        Args:
-            start: First byte of the range, counted from `offset`.
-            size: Its length; fewer bytes are returned only if the source ends.
-        """
-        # A pipe may return fewer bytes than requested, so read until they suffice.
-        while len(self._buffer) < start + size:
-            next_offset = self.offset + len(self._buffer)
-            missing_bytes = start + size - len(self._buffer)
-            piece = self._source.read(next_offset, max(_READ_AHEAD_BYTES, missing_bytes))
-            if not piece:
-                break
-            self._buffer += piece
-        return bytes(self._buffer[start : start + size])
-
-    def take(self, size: int) -> bytes:
-        """Return the next bytes and move past them; fewer only if the source ends."""
-        taken = self.peek(0, size)
-        del self._buffer[: len(taken)]
-        self.offset += len(taken)
-        return taken

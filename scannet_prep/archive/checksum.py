@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.base.errors import ArchiveError
-from scannet_prep.base.files import Buffer, read_file
+from scannet_prep.base.files import read_file
 from scannet_prep.raw.lock import digest_file
 
 CHECKSUM_SUFFIX = f"{SUFFIX}.sha256"
@@ -22,31 +20,6 @@ CHECKSUM_SUFFIX = f"{SUFFIX}.sha256"
 # the name, which is not compared: the user may have renamed the archive.
 _LINE = re.compile(rb"\\?([0-9a-f]{64}) [ *]?.+")
 _MAX_FILE_BYTES = 1 << 16
-
-
-class Digest:
-    """Computes the size and the SHA-256 of bytes as they pass.
-
-    Attributes:
-        size_bytes: Number of bytes so far.
-    """
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self._sha256 = hashlib.sha256()
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the bytes so far, 64 hexadecimal digits."""
-        return self._sha256.hexdigest()
-
-    def watch(self, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-        """Yield pieces unchanged, and add each to the size and to the SHA-256."""
-        for piece in pieces:
-            # `update` releases the interpreter lock, so that other threads compress meanwhile.
-            self._sha256.update(piece)
-            self.size_bytes += len(piece)
-            yield piece
 
 
 def checksum_path(archive_path: Path) -> Path:

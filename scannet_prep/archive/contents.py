@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from scannet_prep.archive.layout import Head
-from scannet_prep.archive.tar import content_bytes
+from scannet_prep.archive.tar import place_files
 from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import Fingerprint, open_file
 from scannet_prep.processed.npz import again_hint
@@ -101,7 +102,7 @@ class SourceFile:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SourceGroup:
     """The files of one frame: the files of one scene, or all files that belong to no scene.
 
@@ -117,13 +118,14 @@ class SourceGroup:
     vertex_count: int
     files: tuple[SourceFile, ...]
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Size of the group as tar bytes."""
-        return content_bytes([file.size_bytes for file in self.files])
+        _, size_bytes = place_files([file.size_bytes for file in self.files])
+        return size_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contents:
     """The contents of an archive.
 
@@ -146,7 +148,7 @@ class Contents:
         """The scenes, sorted by id."""
         return self.groups[1:]
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Size of the tar bytes of all groups."""
         return sum(group.size_bytes for group in self.groups)

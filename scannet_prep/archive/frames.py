@@ -14,30 +14,21 @@ from contextlib import suppress
 import numpy as np
 import zstandard
 
-from scannet_prep.archive.byte_source import ByteSource, Stream
-from scannet_prep.archive.layout import (
-    FREE_BYTES,
-    MAX_CONTENT_BYTES,
-    MAX_INDEX_BYTES,
-    max_frame_bytes,
-)
+from scannet_prep.archive.byte_source import ByteSource
+from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES, MAX_INDEX_BYTES
 from scannet_prep.base.errors import ContentError
 from scannet_prep.base.files import Buffer
 
-# The magic number, 4 bytes, and the frame header, at most 14.
-_MAX_HEADER_BYTES = 18
 # `zstd -d` and `tar --zstd` accept this window without further options.
 _MAX_WINDOW_BYTES = 1 << 27
 # The content of a frame is at most 1 MiB plus this many times its own size, so that a small file
 # cannot request much memory. Scenes compress to a fifth at best; content that compresses better
 # than this limit is stored.
 _MAX_RATIO = 100
-_MAX_BLOCK_BYTES = 1 << 17
+MAX_BLOCK_BYTES = 1 << 17
 _RAW_BLOCK = 0
-_RLE_BLOCK = 1
-_RESERVED_BLOCK = 3
-_BLOCK_HEADER_BYTES = 3
-_CHECKSUM_BYTES = 4
+BLOCK_HEADER_BYTES = 3
+CHECKSUM_BYTES = 4
 # The position of the frame header descriptor, after the magic number, and its flag for a checksum.
 _DESCRIPTOR_BYTE = 4
 _CHECKSUM_FLAG = 0b0000_0100
@@ -69,7 +60,7 @@ def compress(content: Buffer, level: int) -> bytes:
     is_stored = level == 0 or len(content) > _max_content_bytes(frame)
     if not is_stored:
         return frame
-    return _store(content, checksum=frame[-_CHECKSUM_BYTES:])
+    return _store(content, checksum=frame[-CHECKSUM_BYTES:])
 
 
 def _store(content: Buffer, checksum: bytes) -> bytes:
@@ -81,12 +72,12 @@ def _store(content: Buffer, checksum: bytes) -> bytes:
     header = struct.pack("<4sBBI", zstandard.FRAME_HEADER, descriptor, window, len(view))
     pieces: list[Buffer] = [header]
     # Empty content takes one empty block.
-    for start in range(0, max(len(view), 1), _MAX_BLOCK_BYTES):
-        block = view[start : start + _MAX_BLOCK_BYTES]
-        is_last = start + _MAX_BLOCK_BYTES >= len(view)
+    for start in range(0, max(len(view), 1), MAX_BLOCK_BYTES):
+        block = view[start : start + MAX_BLOCK_BYTES]
+        is_last = start + MAX_BLOCK_BYTES >= len(view)
         # From the lowest bit: last block (1 bit), type (2 bits), size (21 bits).
         block_header = len(block) << 3 | _RAW_BLOCK << 1 | is_last
-        pieces.append(block_header.to_bytes(_BLOCK_HEADER_BYTES, "little"))
+        pieces.append(block_header.to_bytes(BLOCK_HEADER_BYTES, "little"))
         pieces.append(block)
     pieces.append(checksum)
     return b"".join(pieces)
@@ -138,7 +129,7 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
         content = _decompress(frame, size_bytes)
     except ContentError:
         # Perhaps only the checksum is damaged: cut it off, and clear its flag in the header.
-        bare = bytearray(frame[:-_CHECKSUM_BYTES])
+        bare = bytearray(frame[:-CHECKSUM_BYTES])
         bare[_DESCRIPTOR_BYTE] &= ~_CHECKSUM_FLAG
         return _decompress(bare, size_bytes), False
     has_checksum = bool(frame[_DESCRIPTOR_BYTE] & _CHECKSUM_FLAG)
@@ -180,46 +171,13 @@ def decompress_start(frame: Buffer, size_bytes: int) -> bytes:
     return b""
 
 
-def read_frame(stream: Stream) -> bytes:
-    """Take the next frame from a stream. The headers of its blocks show where it ends.
-
-    Raises:
-        ContentError: No frame of this program begins here, a block is damaged, or the stream ends
-            within the frame.
-    """
-    header = stream.peek(0, _MAX_HEADER_BYTES)
-    max_bytes = max_frame_bytes(read_size(header))
-    position = zstandard.frame_header_size(header)
-    is_last = False
-    while not is_last:
-        block_header = stream.peek(position, _BLOCK_HEADER_BYTES)
-        if len(block_header) < _BLOCK_HEADER_BYTES:
-            break
-        # From the lowest bit: last block (1 bit), type (2 bits), size (21 bits).
-        header_bits = int.from_bytes(block_header, "little")
-        is_last = bool(header_bits & 1)
-        block_type = header_bits >> 1 & 3
-        block_bytes = header_bits >> 3
-        is_possible = block_type != _RESERVED_BLOCK and block_bytes <= _MAX_BLOCK_BYTES
-        if not is_possible or position > max_bytes:
-            raise ContentError("a frame has a damaged block")
-        # A run-length block stores one byte, which is repeated to its size.
-        stored_bytes = 1 if block_type == _RLE_BLOCK else block_bytes
-        position += _BLOCK_HEADER_BYTES + stored_bytes
-    # All frames of this program end with a checksum.
-    frame = stream.take(position + _CHECKSUM_BYTES)
-    if not is_last or len(frame) < position + _CHECKSUM_BYTES:
-        raise ContentError("the archive ends in the middle of a frame")
-    return frame
-
-
-def seek_row(frame: Buffer, size_bytes: int) -> bytes:
+def seek_row(frame: Buffer) -> bytes:
     """Make the row of a frame in the seek table: stored size, size of the content, and checksum.
 
     The checksum is the last four bytes of the frame: the low 32 bits of the XXH64 of the content,
     little-endian.
     """
-    return _TABLE_ROW.pack(len(frame), size_bytes, bytes(frame[-_CHECKSUM_BYTES:]))
+    return _TABLE_ROW.pack(len(frame), read_size(frame), bytes(frame[-CHECKSUM_BYTES:]))
 
 
 def encode_seek_table(rows: Sequence[bytes]) -> bytes:
@@ -229,15 +187,18 @@ def encode_seek_table(rows: Sequence[bytes]) -> bytes:
     return _TABLE_HEADER.pack(_SKIPPABLE_MAGIC, len(body) + len(footer)) + body + footer
 
 
-def has_seek_table(stream: Stream, rows: Sequence[bytes | None]) -> bool:
-    """Whether the next bytes of a stream are the seek table of some frames.
+def seek_table_bytes(frame_count: int) -> int:
+    """Return the size of the seek table of some frames."""
+    return _TABLE_HEADER.size + frame_count * _TABLE_ROW.size + _TABLE_FOOTER.size
+
+
+def is_seek_table(table: bytes, rows: Sequence[bytes | None]) -> bool:
+    """Whether some bytes are the seek table of some frames.
 
     Args:
-        stream: The stream, which moves past the table.
+        table: The bytes.
         rows: The row of each frame; None for a frame that was not read, whose row is not checked.
     """
-    blank = bytes(_TABLE_ROW.size)
-    table = stream.take(len(encode_seek_table([blank] * len(rows))))
     expected = []
     for number, row in enumerate(rows):
         start = _TABLE_HEADER.size + number * _TABLE_ROW.size
@@ -269,8 +230,7 @@ def find_index(source: ByteSource) -> tuple[int, int, int]:
     # The index lies before the end of the tar stream, which lies before the table.
     index_bytes = index_row[0]
     end_bytes = end_row[0]
-    table_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
-    offset = source.size_bytes - table_bytes - end_bytes - index_bytes
+    offset = source.size_bytes - seek_table_bytes(count) - end_bytes - index_bytes
     is_index_possible = offset >= 0 and index_bytes <= MAX_INDEX_BYTES
     if not (has_footer and has_frames and is_index_possible):
         raise ContentError(

@@ -14,15 +14,14 @@ an archive with a damaged end have no index: their frames are read from the begi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import TypeAlias
 
 from scannet_prep.archive import frames, layout
-from scannet_prep.archive.byte_source import ByteSource, PipeSource, Place, Stream, open_bytes
+from scannet_prep.archive.byte_source import ByteSource, PipeSource
 from scannet_prep.archive.layout import ArchiveKind, Head, Index, StoredGroup
 from scannet_prep.archive.opened import (
     HINT_DAMAGED,
@@ -32,7 +31,7 @@ from scannet_prep.archive.opened import (
     decode_index,
     read_stored,
 )
-from scannet_prep.archive.shards import check_held_once, find_missing_shards
+from scannet_prep.archive.stream import Stream
 from scannet_prep.archive.tar import (
     BLOCK_BYTES,
     END_OF_ARCHIVE,
@@ -40,10 +39,8 @@ from scannet_prep.archive.tar import (
     parse_header,
     read_members,
 )
-from scannet_prep.archive.threads import map_in_threads
-from scannet_prep.base.errors import ArchiveError, ContentError, UsageError
-from scannet_prep.base.failures import list_some
-from scannet_prep.base.progress import Progress
+from scannet_prep.archive.threads import Threads
+from scannet_prep.base.errors import ArchiveError, ContentError
 from scannet_prep.base.typed_json import make_decoder, parse_json
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
 
@@ -55,6 +52,9 @@ Work: TypeAlias = Callable[[StoredGroup, memoryview], None]
 
 _Frame: TypeAlias = tuple[StoredGroup, bytes | None]
 """A group, without members if no index describes them; and its frame, if it has been read."""
+
+_Checked: TypeAlias = tuple[StoredGroup, str]
+"""A group that has been read, and its damage in words, which is empty if it is whole."""
 
 _HEAD = make_decoder(Head)
 _HINT_REFUSED = (
@@ -120,13 +120,12 @@ class GroupReader:
             return None
         return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}")
 
-    def read(self, work: Work, jobs: int, progress: Progress) -> Iterator[tuple[StoredGroup, str]]:
+    def read(self, work: Work, threads: Threads) -> Iterator[_Checked]:
         """Read and check all wanted scenes, and the end of the archive.
 
         Args:
             work: Called in threads for each undamaged scene; `Member.of` finds a file in the bytes.
-            jobs: Number of threads.
-            progress: Receives the number of tar bytes.
+            threads: The threads; their progress receives the number of tar bytes.
 
         Yields:
             Each scene in order, and its damage in words, which is empty if it is whole. Damaged
@@ -138,64 +137,47 @@ class GroupReader:
             TransferError: The server does not send it.
         """
 
-        def check(frame: _Frame) -> tuple[StoredGroup, str]:
+        def check(frame: _Frame) -> _Checked:
             return self._check(*frame, work)
 
-        tasks = self._iter_tasks()
-        # Damaged scenes whose names are damaged, too; and scenes that were whole when read.
-        unnamed: list[tuple[StoredGroup, str]] = []
-        whole: list[StoredGroup] = []
-        for group, problem in map_in_threads(check, tasks, jobs=jobs, on_error=self.source.close):
-            progress.advance(group.size_bytes)
-            if not group.scene_id:
-                unnamed.append((group, problem))
-                continue
-            yield group, problem
-            if not problem:
-                whole.append(group)
-        yield from self._compare_with_index(whole)
-        yield from self._name_by_index(unnamed)
+        # Each takes memory for its frame and for its tar bytes.
+        tasks = (
+            (group.stored_bytes + group.size_bytes, (group, frame)) for group, frame in self._frames
+        )
+        checked: list[_Checked] = []
+        for group, problem in threads.map(check, tasks, on_error=self.source.close):
+            threads.progress.advance(group.size_bytes)
+            checked.append((group, problem))
+            if group.scene_id:
+                yield group, problem
+        yield from self._compare_with_index(checked)
         if self.index is not None:
             self._check_end(self.index)
 
-    def _iter_tasks(self) -> Iterator[tuple[int, _Frame]]:
-        """Yield the frames with the memory that each takes: for itself and for its tar bytes."""
-        for group, frame in self._frames:
-            yield group.stored_bytes + group.size_bytes, (group, frame)
+    def _compare_with_index(self, checked: list[_Checked]) -> Iterator[_Checked]:
+        """Yield the scenes that only the index names, and those that it contradicts.
 
-    def _compare_with_index(self, whole: list[StoredGroup]) -> Iterator[tuple[StoredGroup, str]]:
-        """Yield the scenes that the index contradicts; none without an index."""
-        if self.index is None:
-            return
-        entries = self._index_by_offset()
-        for group in whole:
+        Damage of scenes that nothing names is recorded. An index at the beginning agrees with the
+        groups, which come from it.
+        """
+        entries: dict[int, StoredGroup] = {}
+        if self.index is not None:
+            entries = {group.offset: group for group in self.index.groups}
+        for group, problem in checked:
             entry = entries.get(group.offset)
-            is_same = (
-                entry is not None
-                and entry.scene_id == group.scene_id
-                and entry.members == group.members
-            )
-            if not is_same:
-                yield group, "does not match the index"
-
-    def _name_by_index(
-        self, unnamed: list[tuple[StoredGroup, str]]
-    ) -> Iterator[tuple[StoredGroup, str]]:
-        """Yield the damaged scenes that only the index names; record those that nothing names."""
-        entries = self._index_by_offset()
-        for group, problem in unnamed:
-            entry = entries.get(group.offset, group)
-            if not entry.scene_id:
+            if group.scene_id:
+                is_same = (
+                    entry is not None
+                    and entry.scene_id == group.scene_id
+                    and entry.members == group.members
+                )
+                if self.index is not None and not problem and not is_same:
+                    yield group, "does not match the index"
+            elif entry is None or not entry.scene_id:
                 scene = f"a scene at byte {group.offset:,} that cannot be named"
                 self.problems.append(f"{scene}: damaged: {problem}")
             elif self._wants(entry.scene_id, entry.split):
                 yield entry, problem
-
-    def _index_by_offset(self) -> dict[int, StoredGroup]:
-        """Return the entries of the index by the offset of their frame; none without an index."""
-        if self.index is None:
-            return {}
-        return {group.offset: group for group in self.index.groups}
 
     def _plan_by_index(self) -> Iterator[_Frame] | None:
         """Choose the frames to read by the index; None if it cannot be read at the beginning."""
@@ -235,13 +217,14 @@ class GroupReader:
         while True:
             offset = stream.offset
             try:
-                frame = frames.read_frame(stream)
+                frame = stream.take_frame()
             except ContentError as error:
                 self.problems.append(
                     f"is truncated or damaged after byte {offset:,}, "
                     f"where the last whole frame ends: {error.message}"
                 )
                 return
+            group = _describe_frame(frame, offset)
             name = _read_first_name(frame)
             # The first frame belongs to no scene, even if a damaged name looks like one.
             scene_file = layout.identify_scene(name) if offset > 0 else None
@@ -251,7 +234,6 @@ class GroupReader:
                 break
 
             frame_count += 1
-            group = _describe_frame(frame, offset)
             if scene_file is not None:
                 self._hold(scene_file)
                 group = replace(group, scene_id=scene_file.scene_id, split=scene_file.split)
@@ -263,8 +245,8 @@ class GroupReader:
             if len(self.chosen) == self._limit:
                 return
         try:
-            index, row = decode_index(frame, frame_count=frame_count, offset=offset)
-            self._take_index(index, row, stream)
+            index = decode_index(frame, frame_count=frame_count, offset=offset)
+            self._take_index(index, frames.seek_row(frame), stream)
         except ContentError as error:
             self.problems.append(f"index: {error.message}")
 
@@ -299,9 +281,7 @@ class GroupReader:
         for member in group.members:
             self.files[member.name] = bytes(member.of(content))
 
-    def _check(
-        self, group: StoredGroup, frame: bytes | None, work: Work
-    ) -> tuple[StoredGroup, str]:
+    def _check(self, group: StoredGroup, frame: bytes | None, work: Work) -> _Checked:
         """Read a frame, check its files, and pass them to `work`.
 
         Args:
@@ -321,7 +301,7 @@ class GroupReader:
             if frame is None:
                 frame = read_stored(self.source, group)
             content, is_verified = frames.decompress(frame, group.size_bytes)
-            row = frames.seek_row(frame, group.size_bytes)
+            row = frames.seek_row(frame)
             del frame  # it may be large, and is not needed any more
             if is_indexed:
                 are_headers_whole = check_members(group.members, content)
@@ -371,20 +351,19 @@ class GroupReader:
     def _check_end(self, index: Index) -> None:
         """Check the end of the tar stream and the seek table, which only other programs need."""
         self.warnings.sort()  # threads append them in any order
-        is_whole = False
         with suppress(ContentError):
-            frame = frames.read_frame(self._end)
+            frame = self._end.take_frame()
             content, _ = frames.decompress(frame, len(END_OF_ARCHIVE))
             rows = [self._rows.get(group.offset) for group in index.groups]
-            rows.append(self._rows.get(index.end))
-            rows.append(frames.seek_row(frame, len(END_OF_ARCHIVE)))
-            is_whole = content == END_OF_ARCHIVE and frames.has_seek_table(self._end, rows)
-        has_more = self._end.peek(0, 1) != b""
-        if not is_whole or has_more:
-            self.warnings.append(
-                "the end of the tar stream or the seek table is damaged, or something follows it; "
-                "other programs need it, the files are whole"
-            )
+            rows += [self._rows.get(index.end), frames.seek_row(frame)]
+            # One byte more than the table: nothing may follow it.
+            table = self._end.take(frames.seek_table_bytes(len(rows)) + 1)
+            if content == END_OF_ARCHIVE and frames.is_seek_table(table, rows):
+                return
+        self.warnings.append(
+            "the end of the tar stream or the seek table is damaged, or something follows it; "
+            "other programs need it, the files are whole"
+        )
 
 
 def _read_first_name(frame: bytes) -> str:
@@ -415,71 +394,3 @@ def _is_end_next(stream: Stream) -> bool:
     # Enough bytes even if the frame stores its content uncompressed.
     start = stream.peek(0, 2 * size_bytes)
     return frames.decompress_start(start, size_bytes) == END_OF_ARCHIVE
-
-
-class ArchiveSet:
-    """Archives that are read together in order, such as the shards of a set; each is read once.
-
-    Args:
-        places: Paths, addresses, or `ByteSource`s.
-        wants: Whether a scene is wanted.
-        limit: Maximum number of scenes; None for all.
-        certificates: Certificate authorities to trust for servers; see `RangeSource`.
-
-    Attributes:
-        readers: The archives.
-        names: Their paths or addresses.
-        kind: The kind of their scenes.
-        missing_shards: The names of the other shards, if a single shard was given.
-        chosen: The wanted scenes that are known before everything has been read.
-        size_bytes: Size of their tar bytes.
-
-    Raises:
-        UsageError: The archives are of two kinds, a scene is in two of them, or shards of a set
-            are missing.
-        ScanNetPrepError: See `open_bytes` and `GroupReader`.
-    """
-
-    def __init__(
-        self,
-        places: Sequence[Place],
-        wants: Wants,
-        limit: int | None,
-        certificates: bool | Path = True,
-    ) -> None:
-        self.readers: list[GroupReader] = []
-        self.chosen: list[StoredGroup] = []
-        for place in places:
-            source = open_bytes(place, certificates=certificates)
-            remaining = None if limit is None else limit - len(self.chosen)
-            reader = GroupReader(source, wants, remaining)
-            self.readers.append(reader)
-            self.chosen += reader.chosen
-        self.names = [reader.name for reader in self.readers]
-        self.kind = self.readers[0].head.kind
-        if any(reader.head.kind is not self.kind for reader in self.readers):
-            problem = "the archives hold raw and processed scenes"
-            raise UsageError(problem, "name archives of one kind only")
-        check_held_once((reader.name, reader.held) for reader in self.readers)
-        self.missing_shards = find_missing_shards(self.names)
-        if self.missing_shards:
-            missing = list_some(self.missing_shards)
-            problem = f"shards of the set are not among the archives: {missing}"
-            if len(self.names) > 1:
-                hint = "name all shards of the set (NAME-*-of-*.tar.zst), or a single one"
-                raise UsageError(problem, hint)
-            self.readers[0].warnings.append(problem)
-        self.size_bytes = sum(group.size_bytes for group in self.chosen)
-
-    @property
-    def has_indexes(self) -> bool:
-        """Whether all indexes have been read; the index of a pipe comes last, or never."""
-        return all(reader.index is not None for reader in self.readers)
-
-    @property
-    def held(self) -> dict[str, str]:
-        """The splits of the scenes that are known so far, by id."""
-        held: dict[str, str] = {}
-        for reader in self.readers:
-            held |= reader.held
-        return held

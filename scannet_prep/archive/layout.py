@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from scannet_prep.archive.tar import BLOCK_BYTES, Member, member_bytes
+from scannet_prep.archive.tar import Member, place_files
 from scannet_prep.base.backports import StrEnum
 from scannet_prep.base.errors import ContentError
 from scannet_prep.base.typed_json import Count, encode_json, make_decoder, parse_json
@@ -261,14 +261,9 @@ def _check_order(index: Index) -> None:
 
 def _check_group(group: StoredGroup, kind: ArchiveKind, expected_offset: int) -> None:
     """Check that a group has the offset that the writer gives it, possible sizes, valid names."""
-    # Each file follows the one before without a gap; the last one ends with the content.
-    position = 0
-    are_offsets_right = group.offset == expected_offset and len(group.members) > 0
-    for member in group.members:
-        if member.offset != position + BLOCK_BYTES:
-            are_offsets_right = False
-        position += member_bytes(member.size_bytes)
-    if not are_offsets_right or group.size_bytes != position:
+    offsets, size_bytes = place_files([member.size_bytes for member in group.members])
+    are_files_placed = bool(offsets) and offsets == [member.offset for member in group.members]
+    if group.offset != expected_offset or group.size_bytes != size_bytes or not are_files_placed:
         raise ContentError(f"{group.name}: its frame or its files are not at their places")
     is_too_large = group.stored_bytes > max_frame_bytes(group.size_bytes)
     if group.size_bytes > MAX_CONTENT_BYTES or is_too_large:

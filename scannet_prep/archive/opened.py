@@ -56,7 +56,7 @@ def open_archives(places: Sequence[Place], *, certificates: bool | Path = True) 
     """
     archives = [open_archive(place, certificates=certificates) for place in places]
     check_held_once(
-        (archive.name, [scene.scene_id for scene in archive.index.scenes]) for archive in archives
+        [(archive.name, [scene.scene_id for scene in archive.index.scenes]) for archive in archives]
     )
     return archives
 
@@ -85,7 +85,8 @@ class Archive:
         try:
             offset, stored_bytes, frame_count = frames.find_index(source)
             frame = source.read(offset, stored_bytes)
-            self.index, self.index_row = decode_index(frame, frame_count=frame_count, offset=offset)
+            self.index = decode_index(frame, frame_count=frame_count, offset=offset)
+            self.index_row = frames.seek_row(frame)
             self.end = offset + stored_bytes
         except ContentError as error:
             check_beginning(source.read(0, START_BYTES), self.name)
@@ -116,16 +117,13 @@ class Archive:
         return data
 
 
-def decode_index(frame: Buffer, *, frame_count: int, offset: int) -> tuple[Index, bytes]:
+def decode_index(frame: Buffer, *, frame_count: int, offset: int) -> Index:
     """Decode the index from its frame.
 
     Args:
         frame: The frame.
         frame_count: Number of frames before it.
         offset: Its first byte in the archive.
-
-    Returns:
-        The index, and the row of its frame in the seek table.
 
     Raises:
         ContentError: It is damaged, or describes other frames.
@@ -144,7 +142,7 @@ def decode_index(frame: Buffer, *, frame_count: int, offset: int) -> tuple[Index
         described = f"{len(index.groups):,} frames of {index.end:,} bytes"
         problem = f"the index lists {described}, the archive has {frame_count:,} of {offset:,}"
         raise ContentError(problem)
-    return index, frames.seek_row(frame, size_bytes)
+    return index
 
 
 def read_stored(source: ByteSource, group: StoredGroup) -> bytes:

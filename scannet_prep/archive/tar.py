@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-from collections.abc import Iterable, Sequence
-from typing import Annotated, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -51,30 +51,27 @@ class Member(NamedTuple):
             )
 
 
-class FileToPack(Protocol):
-    """A file that `write_members` packs."""
-
-    @property
-    def name(self) -> str:
-        """Its path in the archive, with `/`."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-
-    def read_into(self, target: memoryview, /) -> None:
-        """Fill a buffer of its size with its content."""
-
-
 def member_bytes(size_bytes: int) -> int:
     """Return the size of a file of `size_bytes` with its header and its padding."""
     padding_bytes = -size_bytes % BLOCK_BYTES
     return BLOCK_BYTES + size_bytes + padding_bytes
 
 
-def content_bytes(sizes: Iterable[int]) -> int:
-    """Return the size of the tar bytes of files, by their sizes."""
-    return sum(member_bytes(size_bytes) for size_bytes in sizes)
+def place_files(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Place files one after the other, without gaps.
+
+    Args:
+        sizes: Their sizes.
+
+    Returns:
+        The first byte of the content of each file in the tar bytes, and the size of the tar bytes.
+    """
+    offsets = []
+    position = 0
+    for size_bytes in sizes:
+        offsets.append(position + BLOCK_BYTES)
+        position += member_bytes(size_bytes)
+    return offsets, position
 
 
 def encode_header(name: str, size_bytes: int) -> bytes:
@@ -82,29 +79,6 @@ def encode_header(name: str, size_bytes: int) -> bytes:
     info = tarfile.TarInfo(name)
     info.size = size_bytes
     return info.tobuf(tarfile.USTAR_FORMAT)
-
-
-def write_members(files: Sequence[FileToPack]) -> tuple[memoryview, tuple[Member, ...]]:
-    """Read files into tar bytes.
-
-    Returns:
-        The tar bytes, and the files in them.
-
-    Raises:
-        FileError: A file cannot be read.
-    """
-    content = memoryview(bytearray(content_bytes([file.size_bytes for file in files])))
-    members = []
-    position = 0
-    for file in files:
-        start = position + BLOCK_BYTES
-        data = content[start : start + file.size_bytes]
-        content[position:start] = encode_header(file.name, file.size_bytes)
-        file.read_into(data)
-        sha256 = hashlib.sha256(data).hexdigest()
-        members.append(Member(file.name, start, file.size_bytes, sha256))
-        position += member_bytes(file.size_bytes)
-    return content, tuple(members)
 
 
 def read_members(content: memoryview) -> tuple[Member, ...]:

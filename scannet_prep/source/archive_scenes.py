@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from shlex import quote
 
-from scannet_prep.archive.byte_source import Place
 from scannet_prep.archive.layout import ArchiveKind, StoredGroup
-from scannet_prep.archive.opened import Archive, open_archives
+from scannet_prep.archive.opened import Archive
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
@@ -29,52 +27,45 @@ class ArchiveScenes(SceneSource):
     The groups of other scenes are removed from the indexes, to save memory.
 
     Args:
-        places: Paths, addresses, or `ByteSource`s; in any order.
+        archives: The archives, in any order.
         split: The split whose scenes to open; None for all scenes.
-        certificates: Certificate authorities to trust for servers; see `RangeSource`.
 
     Raises:
-        ArchiveError: An archive is damaged, holds raw scenes, belongs to an incomplete set of
-            shards, or holds scenes whose options differ from the first archive's.
+        ArchiveError: An archive holds raw scenes, belongs to an incomplete set of shards, or holds
+            scenes whose options differ from the first archive's.
         UsageError: There are no scenes of that split.
-        ScanNetPrepError: See `open_archives`.
     """
 
     kind = SourceKind.ARCHIVE
 
-    def __init__(
-        self, places: Sequence[Place], split: Split | None, *, certificates: bool | Path = True
-    ) -> None:
-        archives = open_archives(places, certificates=certificates)
+    def __init__(self, archives: Sequence[Archive], split: Split | None) -> None:
         names = [archive.name for archive in archives]
         for archive in archives:
             _check_is_processed(archive)
         options = _read_shared_options(archives)
         _check_has_all_shards(names)
 
-        group_by_scene: dict[str, StoredGroup] = {}
-        archive_by_scene: dict[str, Archive] = {}
+        groups: dict[str, StoredGroup] = {}
+        stored: dict[str, tuple[Archive, StoredGroup]] = {}
         failures: dict[str, Finding] = {}
         for archive in archives:
             for group in archive.index.scenes:
-                group_by_scene[group.scene_id] = group
-                archive_by_scene[group.scene_id] = archive
+                groups[group.scene_id] = group
+                stored[group.scene_id] = (archive, group)
             for scene_id, message in archive.index.failures.items():
                 hint = f"make it: scannet-prep process --scenes {scene_id}{_HINT_THEN_PACK}"
                 failures[scene_id] = Finding(scene_id=scene_id, message=message, hint=hint)
         super().__init__(
             place=names if len(names) > 1 else names[0],
             options=options,
-            held=group_by_scene,
+            held=groups,
             failures=failures,
             split=split,
             command_end=_HINT_THEN_PACK,
         )
         self._archives = archives
         # The archive and the group of each scene of the split, which are the scenes in `lengths`.
-        self._stored: dict[str, tuple[Archive, StoredGroup]] = {}
-        for scene_id in self.lengths:
-            self._stored[scene_id] = (archive_by_scene[scene_id], group_by_scene[scene_id])
+        self._stored = {scene_id: stored[scene_id] for scene_id in self.lengths}
         # The groups of the other scenes are no longer needed.
         for archive in archives:
             archive.forget_scenes()

@@ -62,9 +62,10 @@ def open_processed(
     folder = find_folder(places)
     # Imported here: training from a folder needs no zstandard.
     if folder is None:
+        from scannet_prep.archive.opened import open_archives
         from scannet_prep.source.archive_scenes import ArchiveScenes
 
-        return ArchiveScenes(places, split, certificates=certificates)
+        return ArchiveScenes(open_archives(places, certificates=certificates), split)
     refuse_export(folder)
     from scannet_prep.source.folder_scenes import FolderScenes
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.archive.layout import Head
-from scannet_prep.archive.opened import open_archives
+from scannet_prep.archive.opened import Archive, open_archives
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.base.progress import Progress
 from scannet_prep.processed.folder import find_state
@@ -94,15 +94,14 @@ def run(
     """
     kind, folder = identify(places)
     if folder is None:
-        return _summarize_archives(places, certificates)
+        return _summarize_archives(open_archives(places, certificates=certificates))
     if kind is SourceKind.PROCESSED:
         return _summarize_processed_folder(folder)
     return _summarize_raw_tree(folder, progress or Progress())
 
 
-def _summarize_archives(places: Sequence[Place], certificates: bool | Path) -> Info:
+def _summarize_archives(archives: Sequence[Archive]) -> Info:
     """Summarize archives from their indexes."""
-    archives = open_archives(places, certificates=certificates)
     head = archives[0].index.head
     names = tuple(archive.name for archive in archives)
     scenes = {}

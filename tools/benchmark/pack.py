@@ -19,7 +19,7 @@ from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
 from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
 from scannet_prep.archive.layout import FORMAT_NAME, ArchiveKind, Head
-from scannet_prep.archive.writer import iter_archive
+from scannet_prep.archive.writer import ArchiveBytes
 from scannet_prep.base.files import Fingerprint, write_atomically
 from scannet_prep.processed.folder import processed_path
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, encode_manifest
@@ -179,7 +179,7 @@ def _measure_opening(folder: Path) -> float:
     path = folder / "many.tar.zst"
     first = SourceGroup("", "", 0, (SourceFile.from_content(FORMAT_NAME, b"{}"),))
     contents = Contents(Head(ArchiveKind.PROCESSED), (first, *groups))
-    path.write_bytes(b"".join(iter_archive(contents)))
+    path.write_bytes(b"".join(ArchiveBytes(contents)))
     return min(time_call(open_archive, path) for _ in range(10)) * 1e3
 
 

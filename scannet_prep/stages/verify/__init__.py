@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.archive.byte_source import FileSource
+from scannet_prep.archive.archive_set import ArchiveSet
+from scannet_prep.archive.byte_source import FileSource, open_bytes
 from scannet_prep.archive.checksum import check_checksum
-from scannet_prep.archive.groups import ArchiveSet, GroupReader
+from scannet_prep.archive.groups import GroupReader
+from scannet_prep.archive.threads import Threads
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.progress import Progress
 from scannet_prep.release.findings import Finding, Findings, sort_findings
@@ -138,7 +140,7 @@ def run(
             single scenes; or there are no scenes of the selected splits.
         UnknownSceneError: The selection contradicts itself.
         WorkerDiedError: Worker processes cannot be started.
-        ScanNetPrepError: For archives, any error of `ArchiveSet`.
+        ScanNetPrepError: For archives, any error of `open_bytes` and `ArchiveSet`.
     """
     selection = selection or Selection()
     if must_be_complete and not selection.has_whole_splits:
@@ -153,7 +155,8 @@ def run(
     if folder is not None:
         checked = _check_folder(kind, folder, inspection)
     else:
-        archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
+        sources = [open_bytes(place, certificates=certificates) for place in places]
+        archives = ArchiveSet(sources, selection.wants, selection.limit)
         checked = _check_archives(archives, inspection)
 
     root = checked.paths[0]
@@ -250,7 +253,8 @@ def _check_archive(reader: GroupReader, inspection: Inspection) -> dict[str, int
     findings = inspection.findings
     vertices = {}
     # Reading checks each scene; there is nothing else to do with it.
-    for group, problem in reader.read(lambda *_: None, inspection.jobs, inspection.progress):
+    threads = Threads(inspection.jobs, inspection.progress)
+    for group, problem in reader.read(lambda *_: None, threads):
         if problem:
             vertices[group.scene_id] = 0
             message = f"is damaged (bytes {group.offset:,} to {group.end:,}): {problem}"

@@ -5,7 +5,7 @@
     GroupReader.read      each scene, checked -> Target.write, in threads
     Target.end            manifest or scannet.lock, and failed.txt
 
-Formats and damage are the concern of `archive.groups`, the folder that of `unpack_target`.
+Formats and damage are the concern of `archive.groups`, the folder that of `target`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.archive.groups import ArchiveSet, GroupReader
-from scannet_prep.archive.layout import ArchiveKind
-from scannet_prep.base.errors import ArchiveError
+from scannet_prep.archive.archive_set import ArchiveSet
+from scannet_prep.archive.byte_source import open_bytes
+from scannet_prep.archive.groups import GroupReader
+from scannet_prep.archive.layout import ArchiveKind, StoredGroup
+from scannet_prep.archive.threads import Threads
+from scannet_prep.base.errors import ArchiveError, FileError
 from scannet_prep.base.files import make_directory
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
 from scannet_prep.release.findings import Finding
 from scannet_prep.source import Place
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.unpack_target import HINT_COPY_AGAIN, Target
+from scannet_prep.stages.unpack.processed_target import ProcessedTarget
+from scannet_prep.stages.unpack.raw_target import RawTarget
+from scannet_prep.stages.unpack.target import HINT_COPY_AGAIN, Target
 
-_DEFAULT_DIRS = {
-    ArchiveKind.PROCESSED: Path("data/processed"),
-    ArchiveKind.RAW: Path("data/ScanNet"),
+_TARGETS: dict[ArchiveKind, type[Target]] = {
+    ArchiveKind.PROCESSED: ProcessedTarget,
+    ArchiveKind.RAW: RawTarget,
 }
 
 
@@ -87,11 +92,12 @@ def run(
         OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
         FileError: The folder holds scenes of other options or another label map.
-        ScanNetPrepError: See `ArchiveSet`.
+        ScanNetPrepError: See `open_bytes` and `ArchiveSet`.
     """
     selection = selection or Selection()
-    progress = progress or Progress()
-    archives = ArchiveSet(places, selection.wants, selection.limit, certificates)
+    threads = Threads(jobs, progress)
+    sources = [open_bytes(place, certificates=certificates) for place in places]
+    archives = ArchiveSet(sources, selection.wants, selection.limit)
     first_name = archives.names[0]
     # Without indexes, the scenes are known only at the end.
     if archives.has_indexes:
@@ -101,14 +107,15 @@ def run(
         )
         selection.check_found(first_name, archives.held, hint)
 
-    out_dir = out_dir or _DEFAULT_DIRS[archives.kind]
+    target_type = _TARGETS[archives.kind]
+    out_dir = out_dir or target_type.default_dir
     make_directory(out_dir)
-    with progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
-        target = Target(archives, out_dir, selection)
+    with threads.progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
+        target = target_type(archives, out_dir, selection)
         for reader in archives.readers:
-            target.begin(reader.files, reader.read_manifest())
+            target.begin(reader)
         for reader in archives.readers:
-            _unpack_archive(reader, target, jobs, progress)
+            _unpack_archive(reader, target, threads)
         if selection.limit is None and not archives.missing_shards:
             target.fail_missing(is_cut=not archives.has_indexes)
         target.end()
@@ -129,10 +136,17 @@ def run(
     )
 
 
-def _unpack_archive(reader: GroupReader, target: Target, jobs: int, progress: Progress) -> None:
+def _unpack_archive(reader: GroupReader, target: Target, threads: Threads) -> None:
     """Unpack one archive, and record its damage."""
+
+    def write(group: StoredGroup, content: memoryview) -> None:
+        try:
+            target.write(group, content)
+        except FileError as error:
+            target.fail(group.scene_id, error, expected=group.members)
+
     target.write_others(reader.files)
-    for group, problem in reader.read(target.write, jobs, progress):
+    for group, problem in reader.read(write, threads):
         if problem:
             message = f"{group.scene_id}: is damaged: {problem}"
             error = ArchiveError(reader.name, message, HINT_COPY_AGAIN)
