@@ -47,7 +47,8 @@ def segment_mesh(
       segment has fewer than `min_vertices` vertices, and after all other vertices. The Segmentator
       has no defined result for such meshes, as it sorts NaN.
     - The Segmentator leaves open the order of edges of equal weight. Here, the order of the faces
-      decides.
+      decides. On a scan and on synthetic rooms, the partitions were the same; on meshes of random
+      triangles, a few were not.
 
     Args:
         points: Floats (V, 3), metres, finite; rounded to float32. The frame of the scan is that of

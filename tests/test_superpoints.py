@@ -146,6 +146,18 @@ def test_edges_without_weight_come_last() -> None:
     assert segments == [0, 1, 1, 2, 2, 0]
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"), [((6, 2, 3), [0, 0, 0, 1, 1, 1, 0]), ((6, 3, 2), [0, 0, 0, 1, 1, 1, 1])]
+)
+def test_first_edge_of_face_without_area_comes_first(line: Any, expected: list[int]) -> None:
+    # Two triangles, and vertex 6 on the line between their corners 2 and 3.
+    left = [(0, 0, 0), (0, 1, 0), (1, 0, 0)]
+    right = [(3, 0, 0), (4, 1, 0), (4, 0, 0)]
+    faces = [(0, 1, 2), (3, 4, 5), line]
+
+    assert segment([*left, *right, (2, 0, 0)], faces, min_vertices=2) == expected
+
+
 def test_duplicate_face_counts_twice_in_normals() -> None:
     # With the wall twice, the normal of vertex 2 is the mean of two faces of each, (0, -1/2, 1/2),
     # so that its edges weigh 1/2 instead of 1/3: more than half of the threshold.
@@ -217,6 +229,43 @@ def test_segments_of_tiny_and_huge_meshes_are_those_of_the_oracle(
     segments = segment(points, mesh[1], threshold)
 
     assert segments == oracles.mesh_segments(points, mesh[1], threshold, 0)
+
+
+def make_random_mesh(seed: int, face_count: int) -> Any:
+    """Make a mesh of 8 vertices, and list its different weights in ascending order."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(8, 3)).astype(np.float32)
+    faces = [rng.permutation(8)[:3].tolist() for _ in range(face_count)]
+    edges = oracles.weighted_edges(points, faces)
+    return points, faces, sorted({float(weight) for weight, _, _ in edges})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_thresholds_equal_to_weights_give_the_segments_of_the_oracle(seed: int) -> None:
+    # The last bit of a weight decides.
+    points, faces, weights = make_random_mesh(seed, face_count=10)
+
+    for threshold in weights:
+        segments = segment(points, faces, threshold)
+        assert segments == oracles.mesh_segments(points, faces, threshold, 0)
+
+
+# With these seeds, some result depends on the rounding of thresholds or of their shares.
+@pytest.mark.parametrize("seed", [8, 12, 28, 59])
+def test_rounded_thresholds_give_the_segments_of_the_oracle(seed: int) -> None:
+    points, faces, weights = make_random_mesh(seed, face_count=5)
+    # With the threshold 2 (w - v) or 3 (w - v), a set of two or three vertices that were joined by
+    # an edge of weight v has the threshold w, except for rounding.
+    thresholds = [
+        count * (w - v)
+        for index, w in enumerate(weights)
+        for v in weights[:index]
+        for count in (2, 3)
+    ]
+
+    for threshold in thresholds:
+        segments = segment(points, faces, threshold)
+        assert segments == oracles.mesh_segments(points, faces, threshold, 0)
 
 
 @given(mesh=MESHES, threshold=THRESHOLDS, min_vertices=SIZES, data=st.data())
