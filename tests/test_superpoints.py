@@ -137,12 +137,13 @@ def test_vertices_of_face_without_area_are_joined_if_small(face: Any, expected: 
 
 
 def test_edges_without_weight_come_last() -> None:
-    # The first face has no area, so its edges would join 0 and 5 if their weights came first.
+    # The first face has no area, so all edges of 0 and 5 have no weight. If they came first, they
+    # would join all vertices.
     faces = [(0, 5, 5), *tiny.FACES]
 
     segments = segment(tiny.POSITIONS, faces, min_vertices=2)
 
-    # Edges 1-2 and 3-4 have weights, and join all vertices but 0 and 5. Then, 0 and 5 are joined.
+    # Edges 1-2 and 3-4 have weights. Then, 0-5 joins the two vertices that remain.
     assert segments == [0, 1, 1, 2, 2, 0]
 
 
