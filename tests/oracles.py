@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+import numpy as np
+
 Vector = tuple[float, float, float]
 
 NYU40_OF_SCANNET20 = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 24, 28, 33, 34, 36, 39)
@@ -121,3 +123,121 @@ def vertex_normals(points: Sequence[Any], faces: Sequence[Sequence[int]]) -> lis
         else:
             normals.append((0.0, 0.0, 0.0))
     return normals
+
+
+class Universe:
+    """Disjoint sets with union by rank, as in the Segmentator."""
+
+    def __init__(self, count: int) -> None:
+        self.parents = list(range(count))
+        self.ranks = [0] * count
+        self.sizes = [1] * count
+
+    def find(self, x: int) -> int:
+        """Return the root of an element."""
+        y = x
+        while y != self.parents[y]:
+            y = self.parents[y]
+        self.parents[x] = y
+        return y
+
+    def join(self, x: int, y: int) -> None:
+        """Join the sets of two roots."""
+        if self.ranks[x] > self.ranks[y]:
+            self.parents[y] = x
+            self.sizes[x] += self.sizes[y]
+        else:
+            self.parents[x] = y
+            self.sizes[y] += self.sizes[x]
+            if self.ranks[x] == self.ranks[y]:
+                self.ranks[y] += 1
+
+
+def mesh_segments(
+    points: Any, faces: Sequence[Sequence[int]], threshold: float, min_vertices: int
+) -> list[int]:
+    """Compute superpoints, step by step in the order of the official Segmentator, in float32.
+
+    Edges are sorted stably, with NaN last. Segments are numbered in the order of their first
+    vertices.
+    """
+    with np.errstate(all="ignore"):
+        edges = weighted_edges(points, faces)
+        edges.sort(key=weight_with_nan_last)
+
+        universe = Universe(len(points))
+        thresholds = [np.float32(threshold)] * len(points)
+        for weight, start, end in edges:
+            a = universe.find(start)
+            b = universe.find(end)
+            if a != b and weight <= thresholds[a] and weight <= thresholds[b]:
+                universe.join(a, b)
+                a = universe.find(a)
+                size = np.float32(universe.sizes[a])
+                thresholds[a] = weight + np.float32(threshold) / size
+
+    for _, start, end in edges:
+        a = universe.find(start)
+        b = universe.find(end)
+        if a != b and min(universe.sizes[a], universe.sizes[b]) < min_vertices:
+            universe.join(a, b)
+
+    numbers: dict[int, int] = {}
+    return [
+        numbers.setdefault(universe.find(vertex), len(numbers)) for vertex in range(len(points))
+    ]
+
+
+def weight_with_nan_last(edge: tuple[np.float32, int, int]) -> tuple[int, Any]:
+    """Return a key to sort edges by."""
+    weight = edge[0]
+    if np.isnan(weight):
+        return (1, 0)
+    return (0, weight)
+
+
+def weighted_edges(
+    points: Any, faces: Sequence[Sequence[int]]
+) -> list[tuple[np.float32, int, int]]:
+    """Compute the weight of each edge, and list it with its two vertices, face by face."""
+    positions = [tuple(row) for row in np.asarray(points, np.float32)]
+    one = np.float32(1)
+    normals = [(np.float32(0),) * 3] * len(positions)
+    counts = [0] * len(positions)
+    for face in faces:
+        p, q, r = (positions[corner] for corner in face)
+        normal = unit32(cross(subtract(q, p), subtract(r, p)))
+        for corner in face:
+            share = one / np.float32(counts[corner] + 1)
+            normals[corner] = tuple(
+                share * new + (one - share) * old
+                for new, old in zip(normal, normals[corner], strict=True)
+            )
+        for corner in face:
+            counts[corner] += 1
+
+    edges = []
+    for i, j, k in faces:
+        for a, b in ((i, j), (i, k), (k, j)):
+            direction = unit32(subtract(positions[b], positions[a]))
+            weight = one - dot(normals[a], normals[b])
+            if dot(normals[b], direction) > 0:
+                weight = weight * weight
+            edges.append((weight, a, b))
+    return edges
+
+
+def subtract(a: Any, b: Any) -> Any:
+    """Subtract the second vector from the first one."""
+    return (a[0] - b[0], a[1] - b[1], a[2] - b[2])
+
+
+def dot(a: Any, b: Any) -> Any:
+    """Compute the dot product of two vectors."""
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+
+
+def unit32(vector: Any) -> Any:
+    """Divide a vector of float32 by its length, which may be zero."""
+    length = np.sqrt(dot(vector, vector))
+    return (vector[0] / length, vector[1] / length, vector[2] / length)

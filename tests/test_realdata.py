@@ -28,6 +28,7 @@ from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process import ProcessReport, plan, run
+from scannet_prep.superpoints import segment_mesh
 
 SCENE_ID = "scene0000_00"
 VERTICES = 81_369
@@ -59,6 +60,17 @@ def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path: Path) ->
     (failure,) = report.failures
     assert "the groups contradict 44,010 of 81,369 labels" in failure.message
     assert "ScanNet v1" in failure.message
+
+
+def test_computed_segments_of_real_mesh_are_those_of_the_oracle() -> None:
+    mesh = read_raw_file(MESH, RawScene(SceneId(SCENE_ID), REAL_DIR / "scans").path(MESH))
+
+    segments = segment_mesh(mesh.positions, mesh.faces)
+
+    # The official Segmentator, compiled, gives 667 segments too, and the same partition.
+    assert segments.max() + 1 == 667
+    expected = oracles.mesh_segments(mesh.positions, mesh.faces.tolist(), 0.01, 20)
+    assert segments.tolist() == expected
 
 
 @dataclass(frozen=True)

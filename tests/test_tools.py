@@ -33,6 +33,7 @@ PARTS: dict[str, dict[str, int]] = {
     "download": {"_SMALL_SCENE_COUNT": 2, "_REJECTED_SCENE_COUNT": 1},
     "pack": {"_TOTAL_BYTES": 200_000, "_READS": 2, "_REPEAT": 1},
     "loader": {"_EPOCHS": 1, "_MANY_SCENES": 100},
+    "superpoints": {"_LARGEST_VERTEX_COUNT": 1_000},
 }
 RUN_PART = """
 import importlib, json, pathlib, sys

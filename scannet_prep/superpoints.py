@@ -1,0 +1,367 @@
+"""Superpoints of a mesh: the over-segmentation, computed from points and faces.
+
+    points, faces --> vertex normals --> edges, sorted by weight --> sets of vertices --> segments
+
+The method is the graph segmentation of Felzenszwalb and Huttenlocher (Efficient Graph-Based Image
+Segmentation, IJCV 2004) on the edges of a mesh, as the official Segmentator of ScanNet implements
+it (https://github.com/ScanNet/ScanNet, Segmentator/segmentator.cpp). All steps are computed in
+float32, and in the order of that program, because rounding decides which vertices are joined.
+
+The segments of the release differ slightly from those that the Segmentator computes today, so
+computed and released segments of a scene cannot be exchanged.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.errors import UsageError
+
+# Edges become Python numbers in this many parts. More parts take less memory, but before each one,
+# all vertices look up their segments.
+_PARTS = 8
+
+
+def segment_mesh(
+    points: NDArray[np.floating[Any]],
+    faces: NDArray[np.integer[Any]],
+    threshold: float = 0.01,
+    min_vertices: int = 20,
+) -> NDArray[np.int32]:
+    """Divide a mesh into segments, between which the direction of the surface changes.
+
+    The partition is that of the official Segmentator with the same parameters. The Segmentator
+    names each segment after any of its vertices; here, segments are numbered.
+
+    - A vertex without faces is a segment by itself, because only edges of faces join vertices.
+      Without faces, every vertex is one. Such segments may have fewer than `min_vertices` vertices,
+      and so may a separate part of the mesh.
+    - A face that occurs twice counts twice, in the normals of its vertices and as edges.
+    - The vertices of a face without area have no normal. They are joined to others only if a
+      segment has fewer than `min_vertices` vertices, and after all other vertices. The Segmentator
+      has no defined result for such meshes, as it sorts NaN.
+    - The Segmentator leaves open the order of edges of equal weight. Here, the order of the faces
+      decides. On a scan and on synthetic rooms, the partitions were the same; on meshes of random
+      triangles, a few were not.
+
+    Args:
+        points: Floats (V, 3), metres, finite; rounded to float32. The frame of the scan is that of
+            the Segmentator. In another frame, coordinates are rounded in another way, so that a few
+            vertices may change their segment.
+        faces: Integers (F, 3), indices into `points`. Their order counts, because it is the order
+            of the sums in the normals.
+        threshold: Larger values make larger segments, `kThresh` of the Segmentator. The release has
+            0.01.
+        min_vertices: Segments with fewer vertices are joined to a neighbour, `segMinVerts` of the
+            Segmentator. The release has 20. 0 and 1 join none.
+
+    Returns:
+        int32 (V,), the segment of each vertex. Segments are numbered from 0 in the order of their
+        first vertices.
+
+    Raises:
+        UsageError: An argument has another type, shape or range. The message contains what was
+            found and what was expected.
+    """
+    positions = _check_points(points)
+    corners = _check_faces(faces, len(positions))
+    first_threshold = _check_threshold(threshold)
+    smallest_size = _check_min_vertices(min_vertices)
+
+    edges = _sort_edges(positions, corners)
+    sets = _VertexSets(len(positions))
+    _join_similar(sets, edges, first_threshold)
+    _join_small(sets, edges, smallest_size)
+    return sets.number()
+
+
+def _check_points(points: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Return finite points as float32 (V, 3)."""
+    _check_rows(points, "points", "floats (V, 3)", kinds="f")
+    # Numbers beyond float32 become infinite.
+    with np.errstate(over="ignore"):
+        positions = points.astype(np.float32)
+    is_finite = np.isfinite(positions).all(axis=1)
+    if not is_finite.all():
+        vertex = int(np.argmin(is_finite))
+        raise UsageError(
+            f"points: found {points[vertex].tolist()} at vertex {vertex:,}, "
+            "expected coordinates that are finite in float32"
+        )
+    return positions
+
+
+def _check_faces(faces: NDArray[np.integer[Any]], vertex_count: int) -> NDArray[np.intp]:
+    """Return faces whose indices are in range as intp (F, 3)."""
+    _check_rows(faces, "faces", "integers (F, 3)", kinds="iu")
+    if faces.size and (faces.min() < 0 or faces.max() >= vertex_count):
+        raise UsageError(
+            f"faces: found indices from {faces.min()} to {faces.max()}, "
+            f"expected at least 0 and less than {vertex_count}, the number of points"
+        )
+    return faces.astype(np.intp)
+
+
+def _check_rows(rows: object, name: str, expected: str, kinds: str) -> None:
+    """Check that an argument is an array of rows of three numbers.
+
+    Args:
+        rows: The argument.
+        name: Its name, for the message.
+        expected: Description of the accepted arrays, for the message.
+        kinds: The accepted kinds of dtypes, as NumPy abbreviates them.
+    """
+    if not isinstance(rows, np.ndarray):
+        raise UsageError(f"{name}: found {type(rows).__name__}, expected an array of {expected}")
+    if rows.ndim != 2 or rows.shape[1] != 3 or rows.dtype.kind not in kinds:
+        raise UsageError(f"{name}: found {rows.dtype} {rows.shape}, expected {expected}")
+
+
+def _check_threshold(threshold: float) -> np.float32:
+    """Return the threshold as float32, in which it must not become 0 or infinite."""
+    limits = np.finfo(np.float32)
+    lowest = float(limits.tiny)
+    highest = float(limits.max)
+    # In Python, True is a number. Where a threshold is expected, it is a mistake.
+    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
+    if not is_number or not lowest <= threshold <= highest:
+        raise UsageError(
+            f"threshold is {threshold!r:.80}, expected a number above 0 "
+            f"(in float32: from {lowest:.1e} to {highest:.1e})"
+        )
+    return np.float32(threshold)
+
+
+def _check_min_vertices(min_vertices: int) -> int:
+    """Return the number of vertices as an int of Python."""
+    # As above, True is a mistake.
+    is_whole = isinstance(min_vertices, Integral) and not isinstance(min_vertices, bool)
+    if not is_whole or min_vertices < 0:
+        raise UsageError(f"min_vertices is {min_vertices!r:.80}, expected a whole number from 0")
+    return int(min_vertices)
+
+
+class _Edges(NamedTuple):
+    """Edges in ascending order of their weights, NaN last; E = 3 F.
+
+    Attributes:
+        starts: int32 (E,), the vertex that an edge starts from.
+        ends: int32 (E,), the vertex that it leads to.
+        weights: float32 (E,), about 0 in a plane; see `_weigh_edges`.
+    """
+
+    starts: NDArray[np.int32]
+    ends: NDArray[np.int32]
+    weights: NDArray[np.float32]
+
+
+def _sort_edges(positions: NDArray[np.float32], corners: NDArray[np.intp]) -> _Edges:
+    """List the edges of all faces, sorted by weight.
+
+    An edge between two faces occurs twice. Its weights may differ, because its direction counts.
+    """
+    # One array per axis, (3, V), and per corner, (3, F), as in `processed.geometry`.
+    columns = np.ascontiguousarray(positions.T)
+    first, second, third = np.ascontiguousarray(corners.T)
+    normals = _average_normals(columns, corners)
+
+    # The order of the edges of a face is that of the Segmentator.
+    starts = np.empty(corners.shape, np.int32)
+    ends = np.empty(corners.shape, np.int32)
+    weights = np.empty(corners.shape, np.float32)
+    for index, (start, end) in enumerate(((first, second), (first, third), (third, second))):
+        starts[:, index] = start
+        ends[:, index] = end
+        weights[:, index] = _weigh_edges(columns, normals, start, end)
+
+    order = np.argsort(weights, axis=None, kind="stable")
+    return _Edges(starts.reshape(-1)[order], ends.reshape(-1)[order], weights.reshape(-1)[order])
+
+
+def _average_normals(
+    columns: NDArray[np.float32], corners: NDArray[np.intp]
+) -> NDArray[np.float32]:
+    """Compute vertex normals: the mean of the unit normals of the faces around each vertex.
+
+    It is a running mean in the order of the faces, which rounds after each one.
+
+    Returns:
+        float32 (3, V), shorter than a unit vector where the surface bends; (0, 0, 0) for a vertex
+        without faces, NaN for one that has a face without area.
+    """
+    face_normals = _face_normals(columns, corners)
+
+    # The faces of the first vertex, of the second, and so on, each in ascending order, (3 F,). At
+    # `bounds[v]` begin those of vertex v, of which there are `face_counts[v]`.
+    around = np.argsort(corners, axis=None, kind="stable")
+    around //= 3
+    face_counts = np.bincount(corners.reshape(-1), minlength=columns.shape[1])
+    bounds = np.cumsum(face_counts) - face_counts
+
+    # Add the first face of each vertex, then the second one of each vertex that has it, and so on.
+    normals = np.zeros_like(columns)
+    vertices = np.flatnonzero(face_counts)
+    added_count = 0
+    while len(vertices):
+        share = np.float32(1) / np.float32(added_count + 1)
+        added = face_normals[:, around[bounds[vertices] + added_count]]
+        with np.errstate(invalid="ignore"):
+            normals[:, vertices] = share * added + (np.float32(1) - share) * normals[:, vertices]
+        added_count += 1
+        vertices = vertices[face_counts[vertices] > added_count]
+    return normals
+
+
+def _face_normals(columns: NDArray[np.float32], corners: NDArray[np.intp]) -> NDArray[np.float32]:
+    """Compute the unit normal of each face, float32 (3, F); not finite for faces without area."""
+    # Numbers that are not finite are results like others, so they cause no warnings.
+    with np.errstate(all="ignore"):
+        origins = columns[:, corners[:, 0]]
+        ax, ay, az = columns[:, corners[:, 1]] - origins
+        bx, by, bz = columns[:, corners[:, 2]] - origins
+        products = np.empty_like(origins)
+        products[0] = ay * bz - az * by
+        products[1] = az * bx - ax * bz
+        products[2] = ax * by - ay * bx
+        products /= np.sqrt(_dot(products, products))
+    return products
+
+
+def _weigh_edges(
+    columns: NDArray[np.float32],
+    normals: NDArray[np.float32],
+    starts: NDArray[np.intp],
+    ends: NDArray[np.intp],
+) -> NDArray[np.float32]:
+    """Weigh edges by the angle between the normals of their vertices.
+
+    The weight of an edge from a to b is w = 1 - N[a] . N[b]. If the surface is convex there, that
+    is, if N[b] points away from a, it is w * w, which is less.
+
+    Args:
+        columns: float32 (3, V), positions.
+        normals: float32 (3, V), of `_average_normals`.
+        starts: (E,), the vertex a of each edge.
+        ends: (E,), the vertex b of each edge.
+
+    Returns:
+        float32 (E,), NaN if a vertex has no normal.
+    """
+    with np.errstate(all="ignore"):
+        end_normals = normals[:, ends]
+        weights = np.float32(1) - _dot(normals[:, starts], end_normals)
+        directions = columns[:, ends] - columns[:, starts]
+        directions /= np.sqrt(_dot(directions, directions))
+        is_convex = _dot(end_normals, directions) > 0
+        np.multiply(weights, weights, out=weights, where=is_convex)
+    return weights
+
+
+def _dot(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the dot products of vectors, (3, N). The order of the additions is x, y, z."""
+    products: NDArray[np.float32] = a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+    return products
+
+
+class _VertexSets:
+    """Sets of vertices that can be joined; at first, each vertex is a set.
+
+    Each vertex has a parent in its set, which comes before it. The first vertex of a set is its own
+    parent, and represents the set.
+
+    Attributes:
+        sizes: The number of vertices of the set that a vertex represents. For other vertices, the
+            number has no meaning.
+    """
+
+    def __init__(self, vertex_count: int) -> None:
+        self._parents = list(range(vertex_count))
+        self.sizes = [1] * vertex_count
+
+    def find(self, vertex: int) -> int:
+        """Return the first vertex of the set of a vertex."""
+        parents = self._parents
+        while parents[vertex] != vertex:
+            # Skip the parent, now and in later searches.
+            parents[vertex] = vertex = parents[parents[vertex]]
+        return vertex
+
+    def join(self, a: int, b: int) -> int:
+        """Join the sets that two vertices represent, and return the first vertex of the result."""
+        first = min(a, b)
+        other = max(a, b)
+        self._parents[other] = first
+        self.sizes[first] += self.sizes[other]
+        return first
+
+    def find_all(self) -> NDArray[np.intp]:
+        """Return the first vertex of the set of each vertex, (V,)."""
+        parents = np.array(self._parents, np.intp)
+        while True:
+            grandparents = parents[parents]
+            if np.array_equal(grandparents, parents):
+                return parents
+            parents = grandparents
+
+    def number(self) -> NDArray[np.int32]:
+        """Number the sets in the order of their first vertices; int32 (V,)."""
+        first_vertices = self.find_all()
+        is_first = first_vertices == np.arange(len(first_vertices))
+        numbers = np.cumsum(is_first, dtype=np.int32) - np.int32(1)
+        return numbers[first_vertices]
+
+    def iter_between(self, edges: _Edges) -> Iterator[tuple[int, int, float]]:
+        """Iterate over the edges that lead from one set to another when their turn comes.
+
+        Yields:
+            The representatives of the two sets, and the weight of the edge.
+        """
+        for part in np.array_split(np.arange(len(edges.weights)), _PARTS):
+            # Most edges lie within a set by now. NumPy leaves them out faster than a loop.
+            first_vertices = self.find_all()
+            starts = first_vertices[edges.starts[part]]
+            ends = first_vertices[edges.ends[part]]
+            is_between = starts != ends
+            for start, end, weight in zip(
+                starts[is_between].tolist(),
+                ends[is_between].tolist(),
+                edges.weights[part][is_between].tolist(),
+                strict=True,
+            ):
+                a = self.find(start)
+                b = self.find(end)
+                if a != b:
+                    yield a, b, weight
+
+
+def _join_similar(sets: _VertexSets, edges: _Edges, first_threshold: np.float32) -> None:
+    """Join sets along edges of low weight, compared with the weights within both sets.
+
+    The threshold of a set is the weight of the last edge in it, plus a share that decreases as the
+    set grows.
+    """
+    vertex_count = len(sets.sizes)
+    # The share of a set by its number of vertices. No set has 0, so that entry has no meaning.
+    set_sizes = np.arange(vertex_count + 1).clip(min=1).astype(np.float32)
+    shares = (first_threshold / set_sizes).tolist()
+    # The thresholds of the sets by their representatives. The array rounds to float32: a sum of two
+    # float32, computed in double precision and rounded, is their sum in float32.
+    thresholds = array("f", [float(first_threshold)]) * vertex_count
+    for a, b, weight in sets.iter_between(edges):
+        # False for NaN.
+        if weight <= thresholds[a] and weight <= thresholds[b]:
+            joined = sets.join(a, b)
+            thresholds[joined] = weight + shares[sets.sizes[joined]]
+
+
+def _join_small(sets: _VertexSets, edges: _Edges, min_vertices: int) -> None:
+    """Join each set of fewer than `min_vertices` vertices along its edge of the lowest weight."""
+    for a, b, _ in sets.iter_between(edges):
+        if sets.sizes[a] < min_vertices or sets.sizes[b] < min_vertices:
+            sets.join(a, b)
