@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from scannet_prep.training.concat import ConcatDataset as ConcatDataset
     from scannet_prep.training.dataset import ScanNet as ScanNet
     from scannet_prep.training.keys import WithEpoch as WithEpoch
+    from scannet_prep.training.mesh_sample import sample_from_mesh as sample_from_mesh
     from scannet_prep.training.samplers import EvalSampler as EvalSampler
     from scannet_prep.training.samplers import PointBudgetBatchSampler as PointBudgetBatchSampler
     from scannet_prep.view.sample import render as render
@@ -56,6 +57,7 @@ _MODULES = {
     "official_scenes": "release.splits",
     "read_processed": "processed.scene",
     "render": "view.sample",
+    "sample_from_mesh": "training.mesh_sample",
 }
 
 __all__ = ["__version__", *_MODULES]  # noqa: PLE0604 - the keys are strings

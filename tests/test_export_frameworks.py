@@ -19,7 +19,7 @@ from test_realdata import HAS_REAL_DATA, REAL_DIR
 from scannet_prep.base.errors import FileError, ScanNetPrepError, UsageError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, ProcessedFile
-from scannet_prep.processed.scene import ProcessedScene, encode_processed
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, encode_processed
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId, Split
@@ -93,7 +93,7 @@ def write_export(name: str, scenes: Iterable[ProcessedScene], folder: Path, **op
     made = make_format(name, ExportOptions(**options))
     records = {}
     for scene in scenes:
-        if not made.exclusion_reason(scene.meta.split):
+        if not made.exclusion_reason(scene.meta.split, scene.meta.options):
             exported = made.encode_scene(scene)
             records[scene.meta.scene_id] = (
                 scene.meta.split,
@@ -367,7 +367,7 @@ def test_mask3d_without_train_scenes_has_default_statistics(split: Split) -> Non
 def test_test_scenes_without_segments_are_left_out(name: str, variant: str) -> None:
     export_format = make_format(name, ExportOptions(variant=variant))
 
-    assert "as test segments" in export_format.exclusion_reason(Split.TEST)
+    assert "--test-segments DIR" in export_format.exclusion_reason(Split.TEST, ProcessOptions())
 
 
 def test_mask3d_without_test_segments_has_no_test_files(process: Process, tmp_path: Path) -> None:

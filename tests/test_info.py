@@ -82,6 +82,7 @@ def test_info_reads_the_options_from_the_manifest(info_of_folder: Any) -> None:
         "align_axis": False,
         "faces": False,
         "labels_from": "aggregation",
+        "compute_segments": False,
     }
 
 

@@ -54,7 +54,9 @@ class ArchiveKind(StrEnum):
 
 
 _SCENE_NAMES = {
-    ArchiveKind.PROCESSED: re.compile(rf"(?P<folder>train|val|test)/{_ID}\.npz", re.ASCII),
+    ArchiveKind.PROCESSED: re.compile(
+        r"(?P<folder>train|val|test)/(?P<scene>[\w-]+)\.npz", re.ASCII
+    ),
     # The scenes of a raw tree may also lie directly in it.
     ArchiveKind.RAW: re.compile(
         rf"(?:(?P<folder>scans|scans_test)/)?{_ID}/(?P=scene)[_.][\w.+-]{{0,80}}", re.ASCII
@@ -174,7 +176,11 @@ def identify_scene(name: str) -> SceneFile | None:
         scene_id = match["scene"]
         folder = match["folder"] or ""
         if kind is ArchiveKind.PROCESSED:
-            return SceneFile(kind, scene_id, folder)
+            # Own scans are in the test split only.
+            is_own = folder == Split.TEST and SceneId.is_own(scene_id)
+            if is_own or SceneId.is_of_release(scene_id):
+                return SceneFile(kind, scene_id, folder)
+            continue
         official = find_official_split(scene_id)
         if official is None and folder == "scans_test":
             official = Split.TEST

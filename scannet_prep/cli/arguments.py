@@ -252,8 +252,12 @@ def add_jobs_argument(parser: Container, workers: str = "worker processes") -> N
     )
 
 
-def selection_from(arguments: argparse.Namespace) -> Selection:
+def selection_from(arguments: argparse.Namespace, *, of_release: bool = False) -> Selection:
     """Return the selection of scenes that the options describe.
+
+    Args:
+        arguments: The arguments of a command.
+        of_release: Whether names of own scans are refused.
 
     Raises:
         UnknownSceneError: A word is not a scene id.
@@ -261,9 +265,12 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
     """
     from scannet_prep.stages.selection import Selection, parse_scene_ids
 
+    scene_ids = None
+    if arguments.scenes is not None:
+        scene_ids = parse_scene_ids(arguments.scenes, of_release=of_release)
     return Selection(
         splits=tuple(Split.parse(name) for name in arguments.splits or ()),
-        scene_ids=None if arguments.scenes is None else parse_scene_ids(arguments.scenes),
+        scene_ids=scene_ids,
         limit=arguments.limit,
     )
 

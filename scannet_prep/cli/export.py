@@ -89,7 +89,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--test-segments",
         type=shared.path_argument,
         metavar="DIR",
-        help="segments of test scenes, which you made: the release has none",
+        help="segments of test scenes from elsewhere, in place of computed ones",
     )
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")

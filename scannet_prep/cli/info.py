@@ -113,6 +113,11 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
     if report.options is not None:
         frame = "axis-aligned" if report.options.align_axis else "frame of the scan"
         yield f"options: {report.options.flags} ({report.options.label_set.name}, {frame})"
+    if report.options is not None and report.options.compute_segments:
+        scenes = "scenes without segments in the release"
+        if report.computed_segments is not None:
+            scenes = format_count(report.computed_segments, "scene")
+        yield f"segments: computed for {scenes}"
     if report.head:
         yield f"{format_bytes(report.size_bytes)}, zstd level {report.head.level}"
     yield ""

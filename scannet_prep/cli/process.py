@@ -1,5 +1,8 @@
 """Make one .npz of each raw scene, with points, normals, colors, labels, instances and segments.
 
+RAW is a folder of the release, or the PLY files of your own scans. These are named after their
+files, and belong to the split test.
+
 A processed folder has one set of options. They are stored in its manifest, so a later command need
 not repeat them, and a command with different options is refused. To change them, process the whole
 folder again with --force.
@@ -12,19 +15,23 @@ examples:
   scannet-prep process --scannet200 --align-axis
   scannet-prep process /datasets/ScanNet -o /fast/scannet --splits train val --jobs 16
   scannet-prep process --scenes @data/processed/failed.txt
+  scannet-prep process --scannet200 --align-axis --compute-segments
   scannet-prep process --dry-run
   scannet-prep process --scannet200 --align-axis --faces --force
+  scannet-prep process room.ply -o data/own --up y --scale 0.001 --compute-segments
   scannet-prep process --dask tcp://node01:8786
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.errors import UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, describe_made, format_count
@@ -32,17 +39,20 @@ from scannet_prep.cli.console import Console, describe_made, format_count
 if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
 
+# Meshes of all formats get the errors of own scans; only PLY is read.
+_MESH_SUFFIXES = frozenset({".ply", ".obj", ".off", ".stl", ".glb", ".gltf"})
+
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
         "raw",
-        nargs="?",
+        nargs="*",
         type=shared.path_argument,
-        default=Path("data/ScanNet"),
+        default=[Path("data/ScanNet")],
         metavar="RAW",
-        help="folder with scans/ and scans_test/, or with the scene folders "
-        "(default: data/ScanNet)",
+        help="folder with scans/ and scans_test/, or with the scene folders; or PLY files of your "
+        "own scans (default: data/ScanNet)",
     )
     parser.add_argument(
         "-o",
@@ -64,6 +74,33 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--labels-from",
         choices=("aggregation", "ply"),
         help="source of the nyu40 ids: aggregation (the default), or ply for labels.ply",
+    )
+    _add_switch(
+        options,
+        "--compute-segments",
+        "compute segments (superpoints) for scenes that have none in the release, such as test "
+        "scenes; they are marked as computed",
+    )
+    own = parser.add_argument_group("own scans")
+    upright = own.add_mutually_exclusive_group()
+    upright.add_argument(
+        "--up",
+        choices=("x", "y", "z", "-x", "-y", "-z"),
+        metavar="AXIS",
+        help="axis of the files that points up: x, y, z, -x, -y or -z; write --up=-y. The points "
+        "are turned until it is z",
+    )
+    upright.add_argument(
+        "--matrix",
+        type=shared.path_argument,
+        metavar="FILE",
+        help="align the points by the 16 numbers of a matrix (aligned <- scan), row by row, metres",
+    )
+    own.add_argument(
+        "--scale",
+        type=float,
+        metavar="X",
+        help="metres per unit of the files, 0.001 for millimetres (default: 1)",
     )
     strictness = parser.add_argument_group("what is an error").add_mutually_exclusive_group()
     strictness.add_argument(
@@ -105,44 +142,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import process
 
-    raw_dir = arguments.raw
-    out_dir = arguments.output
     if arguments.dask is not None:
         # Relative paths would be wrong on workers, which have another current folder.
-        raw_dir = raw_dir.absolute()
-        out_dir = out_dir.absolute()
-    # Options that the command leaves out are those of the folder.
-    options = {}
-    for name in ("scannet200", "align_axis", "faces", "labels_from"):
-        value = getattr(arguments, name)
-        if value is not None:
-            options[name] = value
-    plan = process.plan(
-        raw_dir,
-        out_dir,
-        options,
-        selection=shared.selection_from(arguments),
-        is_forced=arguments.force,
-        is_strict=arguments.strict,
-        is_lenient=arguments.lenient,
-        compares_bytes=arguments.checksum,
-    )
+        arguments.raw = [path.absolute() for path in arguments.raw]
+        arguments.output = arguments.output.absolute()
+    plan = _plan(arguments)
     if arguments.dry_run:
-        value = {
-            "dry_run": True,
-            "raw_dir": plan.raw_dir,
-            "out_dir": plan.out_dir,
-            "options": plan.context.options,
-            "options_source": plan.options_source,
-            "scenes": {task.scene.scene_id: task.split for task in plan.tasks},
-            "to_process": plan.to_process,
-            "reasons": {
-                str(reason): scene_ids for reason, scene_ids in plan.scenes_by_reason.items()
-            },
-            "failures": plan.failures,
-        }
-        status = 3 if plan.failures else 0
-        return console.result(_describe_plan(plan), value, status)
+        return _show_plan(plan, console)
     console.say(_describe_start(plan))
     with shared.executor_from(arguments) as executor:
         report = process.run(
@@ -153,6 +159,100 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     status = 3 if report.failures else 0
     more = {"options": plan.context.options, "options_source": plan.options_source}
     return console.result(text, report, status, **more, seconds=console.seconds)
+
+
+def _plan(arguments: argparse.Namespace) -> ProcessPlan:
+    """Plan the run, for a raw folder or for own scans."""
+    from scannet_prep.stages import process
+
+    # Options that the command leaves out are those of the folder.
+    options = {}
+    for name in ("scannet200", "align_axis", "faces", "labels_from", "compute_segments"):
+        value = getattr(arguments, name)
+        if value is not None:
+            options[name] = value
+    if _are_own_scans(arguments.raw):
+        _refuse_release_options(arguments)
+        scans = process.find_own_scans(
+            arguments.raw,
+            up=arguments.up,
+            matrix=arguments.matrix,
+            scale=1.0 if arguments.scale is None else arguments.scale,
+        )
+        return process.plan_own_scans(
+            scans,
+            arguments.output,
+            options,
+            is_forced=arguments.force,
+            compares_bytes=arguments.checksum,
+        )
+    for name in ("up", "matrix", "scale"):
+        if getattr(arguments, name) is not None:
+            raise UsageError(
+                f"--{name} is for own scans", "name their PLY files in place of the raw folder"
+            )
+    return process.plan(
+        arguments.raw[0],
+        arguments.output,
+        options,
+        selection=shared.selection_from(arguments, of_release=True),
+        is_forced=arguments.force,
+        is_strict=arguments.strict,
+        is_lenient=arguments.lenient,
+        compares_bytes=arguments.checksum,
+    )
+
+
+def _are_own_scans(raw: Sequence[Path]) -> bool:
+    """Whether the arguments RAW are files of own scans.
+
+    Raises:
+        UsageError: There are several folders, or folders and files.
+    """
+    folders = [path for path in raw if path.is_dir()]
+    if folders and len(raw) > 1:
+        raise UsageError(
+            f"{folders[0]} is a folder, expected it alone, or only PLY files",
+            "process the release and own scans by two commands, into two folders",
+        )
+    # What is not called like a mesh is reported as a folder.
+    return not folders and (len(raw) > 1 or raw[0].suffix.lower() in _MESH_SUFFIXES)
+
+
+def _refuse_release_options(arguments: argparse.Namespace) -> None:
+    """Refuse options that mean nothing for own scans.
+
+    Raises:
+        UsageError: One of them was given.
+    """
+    given = {
+        "--scenes": arguments.scenes is not None,
+        "--splits": arguments.splits is not None,
+        "--limit": arguments.limit is not None,
+        "--strict": arguments.strict,
+        "--lenient": arguments.lenient,
+        "--labels-from": arguments.labels_from is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise UsageError(f"{name} is for scenes of the release", f"leave out {name}")
+
+
+def _show_plan(plan: ProcessPlan, console: Console) -> int:
+    """Show the result of a dry run."""
+    value = {
+        "dry_run": True,
+        "raw_dir": plan.raw_dir,
+        "out_dir": plan.out_dir,
+        "options": plan.context.options,
+        "options_source": plan.options_source,
+        "scenes": {task.scene.scene_id: task.split for task in plan.tasks},
+        "to_process": plan.to_process,
+        "reasons": {str(reason): scene_ids for reason, scene_ids in plan.scenes_by_reason.items()},
+        "failures": plan.failures,
+    }
+    status = 3 if plan.failures else 0
+    return console.result(_describe_plan(plan), value, status)
 
 
 def _describe_start(plan: ProcessPlan) -> str:

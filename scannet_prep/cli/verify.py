@@ -15,6 +15,7 @@ scannet-prep report PLACE --against PLACE
 examples:
   scannet-prep verify data/ScanNet
   scannet-prep verify data/processed --complete --splits train val
+  scannet-prep verify data/processed --checksum
   scannet-prep verify data/scannet-*-of-*.tar.zst
   scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
 """
@@ -46,6 +47,12 @@ def add_arguments(parser: shared.CommandParser) -> None:
         action="store_true",
         help="report missing scenes of the official splits as errors",
     )
+    parser.add_argument(
+        "--checksum",
+        action="store_true",
+        help="compute the computed segments of a processed folder again from the meshes, and "
+        "compare",
+    )
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
@@ -59,6 +66,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         arguments.places,
         selection=shared.selection_from(arguments),
         must_be_complete=arguments.complete,
+        computes_segments=arguments.checksum,
         certificates=certificates_from(arguments, console),
         jobs=shared.jobs_from(arguments),
         progress=console,
@@ -104,6 +112,8 @@ def _summarize(report: VerifyReport, seconds: float) -> str:
     ]
     if report.vertices:
         counts.append(f"{report.vertices:,} vertices")
+    if report.computed_segments:
+        counts.append(f"segments computed: {format_count(report.computed_segments, 'scene')}")
     if report.shared_files:
         counts.append(f"files in tasks/: {report.shared_files:,}")
     counts.append(format_bytes(report.size_bytes))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from scannet_prep.base.errors import ScanNetPrepError
 from scannet_prep.export.format import ExportedScene, ExportFormat, encode_lines
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.scene import Split
 
 _MAX_INSTANCES = 999
@@ -26,7 +26,7 @@ class BenchmarkGt(ExportFormat):
     uses_frame = False
     inherited_options = ("labels_from",)
 
-    def exclusion_reason(self, split: Split) -> str:
+    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:  # noqa: ARG002
         """Exclude test scenes, whose ground truth is secret."""
         return "test scenes have no annotation" if split is Split.TEST else ""
 

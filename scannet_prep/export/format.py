@@ -140,8 +140,13 @@ class ExportFormat(ABC):
         """
         return stored
 
-    def exclusion_reason(self, split: Split) -> str:  # noqa: ARG002 - for formats that cannot hold a split
-        """Return the reason why the scenes of a split are left out; empty if they are exported."""
+    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:  # noqa: ARG002 - for formats that cannot hold a split
+        """Return the reason why the scenes of a split are left out; empty if they are exported.
+
+        Args:
+            split: The split.
+            stored: The options that the scenes were processed with.
+        """
         return ""
 
     def extra_input_fingerprints(self, scene_id: str, split: Split) -> dict[str, str]:

@@ -18,8 +18,8 @@ from scannet_prep.release.files import SEGMENTS
 from scannet_prep.release.label_sets import LabelSet
 
 TEST_SEGMENTS_NEEDED = (
-    "the release has no segments of test scenes; make them with ScanNet's Segmentator, and give "
-    f"its folder of *{SEGMENTS.suffix} files as test segments"
+    "the release has no segments of test scenes; process the scenes with --compute-segments, or "
+    f"give a folder of *{SEGMENTS.suffix} files of ScanNet's Segmentator with --test-segments DIR"
 )
 
 
@@ -61,12 +61,12 @@ def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int
 
 
 def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[Any]:
-    """Find the segment of each vertex.
+    """Find the segment of each vertex: of the release, else of a folder, else computed.
 
     Args:
         scene: The scene.
-        test_segments: A folder with segments for scenes that have none, in files named as in the
-            release; None if there is none.
+        test_segments: A folder with segments for scenes without segments of the release, in files
+            named as there; None if there is none.
 
     Returns:
         Unsigned or signed integers (V,), contiguous from 0, in the order of the raw segment ids.
@@ -75,7 +75,9 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
         ScanNetPrepError: The scene has no segments, and no folder is given.
         FileError: Its segments cannot be read, or belong to another mesh.
     """
-    if scene.segments is not None:
+    is_computed = scene.meta.segments_source == "computed"
+    is_replaced = is_computed and test_segments is not None
+    if scene.segments is not None and not is_replaced:
         return scene.segments
     scene_id = scene.meta.scene_id
     if test_segments is None:

@@ -36,7 +36,7 @@ from scannet_prep.export.groups import (
     table_by_group,
     vertex_raw_ids,
 )
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
 from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import SceneId, Split
@@ -61,9 +61,10 @@ class Mask3D(ExportFormat):
     name = "mask3d"
     uses_test_segments = True
 
-    def exclusion_reason(self, split: Split) -> str:
-        """Exclude test scenes, unless their segments are given."""
-        if split is Split.TEST and self.options.test_segments is None:
+    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:
+        """Exclude test scenes, unless their segments are computed or given."""
+        has_segments = stored.compute_segments or self.options.test_segments is not None
+        if split is Split.TEST and not has_segments:
             return TEST_SEGMENTS_NEEDED
         return ""
 
@@ -157,8 +158,9 @@ class Mask3D(ExportFormat):
         raw = f"{SPLIT_DIRS[split]}/{scene_id}/{scene_id}"
         entry = {
             "filepath": f"{self._folder}/{_matrix_name(scene_id, split)}",
-            "scene": scene_id.space,
-            "sub_scene": scene_id.scan,
+            # Own scans have no numbers.
+            "scene": scene_id.space or 0,
+            "sub_scene": scene_id.scan or 0,
             # Mask3D names its results after the folder of this file.
             "raw_filepath": raw + MESH.suffix,
             "file_len": record["file_len"],

@@ -36,7 +36,7 @@ from scannet_prep.export.groups import (
     vertex_raw_ids,
 )
 from scannet_prep.processed.annotate import AnnotatedGroup
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 
@@ -99,10 +99,13 @@ class MMDet3D(ExportFormat):
         """Return the stored label set for OneFormer3D, and ScanNet20 for mmdetection3d."""
         return stored if self.options.variant else SCANNET20
 
-    def exclusion_reason(self, split: Split) -> str:
-        """Exclude test scenes for OneFormer3D, unless their segments are given."""
-        needs_segments = bool(self.options.variant) and self.options.test_segments is None
-        return TEST_SEGMENTS_NEEDED if split is Split.TEST and needs_segments else ""
+    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:
+        """Exclude test scenes for OneFormer3D, unless their segments are computed or given."""
+        needs_segments = bool(self.options.variant)
+        has_segments = stored.compute_segments or self.options.test_segments is not None
+        if split is Split.TEST and needs_segments and not has_segments:
+            return TEST_SEGMENTS_NEEDED
+        return ""
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
         """Make the arrays of a scene, and find its boxes."""

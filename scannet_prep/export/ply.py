@@ -21,7 +21,7 @@ from scannet_prep.export.format import (
     convert_scene,
     encode_bytes,
 )
-from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.scene import Split
 from scannet_prep.view.coloring import color_numbers
 
@@ -55,10 +55,12 @@ class Ply(ExportFormat):
     def __init__(self, options: ExportOptions) -> None:
         super().__init__(replace(options, variant=options.variant or "rgb"))
 
-    def exclusion_reason(self, split: Split) -> str:
-        """Exclude test scenes unless they keep their own colours: they have no annotation."""
-        if split is Split.TEST and self.options.variant != "rgb":
-            return f"test scenes have no {self.options.variant}s"
+    def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:
+        """Exclude test scenes if they lack what gives the colour: they have no annotation."""
+        variant = self.options.variant
+        has_colors = variant == "rgb" or (variant == "segment" and stored.compute_segments)
+        if split is Split.TEST and not has_colors:
+            return f"test scenes have no {variant}s"
         return ""
 
     def encode_scene(self, scene: ProcessedScene) -> ExportedScene:

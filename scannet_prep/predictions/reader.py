@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -28,7 +28,6 @@ from scannet_prep.training.dataset import ScanNet
 Task: TypeAlias = Literal["semantic", "instance"]
 
 _OCTFORMER_ENDING = ".eval.npz"
-_SCENE_ID_LENGTH = len("scene0000_00")
 # The rest of a file's name after the scene id.
 _ENDINGS: Mapping[Task, tuple[str, ...]] = {
     "semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_ENDING),
@@ -155,8 +154,16 @@ class Predictions:
         return train_ids
 
 
-def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
+def find_prediction_files(
+    folder: Path, task: Task, processed_ids: Collection[str]
+) -> dict[str, Path]:
     """List the prediction files in a folder by scene id, without reading them.
+
+    Args:
+        folder: The folder.
+        task: `semantic` or `instance`.
+        processed_ids: The processed scenes. Files of other scenes are listed, too, if they are
+            named like scenes of the release.
 
     Raises:
         MissingFileError: The folder does not exist, or has no predictions for this task.
@@ -168,9 +175,8 @@ def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
         )
     paths: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        scene_id = path.name[:_SCENE_ID_LENGTH]
-        ending = path.name[_SCENE_ID_LENGTH:]
-        if not SceneId.is_valid(scene_id) or ending not in _ENDINGS[task]:
+        scene_id = _find_scene_id(path.name, task, processed_ids)
+        if scene_id is None:
             continue
         if scene_id in paths:
             raise UsageError(
@@ -185,6 +191,16 @@ def find_prediction_files(folder: Path, task: Task) -> dict[str, Path]:
             folder, f"has no {task} predictions", f"expected {names} in this folder"
         )
     return paths
+
+
+def _find_scene_id(name: str, task: Task, processed_ids: Collection[str]) -> str | None:
+    """Find the scene whose prediction has this file name; None if there is none."""
+    for ending in _ENDINGS[task]:
+        scene_id = name.removesuffix(ending)
+        is_scene = scene_id in processed_ids or SceneId.is_of_release(scene_id)
+        if scene_id != name and is_scene:
+            return scene_id
+    return None
 
 
 def find_predictions(
@@ -213,7 +229,6 @@ def find_predictions(
         UsageError: A scene has several predictions, or the label set does not exist.
         ScanNetPrepError: The processed scenes cannot be read.
     """
-    paths = find_prediction_files(folder, task)
     with warnings.catch_warnings():
         # Ignore warnings about scenes that failed in processing: the output shows their number.
         warnings.simplefilter("ignore")
@@ -224,6 +239,7 @@ def find_predictions(
         datasets = [ScanNet(place, split=split, labels=label_set, keys=keys) for split in splits]
 
     processed_ids = {scene_id for dataset in datasets for scene_id in dataset.scene_ids}
+    paths = find_prediction_files(folder, task, processed_ids)
     missing = sorted(processed_ids - paths.keys())
     has_any = len(missing) < len(processed_ids)
     allows_missing = has_any and not hint

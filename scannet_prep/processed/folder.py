@@ -97,8 +97,9 @@ def mark_finished(out_dir: Path, scene_ids: Collection[str]) -> None:
 def read_unfinished(out_dir: Path) -> set[str]:
     """Read the scenes that interrupted runs had still to make; empty if the folder has no mark."""
     with suppress(FileError):
-        words = read_file(out_dir / UNFINISHED_NAME).decode("ascii", "replace").split()
-        return {word for word in words if SceneId.is_valid(word)}
+        data = read_file(out_dir / UNFINISHED_NAME)
+        names = data.removeprefix(_UNFINISHED_TEXT).decode("ascii", "replace").splitlines()
+        return {name for name in names if SceneId.is_valid(name)}
     return set()
 
 
@@ -110,16 +111,22 @@ def processed_path(out_dir: Path, split: str, scene_id: str) -> Path:
 def iter_processed_scenes(out_dir: Path) -> Iterator[tuple[SceneId, Split, Path]]:
     """Iterate over the files of a processed folder that are named like scenes; none is opened.
 
-    A scene may occur in two splits.
+    A scene may occur in two splits. Own scans are in the test split only.
     """
     for split in Split:
-        for path in sorted((out_dir / split).glob("scene*.npz"), key=attrgetter("name")):
-            if SceneId.is_valid(path.stem):
+        for path in sorted((out_dir / split).glob("*.npz"), key=attrgetter("name")):
+            is_own = split is Split.TEST and SceneId.is_own(path.stem)
+            if is_own or SceneId.is_of_release(path.stem):
                 yield SceneId(path.stem), split, path
 
 
-def prepare_folder(out_dir: Path, splits: set[Split]) -> None:
-    """Create the folder with the terms notice, and the folders of the splits.
+def prepare_folder(out_dir: Path, splits: set[Split], *, has_terms: bool) -> None:
+    """Create the folder and the folders of the splits.
+
+    Args:
+        out_dir: The folder.
+        splits: The splits.
+        has_terms: Whether to write the notice that the content derives from ScanNet.
 
     Raises:
         OutputError: They cannot be created.
@@ -128,7 +135,7 @@ def prepare_folder(out_dir: Path, splits: set[Split]) -> None:
     for split in splits:
         make_directory(out_dir / split)
     path = out_dir / TERMS_NAME
-    if not path.exists():
+    if has_terms and not path.exists():
         write_atomically(path, [TERMS_TEXT.encode()])
 
 

@@ -4,6 +4,7 @@ paths --> bytes, read once --> fingerprints
                            --> mesh --------------------> points, normals, colours
                            --> info: axis alignment ----^
                            --> segments, groups --------> ids per vertex
+                           --> no segments, if chosen --> computed from the mesh
                            --> labels.ply, if chosen ---^
                            --> ProcessedScene
 """
@@ -28,16 +29,24 @@ from scannet_prep.processed.annotate import (
     measure_groups,
 )
 from scannet_prep.processed.geometry import points_and_normals
-from scannet_prep.processed.scene import FORMAT_VERSION, ProcessedScene, ProcessOptions, SceneMeta
+from scannet_prep.processed.scene import (
+    FORMAT_VERSION,
+    ProcessedScene,
+    ProcessOptions,
+    SceneMeta,
+    SegmentsSource,
+)
 from scannet_prep.raw.contents import parse_raw_file
-from scannet_prep.raw.info import ScanInfo
+from scannet_prep.raw.info import ScanInfo, find_alignment_fault
 from scannet_prep.raw.layout import RawScene, download_hint
-from scannet_prep.raw.mesh import LabelsMesh, Mesh
-from scannet_prep.raw.segments import Aggregation, Segmentation
+from scannet_prep.raw.mesh import LabelsMesh, Mesh, OwnMesh
+from scannet_prep.raw.own_scan import OwnScan, parse_own_scan
+from scannet_prep.raw.segments import Aggregation, Segmentation, compact_unsigned
 from scannet_prep.release import files as release
 from scannet_prep.release.label_map import MAX_NYU40_ID, LabelMap
 from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.superpoints import segment_mesh
 
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)
 
@@ -67,23 +76,12 @@ def find_raw_files(
         MissingFileError: A required file is missing.
         FileError: The scene cannot be used, for example because it exists twice.
     """
+    if isinstance(scene, OwnScan):
+        return {release.MESH: scene.file}
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
     groups_kind = scene.find_groups_kind()
-    is_from_ply = options.labels_from == "ply"
-    needed = {release.MESH}
-    optional = {release.INFO}
-    if split is not Split.TEST:
-        optional.add(release.SEGMENTS)
-        if options.align_axis:
-            needed.add(release.INFO)
-        if is_from_ply:
-            needed.add(release.LABELS_MESH)
-        # With labels from labels.ply, a scene may lack groups: it then has no instances. If it has
-        # groups, they need segments.
-        if not is_from_ply or groups_kind is not None:
-            needed |= {release.SEGMENTS, groups_kind or release.AGGREGATION}
-
+    needed, optional = _choose_kinds(split, options, groups_kind)
     paths = {}
     wanted = needed | optional
     for kind in release.INPUT_KINDS:
@@ -101,6 +99,33 @@ def find_raw_files(
             f"{_download_missing(path)}, or leave out --scannet200",
         )
     return paths
+
+
+def _choose_kinds(
+    split: Split, options: ProcessOptions, groups_kind: release.FileKind | None
+) -> tuple[set[release.FileKind], set[release.FileKind]]:
+    """Choose the kinds of files that a scene needs, and those that it uses if they exist.
+
+    Args:
+        split: The split of the scene.
+        options: The options to process with.
+        groups_kind: The kind of its groups; None if it has none.
+    """
+    needed = {release.MESH}
+    optional = {release.INFO}
+    if split is Split.TEST:
+        return needed, optional
+    optional.add(release.SEGMENTS)
+    if options.align_axis:
+        needed.add(release.INFO)
+    is_from_ply = options.labels_from == "ply"
+    if is_from_ply:
+        needed.add(release.LABELS_MESH)
+    # With labels from labels.ply, a scene may lack groups: it then has no instances. If it has
+    # groups, they need segments.
+    if not is_from_ply or groups_kind is not None:
+        needed |= {release.SEGMENTS, groups_kind or release.AGGREGATION}
+    return needed, optional
 
 
 def read_raw_files(paths: Mapping[release.FileKind, Path]) -> RawFiles:
@@ -144,7 +169,10 @@ def process_scene(
     if files is None:
         files = read_raw_files(find_raw_files(scene, split, options))
     inputs = fingerprint_files(scene, files)
-    contents = {}
+    contents: dict[release.FileKind, Any] = {}
+    if isinstance(scene, OwnScan):
+        contents[release.MESH] = parse_own_scan(files.pop(release.MESH), scene)
+        contents[release.INFO] = ScanInfo(scene.axis_alignment, None)
     for kind in tuple(files):
         path = scene.path(kind)
         contents[kind] = parse_raw_file(kind, files.pop(kind), path, uses_numba=uses_numba)
@@ -193,9 +221,13 @@ def combine_contents(
     # Segments.
     segments = None
     segment_ids: tuple[int, ...] = ()
+    segments_source: SegmentsSource = "release"
     if segmentation is not None:
         segments = segmentation.compact_indices()
         segment_ids = tuple(segmentation.raw_ids.tolist())
+    elif options.compute_segments:
+        segments = compute_segments(mesh)
+        segments_source = "computed"
 
     return ProcessedScene(
         points=points,
@@ -220,8 +252,20 @@ def combine_contents(
             inputs={},
             label_map=used_label_map(contents, label_map),
             program_version=VERSION,
+            segments_source=segments_source,
+            scale=scene.scale if isinstance(scene, OwnScan) else 1.0,
         ),
     )
+
+
+def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
+    """Compute the segments of a mesh, with the parameters of the release.
+
+    Returns:
+        uint16 or uint32 (V,), numbered by first vertex.
+    """
+    numbers = segment_mesh(mesh.positions, mesh.faces)
+    return compact_unsigned(numbers, int(numbers.max()) + 1)
 
 
 def _make_annotation(scene: RawScene, contents: RawContents, label_map: LabelMap) -> Annotation:
@@ -381,18 +425,6 @@ def _compare_with_groups(
     return (SceneWarning(WarningKind.LABELS_CONTRADICT_GROUPS, count=count),)
 
 
-def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
-    """Describe why a matrix, float64 (4, 4), is not a rotation with a shift; empty if it is one."""
-    if not np.array_equal(matrix[3], [0, 0, 0, 1]):
-        return f"its last row is {matrix[3].tolist()}"
-    rotation = matrix[:3, :3]
-    # The release writes six decimals, so that its rotations are exact up to a few millionths.
-    deviation: Any = np.abs(rotation @ rotation.T - np.eye(3)).max()
-    if deviation > 1e-4 or np.linalg.det(rotation) < 0:
-        return f"it deviates by {deviation:.2g} from one"
-    return ""
-
-
 def is_there(path: Path) -> bool:
     """Whether something has this name, even a broken link: reading it then raises an error.
 
@@ -420,8 +452,11 @@ def _check_count(path: Path, count: int, mesh_count: int) -> None:
 
 def _find_warnings(scene: RawScene, split: Split, contents: RawContents) -> Iterator[SceneWarning]:
     """Find oddities of the raw files, apart from those of the annotation."""
-    if not len(contents[release.MESH].faces):
+    mesh = contents[release.MESH]
+    if not len(mesh.faces):
         yield SceneWarning(WarningKind.NO_FACES)
+    if isinstance(mesh, OwnMesh) and not mesh.has_colors:
+        yield SceneWarning(WarningKind.NO_COLORS)
     yield from _find_info_warnings(split, contents.get(release.INFO))
 
     groups_kind = _find_groups_kind(contents)

@@ -20,6 +20,7 @@ from scannet_prep.processed.scene import (
     FORMAT_VERSION,
     ProcessedScene,
     ProcessOptions,
+    SegmentsSource,
     describe_other_format,
 )
 from scannet_prep.release.findings import Finding, to_json
@@ -46,6 +47,8 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
         nyu40_counts: Vertices by nyu40 id; 0 is unannotated.
         scannet_counts: Vertices by ScanNet id; 0 is unannotated.
         warnings: Oddities of its raw files.
+        segments_source: `computed` if its segments are not from the release; left out of the JSON
+            otherwise.
     """
 
     split: Split
@@ -55,6 +58,7 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
     nyu40_counts: Mapping[Count, Count]
     scannet_counts: Mapping[Count, Count]
     warnings: tuple[SceneWarning, ...] = ()
+    segments_source: SegmentsSource = "release"
 
     @classmethod
     def from_scene(cls, scene: ProcessedScene, fingerprint: Fingerprint) -> SceneEntry:
@@ -67,7 +71,15 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
             nyu40_counts=count_ids(scene.nyu40_ids),
             scannet_counts=count_ids(scene.scannet_ids),
             warnings=scene.meta.warnings,
+            segments_source=scene.meta.segments_source,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dict of plain values, as it is stored in the manifest."""
+        plain: dict[str, Any] = to_plain(self)
+        if self.segments_source == "release":
+            del plain["segments_source"]
+        return plain
 
     def counts(self, label_set: LabelSet) -> Mapping[int, int]:
         """Return the number of vertices by raw id of a label set."""
@@ -81,7 +93,7 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
         return Fingerprint(self.size_bytes, self.crc32)
 
 
-SceneIdText = Annotated[str, msgspec.Meta(pattern=r"^scene[0-9]{4}_[0-9]{2}\Z")]
+SceneIdText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")]
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -215,10 +227,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "format": "scannet_prep processed folder",
         "format_version": FORMAT_VERSION,
         "program_version": manifest.program_version,
-        "options": to_plain(manifest.options),
+        "options": manifest.options.to_json(),
         "label_map": manifest.label_map,
     }
-    scenes = {name: to_plain(entry) for name, entry in manifest.scenes.items()}
+    scenes = {name: entry.to_json() for name, entry in manifest.scenes.items()}
     failures = {}
     for name, failure in manifest.failures.items():
         failures[name] = to_json(failure, list_name="failures")

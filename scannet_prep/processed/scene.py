@@ -35,6 +35,7 @@ _FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np
 
 LabelsFrom = Literal["aggregation", "ply"]
 _LABELS_FROM = get_args(LabelsFrom)
+SegmentsSource = Literal["release", "computed"]
 
 # The types that each array may have, and its shape, in the order in which the arrays are stored.
 _LAYOUTS = {
@@ -67,6 +68,8 @@ class ProcessOptions:
         faces: Whether the triangles are stored.
         labels_from: The source of the nyu40 ids: `aggregation`, or `ply` for `labels.ply`, which
             OctFormer and PointGroup use.
+        compute_segments: Whether scenes without segments in the release, such as test scenes, get
+            computed ones.
 
     Raises:
         UsageError: `labels_from` is not one of these.
@@ -76,6 +79,7 @@ class ProcessOptions:
     align_axis: bool = False
     faces: bool = False
     labels_from: LabelsFrom = "aggregation"
+    compute_segments: bool = False
 
     def __post_init__(self) -> None:
         """Check the source of the labels."""
@@ -89,14 +93,31 @@ class ProcessOptions:
 
     @property
     def flags(self) -> str:
-        """All options as arguments of `scannet-prep process`, including those by default."""
+        """The options as arguments of `scannet-prep process`.
+
+        Those that are off are listed, too, except `--no-compute-segments`.
+        """
         switches = {
             "scannet200": self.scannet200,
             "align-axis": self.align_axis,
             "faces": self.faces,
         }
         words = [f"--{name}" if is_on else f"--no-{name}" for name, is_on in switches.items()]
-        return " ".join([*words, "--labels-from", self.labels_from])
+        words += ["--labels-from", self.labels_from]
+        if self.compute_segments:
+            words.append("--compute-segments")
+        return " ".join(words)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dict of plain values, as it is stored in manifests and scenes.
+
+        `compute_segments` is left out if it is off: it is younger than the format, and folders made
+        without it keep their bytes.
+        """
+        plain: dict[str, Any] = to_plain(self)
+        if not self.compute_segments:
+            del plain["compute_segments"]
+        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +135,14 @@ class SceneMeta:
         scene_type: Free text of the release, for example `Bedroom / Hotel`; None if it has none.
         groups: Annotated groups, in file order.
         segment_ids: Raw id of each segment: `segment_ids[segments[v]]` is the release's id at
-            vertex v.
+            vertex v. Empty for computed segments.
         warnings: Oddities of the raw files.
         inputs: Fingerprints of the raw files it was made from, by file name.
         label_map: `LabelMap.digest` of the label map; empty if the scene does not depend on one.
         program_version: Version of this package.
+        segments_source: `computed` if `segments` is not from the release; left out of the JSON
+            otherwise.
+        scale: Metres per unit of the mesh file of an own scan; left out of the JSON if it is 1.
     """
 
     format_version: Literal[2]
@@ -132,6 +156,8 @@ class SceneMeta:
     inputs: Mapping[str, Fingerprint] = field(hash=False)
     label_map: str
     program_version: str
+    segments_source: SegmentsSource = "release"
+    scale: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict of plain values.
@@ -140,6 +166,11 @@ class SceneMeta:
         package.
         """
         plain: dict[str, Any] = to_plain(self)
+        plain["options"] = self.options.to_json()
+        if self.segments_source == "release":
+            del plain["segments_source"]
+        if self.scale == 1:
+            del plain["scale"]
         plain["label_set"] = self.options.label_set.name
         plain["aligned"] = self.options.align_axis
         plain["warnings"] = [
@@ -164,7 +195,7 @@ class ProcessedScene:
         scannet_ids: uint16 (V,), 0 unannotated.
         instances: int16 (V,), group id, -1 for no group.
         segments: uint16 or uint32 (V,), contiguous index of the segment (superpoint); None if the
-            release has none.
+            release has none, and none were computed.
         faces: int32 (F, 3), indices of vertices; None if they are not stored.
         axis_alignment: float64 (4, 4), aligned <- scan; identity if the release has none.
         meta: The description.
@@ -344,7 +375,7 @@ def check_identity(
         raise ProcessedFileError(path, f"has an unknown array {min(unknown)!r}", again_hint(path))
     # The first three fields of the JSON, in the order of `SceneMeta`. Comparing their text takes a
     # fraction of the time of parsing all of it.
-    head = {"format_version": FORMAT_VERSION, "scene_id": scene_id, "options": to_plain(options)}
+    head = {"format_version": FORMAT_VERSION, "scene_id": scene_id, "options": options.to_json()}
     expected_start = json.dumps(head, separators=(",", ":")).removesuffix("}")
     if not str(reader.read("meta")).startswith(expected_start):
         # Parsing finds the difference and raises an error that describes it. If there is none, the
@@ -383,11 +414,7 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
     if largest_id > MAX_NYU40_ID:
         yield f"nyu40_ids hold {largest_id}, expected up to {MAX_NYU40_ID}"
 
-    # Segments are numbered contiguously, and each has its raw id in the description.
-    numbers = [] if scene.segments is None else np.unique(scene.segments).tolist()
-    described_count = len(scene.meta.segment_ids)
-    if numbers != list(range(described_count)):
-        yield f"segments hold {len(numbers):,} numbers, but {described_count:,} are described"
+    yield from _find_segment_problems(scene)
     if not np.isfinite(scene.axis_alignment).all():
         yield "axis_alignment is not finite"
     if scene.faces is not None:
@@ -409,6 +436,21 @@ def _find_group_problems(scene: ProcessedScene, *, is_finite: bool) -> Iterator[
         return
     if is_finite and groups != measure_groups(groups, scene.instances, scene.points):
         yield "vertex counts or boxes of groups are not those of their vertices"
+
+
+def _find_segment_problems(scene: ProcessedScene) -> Iterator[str]:
+    """Find numbers of segments that are left out, or have no raw id."""
+    numbers = [] if scene.segments is None else np.unique(scene.segments).tolist()
+    if scene.meta.segments_source == "computed":
+        if not numbers:
+            yield "has no segments, but its description says that they were computed"
+        elif numbers != list(range(len(numbers))):
+            yield f"segments hold {len(numbers):,} numbers up to {numbers[-1]:,}"
+        return
+    # Each segment of the release has its raw id in the description.
+    described_count = len(scene.meta.segment_ids)
+    if numbers != list(range(described_count)):
+        yield f"segments hold {len(numbers):,} numbers, but {described_count:,} are described"
 
 
 def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import RawFileError
+from scannet_prep.base.errors import ContentError, RawFileError
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer
 from scannet_prep.raw.layout import download_hint
@@ -67,7 +68,11 @@ def parse_scan_info(data: Buffer, path: Path) -> ScanInfo:
 
     axis_alignment = None
     if "axisAlignment" in values:
-        axis_alignment = _parse_matrix(values["axisAlignment"], path)
+        try:
+            axis_alignment = parse_matrix(values["axisAlignment"])
+        except ContentError as error:
+            problem = f"axisAlignment {error.message}"
+            raise RawFileError(path, problem, download_hint(path)) from None
     return ScanInfo(axis_alignment, values.get("sceneType"))
 
 
@@ -91,16 +96,30 @@ def _decode(data: bytes, path: Path) -> str:
     return text
 
 
-def _parse_matrix(text: str, path: Path) -> NDArray[np.float64]:
-    """Parse the 16 numbers of a matrix, listed row by row, as float64 (4, 4)."""
+def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
+    """Describe why a matrix, float64 (4, 4), is not a rotation with a shift; empty if it is one."""
+    if not np.array_equal(matrix[3], [0, 0, 0, 1]):
+        return f"its last row is {matrix[3].tolist()}"
+    rotation = matrix[:3, :3]
+    # The release writes six decimals, so that its rotations are exact up to a few millionths.
+    deviation: Any = np.abs(rotation @ rotation.T - np.eye(3)).max()
+    if deviation > 1e-4 or np.linalg.det(rotation) < 0:
+        return f"it deviates by {deviation:.2g} from one"
+    return ""
+
+
+def parse_matrix(text: str) -> NDArray[np.float64]:
+    """Parse the 16 numbers of a matrix, listed row by row, as float64 (4, 4).
+
+    Raises:
+        ContentError: They are not 16 finite numbers up to a million.
+    """
     words = text.split()
     expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
     if len(words) != 16:
-        problem = f"axisAlignment has {len(words)} values, {expected}"
-        raise RawFileError(path, problem, download_hint(path))
+        raise ContentError(f"has {len(words)} values, {expected}")
     for word in words:
         # The pattern excludes nan and inf. Too large an exponent gives inf, which is refused here.
         if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER:
-            problem = f"axisAlignment has {word!r:.40} among them, {expected}"
-            raise RawFileError(path, problem, download_hint(path))
+            raise ContentError(f"has {word!r:.40} among them, {expected}")
     return np.array([float(word) for word in words], np.float64).reshape(4, 4)

@@ -80,7 +80,7 @@ def download_hint(path: Path) -> str:
         path: `<raw>/scans/<scene>/<scene><suffix>`, or `<raw>/<scene>/<scene><suffix>`.
     """
     scene_id = path.parent.name
-    if not (SceneId.is_valid(scene_id) and path.name.startswith(scene_id)):
+    if not (SceneId.is_of_release(scene_id) and path.name.startswith(scene_id)):
         return "download it again: scannet-prep download --types seg --verify"
     raw_dir = path.parents[1]
     if raw_dir.name in SPLIT_DIRS.values():
@@ -153,7 +153,7 @@ def find_kind(name: str) -> FileKind | None:
         return SHARED_KINDS[name]
     scene_id = name[:_SCENE_ID_LENGTH]
     suffix = name[_SCENE_ID_LENGTH:]
-    return KINDS.get(suffix) if SceneId.is_valid(scene_id) else None
+    return KINDS.get(suffix) if SceneId.is_of_release(scene_id) else None
 
 
 def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
@@ -214,7 +214,7 @@ def _iter_scenes(parent: Path) -> Iterator[RawScene]:
     if problem:
         raise FileError(parent, problem)
     for entry in _list(parent):
-        if SceneId.is_valid(entry.name):
+        if SceneId.is_of_release(entry.name):
             yield RawScene(SceneId(entry.name), parent, _find_problem(entry))
 
 

@@ -91,6 +91,17 @@ class LabelsMesh(Mesh):
     labels: NDArray[np.uint16]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnMesh(Mesh):
+    """A mesh that need not be from the release.
+
+    Attributes:
+        has_colors: Whether the file has colours. Without them, all are (128, 128, 128).
+    """
+
+    has_colors: bool
+
+
 def map_mesh(path: Path) -> Buffer:
     """Map a mesh file into memory. High-resolution meshes have hundreds of megabytes.
 
@@ -141,6 +152,30 @@ def parse_labels_mesh(data: Buffer, path: Path) -> LabelsMesh:
         colors=_colors(vertices, path),
         faces=_check_faces(faces, len(vertices), path),
         labels=_labels(vertices, path),
+    )
+
+
+def parse_own_mesh(data: Buffer, path: Path) -> OwnMesh:
+    """Parse a triangle mesh that need not be from the release.
+
+    Colours may be missing, or floats from 0 to 1.
+
+    Args:
+        data: The bytes of the file.
+        path: Its name, for messages.
+
+    Raises:
+        RawFileError: It is damaged, not triangular, or lacks coordinates; or is a `labels.ply`; or
+            its colours are of another type or range.
+    """
+    vertices, faces = _parse_elements(data, path)
+    _refuse_labels(vertices, path)
+    has_colors = not {"red", "green", "blue"}.isdisjoint(vertices.dtype.names or ())
+    return OwnMesh(
+        positions=_positions(vertices, path),
+        colors=_any_colors(vertices, path) if has_colors else _no_colors(len(vertices)),
+        faces=_check_faces(faces, len(vertices), path),
+        has_colors=has_colors,
     )
 
 
@@ -406,6 +441,28 @@ def _columns(
 def _colors(vertices: Elements, path: Path) -> NDArray[np.uint8]:
     """Return the colours, uint8 (V, 3)."""
     return _columns(vertices, ["red", "green", "blue"], "u1", "uchar (0..255)", path)
+
+
+def _any_colors(vertices: Elements, path: Path) -> NDArray[np.uint8]:
+    """Return the colours, uint8 (V, 3), of bytes or of floats from 0 to 1."""
+    if _column(vertices, "red", path).dtype.kind != "f":
+        return _colors(vertices, path)
+    shares = _columns(vertices, ["red", "green", "blue"], "f", "float (0..1)", path)
+    is_share = (shares >= 0) & (shares <= 1)  # False if NaN
+    if not is_share.all():
+        vertex = int(np.argmin(is_share.all(axis=1)))
+        raise RawFileError(
+            path,
+            f"vertex {vertex} has the colour {shares[vertex].tolist()}, "
+            "expected floats from 0 to 1, or uchar (0..255)",
+        )
+    colors: NDArray[np.uint8] = np.rint(shares * 255).astype(np.uint8)
+    return colors
+
+
+def _no_colors(vertex_count: int) -> NDArray[np.uint8]:
+    """Return grey, the middle of the range of colours, uint8 (V, 3)."""
+    return np.full((vertex_count, 3), 128, np.uint8)
 
 
 def _refuse_labels(vertices: Elements, path: Path) -> None:

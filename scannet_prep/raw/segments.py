@@ -56,9 +56,16 @@ class Segmentation:
 
     def compact_indices(self) -> NDArray[np.uint16] | NDArray[np.uint32]:
         """Return the indices in the smallest of uint16 and uint32 that holds them."""
-        if len(self.raw_ids) <= 1 << 16:
-            return self.indices.astype(np.uint16)
-        return self.indices.astype(np.uint32)
+        return compact_unsigned(self.indices, len(self.raw_ids))
+
+
+def compact_unsigned(
+    indices: NDArray[np.integer[Any]], count: int
+) -> NDArray[np.uint16] | NDArray[np.uint32]:
+    """Return indices below `count` in the smallest of uint16 and uint32 that holds them."""
+    if count <= 1 << 16:
+        return indices.astype(np.uint16)
+    return indices.astype(np.uint32)
 
 
 class Group(

@@ -77,7 +77,7 @@ class Finding:
         subject_name = str(subject)
         if isinstance(error, FileError):
             subject_name = error.place
-            if not scene_id and SceneId.is_valid(error.path.stem):
+            if not scene_id and SceneId.is_of_release(error.path.stem):
                 scene_id = error.path.stem
         # Messages begin with the subject, or with a file in it.
         return cls(

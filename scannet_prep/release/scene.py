@@ -7,16 +7,21 @@ import re
 from scannet_prep.base.backports import StrEnum
 from scannet_prep.base.errors import UnknownSceneError, UsageError
 
-_SCENE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
+_RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
+_OWN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+# Names that are easily taken for a scene of the release, such as `0011_00` and `Scene0011`.
+_NEARLY_RELEASE_ID = re.compile(r"(scene)?\d{4}(_\d{2})?", re.ASCII | re.IGNORECASE)
 
 
 class SceneId(str):
-    """The name of one scan, for example `scene0011_01`: scan 01 of the space 0011.
+    """The name of one scan.
 
-    The space has four digits, the scan two. Scans of one space show the same rooms.
+    Scenes of the release have names such as `scene0011_01`: scan 01 of the space 0011. Scans of one
+    space show the same rooms. A scan of your own has the name of its file, such as `living-room`:
+    up to 100 letters, digits, `_` and `-`, of ASCII.
 
     Raises:
-        UnknownSceneError: The text does not have this form.
+        UnknownSceneError: The text has neither form.
     """
 
     __slots__ = ()
@@ -31,18 +36,29 @@ class SceneId(str):
 
     @staticmethod
     def is_valid(text: str) -> bool:
-        """Whether a text has the form of a scene id."""
-        return _SCENE_ID.fullmatch(text) is not None
+        """Whether a text has the form of a scene id, of the release or of an own scan."""
+        return SceneId.is_of_release(text) or SceneId.is_own(text)
+
+    @staticmethod
+    def is_of_release(text: str) -> bool:
+        """Whether a text has the form of a scene id of the release."""
+        return _RELEASE_ID.fullmatch(text) is not None
+
+    @staticmethod
+    def is_own(text: str) -> bool:
+        """Whether a text can be the name of an own scan."""
+        is_word = _OWN_ID.fullmatch(text) is not None
+        return is_word and _NEARLY_RELEASE_ID.fullmatch(text) is None
 
     @property
-    def space(self) -> int:
-        """Number of the space, 11 for `scene0011_01`."""
-        return int(self[5:9])
+    def space(self) -> int | None:
+        """Number of the space, 11 for `scene0011_01`; None for an own scan."""
+        return int(self[5:9]) if self.is_of_release(self) else None
 
     @property
-    def scan(self) -> int:
-        """Number of the scan within its space, 1 for `scene0011_01`."""
-        return int(self[10:])
+    def scan(self) -> int | None:
+        """Number of the scan within its space, 1 for `scene0011_01`; None for an own scan."""
+        return int(self[10:]) if self.is_of_release(self) else None
 
 
 class Split(StrEnum):

@@ -50,6 +50,8 @@ class WarningKind(StrEnum):
     @property
     def advice(self) -> str:
         """What to do about a warning of this kind."""
+        if self is WarningKind.NO_COLORS:
+            return "predictions of networks that use colours are worse on such a scan"
         # Of kinds with both grades, too: intact files also remove the doubt.
         if self.is_damage:
             return (
@@ -110,6 +112,8 @@ class WarningKind(StrEnum):
     NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "", "doubt"
     NO_INFO = "no_info", "no .txt on disk", "identity recorded as axis alignment"
     NO_FACES = "no_faces", "the mesh has no faces", "all normals are (0, 0, 0)", "damage"
+    # Of own scans; all meshes of the release have colours.
+    NO_COLORS = "no_colors", "the mesh has no colours", "all colours are (128, 128, 128)"
     NO_GROUPS = "no_groups", "segGroups is empty", "no vertex is labeled", "damage"
     LABELS_OUTSIDE_NYU40 = (
         "labels_outside_nyu40",

@@ -83,6 +83,7 @@ class Report:
         kind: `processed`, `archive` or `raw`.
         options: The options that the scenes were processed with; None for a raw tree, and for a
             folder whose manifest cannot be read.
+        computed_segments: The number of scenes whose segments are computed.
         splits: For each split, and for `all`: number of `scenes` and `vertices`; `size_bytes` of
             the files of scenes (unpacked, in an archive); vertices of train and val (`annotated`),
             and those of them that have a nyu40 id (`labeled`).
@@ -98,6 +99,7 @@ class Report:
     place: str
     kind: str
     options: ProcessOptions | None
+    computed_segments: int
     splits: dict[str, dict[str, int]] = field(hash=False)
     label_sets: dict[str, list[dict[str, Any]]] = field(hash=False)
     measures: dict[str, dict[str, float]] = field(hash=False)
@@ -113,7 +115,10 @@ class Report:
         if self.options is None:
             return f"{self.kind} scenes"
         frame = "axis-aligned" if self.options.align_axis else "frame of the scan"
-        return f"{self.kind} scenes, {self.options.label_set.name}, {frame}"
+        contents = f"{self.kind} scenes, {self.options.label_set.name}, {frame}"
+        if self.computed_segments:
+            contents += f", scenes with computed segments: {self.computed_segments:,}"
+        return contents
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -199,6 +204,7 @@ def make_report(
         place=reported.name,
         kind=str(reported.kind),
         options=reported.options if has_options else None,
+        computed_segments=sum(entry.segments_source == "computed" for entry in entries.values()),
         splits=count_by_split((entry.split, _count(entry)) for entry in entries.values()),
         label_sets=label_sets,
         measures=summary.to_dict(),

@@ -71,7 +71,7 @@ class RawSide:
                 label_map[LABEL_MAP_NAME] = entry
             elif folder == TASKS_DIR:
                 tasks[f"{TASKS_DIR}/{file.name}"] = entry
-            elif SceneId.is_valid(folder) and is_raw_file:
+            elif SceneId.is_of_release(folder) and is_raw_file:
                 locked.setdefault(folder, {})[file.name] = entry
         return cls(str(path), label_map, tasks, locked=locked)
 

@@ -183,7 +183,7 @@ def _without_scenes(path: Path) -> MissingFileError:
     problem = "holds neither raw nor processed scenes"
     resolved = path.resolve()
     is_split = resolved.name in set(Split) and any(path.glob("scene*.npz"))
-    if is_split or SceneId.is_valid(resolved.name):
+    if is_split or SceneId.is_of_release(resolved.name):
         part = "split" if is_split else "scene"
         parent = quote(str(resolved.parent))
         hint = f"for a single {part} give the folder above it, {parent}, and choose {resolved.name}"

@@ -47,6 +47,8 @@ class Info:
         program: The program that wrote the manifest or the archive; empty if it is not recorded.
         is_complete: Whether a processed folder may be used; None without a manifest.
         options: The options that the scenes were processed with; None for raw scenes.
+        computed_segments: The number of scenes whose segments are computed; None for archives,
+            whose index does not record it, and for raw scenes.
         failures: Why selected scenes are missing, by scene id.
         warnings: The oddities of the raw files of processed scenes, each once.
         shared_files: For a raw tree, the size in bytes of each file in `tasks/`, by name.
@@ -65,6 +67,7 @@ class Info:
     program: str = ""
     is_complete: bool | None = None
     options: ProcessOptions | None = None
+    computed_segments: int | None = None
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
     warnings: tuple[WarningSummary, ...] = ()
     shared_files: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -156,6 +159,9 @@ def _summarize_processed_folder(path: Path) -> Info:
         program=program,
         is_complete=is_complete,
         options=manifest.options if manifest.scenes else None,
+        computed_segments=sum(
+            entry.segments_source == "computed" for entry in manifest.scenes.values()
+        ),
         failures={name: failure.message for name, failure in manifest.failures.items()},
         warnings=tuple(summarize_warnings(warnings)),
         unreadable=tuple(Finding.from_exception(fault, path) for fault in state.faults),

@@ -51,6 +51,7 @@ class Inspection:
         jobs: Number of worker processes, or of threads for archives.
         progress: Advanced by each scene, or by the tar bytes of archives.
         findings: Receives all findings.
+        computes_segments: Whether `verify` computes the computed segments again, and compares.
     """
 
     title: str
@@ -58,6 +59,7 @@ class Inspection:
     jobs: int = 1
     progress: Progress = field(default_factory=Progress)
     findings: Findings = field(default_factory=Findings)
+    computes_segments: bool = False
 
     def check_scenes(
         self, check: Check[Context, Result], tasks: Sequence[CheckTask], context: Context

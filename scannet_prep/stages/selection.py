@@ -167,11 +167,12 @@ def _report_missing(scene_id: SceneId, source: Path) -> Finding:
     )
 
 
-def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
+def parse_scene_ids(words: Sequence[str], *, of_release: bool = False) -> tuple[SceneId, ...]:
     """Parse the arguments of `--scenes`.
 
     Args:
         words: Scene ids, or `@FILE` with one id per line; `#` begins a comment.
+        of_release: Whether names of own scans are refused.
 
     Raises:
         MissingFileError: A file does not exist.
@@ -187,7 +188,11 @@ def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
             names = [word]
             prefix = ""
         for name in names:
-            if not SceneId.is_valid(name):
+            is_known_form = SceneId.is_of_release(name)
+            if not of_release and SceneId.is_own(name):
+                # A name without a suffix can be that of an own scan, or of a list.
+                is_known_form = not Path(name).is_file()
+            if not is_known_form:
                 problem = f"{prefix}{name[:80]!r} is not a scene id"
                 raise UnknownSceneError(problem, _suggest_scene_ids(name))
             scene_ids[SceneId(name)] = None
@@ -202,7 +207,7 @@ def _suggest_scene_ids(word: str) -> str:
         return f"did you mean the list in that file? Write @{word}"
     parts = [part for part in re.split(r"[,;\s]+", word) if part]
     guesses = [part.lower() if "_" in part else f"{part.lower()}_00" for part in parts]
-    if guesses and all(map(SceneId.is_valid, guesses)):
+    if guesses and all(map(SceneId.is_of_release, guesses)):
         return f"did you mean {' '.join(guesses)}?"
     return (
         "scene ids look like scene0011_00; separate several by blanks, "

@@ -166,7 +166,7 @@ def open_scenes(
     paths: dict[str, Path] = {}
     scene_ids: list[str] = list(place.entries)
     if pred_dir is not None:
-        paths = find_prediction_files(pred_dir, task)
+        paths = find_prediction_files(pred_dir, task, place.entries)
         scene_ids = [scene_id for scene_id in scene_ids if scene_id in paths]
     if words:
         scene_ids = _choose_scenes(words, place)
@@ -270,7 +270,7 @@ def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[str]:
         UsageError: A word is a place that holds scenes.
     """
     for word in words:
-        is_id = word.startswith("@") or SceneId.is_valid(word)
+        is_id = word.startswith("@") or word in place.entries or SceneId.is_of_release(word)
         if not is_id and _is_place(word):
             command = _view_command(word, "SCENE")
             raise UsageError(f"{word} is not a scene id, but a place", command)

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.base.errors import UnknownSceneError, UsageError
 from scannet_prep.raw.segments import Group
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split
@@ -92,6 +92,8 @@ def make_scene(
             f"cannot make a scene of {vertices} vertices from seed {seed}",
             f"vertices={MIN_VERTICES}, seed=0",
         )
+    if name.space is None or name.scan is None:
+        raise UnknownSceneError(f"{scene_id!r} is not a scene id of the release", "scene0000_00")
     rng = np.random.default_rng([name.space, name.scan, vertices, seed])
     room = furnish_room(vertices, rng)
     mesh = _mesh_sides(room.sides, vertices, rng)

@@ -364,7 +364,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         source = "the list of scenes"
         if isinstance(scenes, str | Path):
             source = str(scenes)
-            is_scene_id = SceneId.is_valid(source)
+            is_scene_id = source in self._reader.lengths or SceneId.is_of_release(source)
             scenes = [source] if is_scene_id else read_scene_list(Path(source).expanduser())
         scenes = list(scenes)
         if np.asarray(scenes).dtype == np.bool_:

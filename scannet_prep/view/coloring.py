@@ -198,7 +198,8 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None) -
         )
     segments = scene.segments
     if segments is not None:
-        makers["segments"] = lambda: color_segments(segments)
+        is_computed = meta.segments_source == "computed"
+        makers["segments"] = lambda: color_segments(segments, is_computed=is_computed)
     if prediction is not None:
         makers["prediction"] = lambda: color_prediction(prediction)
         if meta.split != Split.TEST:
@@ -239,9 +240,10 @@ def color_instances(
     )
 
 
-def color_segments(segments: NDArray[np.integer[Any]]) -> Coloring:
-    """Colour vertices by segment."""
-    return _categorize("segments", segments, title="segments", name_of="segment {}".format)
+def color_segments(segments: NDArray[np.integer[Any]], *, is_computed: bool = False) -> Coloring:
+    """Colour vertices by segment; the title shows if the segments are not from the release."""
+    title = "computed segments" if is_computed else "segments"
+    return _categorize("segments", segments, title=title, name_of="segment {}".format)
 
 
 def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:

@@ -162,7 +162,7 @@ def _select_scenes(
     selected = [scene_id for scene_id, split in splits.items() if selection.wants(scene_id, split)]
     left_out = {}
     for split in sorted({splits[scene_id] for scene_id in selected}):
-        reason = exporter.exclusion_reason(split)
+        reason = exporter.exclusion_reason(split, place.options)
         if reason:
             left_out[split] = reason
 

@@ -35,7 +35,7 @@ from scannet_prep.processed.folder import (
     write_failed_list,
 )
 from scannet_prep.release.findings import Finding
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.export.planning import ExportPlan, check_target
 from scannet_prep.stages.export.scene_worker import (
     ExportContext,
@@ -153,7 +153,8 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         if not (self._out_dir / EXPORT_NAME).exists():
             self.save()
         self.mark()
-        prepare_folder(self._out_dir, set())
+        derives_from_scannet = not any(map(SceneId.is_own, self._plan.scene_ids))
+        prepare_folder(self._out_dir, set(), has_terms=derives_from_scannet)
         make_directory(self.context.work_dir)
         for scene_id in self._outdated & self._entries.keys():
             remove_scene(scene_id, self._entries.pop(scene_id), self.context)

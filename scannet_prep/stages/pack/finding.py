@@ -25,7 +25,7 @@ from scannet_prep.processed.scene import FORMAT_VERSION
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release.files import ACCEPTANCE_NAME, MESH, SPLIT_DIRS
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.source import SourceKind, identify_folder
 from scannet_prep.stages.selection import Selection
@@ -97,9 +97,11 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     for scene_id, entry in manifest.scenes.items():
         file = SourceFile.from_path(listed[scene_id], source, entry.fingerprint)
         groups.append(SourceGroup(scene_id, str(entry.split), entry.vertex_count, (file,)))
+    is_own = any(map(SceneId.is_own, manifest.scenes))
     head = Head(
         kind=ArchiveKind.PROCESSED,
-        notice=folder.TERMS_TEXT,
+        # Own scans do not derive from ScanNet.
+        notice="" if is_own else folder.TERMS_TEXT,
         options=manifest.options,
         scene_format=FORMAT_VERSION,
         program=_PROGRAM,

@@ -1,5 +1,7 @@
 """Raw scenes in, processed folder out: `plan`, then `run`.
 
+For own scans: `find_own_scans`, `plan_own_scans`, then `run`.
+
 The path of one scene, from top to bottom:
 
     this process    planning      the reason why it is processed, from sizes and times (seen)
@@ -12,7 +14,8 @@ The path of one scene, from top to bottom:
     this process    running       final name; manifest, failed.txt; the mark is removed
 """
 
-from scannet_prep.stages.process.planning import ProcessPlan, plan
+from scannet_prep.raw.own_scan import find_own_scans
+from scannet_prep.stages.process.planning import ProcessPlan, plan, plan_own_scans
 from scannet_prep.stages.process.running import ProcessReport, run
 
-__all__ = ["ProcessPlan", "ProcessReport", "plan", "run"]
+__all__ = ["ProcessPlan", "ProcessReport", "find_own_scans", "plan", "plan_own_scans", "run"]

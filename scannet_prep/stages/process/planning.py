@@ -10,7 +10,8 @@ Nothing is written here; `running` does the work.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
@@ -30,11 +31,13 @@ from scannet_prep.processed.make_scene import find_raw_files
 from scannet_prep.processed.manifest import Manifest, read_manifest, read_old_options
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
+from scannet_prep.raw.own_scan import OwnScan
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.findings import Finding
 from scannet_prep.release.label_map import (
     LABEL_MAP_HINT,
     LabelMap,
+    builtin_label_map,
     describe_differences,
     label_map_for,
 )
@@ -42,6 +45,8 @@ from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason, has_errors
 from scannet_prep.stages.process.seen import SeenScene, describe_files, read_seen
 from scannet_prep.stages.selection import Selection, select_scenes
+
+_HINT_OTHER_FOLDER = "choose another output folder with -o"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +147,9 @@ def plan(
         MissingFileError: There are no raw scenes.
         OutputError: `out_dir` is not a folder.
         UsageError: `out_dir` lies in the raw tree, or is an export, or was made with other options;
-            or the run would leave scenes of the folder as they are that it has to process again; or
-            arguments contradict each other; or there are no scenes of the selected splits.
+            or holds own scans; or the run would leave scenes of the folder as they are that it has
+            to process again; or arguments contradict each other; or there are no scenes of the
+            selected splits.
         OldFormatError: `out_dir` has the format of an older version, and the run is not forced.
         RawFileError: The label map beside the raw scenes is damaged; or `is_strict` is set, and it
             differs from the release's.
@@ -156,13 +162,10 @@ def plan(
     raw_scenes = _find_raw_scenes(raw_dir)
     _check_apart(raw_dir, out_dir, {scene.parent for scene in raw_scenes.values()})
 
-    try:
-        before = read_folder(out_dir, is_forced=is_forced)
-    except OldFormatError as error:
-        command = f"scannet-prep process --force -o {quote(str(out_dir))} {quote(str(raw_dir))}"
-        raise OldFormatError(
-            error.path, error.problem, f"process the folder again: {command}"
-        ) from None
+    before = _read_folder_before(out_dir, [raw_dir], is_forced=is_forced)
+    own = sorted(filter(SceneId.is_own, before.held))
+    if own:
+        raise _error_of_mixture(out_dir, f"own scans: {list_some(own)}")
     chosen_options, options_source = _choose_options(out_dir, before, options, is_forced=is_forced)
     label_map = label_map_for(raw_dir)
     label_map_notes = _check_label_map(label_map, is_strict=is_strict)
@@ -187,31 +190,142 @@ def plan(
     is_restricted = selection != Selection()
     chosen_scenes = {name: scenes[name] for name, _ in selected}
     _check_none_left_behind(out_dir, before, context, chosen_scenes)
-
-    seen = read_seen(out_dir)
-    tasks = []
-    for scene_id, split in selected:
-        task = ProcessTask(
-            scene=scenes[scene_id],
-            split=split,
-            path=folder.processed_path(out_dir, split, scene_id),
-            recorded=before.manifest.scenes.get(scene_id),
-        )
-        reason = _find_reason(task, context, before, seen.get(scene_id))
-        tasks.append(replace(task, reason=reason))
     return ProcessPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
         context=context,
         options_source=options_source,
         before=before.head,
-        tasks=tuple(tasks),
+        tasks=_plan_tasks(out_dir, before, context, chosen_scenes, dict(selected)),
         failures=failures,
         notes=(*label_map_notes, *_find_notes(raw_scenes)),
         is_restricted=is_restricted,
-        # A head that differs, or that is missing in a new folder, has to be written first.
-        starts_anew=before.is_old or before.head != Manifest(chosen_options, label_map.digest),
+        starts_anew=_starts_anew(before, context),
     )
+
+
+def plan_own_scans(
+    scans: Mapping[SceneId, OwnScan],
+    out_dir: Path,
+    options: ProcessOptions | Mapping[str, bool | str] | None = None,
+    *,
+    is_forced: bool = False,
+    compares_bytes: bool = False,
+) -> ProcessPlan:
+    """Decide what to do with own scans, which go into the split `test`; nothing is written.
+
+    Other scans of the folder stay as they are. The points are aligned if the scans have an
+    alignment.
+
+    Args:
+        scans: From `find_own_scans`; at least one.
+        out_dir: Folder for the processed scenes.
+        options: As for `plan`.
+        is_forced: As for `plan`.
+        compares_bytes: As for `plan`.
+
+    Raises:
+        OutputError: `out_dir` is not a folder.
+        UsageError: `out_dir` holds scenes of the release, or is an export, or was made with other
+            options; or only its scans, or only these, are aligned.
+        OldFormatError: `out_dir` has the format of an older version, and the run is not forced.
+    """
+    files = [scan.file for scan in scans.values()]
+    check_is_folder(out_dir)
+    _check_no_export(out_dir)
+    before = _read_folder_before(out_dir, files, is_forced=is_forced)
+    of_release = sorted(filter(SceneId.is_of_release, before.held))
+    if of_release:
+        raise _error_of_mixture(out_dir, f"scenes of the release: {list_some(of_release)}")
+
+    named = asdict(options) if isinstance(options, ProcessOptions) else dict(options or {})
+    is_aligned = all(scan.alignment is not None for scan in scans.values())
+    if is_aligned:
+        named = {"align_axis": True} | named
+    chosen_options, options_source = _choose_options(out_dir, before, named, is_forced=is_forced)
+    if chosen_options.align_axis and not is_aligned:
+        raise UsageError(
+            f"{files[0]}: --align-axis aligns own scans only with --up or --matrix",
+            "--up z if z points up in the file, --up y if y does; or --matrix FILE",
+        )
+    if is_aligned and not chosen_options.align_axis:
+        raise UsageError(
+            "--up and --matrix align the points, --no-align-axis forbids it", "leave out one"
+        )
+    context = ProcessContext(
+        options=chosen_options,
+        label_map=builtin_label_map(),
+        is_forced=is_forced,
+        compares_bytes=compares_bytes,
+    )
+    _check_none_left_behind(out_dir, before, context, scans)
+    return ProcessPlan(
+        raw_dir=files[0].parent,
+        out_dir=out_dir,
+        context=context,
+        options_source=options_source,
+        before=before.head,
+        tasks=_plan_tasks(out_dir, before, context, scans, dict.fromkeys(scans, Split.TEST)),
+        failures=(),
+        notes=(),
+        # Scans of the folder that are not named stay.
+        is_restricted=True,
+        starts_anew=_starts_anew(before, context),
+    )
+
+
+def _read_folder_before(out_dir: Path, raw: Sequence[Path], *, is_forced: bool) -> FoundFolder:
+    """Read the folder as it is before the run.
+
+    Args:
+        out_dir: The folder.
+        raw: The raw folder, or the files of own scans, for the hint.
+        is_forced: Whether the folder may have the format of an older version.
+    """
+    try:
+        return read_folder(out_dir, is_forced=is_forced)
+    except OldFormatError as error:
+        words = ["scannet-prep", "process", "--force", "-o", str(out_dir), *map(str, raw)]
+        raise OldFormatError(
+            error.path, error.problem, f"process the folder again: {shlex.join(words)}"
+        ) from None
+
+
+def _error_of_mixture(out_dir: Path, content: str) -> UsageError:
+    return UsageError(
+        f"{out_dir}: holds {content}; own scans and the release do not mix in one folder",
+        _HINT_OTHER_FOLDER,
+    )
+
+
+def _plan_tasks(
+    out_dir: Path,
+    before: FoundFolder,
+    context: ProcessContext,
+    scenes: Mapping[SceneId, RawScene],
+    splits: Mapping[SceneId, Split],
+) -> tuple[ProcessTask, ...]:
+    """Make the task of each scene, with the reason why it is processed or kept."""
+    seen = read_seen(out_dir)
+    tasks = []
+    for scene_id, scene in scenes.items():
+        split = splits[scene_id]
+        task = ProcessTask(
+            scene=scene,
+            split=split,
+            path=folder.processed_path(out_dir, split, scene_id),
+            recorded=before.manifest.scenes.get(scene_id),
+        )
+        reason = _find_reason(task, context, before, seen.get(scene_id))
+        tasks.append(replace(task, reason=reason))
+    return tuple(tasks)
+
+
+def _starts_anew(before: FoundFolder, context: ProcessContext) -> bool:
+    """Whether options and label map have to be written before any scene is made."""
+    # A head that is missing, as in a new folder, differs, too.
+    head = Manifest(context.options, context.label_map.digest)
+    return before.is_old or before.head != head
 
 
 def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
@@ -242,11 +356,18 @@ def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
     out = Path(os.path.realpath(out_dir))
     raw = Path(os.path.realpath(raw_dir))
     roots = {raw, *beside_scenes, *(path.parent for path in split_dirs)}
-    hint = "choose another output folder with -o"
     if out in roots or split_dirs & set(out.parents):
-        raise UsageError(f"{out_dir}: processed scenes would lie among the raw ones", hint)
+        raise UsageError(
+            f"{out_dir}: processed scenes would lie among the raw ones", _HINT_OTHER_FOLDER
+        )
+    _check_no_export(out_dir)
+
+
+def _check_no_export(out_dir: Path) -> None:
     if is_export(out_dir):
-        raise UsageError(f"{out_dir}: processed scenes would lie among those of an export", hint)
+        raise UsageError(
+            f"{out_dir}: processed scenes would lie among those of an export", _HINT_OTHER_FOLDER
+        )
 
 
 def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[str]:
@@ -341,6 +462,7 @@ def _check_none_left_behind(
     Raises:
         UsageError: A scene of the folder was not selected, or its raw files are gone.
     """
+    is_own = any(isinstance(scene, OwnScan) for scene in selected.values())
     if before.head is None:
         cause = (
             "the whole folder has to be processed again, "
@@ -363,12 +485,15 @@ def _check_none_left_behind(
     else:
         return
 
+    everything = "leave out --scenes, --splits and --limit"
+    if is_own:
+        everything = "name the files of all its scans"
     not_selected = sorted(outdated.keys() - selected.keys())
     if not_selected:
         raise UsageError(
             f"{out_dir}: {cause}, but {len(not_selected):,} of its scenes are not selected: "
             f"{list_some(not_selected)}",
-            "leave out --scenes, --splits and --limit; or write to another folder with -o DIR",
+            f"{everything}; or write to another folder with -o DIR",
         )
     gone = []
     for scene_id, split in sorted(outdated.items()):

@@ -25,7 +25,7 @@ from scannet_prep.base.version import VERSION
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.release.findings import Finding
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.process.planning import ProcessPlan, read_folder
@@ -164,7 +164,12 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
 
     def begin(self) -> None:
         """Check that there is room. Record new options before any scene is made with them."""
-        folder.prepare_folder(self._out_dir, {task.split for task in self._plan.tasks})
+        derives_from_scannet = not any(SceneId.is_own(task.scene_id) for task in self._plan.tasks)
+        folder.prepare_folder(
+            self._out_dir,
+            {task.split for task in self._plan.tasks},
+            has_terms=derives_from_scannet,
+        )
         options = self._plan.context.options
         # Only for new files: the others replace files of about the same size.
         missing = [task.mesh_bytes for task in self._tasks if not task.path.exists()]
@@ -243,7 +248,8 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
     def _remove_from_other_splits(self) -> None:
         """Remove scenes outside the official lists from splits that they no longer belong to."""
         for scene_id, scene in self.finished.items():
-            if find_official_split(scene_id) is None:
+            has_no_list = find_official_split(scene_id) is None
+            if has_no_list and SceneId.is_of_release(scene_id):
                 for split in set(Split) - {scene.entry.split}:
                     remove_file(folder.processed_path(self._out_dir, split, scene_id))
 

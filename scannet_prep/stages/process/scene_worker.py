@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
+import numpy as np
+
 from scannet_prep.base.backports import StrEnum
 from scannet_prep.base.errors import AnnotationError, FileError
 from scannet_prep.base.files import Fingerprint, read_file, write_temporary
@@ -29,11 +31,13 @@ from scannet_prep.processed.make_scene import (
 from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.processed.scene import (
     MAX_FILE_BYTES,
+    ProcessedScene,
     ProcessOptions,
     encode_processed,
     parse_processed,
 )
 from scannet_prep.raw.layout import RawScene, download_hint
+from scannet_prep.raw.own_scan import OwnScan
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SPLIT_DIRS
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import SceneId, Split
@@ -286,9 +290,17 @@ def _find_current(task: ProcessTask, context: ProcessContext, files: RawFiles) -
         return None
     if meta.inputs != fingerprint_files(task.scene, files):
         return None
+    if isinstance(task.scene, OwnScan) and not _has_settings_of(task.scene, scene):
+        return None
 
     fingerprint = Fingerprint.from_bytes(data)
     is_recorded = task.recorded is not None and task.recorded.fingerprint == fingerprint
     if not is_recorded and b"".join(encode_processed(scene)) != data:
         return None
     return SceneEntry.from_scene(scene, fingerprint)
+
+
+def _has_settings_of(scan: OwnScan, scene: ProcessedScene) -> bool:
+    """Whether a processed scene was made with the scale and the alignment of a scan."""
+    alignment = np.eye(4) if scan.axis_alignment is None else scan.axis_alignment
+    return scene.meta.scale == scan.scale and np.array_equal(scene.axis_alignment, alignment)

@@ -61,6 +61,8 @@ class VerifyReport:
         whole_scenes: The checked scenes without errors, sorted.
         damaged_scenes: The scenes with errors, if their names are known, sorted.
         findings: Errors first, then by scene and file.
+        computed_segments: Number of checked scenes whose segments are computed; only for a
+            processed folder.
     """
 
     paths: tuple[str, ...]
@@ -73,6 +75,7 @@ class VerifyReport:
     whole_scenes: tuple[str, ...]
     damaged_scenes: tuple[str, ...]
     findings: tuple[Finding, ...]
+    computed_segments: int = 0
 
     @property
     def to_download(self) -> tuple[list[str], list[str]]:
@@ -103,6 +106,7 @@ class _Checked:
         present: The split of each scene of the place, selected or not.
         size_bytes: As in the report.
         shared_files: As in the report.
+        computed_segments: As in the report.
     """
 
     paths: tuple[str, ...]
@@ -111,6 +115,7 @@ class _Checked:
     present: Mapping[Any, str | None]
     size_bytes: int
     shared_files: int = 0
+    computed_segments: int = 0
 
 
 def run(
@@ -118,6 +123,7 @@ def run(
     *,
     selection: Selection | None = None,
     must_be_complete: bool = False,
+    computes_segments: bool = False,
     certificates: bool | Path = True,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -129,6 +135,8 @@ def run(
             paths, addresses, or objects that read the bytes.
         selection: The scenes to check; all by default.
         must_be_complete: Whether a missing scene of the official lists is an error.
+        computes_segments: Whether the computed segments of a processed folder are computed again
+            from the meshes, and compared. A scene whose mesh is gone is then an error.
         certificates: Certificate authorities to trust for servers; see `RangeSource`.
         jobs: Number of worker processes, or of threads for archives.
         progress: Advanced by each scene, or by the tar bytes of archives.
@@ -137,7 +145,8 @@ def run(
         MissingFileError: There is no such place.
         FileError: The place cannot be read.
         UsageError: There are several folders; `must_be_complete` is combined with a selection of
-            single scenes; or there are no scenes of the selected splits.
+            single scenes, or `computes_segments` with something else than a processed folder; or
+            there are no scenes of the selected splits.
         UnknownSceneError: The selection contradicts itself.
         WorkerDiedError: Worker processes cannot be started.
         ScanNetPrepError: For archives, any error of `open_bytes` and `ArchiveSet`.
@@ -149,9 +158,16 @@ def run(
             "leave out --complete, or leave out --scenes and --limit",
         )
 
-    inspection = Inspection("verify", selection, jobs, progress or Progress())
+    inspection = Inspection(
+        "verify", selection, jobs, progress or Progress(), computes_segments=computes_segments
+    )
     findings = inspection.findings
     kind, folder = identify(places, may_be_export=True)
+    if computes_segments and kind is not SourceKind.PROCESSED:
+        raise UsageError(
+            f"{places[0]}: --checksum compares the computed segments of a processed folder",
+            "leave out --checksum",
+        )
     if folder is not None:
         checked = _check_folder(kind, folder, inspection)
     else:
@@ -180,6 +196,7 @@ def run(
         whole_scenes=tuple(sorted(checked.vertices.keys() - damaged)),
         damaged_scenes=tuple(sorted(damaged - {""})),
         findings=sort_findings(findings.found),
+        computed_segments=checked.computed_segments,
     )
 
 
@@ -207,6 +224,7 @@ def _check_folder(kind: SourceKind, folder: Path, inspection: Inspection) -> _Ch
         present=present,
         size_bytes=size_bytes,
         shared_files=shared_files,
+        computed_segments=processed.count_computed(tasks) if kind is SourceKind.PROCESSED else 0,
     )
 
 

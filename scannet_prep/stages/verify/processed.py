@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
+
+import numpy as np
 
 from scannet_prep.base.errors import OldFormatError
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.processed import folder
+from scannet_prep.processed.make_scene import compute_segments
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
-from scannet_prep.processed.scene import check_meta, find_problems, parse_processed
+from scannet_prep.processed.scene import (
+    ProcessedScene,
+    check_meta,
+    find_problems,
+    parse_processed,
+)
+from scannet_prep.raw.mesh import Mesh, parse_mesh
+from scannet_prep.raw.own_scan import OwnScan, parse_own_scan
+from scannet_prep.release.files import MESH
 from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.stages.process.seen import read_seen
 from scannet_prep.stages.scene_checks import CheckTask, Inspection
 
 
 def plan(
     out_dir: Path, inspection: Inspection
-) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
+) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], Mapping[str, Path] | None]:
     """Find the scenes of a processed folder, without opening them.
 
     Returns:
         The scenes to check, each with its split, its entry in the manifest and the options of the
-        folder; and the split of each scene that has a file.
+        folder; the split of each scene that has a file; and the mesh that each scene was made from,
+        None unless segments are to be computed again.
 
     Raises:
         OldFormatError: The folder has the format of an older version, which cannot be checked.
@@ -63,13 +77,16 @@ def plan(
             tasks.append(CheckTask(scene_id, path, (split, entry, manifest.options)))
 
     _report_failures(out_dir, manifest, inspection)
-    known: set[str] = set(manifest.failures)
-    for scene_id, split in present | recorded.keys():
-        if selection.wants(scene_id, split):
-            known.add(scene_id)
-    for scene_id in set(selection.scene_ids or ()) - known:
+    known = {name for name, split in present | recorded.keys() if selection.wants(name, split)}
+    for scene_id in set(selection.scene_ids or ()) - known - manifest.failures.keys():
         findings.error(out_dir, "is not here, or not in the selected splits", scene_id=scene_id)
-    return tuple(tasks[: selection.limit]), splits, None
+    meshes = _find_meshes(out_dir) if inspection.computes_segments else None
+    return tuple(tasks[: selection.limit]), splits, meshes
+
+
+def _find_meshes(out_dir: Path) -> dict[str, Path]:
+    """Find the mesh that each scene was made from, as the last run of `process` recorded it."""
+    return {name: Path(seen.mesh) for name, seen in read_seen(out_dir).items() if seen.mesh}
 
 
 def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
@@ -99,8 +116,15 @@ def _process_again(out_dir: Path) -> str:
     return f"{command} keeps intact scenes and makes the others again"
 
 
-def check_scene(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]:
+def check_scene(
+    task: CheckTask, meshes: Mapping[str, Path] | None, findings: Findings
+) -> tuple[int, int]:
     """Check one scene, in a worker.
+
+    Args:
+        task: The scene.
+        meshes: From `plan`.
+        findings: Receives what is wrong.
 
     Returns:
         The number of its vertices, and the size of its file in bytes.
@@ -116,7 +140,59 @@ def check_scene(task: CheckTask, _context: None, findings: Findings) -> tuple[in
         problems = _find_difference(actual, entry)
     for problem in problems:
         findings.error(task.path, problem, _process_again(task.path.parents[1]))
+    if not problems and meshes is not None and scene.meta.segments_source == "computed":
+        _compare_segments(task, scene, meshes.get(task.scene_id), findings)
     return len(scene.points), len(data)
+
+
+def count_computed(tasks: Sequence[CheckTask]) -> int:
+    """Count the scenes whose segments are computed, by the manifest."""
+    entries = [entry for _, entry, _ in (task.data for task in tasks) if entry is not None]
+    return sum(entry.segments_source == "computed" for entry in entries)
+
+
+def _compare_segments(
+    task: CheckTask, scene: ProcessedScene, mesh_path: Path | None, findings: Findings
+) -> None:
+    """Compute the segments of a scene again from its mesh, and compare."""
+    out_dir = quote(str(task.path.parents[1]))
+    problem = ""
+    if mesh_path is None:
+        problem = "the folder does not record where the mesh lies"
+    elif not mesh_path.exists():
+        problem = f"{mesh_path}: no such file"
+    if mesh_path is None or problem:
+        findings.error(
+            task.path,
+            f"its segments cannot be computed again: {problem}",
+            f"name the raw scenes: scannet-prep process RAW -o {out_dir} --checksum",
+        )
+        return
+
+    data = read_file(mesh_path, MESH.max_bytes)
+    if Fingerprint.from_bytes(data) != scene.meta.inputs.get(mesh_path.name):
+        findings.error(
+            task.path,
+            f"its segments cannot be computed again: {mesh_path} has changed",
+            f"process it again: scannet-prep process RAW -o {out_dir}",
+        )
+        return
+    segments = compute_segments(_parse(data, mesh_path, scene))
+    different = int(np.count_nonzero(segments != scene.segments))
+    if different:
+        findings.error(
+            task.path,
+            f"segments differ from those of its mesh at {different:,} vertices",
+            f"process it again: scannet-prep process RAW -o {out_dir} --force",
+        )
+
+
+def _parse(data: bytes, path: Path, scene: ProcessedScene) -> Mesh:
+    """Parse the mesh that a scene was made from."""
+    if SceneId.is_of_release(scene.meta.scene_id):
+        return parse_mesh(data, path)
+    name = SceneId(scene.meta.scene_id)
+    return parse_own_scan(data, OwnScan(name, path.parent, file=path, scale=scene.meta.scale))
 
 
 def _find_difference(actual: SceneEntry, recorded: SceneEntry) -> list[str]:

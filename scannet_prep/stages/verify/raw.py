@@ -281,7 +281,7 @@ def _note_removed_scenes(
 ) -> None:
     """Note the recorded scenes that have no folder."""
     names = [folder.name for folder in records]
-    removed = [name for name in names if SceneId.is_valid(name) and name not in scenes]
+    removed = [name for name in names if SceneId.is_of_release(name) and name not in scenes]
     if removed:
         message = f"records files of scenes that have no folder here: {list_some(removed)}"
         findings.note(raw_dir / LOCK_NAME, message)
