@@ -421,6 +421,7 @@ def test_mmdet3d_weighs_classes_by_their_vertices(
         ((1, None), 2, 4),
         ((3, None), 8, 4),
         ((-1, 2), 8, 4),
+        ((2**32 - 1, 2), 8, 4),
         ((2**62, 2), 8, 4),
     ],
 )
