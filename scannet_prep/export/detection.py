@@ -5,7 +5,7 @@
     <folder>/<scene>_ins_label.npy     uint32 (N,): `objectId` + 1, 0 none
     <folder>/<scene>_bbox.npy          float64 (K, 7 or 8): centre, size, nyu40 id, `objectId`
 
-A scene of more than 50,000 vertices has as many points, drawn at random. Boxes are those of all
+Of a scene with more than 50,000 vertices, 50,000 are drawn at random. Boxes are those of all
 vertices.
 """
 
@@ -39,7 +39,7 @@ from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import WarningKind
 
 _DEFAULT_POINTS = 50_000
-# The files that a train or val scene must have been processed from, by the warning that they lack.
+# What boxes need, and the files that it is processed from, by the warning about its absence.
 _NEEDED_FILES = {
     WarningKind.NO_AGGREGATION: ("groups", f"{AGGREGATION.suffix} {SEGMENTS.suffix}"),
     WarningKind.NO_INFO: ("axis alignment", INFO.suffix),
