@@ -214,6 +214,8 @@ def test_octformer_texts_hold_the_raw_ids_of_its_classes(octformer: OctFormerExp
         ("aligned", ["octformer", "--labels", "scannet20"], "ScanNet20"),
         ("aligned", ["mmdet3d"], "ScanNet20"),
         ("aligned", ["mmdet3d", "--for", "oneformer3d"], "ScanNet200"),
+        ("aligned", ["votenet"], "ScanNet20"),
+        ("aligned", ["scanrefer"], "ScanNet20"),
         ("aligned", ["pointcept"], "both label sets"),
     ],
 )
@@ -561,7 +563,9 @@ def test_no_numbers_are_encoded_as_no_lines() -> None:
 
 
 @pytest.mark.parametrize("root", ["synthetic"], indirect=True)
-@pytest.mark.parametrize("name", ["octformer", "pointcept", "benchmark-gt", "ply"])
+@pytest.mark.parametrize(
+    "name", ["octformer", "pointcept", "votenet", "scanrefer", "benchmark-gt", "ply"]
+)
 def test_folder_and_archive_give_the_same_export(root: Path, tmp_path: Path, name: str) -> None:
     archive = tmp_path / "scannet.tar.zst"
     assert run_main("pack", root / "aligned", "-o", archive).status == 0

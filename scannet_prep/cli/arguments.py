@@ -331,11 +331,29 @@ def positive_number(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: It is something else, or has more than nine digits.
     """
+    number = _parse_whole_number(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return number
+
+
+def whole_number(text: str) -> int:
+    """Parse a number of at least zero.
+
+    Raises:
+        argparse.ArgumentTypeError: It is something else, or has more than nine digits.
+    """
+    number = _parse_whole_number(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return number
+
+
+def _parse_whole_number(text: str) -> int | None:
+    """Parse a number of at least zero and at most nine digits; None if it is something else."""
     # Some digits that are not ASCII, such as a superscript two, are refused by int().
     is_whole = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    if not is_whole or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
+    return int(text) if is_whole else None
 
 
 def _argument_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:

@@ -1,4 +1,4 @@
-"""Write what other programs read: OctFormer, Pointcept, Mask3D, mmdetection3d and others.
+"""Write what other programs read: OctFormer, Pointcept, Mask3D, mmdetection3d, VoteNet and others.
 
 Takes processed scenes, from a folder or an archive.
 
@@ -10,6 +10,8 @@ examples:
   scannet-prep export --format octformer --labels scannet200 -o OctFormer/data/scannet200.npz
   scannet-prep export --format pointcept -o Pointcept/data/scannet
   scannet-prep export data/scannet.tar.zst --format mmdet3d --for oneformer3d -o data/oneformer3d
+  scannet-prep export --format votenet -o votenet/scannet/scannet_train_detection_data
+  scannet-prep export --format scanrefer --points all -o ScanRefer/data/scannet/scannet_data
   scannet-prep export --format benchmark-gt --splits val
   scannet-prep export --format ply --color label --scenes scene0011_00
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.failures import list_some
@@ -27,7 +29,7 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, describe_made, format_count
-from scannet_prep.export import FORMATS
+from scannet_prep.export import FORMATS, Setting
 
 if TYPE_CHECKING:
     from scannet_prep.stages.export import ExportPlan
@@ -91,6 +93,19 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="DIR",
         help="segments of test scenes from elsewhere, in place of computed ones",
     )
+    options.add_argument(
+        "--points",
+        type=_points_argument,
+        metavar="N|all",
+        help="draw N points of each scene that has more, for votenet and scanrefer "
+        "(default: 50000); all: keep every vertex",
+    )
+    options.add_argument(
+        "--seed",
+        type=shared.whole_number,
+        metavar="N",
+        help="seed of the points that are drawn (default: 0)",
+    )
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
     shared.add_jobs_argument(run_options)
@@ -102,6 +117,11 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--dry-run", action="store_true", help="show what would be exported, and write nothing"
     )
     add_trust_arguments(parser.add_argument_group("server, for addresses"))
+
+
+def _points_argument(text: str) -> int | Literal["all"]:
+    """Parse a number of points, or `all`."""
+    return "all" if text == "all" else shared.positive_number(text)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -124,6 +144,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             is_aligned=arguments.aligned,
             variant=arguments.variant,
             test_segments=arguments.test_segments,
+            points=arguments.points,
+            seed=arguments.seed,
         ),
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
@@ -162,6 +184,8 @@ def _describe_start(plan: ExportPlan) -> str:
     ]
     if plan.format.uses_frame:
         parts.append("axis-aligned" if settings["aligned"] else "frame of the scan")
+    if plan.format.draws_points:
+        parts.append(_describe_points(settings["points"], settings["seed"]))
     lines = [f"export: {plan.place.name} -> {plan.out_dir}: {', '.join(parts)}"]
     for split, reason in plan.left_out.items():
         lines.append(f"left out: {split} ({reason})")
@@ -175,6 +199,13 @@ def _describe_start(plan: ExportPlan) -> str:
             f"{scenes}"
         )
     return "\n".join(lines)
+
+
+def _describe_points(points: Setting, seed: Setting) -> str:
+    """Describe how many points of a scene are exported."""
+    if points == "all":
+        return "all points"
+    return f"up to {points:,} points, drawn with seed {seed}"
 
 
 def _list_scenes(scene_ids: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from scannet_prep.base.errors import UsageError
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from scannet_prep.export.format import ExportFormat, ExportOptions
 
 EXPORT_NAME = "export.json"
+
+Setting: TypeAlias = "bool | int | str"
+"""The value of a setting that all scenes of an export share."""
 
 # Module, class and one-line summary of each format, by its name for `--format`. They are listed
 # here so that a help text can be made without importing NumPy.
@@ -29,6 +32,16 @@ FORMATS = {
     ),
     "mask3d": ("mask3d", "Mask3D", "Mask3D: train/0000_00.npy and so on, databases, instance_gt/"),
     "mmdet3d": ("mmdet3d", "MMDet3D", "mmdetection3d; for oneformer3d, also super_points/"),
+    "votenet": (
+        "votenet",
+        "VoteNet",
+        "VoteNet: <scene>_vert.npy and so on, boxes of 18 classes, of train and val",
+    ),
+    "scanrefer": (
+        "scanrefer",
+        "ScanRefer",
+        "ScanRefer, Scan2Cap and others: with normals, boxes of 37 classes",
+    ),
     "benchmark-gt": (
         "benchmark_gt",
         "BenchmarkGt",

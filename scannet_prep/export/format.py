@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import FileError, UsageError
 from scannet_prep.base.files import Buffer, Fingerprint
+from scannet_prep.export import Setting
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.npz import encode_npy_header
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
@@ -36,12 +37,17 @@ class ExportOptions:
         variant: A program that reads a dialect of the format, such as `oneformer3d`; empty for the
             format itself.
         test_segments: The folder with segments of test scenes, which the release lacks.
+        points: Largest number of points per scene, which are drawn at random; `all` for every
+            vertex, in the order of the mesh; None for the number that the other program uses.
+        seed: The seed of the drawn points, at least 0; None for 0.
     """
 
     label_set: LabelSet | None = None
     is_aligned: bool | None = None
     variant: str = ""
     test_segments: Path | None = None
+    points: int | Literal["all"] | None = None
+    seed: int | None = None
 
 
 class ProcessedFile:
@@ -86,11 +92,13 @@ class ExportFormat(ABC):
     uses_label_set: ClassVar[bool] = True
     """Whether the files depend on the chosen label set. If not, they hold both, or raw ids."""
     uses_frame: ClassVar[bool] = True
-    """Whether the files hold points or normals."""
+    """Whether the files depend on the chosen frame. If not, they hold both, or no points."""
     is_aligned: ClassVar[bool | None] = False
     """Whether the other program aligns points; None if it takes any frame."""
     uses_test_segments: ClassVar[bool] = False
     """Whether the format reads segments of test scenes."""
+    draws_points: ClassVar[bool] = False
+    """Whether the other program reads a part of the points of a scene, drawn at random."""
     inherited_options: ClassVar[tuple[str, ...]] = ("align_axis", "labels_from")
     """The options of the processed scenes that change the files, in any frame and label set.
 
@@ -117,9 +125,13 @@ class ExportFormat(ABC):
         if options.test_segments is not None and not self.uses_test_segments:
             problem = f"the format {self.name} takes no segments of test scenes"
             raise UsageError(problem, "leave out --test-segments")
+        chooses_points = options.points is not None or options.seed is not None
+        if chooses_points and not self.draws_points:
+            problem = f"the format {self.name} always has all points of a scene"
+            raise UsageError(problem, "leave out --points and --seed")
 
     @property
-    def settings(self) -> dict[str, bool | str]:
+    def settings(self) -> dict[str, Setting]:
         """The settings that all scenes of an export share, for its manifest."""
         return {
             "format": self.name,
@@ -128,7 +140,7 @@ class ExportFormat(ABC):
             "variant": self.options.variant,
         }
 
-    def inherited_settings(self, stored: ProcessOptions) -> dict[str, bool | str]:
+    def inherited_settings(self, stored: ProcessOptions) -> dict[str, Setting]:
         """Return the settings of an export that come from its processed scenes."""
         return {f"processed_{name}": getattr(stored, name) for name in self.inherited_options}
 

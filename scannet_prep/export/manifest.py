@@ -12,7 +12,7 @@ from scannet_prep.base.errors import ContentError, FileError, MissingFileError
 from scannet_prep.base.files import Fingerprint, read_file, write_if_changed
 from scannet_prep.base.typed_json import make_decoder, parse_json
 from scannet_prep.base.version import VERSION
-from scannet_prep.export import EXPORT_NAME
+from scannet_prep.export import EXPORT_NAME, Setting
 from scannet_prep.release.findings import Finding, to_json
 from scannet_prep.release.scene import SceneId, Split
 
@@ -44,8 +44,8 @@ class ExportManifest:
     """The content of an export.
 
     Attributes:
-        settings: `ExportPlan.settings`: `format`, `label_set`, `aligned` and `variant` of all
-            scenes, and options of the processed scenes, such as `processed_labels_from`.
+        settings: `ExportPlan.settings`: `format`, `label_set`, `aligned`, `variant` and so on of
+            all scenes, and options of the processed scenes, such as `processed_labels_from`.
             `label_set` is empty if the files hold both label sets, or raw ids.
         place: The folder or archive of the processed scenes.
         program_version: The version of this program that wrote the manifest.
@@ -54,7 +54,7 @@ class ExportManifest:
         failures: Scenes that failed in the last run that tried them, by id.
     """
 
-    settings: Mapping[str, bool | str] = field(hash=False)
+    settings: Mapping[str, Setting] = field(hash=False)
     place: str
     kind: str = _KIND
     format_version: int = _FORMAT_VERSION

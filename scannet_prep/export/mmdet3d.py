@@ -28,47 +28,23 @@ from scannet_prep.export.format import (
     encode_bytes,
     encode_npy,
 )
-from scannet_prep.export.groups import (
-    TEST_SEGMENTS_NEEDED,
-    raw_ids_of_groups,
-    segments_of,
-    table_by_group,
-    vertex_raw_ids,
+from scannet_prep.export.groups import TEST_SEGMENTS_NEEDED, segments_of, vertex_raw_ids
+from scannet_prep.export.objects import (
+    VOTENET_CLASSES,
+    find_object_boxes,
+    mask_objects,
+    number_objects,
 )
-from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 
-# The 18 classes of VoteNet, by nyu40 id. The spelling of "showercurtrain" and "garbagebin" is that
-# of the programs.
-_BOX_CLASSES = {
-    3: "cabinet",
-    4: "bed",
-    5: "chair",
-    6: "sofa",
-    7: "table",
-    8: "door",
-    9: "window",
-    10: "bookshelf",
-    11: "picture",
-    12: "counter",
-    14: "desk",
-    16: "curtain",
-    24: "refrigerator",
-    28: "showercurtrain",
-    33: "toilet",
-    34: "sink",
-    36: "bathtub",
-    39: "garbagebin",
-}
 # By ScanNet id.
 _WALL_AND_FLOOR_200 = {1, 3}
 _POINTS_PER_SAMPLE = 8192
 # Python 3.8, with which the programs run, reads this protocol.
 _PICKLE_PROTOCOL = 4
-# Larger numbers plus one might not fit into int64.
-_MAX_OBJECT_ID = 2**62
 
 
 class MMDet3D(ExportFormat):
@@ -91,7 +67,7 @@ class MMDet3D(ExportFormat):
                     "mmdetection3d does not read segments, but OneFormer3D does",
                     "--for oneformer3d",
                 )
-        self._box_classes = _BOX_CLASSES
+        self._box_classes = VOTENET_CLASSES
         if options.label_set == SCANNET200:
             self._box_classes = _box_classes_200()
 
@@ -127,25 +103,24 @@ class MMDet3D(ExportFormat):
     def _annotate(self, scene: ProcessedScene) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Make the masks of a scene by folder, each int64 (V,), and its record."""
         # Masks.
-        object_ids = _number_objects(scene.meta.groups)
-        mask_values = {group_id: object_id + 1 for group_id, object_id in object_ids.items()}
+        object_ids = number_objects(scene.meta.groups)
         raw_ids = vertex_raw_ids(scene, self.label_set)
         masks: dict[str, NDArray[Any]] = {
-            "instance_mask": table_by_group(mask_values, none=0).take(scene.instances),
+            "instance_mask": mask_objects(scene.instances, object_ids),
             "semantic_mask": raw_ids,
         }
 
-        # Boxes of the groups whose class has boxes, sorted by `objectId`. They are always in the
-        # axis-aligned frame, so points in the frame of the scan are aligned first.
+        # Boxes are always in the axis-aligned frame, so points in the frame of the scan are aligned
+        # first.
         matrix = np.eye(4) if self.options.is_aligned else scene.axis_alignment
-        box_by_group = _find_boxes(scene.points, matrix, scene.instances)
-        raw_id_by_group = raw_ids_of_groups(scene.meta.groups, self.label_set)
+        columns = move_columns(np.ascontiguousarray(scene.points.T, np.float64), matrix[:3])
         class_by_raw_id = {raw_id: number for number, raw_id in enumerate(self._box_classes)}
-        boxes = []
-        for group_id in sorted(box_by_group, key=object_ids.__getitem__):
-            raw_id = raw_id_by_group[group_id]
-            if raw_id in class_by_raw_id:
-                boxes.append((class_by_raw_id[raw_id], box_by_group[group_id]))
+        boxes = [
+            (class_by_raw_id[box.raw_id], box.center_and_size)
+            for box in find_object_boxes(
+                scene, columns, self.label_set, self._box_classes, object_ids
+            )
+        ]
 
         # Vertices by class. The first count is that of unlabeled vertices, and is dropped.
         labels = self.label_set.labels_from_raw_ids(raw_ids)
@@ -219,50 +194,6 @@ def _box_classes_200() -> dict[int, str]:
         if label_class.raw_id not in _WALL_AND_FLOOR_200:
             classes[label_class.raw_id] = label_class.name
     return classes
-
-
-def _number_objects(groups: Sequence[AnnotatedGroup]) -> dict[int, int]:
-    """Return the `objectId` of each group, by its id.
-
-    A group without one has its own id; so do all groups, if the numbers are not distinct and
-    usable.
-    """
-    object_ids = {}
-    for group in groups:
-        object_ids[group.id] = group.id if group.object_id is None else group.object_id
-    is_distinct = len(set(object_ids.values())) == len(groups)
-    is_usable = all(0 <= object_id < _MAX_OBJECT_ID for object_id in object_ids.values())
-    if is_distinct and is_usable:
-        return object_ids
-    return {group.id: group.id for group in groups}
-
-
-def _find_boxes(
-    points: NDArray[np.float32],
-    aligned_from_points: NDArray[np.float64],
-    instances: NDArray[np.int16],
-) -> dict[int, list[float]]:
-    """Find centre and size of the aligned box of each group that has vertices, by its id.
-
-    Args:
-        points: float32 (V, 3).
-        aligned_from_points: float64 (4, 4).
-        instances: int16 (V,), ids of groups, -1 for none.
-    """
-    # Vertices sorted by group; each id is a range that begins at one of `starts`.
-    order = np.argsort(instances, kind="stable")
-    ids, starts = np.unique(instances.take(order), return_index=True)
-
-    # The three aligned coordinates of the sorted vertices, each float64 (V,).
-    x, y, z = np.ascontiguousarray(points.take(order, axis=0).T, np.float64)
-    aligned = [x * a + y * b + z * c + shift for a, b, c, shift in aligned_from_points[:3]]
-
-    # Smallest and largest coordinates by axis and id, (3, ids); then centre and size, (ids, 6).
-    low = np.stack([np.minimum.reduceat(axis, starts) for axis in aligned])
-    high = np.stack([np.maximum.reduceat(axis, starts) for axis in aligned])
-    boxes = np.concatenate([(low + high) / 2, high - low]).T.tolist()
-    # The vertices of no group, -1, have no box.
-    return {group: box for group, box in zip(ids.tolist(), boxes, strict=True) if group >= 0}
 
 
 def _resample(vertex_counts: Sequence[int]) -> NDArray[np.int32]:

@@ -34,6 +34,9 @@ _FORMATS = {
     "mask3d": ("mask3d", ExportOptions()),
     "mmdet3d": ("mmdet3d", ExportOptions()),
     "mmdet3d for oneformer3d": ("mmdet3d", ExportOptions(SCANNET200, variant="oneformer3d")),
+    "votenet": ("votenet", ExportOptions()),
+    "scanrefer": ("scanrefer", ExportOptions()),
+    "scanrefer, all points": ("scanrefer", ExportOptions(points="all")),
     "benchmark-gt": ("benchmark-gt", ExportOptions(SCANNET200)),
     "ply, by instance": ("ply", ExportOptions(variant="instance")),
 }

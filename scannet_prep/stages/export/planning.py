@@ -16,7 +16,7 @@ from pathlib import Path
 
 from scannet_prep.base.errors import MissingFileError, UsageError
 from scannet_prep.base.files import check_is_folder
-from scannet_prep.export import make_format
+from scannet_prep.export import Setting, make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions
 from scannet_prep.export.manifest import ExportManifest, read_export
 from scannet_prep.release.scene import Split
@@ -48,7 +48,7 @@ class ExportPlan:
     is_forced: bool
 
     @property
-    def settings(self) -> dict[str, bool | str]:
+    def settings(self) -> dict[str, Setting]:
         """The settings that all scenes of the export share, those of the processed scenes included.
 
         Scenes that were processed with other options must not be mixed in one export.
@@ -178,7 +178,7 @@ def _select_scenes(
 
 
 def check_target(
-    out_dir: Path, processed_dir: Path | None, settings: Mapping[str, bool | str]
+    out_dir: Path, processed_dir: Path | None, settings: Mapping[str, Setting]
 ) -> ExportManifest | None:
     """Check that an export with these settings may be written into a folder.
 
@@ -217,8 +217,8 @@ def check_target(
 
 def _check_settings(
     out_dir: Path,
-    before: Mapping[str, bool | str],
-    settings: Mapping[str, bool | str],
+    before: Mapping[str, Setting],
+    settings: Mapping[str, Setting],
 ) -> None:
     """Raise UsageError if an export was made with other settings."""
     changes = []

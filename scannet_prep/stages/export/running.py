@@ -26,7 +26,7 @@ from scannet_prep.base.files import (
 )
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
-from scannet_prep.export import EXPORT_NAME
+from scannet_prep.export import EXPORT_NAME, Setting
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, write_export
 from scannet_prep.processed.folder import (
     FAILED_NAME,
@@ -57,7 +57,7 @@ class ExportReport:
 
     Attributes:
         out_dir: The folder of the export.
-        settings: Format, label set, frame and variant.
+        settings: Format, label set, frame, variant, and the drawn points if there are any.
         made: Scenes that were made.
         kept: Scenes that were up to date.
         failures: Scenes that could not be made.
@@ -69,7 +69,7 @@ class ExportReport:
     """
 
     out_dir: Path
-    settings: Mapping[str, bool | str] = field(hash=False)
+    settings: Mapping[str, Setting] = field(hash=False)
     made: tuple[str, ...]
     kept: tuple[str, ...]
     failures: tuple[Finding, ...]

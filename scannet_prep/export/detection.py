@@ -1,0 +1,167 @@
+"""The arrays that VoteNet's script writes, and the scripts of ScanRefer and others made from it.
+
+    <folder>/<scene>_vert.npy          float32 (N, 6 or 9): x y z, red green blue 0..255, normal
+    <folder>/<scene>_sem_label.npy     uint32 (N,): nyu40 ids, 0 unannotated
+    <folder>/<scene>_ins_label.npy     uint32 (N,): `objectId` + 1, 0 none
+    <folder>/<scene>_bbox.npy          float64 (K, 7 or 8): centre, size, nyu40 id, `objectId`
+
+Of a scene with more than 50,000 vertices, 50,000 are drawn at random. Boxes are those of all
+vertices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.errors import ScanNetPrepError, UsageError
+from scannet_prep.export import Setting
+from scannet_prep.export.format import (
+    ExportedScene,
+    ExportFormat,
+    ExportOptions,
+    encode_npy,
+)
+from scannet_prep.export.groups import vertex_raw_ids
+from scannet_prep.export.objects import (
+    ObjectBox,
+    find_object_boxes,
+    mask_objects,
+    number_objects,
+)
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.files import AGGREGATION, INFO, SEGMENTS
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
+from scannet_prep.release.scene import Split
+from scannet_prep.release.scene_warnings import WarningKind
+
+_DEFAULT_POINTS = 50_000
+# What boxes need, and the files that it is processed from, by the warning about its absence.
+_NEEDED_FILES = {
+    WarningKind.NO_AGGREGATION: ("groups", f"{AGGREGATION.suffix} {SEGMENTS.suffix}"),
+    WarningKind.NO_INFO: ("axis alignment", INFO.suffix),
+}
+
+
+class DetectionFormat(ExportFormat):
+    """A flat folder of arrays, with a prefix per scene and without lists."""
+
+    draws_points = True
+    box_classes: ClassVar[Collection[int]]
+    """The nyu40 ids of the classes that have boxes."""
+
+    def __init__(self, options: ExportOptions) -> None:
+        if options.label_set == SCANNET200:
+            raise UsageError(
+                f"the format {self.name} has no ScanNet200: its labels are nyu40 ids",
+                "leave out --labels",
+            )
+        if options.points == "all" and options.seed is not None:
+            raise UsageError("all points need no seed", "leave out --seed")
+        points = _DEFAULT_POINTS if options.points is None else options.points
+        seed = options.seed or 0
+        if points != "all" and points < 1:
+            raise UsageError(f"points is {points}, expected a positive number or 'all'")
+        if seed < 0:
+            raise UsageError(f"seed is {seed}, expected a number of at least 0")
+        super().__init__(options)
+        self._points = points
+        self._seed = seed
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The settings that all scenes of an export share, for its manifest."""
+        return {**super().settings, "points": self._points, "seed": self._seed}
+
+    def default_label_set(self, stored: LabelSet) -> LabelSet:  # noqa: ARG002 - as in ExportFormat
+        """Return ScanNet20, whose raw ids are nyu40 ids."""
+        return SCANNET20
+
+    def choose_vertices(self, scene: ProcessedScene) -> NDArray[np.intp]:
+        """Choose the vertices of a scene that become its points.
+
+        The choice depends on the seed, the scene id and the number of vertices alone. It is made
+        of the raw output of a bit generator, which NumPy keeps the same in all its versions.
+
+        Returns:
+            intp (N,), ascending.
+        """
+        vertex_count = len(scene.points)
+        if self._points == "all" or self._points >= vertex_count:
+            return np.arange(vertex_count)
+        # One random number of 64 bits per vertex, (V,). The vertices with the smallest are chosen.
+        generator = np.random.PCG64([self._seed, *scene.meta.scene_id.encode()])
+        numbers = generator.random_raw(vertex_count)
+        largest_chosen = np.partition(numbers, self._points - 1)[self._points - 1]
+        # The slice is for vertices with equal numbers, which hardly ever occur.
+        return np.flatnonzero(numbers <= largest_chosen)[: self._points]
+
+    def find_boxes(self, scene: ProcessedScene) -> list[ObjectBox]:
+        """Find the boxes of a scene in the frame of its points, by object id.
+
+        They are computed in float32, as by the programs.
+        """
+        columns = np.ascontiguousarray(scene.points.T)
+        object_ids = _number_objects(scene)
+        return find_object_boxes(scene, columns, self.label_set, self.box_classes, object_ids)
+
+    def label_vertices(
+        self, scene: ProcessedScene, chosen: NDArray[np.intp]
+    ) -> dict[str, NDArray[Any]]:
+        """Return the nyu40 ids and the objects of chosen vertices, each uint32 (N,), by suffix.
+
+        All vertices of an object have the nyu40 id of its group.
+        """
+        objects = mask_objects(scene.instances, _number_objects(scene))
+        return {
+            "sem_label": vertex_raw_ids(scene, self.label_set)[chosen].astype(np.uint32),
+            "ins_label": objects[chosen].astype(np.uint32),
+        }
+
+
+def _number_objects(scene: ProcessedScene) -> dict[int, int]:
+    """Return the `objectId` of each group, by its id.
+
+    In the programs, later groups replace earlier ones. Descriptions of objects refer to them by
+    these numbers.
+    """
+    return number_objects(scene.meta.groups, uses_last_copies=True)
+
+
+def check_is_annotated(scene: ProcessedScene) -> None:
+    """Check that a train or val scene was processed from all files that its boxes depend on.
+
+    Raises:
+        ScanNetPrepError: It has no groups or no axis alignment because a file was missing.
+    """
+    if scene.meta.split is Split.TEST:
+        return
+    scene_id = scene.meta.scene_id
+    for warning in scene.meta.warnings:
+        if warning.kind in _NEEDED_FILES:
+            missing, suffixes = _NEEDED_FILES[warning.kind]
+            raise ScanNetPrepError(
+                f"{scene_id} has no {missing}, which its boxes need",
+                f"scannet-prep download --types {suffixes} --scenes {scene_id}, "
+                "then scannet-prep process",
+            )
+
+
+def stack_columns(
+    scene: ProcessedScene, chosen: NDArray[np.intp], *, has_normals: bool
+) -> NDArray[np.float32]:
+    """Stack points, colours and perhaps normals of chosen vertices, float32 (N, 6 or 9)."""
+    columns: list[NDArray[Any]] = [scene.points[chosen], scene.colors[chosen]]
+    if has_normals:
+        columns.append(scene.normals[chosen])
+    return np.hstack(columns, dtype=np.float32)
+
+
+def encode_arrays(scene_id: str, arrays: Mapping[str, NDArray[Any]]) -> ExportedScene:
+    """Encode the arrays of a scene, by their suffix."""
+    return ExportedScene(
+        {f"{scene_id}_{suffix}.npy": encode_npy(array) for suffix, array in arrays.items()}
+    )

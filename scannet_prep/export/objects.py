@@ -1,0 +1,147 @@
+"""Annotated objects as detection programs read them: object ids, masks of vertices, and boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
+from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.release.label_sets import LabelSet
+
+# The 18 classes of VoteNet, by nyu40 id. The spelling of "showercurtrain" and "garbagebin" is that
+# of the programs.
+VOTENET_CLASSES = {
+    3: "cabinet",
+    4: "bed",
+    5: "chair",
+    6: "sofa",
+    7: "table",
+    8: "door",
+    9: "window",
+    10: "bookshelf",
+    11: "picture",
+    12: "counter",
+    14: "desk",
+    16: "curtain",
+    24: "refrigerator",
+    28: "showercurtrain",
+    33: "toilet",
+    34: "sink",
+    36: "bathtub",
+    39: "garbagebin",
+}
+# The programs store the number plus one as uint32.
+_MAX_OBJECT_ID = 2**32 - 2
+
+
+class ObjectBox(NamedTuple):
+    """The box of an object.
+
+    Attributes:
+        object_id: Its number, from `number_objects`.
+        raw_id: The raw id of its class.
+        center_and_size: Centre x, y, z and size x, y, z, in metres, in the frame of the points.
+    """
+
+    object_id: int
+    raw_id: int
+    center_and_size: list[float]
+
+
+def number_objects(
+    groups: Sequence[AnnotatedGroup], *, uses_last_copies: bool = False
+) -> dict[int, int]:
+    """Return the `objectId` of each group, by its id.
+
+    A group without one has its own id; so do all groups, if the numbers are not distinct and
+    usable.
+
+    Args:
+        groups: The groups of a scene.
+        uses_last_copies: Whether a group that the release repeats has the `objectId` of its last
+            copy, as in programs in which later groups replace earlier ones. Otherwise, it has that
+            of the first.
+    """
+    object_ids = {}
+    for group in groups:
+        object_id = group.id if group.object_id is None else group.object_id
+        if uses_last_copies and group.aliases:
+            object_id = group.aliases[-1]
+        object_ids[group.id] = object_id
+    is_distinct = len(set(object_ids.values())) == len(groups)
+    is_usable = all(0 <= object_id <= _MAX_OBJECT_ID for object_id in object_ids.values())
+    if is_distinct and is_usable:
+        return object_ids
+    return {group.id: group.id for group in groups}
+
+
+def mask_objects(instances: NDArray[np.int16], object_ids: Mapping[int, int]) -> NDArray[np.int64]:
+    """Make the mask of the objects: their number plus one at each of their vertices, 0 for none.
+
+    Args:
+        instances: int16 (V,), ids of groups, -1 for none.
+        object_ids: From `number_objects`.
+
+    Returns:
+        int64 (V,).
+    """
+    mask_values = {group_id: object_id + 1 for group_id, object_id in object_ids.items()}
+    return table_by_group(mask_values, none=0).take(instances)
+
+
+def find_object_boxes(
+    scene: ProcessedScene,
+    columns: NDArray[np.floating[Any]],
+    label_set: LabelSet,
+    classes: Collection[int],
+    object_ids: Mapping[int, int],
+) -> list[ObjectBox]:
+    """Find the boxes of the objects that have vertices and one of these classes.
+
+    The class of an object is that of its group, also if its vertices have other labels.
+
+    Args:
+        scene: The scene.
+        columns: (3, V), its coordinates in the frame of the boxes, which are computed in this type.
+        label_set: The label set of the raw ids.
+        classes: The raw ids of the classes that have boxes.
+        object_ids: From `number_objects`.
+
+    Returns:
+        The boxes, by ascending object id.
+    """
+    box_by_group = _find_boxes(columns, scene.instances)
+    raw_id_by_group = raw_ids_of_groups(scene.meta.groups, label_set)
+    boxes = []
+    for group_id in sorted(box_by_group, key=object_ids.__getitem__):
+        raw_id = raw_id_by_group[group_id]
+        if raw_id in classes:
+            boxes.append(ObjectBox(object_ids[group_id], raw_id, box_by_group[group_id]))
+    return boxes
+
+
+def _find_boxes(
+    columns: NDArray[np.floating[Any]], instances: NDArray[np.int16]
+) -> dict[int, list[float]]:
+    """Find centre and size of the box of each group that has vertices, by its id.
+
+    Args:
+        columns: (3, V), coordinates.
+        instances: int16 (V,), ids of groups, -1 for none.
+    """
+    # Vertices sorted by group; each id is a range that begins at one of `starts`.
+    order = np.argsort(instances, kind="stable")
+    ids, starts = np.unique(instances.take(order), return_index=True)
+
+    # Smallest and largest coordinates by axis and id, (3, ids); then centre and size, (ids, 6).
+    ranges = [axis.take(order) for axis in columns]
+    low = np.stack([np.minimum.reduceat(axis, starts) for axis in ranges])
+    high = np.stack([np.maximum.reduceat(axis, starts) for axis in ranges])
+    boxes = np.concatenate([(low + high) / 2, high - low]).T.tolist()
+    # The vertices of no group, -1, have no box.
+    return {group: box for group, box in zip(ids.tolist(), boxes, strict=True) if group >= 0}
