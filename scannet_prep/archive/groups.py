@@ -53,7 +53,7 @@ Work: TypeAlias = Callable[[StoredGroup, memoryview], None]
 _Frame: TypeAlias = tuple[StoredGroup, bytes | None]
 """A group, without members if no index describes them; and its frame, if it has been read."""
 
-_Checked: TypeAlias = tuple[StoredGroup, str]
+_CheckedGroup: TypeAlias = tuple[StoredGroup, str]
 """A group that has been read, and its damage in words, which is empty if it is whole."""
 
 _HEAD = make_decoder(Head)
@@ -120,7 +120,7 @@ class GroupReader:
             return None
         return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}")
 
-    def read(self, work: Work, threads: Threads) -> Iterator[_Checked]:
+    def read(self, work: Work, threads: Threads) -> Iterator[_CheckedGroup]:
         """Read and check all wanted scenes, and the end of the archive.
 
         Args:
@@ -137,14 +137,14 @@ class GroupReader:
             TransferError: The server does not send it.
         """
 
-        def check(frame: _Frame) -> _Checked:
+        def check(frame: _Frame) -> _CheckedGroup:
             return self._check(*frame, work)
 
         # Each takes memory for its frame and for its tar bytes.
         tasks = (
             (group.stored_bytes + group.size_bytes, (group, frame)) for group, frame in self._frames
         )
-        checked: list[_Checked] = []
+        checked: list[_CheckedGroup] = []
         for group, problem in threads.map(check, tasks, on_error=self.source.close):
             threads.progress.advance(group.size_bytes)
             checked.append((group, problem))
@@ -154,7 +154,7 @@ class GroupReader:
         if self.index is not None:
             self._check_end(self.index)
 
-    def _compare_with_index(self, checked: list[_Checked]) -> Iterator[_Checked]:
+    def _compare_with_index(self, checked: list[_CheckedGroup]) -> Iterator[_CheckedGroup]:
         """Yield the scenes that only the index names, and those that it contradicts.
 
         Damage of scenes that nothing names is recorded. An index at the beginning agrees with the
@@ -281,7 +281,7 @@ class GroupReader:
         for member in group.members:
             self.files[member.name] = bytes(member.of(content))
 
-    def _check(self, group: StoredGroup, frame: bytes | None, work: Work) -> _Checked:
+    def _check(self, group: StoredGroup, frame: bytes | None, work: Work) -> _CheckedGroup:
         """Read a frame, check its files, and pass them to `work`.
 
         Args:

@@ -20,7 +20,7 @@ from scannet_prep.base.errors import FileError
 from scannet_prep.base.progress import Progress
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages.pack.finding import find_contents
-from scannet_prep.stages.pack.target import Target
+from scannet_prep.stages.pack.target import PackTarget
 from scannet_prep.stages.selection import Selection
 
 __all__ = ["PackReport", "find_contents", "run"]
@@ -99,7 +99,7 @@ def run(
     """
     progress = progress or Progress()
     threads = Threads(jobs, progress)
-    output = Target(target, shard_bytes, pipe)
+    output = PackTarget(target, shard_bytes, pipe)
     contents = find_contents(source, selection or Selection(), level=level)
     if not contents.scenes:
         hint = "check --scenes and --splits, or name another folder"

@@ -2,8 +2,8 @@
 
     ArchiveSet            opens the archives, and finds their scenes
     check_found           compares them with the selection
-    GroupReader.read      each scene, checked -> Target.write, in threads
-    Target.end            manifest or scannet.lock, and failed.txt
+    GroupReader.read      each scene, checked -> UnpackTarget.write, in threads
+    UnpackTarget.end            manifest or scannet.lock, and failed.txt
 
 Formats and damage are the concern of `archive.groups`, the folder that of `target`.
 """
@@ -30,9 +30,9 @@ from scannet_prep.source import Place
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack.processed_target import ProcessedTarget
 from scannet_prep.stages.unpack.raw_target import RawTarget
-from scannet_prep.stages.unpack.target import HINT_COPY_AGAIN, Target
+from scannet_prep.stages.unpack.target import HINT_COPY_AGAIN, UnpackTarget
 
-_TARGETS: dict[ArchiveKind, type[Target]] = {
+_TARGETS: dict[ArchiveKind, type[UnpackTarget]] = {
     ArchiveKind.PROCESSED: ProcessedTarget,
     ArchiveKind.RAW: RawTarget,
 }
@@ -136,7 +136,7 @@ def run(
     )
 
 
-def _unpack_archive(reader: GroupReader, target: Target, threads: Threads) -> None:
+def _unpack_archive(reader: GroupReader, target: UnpackTarget, threads: Threads) -> None:
     """Unpack one archive, and record its damage."""
 
     def write(group: StoredGroup, content: memoryview) -> None:
