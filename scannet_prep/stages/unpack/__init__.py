@@ -3,7 +3,7 @@
     ArchiveSet            opens the archives, and finds their scenes
     check_found           compares them with the selection
     GroupReader.read      each scene, checked -> UnpackTarget.write, in threads
-    UnpackTarget.end            manifest or scannet.lock, and failed.txt
+    UnpackTarget.end      manifest or scannet.lock, and failed.txt
 
 Formats and damage are the concern of `archive.groups`, the folder that of `target`.
 """
