@@ -214,6 +214,7 @@ def test_public_names_do_not_change() -> None:
         "official_scenes",
         "read_processed",
         "render",
+        "sample_from_mesh",
     ]
 
 
