@@ -232,6 +232,25 @@ def test_hint_of_a_bad_file_is_not_to_download_it(room: Path, own_dir: Path) -> 
     assert "download" not in failure["hint"]
 
 
+def test_scan_that_failed_is_forgotten_by_the_next_run(room: Path, own_dir: Path) -> None:
+    bad = room.with_name("bad.ply")
+    bad.write_bytes(b"")
+    process(room, bad, "-o", own_dir)
+
+    process(room, "-o", own_dir)
+
+    assert run_main("verify", own_dir).status == 0
+    assert not (own_dir / "failed.txt").exists()
+
+
+def test_list_of_failed_scans_does_not_suggest_scenes(room: Path, own_dir: Path) -> None:
+    room.write_bytes(b"")
+
+    process(room, "-o", own_dir)
+
+    assert "--scenes" not in (own_dir / "failed.txt").read_text()
+
+
 def test_polygons_are_refused(tmp_path: Path, own_dir: Path) -> None:
     path = write_ply(tmp_path / "room.ply", faces=[(0, 1, 2, 3)])
 

@@ -50,6 +50,9 @@ _FAILED_HEADER = (
     "# Scenes that failed. "
     "To try them again: the same scannet-prep command with --scenes @failed.txt\n"
 )
+_OWN_FAILED_HEADER = (
+    "# Scans that failed. To try them again: scannet-prep process, with their files\n"
+)
 
 TERMS_TEXT = f"""\
 The files in this folder derive from the ScanNet dataset (http://www.scan-net.org) and remain \
@@ -154,7 +157,8 @@ def write_failed_list(path: Path, scene_ids: Collection[str]) -> None:
 def encode_failed_list(scene_ids: Collection[str]) -> bytes:
     """Encode `failed.txt`."""
     lines = "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids))
-    return (_FAILED_HEADER + lines).encode()
+    header = _OWN_FAILED_HEADER if any(map(SceneId.is_own, scene_ids)) else _FAILED_HEADER
+    return (header + lines).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ class ProcessPlan:
     starts_anew: bool
 
     @property
+    def is_own(self) -> bool:
+        """Whether the scenes are own scans."""
+        return any(isinstance(task.scene, OwnScan) for task in self.tasks)
+
+    @property
     def to_process(self) -> list[str]:
         """The scenes that are processed for certain, not only if a comparison finds a change."""
         uncertain_or_kept = {Reason.UNKNOWN, Reason.RAW_GONE, Reason.UP_TO_DATE}

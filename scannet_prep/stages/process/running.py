@@ -164,11 +164,11 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
 
     def begin(self) -> None:
         """Check that there is room. Record new options before any scene is made with them."""
-        derives_from_scannet = not any(SceneId.is_own(task.scene_id) for task in self._plan.tasks)
+        # Own scans do not derive from ScanNet.
         folder.prepare_folder(
             self._out_dir,
             {task.split for task in self._plan.tasks},
-            has_terms=derives_from_scannet,
+            has_terms=not self._plan.is_own,
         )
         options = self._plan.context.options
         # Only for new files: the others replace files of about the same size.
@@ -254,9 +254,13 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
                     remove_file(folder.processed_path(self._out_dir, split, scene_id))
 
     def _find_all_failures(self) -> dict[str, Finding]:
-        """Find the failures of this run, and of earlier runs for scenes that it did not try."""
+        """Find the failures of this run, and of earlier runs for scenes that it did not try.
+
+        Of own scans, only those of this run count: no run is for all of them, and a file that
+        failed may never come back.
+        """
         failures = dict(self.failures)
-        if self._plan.is_restricted:
+        if self._plan.is_restricted and not self._plan.is_own:
             for scene_id, failure in self._previous.failures.items():
                 if scene_id not in self.finished:
                     failures.setdefault(scene_id, failure)
