@@ -103,13 +103,14 @@ def _download_command(report: VerifyReport) -> str:
 
 def _summarize(report: VerifyReport, seconds: float) -> str:
     """Return the counts of the check, in one line."""
-    splits = []
-    for name, row in report.splits.items():
-        splits.append(f"{name} {row['present']:,} of {row['official']:,}")
-    counts = [
-        f"{report.kind} scenes: {report.scenes:,}",
-        f"whole: {len(report.whole_scenes):,} ({', '.join(splits)})",
-    ]
+    whole = f"whole: {len(report.whole_scenes):,}"
+    # A folder of own scans has no scene of the official splits.
+    if any(row["present"] for row in report.splits.values()):
+        splits = []
+        for name, row in report.splits.items():
+            splits.append(f"{name} {row['present']:,} of {row['official']:,}")
+        whole += f" ({', '.join(splits)})"
+    counts = [f"{report.kind} scenes: {report.scenes:,}", whole]
     if report.vertices:
         counts.append(f"{report.vertices:,} vertices")
     if report.computed_segments:
