@@ -1,9 +1,9 @@
 """Packs a folder of scenes into one archive, or into several shards.
 
-    find_contents           names, sizes and the manifest of the folder -> Contents
-    Target.check_replaced   refuse to replace an archive of other scenes
-    Target.is_up_to_date    ArchiveBytes, compared with the existing archive
-    Target.write            ArchiveBytes -> the archive
+    find_contents               names, sizes and the manifest of the folder -> Contents
+    PackTarget.check_replaced   refuse to replace an archive that holds other scenes
+    PackTarget.is_up_to_date    compare ArchiveBytes with the existing archive
+    PackTarget.write            ArchiveBytes -> the archive
 
 A loop over `ArchiveBytes` reads the files and makes the bytes of the archive, in threads.
 """
@@ -22,7 +22,7 @@ from scannet_prep.base.errors import FileError
 from scannet_prep.base.progress import Progress
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages.pack.finding import find_contents
-from scannet_prep.stages.pack.target import Target
+from scannet_prep.stages.pack.target import PackTarget
 from scannet_prep.stages.selection import Selection
 
 __all__ = ["PackReport", "find_contents", "run"]
@@ -101,7 +101,7 @@ def run(
     """
     progress = progress or Progress()
     threads = Threads(jobs, progress)
-    output = Target(target, shard_bytes, pipe)
+    output = PackTarget(target, shard_bytes, pipe)
     contents = find_contents(source, selection or Selection(), level=level)
     if not contents.scenes:
         hint = "check --scenes and --splits, or name another folder"

@@ -39,7 +39,7 @@ from scannet_prep.base.run_lock import run_lock
 _PIPE_NAME = "standard output"
 
 
-class Target:
+class PackTarget:
     """Where an archive is written to: a file, a set of shards, a bucket or a pipe.
 
     Args:

@@ -20,13 +20,13 @@ from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import parse_meta
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.unpack.target import HINT_OTHER_FOLDER, Target
+from scannet_prep.stages.unpack.target import HINT_OTHER_FOLDER, UnpackTarget
 
 
-class ProcessedTarget(Target):
+class ProcessedTarget(UnpackTarget):
     """A processed folder that archives are unpacked into.
 
-    Args: As for `Target`.
+    Args: As for `UnpackTarget`.
 
     Raises:
         OutputError: The folder holds raw scenes, or an export.

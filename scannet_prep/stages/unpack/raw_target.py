@@ -23,13 +23,13 @@ from scannet_prep.raw.lock import (
 )
 from scannet_prep.release.splits import read_scene_list
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.unpack.target import Target
+from scannet_prep.stages.unpack.target import UnpackTarget
 
 
-class RawTarget(Target):
+class RawTarget(UnpackTarget):
     """A raw tree that archives are unpacked into.
 
-    Args: As for `Target`.
+    Args: As for `UnpackTarget`.
 
     Raises:
         OutputError: The folder holds processed scenes, or an export.

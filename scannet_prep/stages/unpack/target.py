@@ -65,7 +65,7 @@ class UnpackedFile(NamedTuple):
     digest: LockEntry
 
 
-class Target(ABC):
+class UnpackTarget(ABC):
     """A folder that archives of one kind are unpacked into.
 
     Files are written only if they are missing or differ. Temporary files of killed runs are
