@@ -63,7 +63,7 @@ class Answer:
         # When `read_pieces` began to wait for the next piece, on the monotonic clock; infinity
         # while it does not wait.
         self._waiting_since_s = math.inf
-        self._has_ended = threading.Event()
+        self._is_closed = threading.Event()
         self._is_too_slow = False
         if self.status == 200:
             self._parse_length()
@@ -73,29 +73,32 @@ class Answer:
     def read_pieces(self) -> Iterator[bytes]:
         """Iterate over the body as it arrives. Raises AttemptError if it arrives too slowly."""
         policy = self._client.policy
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        # A piece of any other body arrives within the timeout of the socket.
+        if "Transfer-Encoding" in self.headers:
+            threading.Thread(target=self._watch, name="watch", daemon=True).start()
         waited_s = 0.0
         received_bytes = 0
-        try:
-            while piece := self._read_piece():
-                waited_s += time.monotonic() - self._waiting_since_s
-                self._waiting_since_s = math.inf
-                received_bytes += len(piece)
-                yield piece
-                # This waits if the rate is limited, so the caller receives the piece first.
-                self._client.count(len(piece))
+        while piece := self._read_piece():
+            waited_s += time.monotonic() - self._waiting_since_s
+            self._waiting_since_s = math.inf
+            received_bytes += len(piece)
+            yield piece
+            # This waits if the rate is limited, so the caller receives the piece first.
+            self._client.count(len(piece))
 
-                if waited_s < policy.slow_window_s:
-                    continue
-                if received_bytes < policy.slowest_bytes_per_s * waited_s:
-                    reason = (
-                        f"only {received_bytes:,} bytes of the file arrived within {waited_s:.0f} s"
-                    )
-                    raise AttemptError(reason, tries=FEW_TRIES)
-                waited_s = 0.0
-                received_bytes = 0
-        finally:
-            self._has_ended.set()
+            if waited_s < policy.slow_window_s:
+                continue
+            if received_bytes < policy.slowest_bytes_per_s * waited_s:
+                reason = (
+                    f"only {received_bytes:,} bytes of the file arrived within {waited_s:.0f} s"
+                )
+                raise AttemptError(reason, tries=FEW_TRIES)
+            waited_s = 0.0
+            received_bytes = 0
+
+    def close(self) -> None:
+        """End the watch of the body, even if not all of it was read."""
+        self._is_closed.set()
 
     def shut_down(self) -> None:
         """Shut the connection down. A thread that waits for a piece then wakes, as at its end."""
@@ -130,13 +133,13 @@ class Answer:
             )
 
     def _watch(self) -> None:
-        """Shut the connection down if a piece takes too long to arrive.
+        """Shut the connection down if a piece of a chunked body takes too long to arrive.
 
-        A timeout of the socket would not do: the lines before and after the pieces of a chunked
-        body may arrive byte by byte and never end.
+        A timeout of the socket would not do: the lines before and after the pieces may arrive byte
+        by byte and never end.
         """
         longest_wait_s = self._client.policy.slow_window_s
-        while not self._has_ended.wait(min(_WATCH_INTERVAL_S, longest_wait_s / 4)):
+        while not self._is_closed.wait(min(_WATCH_INTERVAL_S, longest_wait_s / 4)):
             if time.monotonic() - self._waiting_since_s > longest_wait_s:
                 self._is_too_slow = True
                 self.shut_down()
@@ -244,6 +247,7 @@ class Client:
                     self.check_not_stopped()
                     yield answer
                 finally:
+                    answer.close()
                     self._open_answers.discard(answer)
         except ScanNetPrepError:
             # Some of these are also ValueErrors.

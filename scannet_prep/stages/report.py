@@ -84,7 +84,9 @@ def run(
     inspection = _make_inspection(reading)
     findings = inspection.findings
     scenes = open_scenes(places, reading.certificates, findings)
-    measured = _check_scenes(inspection, _measure, scenes.scene_ids, scenes)
+    # This reads the manifest of an archive, which the workers then get with the scenes.
+    recorded = scenes.entries
+    measured = _check_scenes(inspection, _measure, recorded or scenes.scene_ids, scenes)
     report = make_report(scenes, measured, sort_findings(findings.found))
     if page_path is not None:
         # A scene that could not be measured cannot be drawn either, and the page leaves it out.
