@@ -648,6 +648,17 @@ def test_instance_targets_number_instances_by_label_and_number(targets: Targets)
     assert targets.result["instance_labels"].tolist() == [label for label, _ in targets.instances]
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+def test_instance_targets_of_small_label_types_do_not_overflow(dtype: type) -> None:
+    sample = make_sample(90) | {"labels": np.full(90, 190), "instances": np.full(90, 250)}
+
+    small = aug.InstanceTargets(SCANNET200)(
+        sample | {"labels": sample["labels"].astype(dtype)}, rng()
+    )
+
+    assert small["instance_labels"].tolist() == [190]
+
+
 def test_instance_masks_are_the_vertices_of_each_instance(targets: Targets) -> None:
     masks = aug.instance_masks(targets.result["instances"])
 

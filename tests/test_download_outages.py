@@ -35,7 +35,7 @@ from release_server import (
     scene_url_path,
 )
 
-from scannet_prep.base.errors import TransferError
+from scannet_prep.base.errors import ServerDownError, TransferError
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.policy import PROOF_BYTES, TransferPolicy
 from scannet_prep.stages.download import DownloadReport, FileOutcome, scheduling
@@ -308,6 +308,20 @@ def test_hanging_file_is_named_in_the_status(
 
     pattern = rf"no data for 0\.\d s: {SCENES[0]}{MESH}"
     assert any(re.fullmatch(pattern, status) for status in bar.statuses)
+
+
+def test_answer_that_arrives_after_close_is_not_read(server: ReleaseServer) -> None:
+    client = Client(server.base_url, TransferPolicy(), certificates=True)
+
+    def close_during_request(_request: Request) -> list[Fault]:
+        client.close()
+        return []
+
+    server.faults = [close_during_request]
+    url = f"{server.origin}{LABEL_MAP_URL_PATH}"
+
+    with pytest.raises(ServerDownError), client.open(url, headers={}):
+        pytest.fail("the answer was passed on")
 
 
 def test_rate_limit_holds_for_all_threads_together() -> None:

@@ -584,6 +584,12 @@ class TestFailedScene:
         assert TRAIN in (tmp_path / "new" / name).read_text()
 
 
+def test_failed_list_that_is_a_dangling_link_is_not_read(out_dir: Path, tmp_path: Path) -> None:
+    (out_dir / "failed.txt").symlink_to("nowhere")
+
+    assert pack(out_dir, "-o", tmp_path / "a.tar.zst")[0] == 0
+
+
 def test_missing_file_of_a_listed_scene_is_an_error(out_dir: Path, tmp_path: Path) -> None:
     (out_dir / "val" / f"{VAL}.npz").unlink()
 

@@ -33,6 +33,7 @@ from release_server import (
 )
 
 from scannet_prep.base import errors
+from scannet_prep.remote.client import Client
 from scannet_prep.remote.ranges import RangeSource
 
 PATH = f"{ROOT}scannet.tar.zst"
@@ -395,6 +396,35 @@ def test_processes_share_no_connection(server: ReleaseServer, start_method: str)
     # The end of the child has not closed the connection of the parent.
     assert source.read(*SPANS[7]) == expected_bytes(*SPANS[7])
     assert take_connections(server) <= parent_connections
+
+
+def find_watches() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "watch"]
+
+
+def test_range_of_known_length_is_read_without_a_thread(source: RangeSource) -> None:
+    watches = []
+
+    for span in SPANS:
+        source.read(*span)
+        watches += find_watches()
+
+    assert watches == []
+
+
+def test_watch_of_a_body_ends_with_its_request(server: ReleaseServer) -> None:
+    server.faults = [at(PATH, then=NoLength())]
+    client = Client(server.origin, PATIENCE, certificates=True)
+
+    with client.open(server.origin + PATH, {}) as answer:
+        pieces = answer.read_pieces()
+        next(pieces)
+        (watch,) = find_watches()
+
+    # The rest of the pieces is not read, but a traceback, for example, may keep them.
+    watch.join(10)
+    assert not watch.is_alive()
+    pieces.close()
 
 
 def read_in_threads(source: RangeSource) -> list[bytes]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from archives import flip_middle
 from commands import (
     Outcome,
     count_reads_in_new_process,
@@ -23,11 +24,14 @@ from commands import (
 from tiny import SCENE_ID, write_tiny
 
 from scannet_prep import SCANNET20, read_processed, tables
+from scannet_prep.base.errors import FileError
+from scannet_prep.base.progress import Progress
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, encode_lock
 from scannet_prep.release.label_map import LABEL_MAP_NAME
 from scannet_prep.report.figures import MEASURES
 from scannet_prep.report.measures import SceneMeasures, measure_scene
+from scannet_prep.stages import report as stages_report
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.charts import AxisScale, draw_histogram
 
@@ -64,6 +68,30 @@ def test_report_reads_each_raw_file_once(whole_dir: Path) -> None:
     paths = whole_dir.glob("raw/*/*/scene*.*")
     names = [path.name for path in paths if "labels.ply" not in path.name]
     assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
+
+
+class CountingProgress(Progress):
+    """Counts the scenes of a run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def advance(self, count: int = 1) -> None:
+        self.count += count
+
+
+def test_damaged_manifest_of_an_archive_ends_the_report_before_scenes_are_read(
+    whole_dir: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "scannet.tar.zst"
+    run_main("pack", whole_dir / "processed", "-o", archive)
+    flip_middle(archive, "files")
+    progress = CountingProgress()
+
+    with pytest.raises(FileError):
+        stages_report.run([archive], stages_report.Reading(progress=progress))
+
+    assert progress.count == 0
 
 
 # Measures of a scene.

@@ -1,12 +1,14 @@
 """Read archives in order, and find out which scenes are undamaged; for `unpack` and `verify`.
 
-    with an index:     index ------------------> (group, None)    a thread reads the frame later
-    without an index:  stream, frame by frame -> (group, frame)   up to the index or the end
-                                           |
-        in threads, _check: read, decompress, check names or SHA-256 -> work(group, tar bytes)
-                                           |
-        in order:                          +-> (group, problem), one for each scene
-        at the end:                        index entries of damaged frames; end of tar; seek table
+    1. find frames, in order
+         _plan_by_index      with an index: groups, whose frames are read in step 2
+         _find_frames        without one: groups and their frames, up to the index or to damage
+    2. check frames, in threads
+         _check              read, decompress, check names or SHA-256 -> work(group, tar bytes)
+    3. yield (group, problem), in order
+    4. check what follows
+         _compare_with_index if the index came last: what it lists, and what was found
+         _check_end          end of the tar stream, and seek table
 
 With an index, each frame is found, whatever happened to the others. A pipe, a truncated archive and
 an archive with a damaged end have no index: their frames are read from the beginning.
@@ -15,7 +17,6 @@ an archive with a damaged end have no index: their frames are read from the begi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TypeAlias
@@ -51,7 +52,8 @@ Work: TypeAlias = Callable[[StoredGroup, memoryview], None]
 """A function that is called with each undamaged group and its tar bytes."""
 
 _Frame: TypeAlias = tuple[StoredGroup, bytes | None]
-"""A group, without members if no index describes them; and its frame, if it has been read."""
+"""A group and its frame. Without an index, the group has no members yet. With one, the frame is
+None, because it has not been read yet."""
 
 _CheckedGroup: TypeAlias = tuple[StoredGroup, str]
 """A group that has been read, and its damage in words, which is empty if it is whole."""
@@ -99,10 +101,16 @@ class GroupReader:
         self._wants = wants
         self._limit = limit
         # The row that each undamaged frame should have in the seek table, by the frame's offset.
-        # `_take_index` also sets `_end`, the stream of the bytes after the index.
         self._rows: dict[int, bytes] = {}
-        # Both are generators. `_find_frames` reads a frame when it is taken, and not earlier.
-        self._frames = self._plan_by_index() or self._find_frames()
+        # The bytes after the index; None as long as there is no index.
+        self._end: Stream | None = None
+        # Without an index, taking a frame from this iterator reads it from the archive.
+        frames_by_index = self._plan_by_index()
+        if frames_by_index is not None:
+            self._frames = frames_by_index
+        else:
+            self._frames = self._find_frames()
+        # Sets `_head` if it is not known from the index.
         self._read_files()
         if self._head is None:
             problem = f"cannot be read at all: {'; '.join(self.problems)}"
@@ -137,28 +145,39 @@ class GroupReader:
             TransferError: The server does not send it.
         """
 
-        def check(frame: _Frame) -> _CheckedGroup:
-            return self._check(*frame, work)
+        def check(task: _Frame) -> _CheckedGroup:
+            group, frame = task
+            return self._check(group, frame, work)
 
-        # Each takes memory for its frame and for its tar bytes.
-        tasks = (
-            (group.stored_bytes + group.size_bytes, (group, frame)) for group, frame in self._frames
-        )
         checked: list[_CheckedGroup] = []
-        for group, problem in threads.map(check, tasks, on_error=self.source.close):
+        results = threads.map(check, self._list_tasks(), on_error=self.source.close)
+        for group, problem in results:
             threads.progress.advance(group.size_bytes)
             checked.append((group, problem))
+            # A scene whose name is damaged follows at the end, if an index names it.
             if group.scene_id:
                 yield group, problem
         yield from self._compare_with_index(checked)
-        if self.index is not None:
-            self._check_end(self.index)
+        self._check_end()
+
+    def _list_tasks(self) -> Iterator[tuple[int, _Frame]]:
+        """Iterate over the frames, each with the bytes of memory that its check takes."""
+        for group, frame in self._frames:
+            # The frame and its tar bytes.
+            memory_bytes = group.stored_bytes + group.size_bytes
+            yield memory_bytes, (group, frame)
 
     def _compare_with_index(self, checked: list[_CheckedGroup]) -> Iterator[_CheckedGroup]:
-        """Yield the scenes that only the index names, and those that it contradicts.
+        """Compare the groups that were found with the index that was read after them, if any.
 
-        Damage of scenes that nothing names is recorded. An index at the beginning agrees with the
-        groups, which come from it.
+        If the index was read first, the groups come from it and agree with it.
+
+        Args:
+            checked: All groups that were checked.
+
+        Yields:
+            Whole scenes that the index contradicts; and damaged, wanted scenes that only the index
+            names. A damaged scene that nothing names becomes one of the problems.
         """
         entries: dict[int, StoredGroup] = {}
         if self.index is not None:
@@ -166,12 +185,8 @@ class GroupReader:
         for group, problem in checked:
             entry = entries.get(group.offset)
             if group.scene_id:
-                is_same = (
-                    entry is not None
-                    and entry.scene_id == group.scene_id
-                    and entry.members == group.members
-                )
-                if self.index is not None and not problem and not is_same:
+                is_whole = not problem
+                if self.index is not None and is_whole and not _is_same(group, entry):
                     yield group, "does not match the index"
             elif entry is None or not entry.scene_id:
                 scene = f"a scene at byte {group.offset:,} that cannot be named"
@@ -192,13 +207,15 @@ class GroupReader:
         self._take_index(index, archive.index_row, Stream(self.source, archive.end))
         wanted = [scene for scene in index.scenes if self._wants(scene.scene_id, scene.split)]
         self.chosen = wanted[: self._limit]
-        return ((group, None) for group in (index.groups[0], *self.chosen))
+        files_group = index.groups[0]
+        return ((group, None) for group in (files_group, *self.chosen))
 
     def _take_index(self, index: Index, row: bytes, end: Stream) -> None:
         """Store the index, its row in the seek table, and the stream of the bytes after it."""
         self.index = index
         self.held = {scene.scene_id: scene.split for scene in index.scenes}
-        self._rows[index.end] = row
+        index_offset = index.end
+        self._rows[index_offset] = row
         self._end = end
 
     def _find_frames(self) -> Iterator[_Frame]:
@@ -228,8 +245,8 @@ class GroupReader:
             name = _read_first_name(frame)
             # The first frame belongs to no scene, even if a damaged name looks like one.
             scene_file = layout.identify_scene(name) if offset > 0 else None
+            # Either a scene or the index, whose name is damaged. The index is followed by the end.
             is_unknown = offset > 0 and scene_file is None
-            # If the name of the index is damaged, the frame after it reveals it.
             if name == layout.INDEX_NAME or (is_unknown and _is_end_next(stream)):
                 break
 
@@ -241,7 +258,7 @@ class GroupReader:
                     continue
                 self.chosen.append(group)
             yield group, frame
-            # The index, which follows the other scenes, is then never reached.
+            # Stop here, although the index, which follows all scenes, is then not read.
             if len(self.chosen) == self._limit:
                 return
         try:
@@ -255,23 +272,28 @@ class GroupReader:
         # If the first frame is lost, the name of a scene reveals the kind of the archive.
         if self._head is None:
             self._head = Head(scene_file.kind)
-        last = next(reversed(self.held), "")
-        if scene_file.scene_id <= last:
-            problem = f"holds {scene_file.scene_id} after {last}"
-            raise ArchiveError(self.name, problem, _HINT_REFUSED)
+        if self.held:
+            previous_id = next(reversed(self.held))
+            if scene_file.scene_id <= previous_id:
+                problem = f"holds {scene_file.scene_id} after {previous_id}"
+                raise ArchiveError(self.name, problem, _HINT_REFUSED)
         self.held[scene_file.scene_id] = scene_file.split
 
     def _read_files(self) -> None:
-        """Read the first frame, which holds the files that belong to no scene."""
+        """Read the first frame, which holds the files that belong to no scene.
+
+        This sets `_head`: from the first file or, if that is lost, from the name of a scene.
+        """
         first = next(self._frames, None)
         if first is None:
             return
-        group, problem = self._check(*first, self._keep_files)
+        group, frame = first
+        group, problem = self._check(group, frame, self._keep_files)
         if problem:
             self.problems.append(f"{group.name}: damaged: {problem}")
         if self._head is None:
-            # They are lost. The name of the next scene reveals the kind of the archive, and taking
-            # its frame from `_find_frames` records the kind in `_head`; see `_hold`.
+            # Taking the next frame from `_find_frames` calls `_hold`, which sets `_head`. The frame
+            # is put back, to be read again as a scene.
             second = next(self._frames, None)
             if second is not None:
                 self._frames = chain([second], self._frames)
@@ -304,14 +326,16 @@ class GroupReader:
             row = frames.seek_row(frame)
             del frame  # it may be large, and is not needed any more
             if is_indexed:
+                # The SHA-256 in the index decide; the checksum and the headers are not needed.
                 are_headers_whole = check_members(group.members, content)
                 if not (is_verified and are_headers_whole):
                     problem = "its frame's checksum or a tar header is damaged"
                     self.warnings.append(f"{group.name}: {problem}; its files are whole")
-            elif is_verified:
-                group = self._find_members(group, content)
             else:
-                return group, "the checksum of its frame is wrong"
+                # Without an index, the checksum is the only proof.
+                if not is_verified:
+                    return group, "the checksum of its frame is wrong"
+                group = self._find_members(group, content)
             work(group, content)
         except ContentError as error:
             return group, error.message
@@ -343,27 +367,47 @@ class GroupReader:
         Raises:
             ContentError: A name does not belong in the archive.
         """
+        # The name of an unknown group is not damaged, because its checksum is right. There is no
+        # head if the first group is lost, and no scene has been found yet.
         is_unknown = group.offset > 0 and not group.scene_id
         if self._head is None or is_unknown:
             raise ContentError(f"{names[0][:100]!a} is not a name of a raw or a processed tree")
         layout.check_names(self._head.kind, group.scene_id, names)
 
-    def _check_end(self, index: Index) -> None:
-        """Check the end of the tar stream and the seek table, which only other programs need."""
+    def _check_end(self) -> None:
+        """Check the end of the tar stream and the seek table, which only other programs need.
+
+        Without an index, the end of the archive has not been reached, or is damaged anyway.
+        """
+        if self.index is None or self._end is None:
+            return
         self.warnings.sort()  # threads append them in any order
-        with suppress(ContentError):
-            frame = self._end.take_frame()
-            content, _ = frames.decompress(frame, len(END_OF_ARCHIVE))
-            rows = [self._rows.get(group.offset) for group in index.groups]
-            rows += [self._rows.get(index.end), frames.seek_row(frame)]
-            # One byte more than the table: nothing may follow it.
-            table = self._end.take(frames.seek_table_bytes(len(rows)) + 1)
-            if content == END_OF_ARCHIVE and frames.is_seek_table(table, rows):
-                return
-        self.warnings.append(
-            "the end of the tar stream or the seek table is damaged, or something follows it; "
-            "other programs need it, the files are whole"
-        )
+        try:
+            is_whole = self._is_end_whole(self.index, self._end)
+        except ContentError:
+            is_whole = False
+        if not is_whole:
+            self.warnings.append(
+                "the end of the tar stream or the seek table is damaged, or something follows it; "
+                "other programs need it, the files are whole"
+            )
+
+    def _is_end_whole(self, index: Index, end: Stream) -> bool:
+        """Whether the bytes after the index are those that `pack` writes.
+
+        Raises:
+            ContentError: The archive ends too early, or the last frame is damaged.
+        """
+        frame = end.take_frame()
+        content, _ = frames.decompress(frame, len(END_OF_ARCHIVE))
+
+        # The rows of all frames in order; None for a frame that was damaged or not read.
+        index_offset = index.end
+        rows = [self._rows.get(group.offset) for group in index.groups]
+        rows += [self._rows.get(index_offset), frames.seek_row(frame)]
+        # One byte more than the table has, to find out whether something follows it.
+        table = end.take(frames.seek_table_bytes(len(rows)) + 1)
+        return content == END_OF_ARCHIVE and frames.is_seek_table(table, rows)
 
 
 def _read_first_name(frame: bytes) -> str:
@@ -386,6 +430,13 @@ def _describe_frame(frame: bytes, offset: int) -> StoredGroup:
         size_bytes=frames.read_size(frame),
         members=(),
     )
+
+
+def _is_same(group: StoredGroup, entry: StoredGroup | None) -> bool:
+    """Whether a group that was found has the scene and the files of its entry in the index."""
+    if entry is None:
+        return False
+    return entry.scene_id == group.scene_id and entry.members == group.members
 
 
 def _is_end_next(stream: Stream) -> bool:

@@ -29,13 +29,14 @@ from scannet_prep.base.errors import ArchiveError, ContentError, ForeignFileErro
 from scannet_prep.base.file_kinds import describe_beginning
 from scannet_prep.base.files import Buffer
 
-# Holds at least one block of zstd, so that the beginning of its content can be decompressed.
+# Twice the largest block of zstd, so that at least one block is complete and can be decompressed.
 START_BYTES = 1 << 18
 
 HINT_DAMAGED = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
     "to recover everything that is whole: scannet-prep unpack"
 )
+# The path of the file is filled in for {}.
 _HINTS_BY_KIND = {
     "empty": "copy it again, or pack it again: scannet-prep pack",
     "a web page": "open it in a browser: it may ask for a login; then fetch the archive again",
@@ -89,13 +90,15 @@ class Archive:
             self.index_row = frames.seek_row(frame)
             self.end = offset + stored_bytes
         except ContentError as error:
+            # If the file is not an archive at all, this raises the error, which explains more.
             check_beginning(source.read(0, START_BYTES), self.name)
             problem = f"is damaged or truncated: {error.message}"
             raise ArchiveError(self.name, problem, HINT_DAMAGED) from None
 
     def forget_scenes(self) -> None:
         """Remove the scenes from the index, to save memory. The caller has kept those it needs."""
-        self.index = replace(self.index, groups=self.index.groups[:1])
+        files_group = self.index.groups[0]
+        self.index = replace(self.index, groups=(files_group,))
 
     def read_member(self, group: StoredGroup, member: Member) -> memoryview:
         """Read a file from one range of the archive, into new, writable memory.
@@ -134,8 +137,8 @@ def decode_index(frame: Buffer, *, frame_count: int, offset: int) -> Index:
         raise ContentError(f"the frame header of the index declares {sizes}")
     content, is_verified = frames.decompress(frame, size_bytes)
     members = read_members(content)
-    names = [member.name for member in members]
-    if not is_verified or names != [INDEX_NAME]:
+    is_index = [member.name for member in members] == [INDEX_NAME]
+    if not is_verified or not is_index:
         raise ContentError("the index is damaged: its checksum does not hold")
     index = parse_index(bytes(members[0].of(content)))
     if len(index.groups) != frame_count or index.end != offset:
@@ -169,25 +172,29 @@ def check_beginning(start: bytes, name: str) -> None:
     if kind == "a zstd file":
         # The header and the first bytes of the first file in the tar stream.
         content = frames.decompress_start(start, 8 * BLOCK_BYTES)
-        if not content or _is_own_beginning(content):
-            # An archive of this program, or a damaged file: reading it shows where the damage is.
+        # If nothing can be decompressed, the file may be a damaged archive of this program. Reading
+        # it will show where the damage is.
+        is_damaged = not content
+        if is_damaged or _is_own_beginning(content):
             return
         if describe_beginning(content) == "a tar file":
             hint = f"tar --zstd -xf {quote(name)}"
             raise ForeignFileError(name, "is a .tar.zst of another program", hint)
-    problem = f"is {kind or 'a file of another kind'}, not an archive of this program ({SUFFIX})"
-    other_hint = "name an archive that scannet-prep pack made, or the folder of the scenes"
-    hint = _HINTS_BY_KIND.get(kind or "", other_hint)
-    error_type = ArchiveError if kind == "empty" else ForeignFileError
-    raise error_type(name, problem, hint.format(quote(name)))
+
+    described_kind = kind or "a file of another kind"
+    problem = f"is {described_kind}, not an archive of this program ({SUFFIX})"
+    hint = "name an archive that scannet-prep pack made, or the folder of the scenes"
+    if kind in _HINTS_BY_KIND:
+        hint = _HINTS_BY_KIND[kind].format(quote(name))
+    if kind == "empty":
+        raise ArchiveError(name, problem, hint)
+    raise ForeignFileError(name, problem, hint)
 
 
 def _is_own_beginning(content: bytes) -> bool:
-    """Whether tar bytes begin with the first file of an archive, which is JSON.
-
-    If the header of the file is damaged, its text decides. A tar file of a processed folder
-    contains such a text, too, but not at the beginning.
-    """
-    if content.startswith(OWN_PREFIX.encode()):
-        return True
-    return content[BLOCK_BYTES:].startswith(b"{") and b"scannet-prep" in content
+    """Whether tar bytes begin with the first file of an archive of this program, which is JSON."""
+    has_own_name = content.startswith(OWN_PREFIX.encode())
+    # If the name is damaged, the text after the header decides. A tar file that another program
+    # made of a processed folder contains such a text too, but does not begin with it.
+    has_own_text = content[BLOCK_BYTES:].startswith(b"{") and b"scannet-prep" in content
+    return has_own_name or has_own_text

@@ -44,8 +44,8 @@ _FREE = 0
 _HELD = 1
 _LOST = 2
 _ALIGNMENT_BYTES = 64
-# Numbers of memories that a worker keeps for later batches. By default, two of its batches are on
-# their way.
+# Numbers of memories that a worker keeps to use them again, by whether they are held at the moment.
+# By default, a DataLoader requests two batches of each worker in advance.
 _MAX_HELD = 32
 _MAX_FREE = 4
 # Parameters of mallopt, from malloc.h.
@@ -60,16 +60,17 @@ _KEPT_BYTES = 1 << 28
 class _Memory:
     """An anonymous file that is mapped, writable, until the last array in it is gone.
 
-    The mapping needs no file descriptor. `mmap.mmap` would keep one as long as it exists (always,
-    before Python 3.13). A program that keeps an array of each of a thousand batches, such as the
-    labels for a mean at the end, would run out of descriptors.
+    The mapping needs no file descriptor, unlike `mmap.mmap`, which keeps one open (before Python
+    3.13, always). With one descriptor per batch, a program that keeps an array of each of a
+    thousand batches, such as the labels for a mean at the end, would run out of them.
 
     Args:
-        file: The anonymous file. It is kept open by `_make_memory`, and closed after `receive`.
+        file: The anonymous file, open for reading and writing. The worker that made it keeps it
+            open, to hand it over. The training process closes it after mapping it.
         size: Its length in bytes.
     """
 
-    # Number of forks of this process, and of its ancestors before it. One count for all memories.
+    # Number of forks up to now: those of this process, and those that led to it.
     forks = 0
 
     def __init__(self, file: IO[bytes], size: int) -> None:
@@ -89,8 +90,9 @@ class _Memory:
         self.address = libc.mmap(None, size, protection, mmap.MAP_SHARED, file.fileno(), 0)
         if self.address == ctypes.c_void_p(-1).value:  # MAP_FAILED
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        # Not at exit, when arrays may outlive this object.
-        weakref.finalize(self, libc.munmap, self.address, size).atexit = False
+        unmapping = weakref.finalize(self, libc.munmap, self.address, size)
+        # At exit, arrays may still be used after this object is gone.
+        unmapping.atexit = False
         self.file = file
         self.size = size
         # The bytes of the maker and of the receiver, in the file itself.
@@ -109,18 +111,26 @@ class _Memory:
             holder: The side of this process, `_MAKER` or `_RECEIVER`.
         """
         self.holders[holder] = _HELD
-        # The arrays keep the buffer alive. Its finalizer keeps this object, and so the mapping.
+        # The arrays keep the buffer alive. When the last of them is gone, `_release` is called.
+        # Until then, the bound method keeps this object alive, and so the mapping.
         buffer: Any = (ctypes.c_char * self.size).from_address(self.address)
-        weakref.finalize(buffer, self._release, holder, self.forks).atexit = False
+        release = weakref.finalize(buffer, self._release, holder, self.forks)
+        release.atexit = False
         return {
             key: np.ndarray(shape, dtype, buffer, start)
             for key, (dtype, shape, start) in layout.items()
         }
 
-    def _release(self, holder: int, forks: int) -> None:
-        """Record that the last array is gone, in a process that had made `forks` forks before."""
-        # After a fork, another process has the arrays too, for an unknown time.
-        self.holders[holder] = _FREE if forks == _Memory.forks else _LOST
+    def _release(self, holder: int, earlier_forks: int) -> None:
+        """Record that the last array in this process is gone.
+
+        Args:
+            holder: The side of this process.
+            earlier_forks: The number of forks when the arrays were made.
+        """
+        # A process that was forked since then has the arrays too, for an unknown time.
+        has_forked = _Memory.forks > earlier_forks
+        self.holders[holder] = _LOST if has_forked else _FREE
 
     def find(self, arrays: Arrays) -> Layout | None:
         """Find where arrays lie in this memory.
@@ -128,11 +138,14 @@ class _Memory:
         Returns:
             The layout; None if an array lies elsewhere, or if the memory has been handed over.
         """
+        # It has one byte for a receiver, and so only one receiver at a time.
         if self.holders[_RECEIVER]:
             return None
         layout: Layout = {}
         for key, array in arrays.items():
-            start = array.__array_interface__["data"][0] - self.address
+            array_address, _ = array.__array_interface__["data"]
+            start = array_address - self.address
+            # The bytes of the holders come first, so no array starts at 0.
             is_inside = start > 0 and start + array.nbytes <= self.size
             if not is_inside or not array.flags.c_contiguous:
                 return None
@@ -146,6 +159,7 @@ _lock = threading.Lock()
 
 
 def _count_fork() -> None:
+    """Count a fork that is about to be made."""
     _Memory.forks += 1
 
 
@@ -210,20 +224,22 @@ def hand_over(arrays: Arrays) -> tuple[Any, int, Layout]:
         memory, layout = _reserve(
             {key: (array.dtype, array.shape) for key, array in arrays.items()}
         )
-        # The copies hold the memory until this function ends, when the receiver's byte holds it.
+        # When this function ends, the copies are gone, and `_release` clears the maker's byte. The
+        # receiver's byte, which is set below, then holds the memory.
         copies = memory.make_arrays(layout, _MAKER)
         for key, copied in copies.items():
             copied[...] = arrays[key]
     # AttributeError on Windows, which has no DupFd.
     shared = reduction.DupFd(memory.file.fileno())
-    # On behalf of the receiver, so that the memory is held while it is on its way.
+    # Set for the receiver, so that the memory is not used again before the receiver maps it.
     memory.holders[_RECEIVER] = _HELD
     return shared, memory.size, layout
 
 
 def receive(shared: Any, size: int, layout: Layout) -> Arrays:  # noqa: ANN401 - of `hand_over`
     """Return the arrays that another process has handed over, writable."""
-    # The mapping remains after the file is closed.
+    # The descriptor stays writable, whatever the mode of the file object. The mapping remains after
+    # the file is closed.
     with os.fdopen(shared.detach(), "rb") as file:
         return _Memory(file, size).make_arrays(layout, _RECEIVER)
 
@@ -252,13 +268,13 @@ def _reserve(shapes: Mapping[str, Shape]) -> tuple[_Memory, Layout]:
     if find_worker() is None:
         return _make_memory(size), layout
     with _lock:
+        # Lost memories are in neither list, and neither are free ones that are too small.
+        held = [memory for memory in _memories if memory.is_held and _LOST not in memory.holders]
         free = [memory for memory in _memories if memory.size >= size and not memory.is_held]
         if not free:
             # A power of two, so that later batches fit. Pages that are not written take no memory.
             free = [_make_memory(1 << size.bit_length())]
-        held = [memory for memory in _memories if memory.is_held and _LOST not in memory.holders]
-        # Memories that leave this list are not used again: lost ones, and free ones that are too
-        # small. They are unmapped when their last array is gone.
+        # All others are not used again, and are unmapped when their last array is gone.
         _memories[:] = held[-_MAX_HELD:] + free[:_MAX_FREE]
         reserved = free[0]
         reserved.holders[_MAKER] = _HELD
@@ -270,5 +286,6 @@ def _make_memory(size: int) -> _Memory:
     file = os.fdopen(os.memfd_create("batch", os.MFD_CLOEXEC), "wb")
     file.truncate(size)
     memory = _Memory(file, size)
-    weakref.finalize(memory, file.close).atexit = False
+    closing = weakref.finalize(memory, file.close)
+    closing.atexit = False
     return memory

@@ -30,18 +30,21 @@ from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 MAX_UNKNOWN_SHARE = 0.01
 """Share of the predictions whose ids may be unknown."""
 
-# The ids are of another kind if, read as this kind, the share of predictions that agree with the
-# ground truth is larger by this.
+# The ids are of another kind if reading them as that kind raises the share of predictions that
+# agree with the ground truth by more than this.
 _MIN_AGREEMENT_GAIN = 0.2
+# The mean agreement over the classes must rise by more than this factor, too, so that a few
+# frequent classes do not decide.
+_MIN_RECALL_FACTOR = 2
 # With fewer classes in the ground truth, agreement is no evidence: predicting a single class
 # everywhere may agree by chance.
 _MIN_TRUE_CLASSES = 3
 # Above this agreement with the ground truth, the ids that occur are no reason for doubt.
 _GOOD_AGREEMENT = 0.5
-# The ids are those of another label set if this share of its classes is predicted in the test
-# scenes, and nothing else.
+# Without ground truth, the ids are those of another label set if they include this share of its
+# classes, and no other ids.
 _MIN_SHARE_OF_CLASSES = 0.5
-# Ids for unlabeled. The 0 among them is only for raw ids: among train ids, it is a class.
+# Ids that may mean unlabeled. Among train ids, 0 is a class and therefore never an unknown id.
 _UNLABELED_IDS = frozenset({-1, 0, 255})
 _MAX_LISTED_IDS = 5
 
@@ -118,36 +121,40 @@ def check_predicted_ids(
         FileError: More than 1 % of the predictions are none of the classes, or the ids belong to
             another label set or numbering.
     """
-    declared = _find_declared_kind(predictions)
     unknown_text = _describe_unknown_ids(predictions, confusion)
-    actual = None
     evidence = ""
+    remedy = ""
+    declared = _find_declared_kind(predictions)
     if declared is not None:
-        # None if the declared kind is plausible.
         actual, evidence = _find_actual_kind(
             predictions, declared, confusion, has_unknown=unknown_text != ""
         )
-    if actual is None and not unknown_text:
+        if actual is not None:
+            remedy = actual.describe_remedy(declared)
+    if not unknown_text and not evidence:
         return _describe_doubts(predictions, confusion)
 
     problem = "; ".join(text for text in (unknown_text, evidence) if text)
     if is_forced:
         return problem
-    if actual is not None and declared is not None:
-        remedy = actual.describe_remedy(declared)
-    elif set(predictions.unknown_ids) <= _UNLABELED_IDS:
-        remedy = (
-            "predict a class for every vertex (train ids begin with 0), "
-            "because the others count as misses"
-        )
-    else:
-        remedy = "check which ids the predictions contain"
+    if not remedy:
+        remedy = _describe_general_remedy(predictions)
     hint = f"{remedy}; or pass --force to accept the ids as they are"
     raise FileError(predictions.folder, problem, hint)
 
 
+def _describe_general_remedy(predictions: Predictions) -> str:
+    """Describe what to do about unknown ids that no other kind explains."""
+    if set(predictions.unknown_ids) <= _UNLABELED_IDS:
+        return (
+            "predict a class for every vertex (train ids begin with 0), "
+            "because the others count as misses"
+        )
+    return "check which ids the predictions contain"
+
+
 def _find_declared_kind(predictions: Predictions) -> IdKind | None:
-    """Return the kind as which ids are read, or None if the files contain raw ids and train ids."""
+    """Find the kind that all ids are read as; None if some files hold raw ids, others train ids."""
     scene_ids = [scene_id for dataset in predictions.datasets for scene_id in dataset.scene_ids]
     raw_count = sum(predictions.has_raw_ids(scene_id) for scene_id in scene_ids)
     if raw_count == 0:
@@ -160,10 +167,10 @@ def _find_declared_kind(predictions: Predictions) -> IdKind | None:
 def _describe_unknown_ids(predictions: Predictions, confusion: NDArray[np.int64] | None) -> str:
     """Describe predictions that are none of the classes; empty if they are at most 1 %."""
     unknown_ids = dict(predictions.unknown_ids.most_common())
+    # In a semantic submission, ids for unlabeled count as unknown, because each vertex must have a
+    # class. With ground truth, they are ordinary misses. Instances with such ids are not submitted.
     is_semantic_submission = confusion is None and predictions.task == "semantic"
     if not is_semantic_submission:
-        # With ground truth, unlabeled predictions are ordinary misses. Instances without a class
-        # are not submitted. In a semantic submission, ids for unlabeled count as unknown.
         for unlabeled_id in _UNLABELED_IDS:
             unknown_ids.pop(unlabeled_id, None)
 
@@ -171,9 +178,9 @@ def _describe_unknown_ids(predictions: Predictions, confusion: NDArray[np.int64]
     total = predictions.unknown_ids.total() + predictions.class_counts.total()
     noun = _counted_noun(predictions)
     if confusion is not None and predictions.task == "semantic":
-        # Only labeled vertices count, so that the unknown ids cannot be more than those in the last
-        # column. At the others, programs may copy the number for unlabeled of the ground truth,
-        # such as K.
+        # Only vertices with a label in the ground truth count: at the others, programs may copy its
+        # number for unlabeled, such as K. The confusion matrix has only labeled vertices, and its
+        # last column limits how many of them have unknown ids.
         unknown_count = min(unknown_count, int(confusion[:, -1].sum()))
         total = int(confusion.sum())
         noun = "labeled vertices"
@@ -197,7 +204,7 @@ def _describe_doubts(predictions: Predictions, confusion: NDArray[np.int64] | No
             "no vertex of any scene is predicted as wall (train id 0); "
             "if the ids count from 1, subtract 1"
         )
-    # Few of these are unknown ids, which have been checked before. The others mean unlabeled.
+    # Nearly all of these mean unlabeled: with many unknown ids, the ids are not accepted.
     missed = int(confusion[:, -1].sum())
     total = int(confusion.sum())
     if missed <= MAX_UNKNOWN_SHARE * total:
@@ -226,11 +233,11 @@ def _find_actual_kind(
     Returns:
         The kind and the evidence for it; None and an empty text if the declared kind is plausible.
     """
-    # First evidence: another kind explains the ids that are none of the classes.
     id_counts = _count_ids(predictions, declared)
     noun = _counted_noun(predictions)
     ids_text = f"the ids of {sum(id_counts.values()):,} {noun} ({_list_ids(sorted(id_counts))})"
 
+    # First evidence: another kind explains the ids that are none of the classes.
     if has_unknown:
         actual = _explain_unknown_ids(
             id_counts, declared, predicts_wall=predictions.task == "semantic"
@@ -245,10 +252,12 @@ def _find_actual_kind(
             other: _measure_agreement(confusion, declared, other)
             for other in _list_other_kinds(declared)
         }
+        # The kind with the largest share.
         best = max(agreements, key=lambda other: agreements[other])
         best_share, best_recall = agreements[best]
-        agrees_more_often = best_share > declared_share + _MIN_AGREEMENT_GAIN
-        if agrees_more_often and best_recall > 2 * declared_recall:
+        has_better_share = best_share > declared_share + _MIN_AGREEMENT_GAIN
+        has_better_recall = best_recall > _MIN_RECALL_FACTOR * declared_recall
+        if has_better_share and has_better_recall:
             return best, (
                 f"read as {declared}, {declared_share:.1%} agree with the ground truth, "
                 f"but {best_share:.1%} if they are {best}"
@@ -294,15 +303,17 @@ def _measure_agreement(
         The share of the predictions that agree, and the mean of this share over the classes that
         occur in the ground truth.
     """
-    # For each predicted class of `declared`, (K,): the class of `other` with the same id in the
-    # file; -1 for none. For each class of the ground truth, (K,): the class itself.
+    # For each predicted class of `declared`, (K,): the train id that its id in the file has in
+    # `other`; -1 for none.
     train_ids = {number: train_id for train_id, number in enumerate(other.ids)}
     predicted = np.array([train_ids.get(number, -1) for number in declared.ids])
+
+    # For each class of the ground truth, (K,): its train id. Classes of two label sets are compared
+    # as classes of ScanNet20.
     truth = np.arange(len(declared.ids))
     if other.label_set != declared.label_set:
         truth = _to_scannet20(declared.label_set)
-        # The appended entry is the one that -1 reaches.
-        predicted = np.append(_to_scannet20(other.label_set), -1)[predicted]
+        predicted = np.where(predicted >= 0, _to_scannet20(other.label_set)[predicted], -1)
 
     # Whether each pair of true and predicted class agrees, (K, K), and the number of agreeing
     # predictions by class of the ground truth, (K,).
@@ -326,7 +337,7 @@ def _to_scannet20(label_set: LabelSet) -> NDArray[np.int64]:
 
 def _count_ids(predictions: Predictions, declared: IdKind) -> dict[int, int]:
     """Count the ids in the files, except -1 and 255, which mean unlabeled in every numbering."""
-    # Train ids are turned back into the ids in the files. Unknown ids are still those in the files.
+    # Known classes were counted by train id, unknown ids as they are in the files.
     counts = {declared.ids[train_id]: count for train_id, count in predictions.class_counts.items()}
     counts |= predictions.unknown_ids
     for unlabeled_id in (-1, 255):
@@ -354,10 +365,11 @@ def _explain_unknown_ids(
     # Number of predictions that are none of the classes, by kind.
     stray_counts = {}
     for other in _list_other_kinds(declared):
-        # If only 0 is unknown, it means unlabeled among raw ids of the declared label set.
+        # If 0 is the only unknown id, the files hold raw ids, and 0 means unlabeled. That is no
+        # evidence of another label set.
         if unknown_ids == {0} and other.label_set != declared.label_set:
             continue
-        # Except among train ids, 0 means unlabeled.
+        # 0 means unlabeled in every numbering in which it is no class.
         other_ids = set(other.ids)
         if other.numbering != "train":
             other_ids.add(0)
@@ -374,9 +386,9 @@ def _explain_unknown_ids(
 
 
 def _is_shifted(id_counts: Mapping[int, int], declared: IdKind, other: IdKind) -> bool:
-    """Whether all ids are of a kind without 0, and some of them are not of the declared kind.
+    """Whether ids that are read as train ids fit a kind without 0, but not the train ids.
 
-    The train id 0 (wall) is the most frequent one, so that its absence is suspicious.
+    Wall (train id 0) is the most frequent class, so its absence is suspicious.
     """
     if declared.numbering != "train" or 0 in other.ids:
         return False
@@ -392,7 +404,10 @@ def _is_other_label_set(
 
     Half is enough, because a network may never predict some of the rare classes.
     """
-    if other.label_set == declared.label_set or not id_counts.keys() <= set(other.ids):
+    if other.label_set == declared.label_set:
+        return False
+    has_only_its_ids = id_counts.keys() <= set(other.ids)
+    if not has_only_its_ids:
         return False
     skipped_names = NO_INSTANCES if predictions.task == "instance" else frozenset[str]()
     pairs = zip(other.ids, other.label_set.names, strict=True)

@@ -101,7 +101,7 @@ SHARED_KINDS = {
 }
 
 _SEG = tuple(kind.suffix for kind in (*SEGMENTATION_KINDS, LABEL_MAP))
+# The files that `process` reads by default.
 _SEG_MIN = tuple(suffix for suffix in _SEG if suffix != LABELS_MESH.suffix)
-# Words that users can type for several suffixes. `seg-min` has the files that `process` reads by
-# default, which are all but the mesh with labels.
+# Words that users can type for several suffixes.
 PRESETS = {"seg": _SEG, "seg-min": _SEG_MIN}

@@ -49,8 +49,8 @@ class Answer:
         status: 200 (the whole file), 206 (a range) or 416 (the range lies outside the file).
         headers: The headers; their names may be written in any case.
         size_bytes: Size of the whole file; None if the answer does not contain it.
-        span: The range in the body, from the first byte to before the last; None if none was
-            announced.
+        span: The range of the file that the body contains: its first byte, and the byte after its
+            last one; None if the answer does not contain it.
     """
 
     def __init__(self, response: requests.Response, client: Client) -> None:
@@ -60,9 +60,10 @@ class Answer:
         self.span: tuple[int, int] | None = None
         self._response = response
         self._client = client
-        # Since when a piece has been waited for, on the monotonic clock.
+        # When `read_pieces` began to wait for the next piece, on the monotonic clock; infinity
+        # while it does not wait.
         self._waiting_since_s = math.inf
-        self._has_ended = threading.Event()
+        self._is_closed = threading.Event()
         self._is_too_slow = False
         if self.status == 200:
             self._parse_length()
@@ -72,33 +73,36 @@ class Answer:
     def read_pieces(self) -> Iterator[bytes]:
         """Iterate over the body as it arrives. Raises AttemptError if it arrives too slowly."""
         policy = self._client.policy
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        # A piece of any other body arrives within the timeout of the socket.
+        if "Transfer-Encoding" in self.headers:
+            threading.Thread(target=self._watch, name="watch", daemon=True).start()
         waited_s = 0.0
         received_bytes = 0
-        try:
-            while piece := self._read_piece():
-                waited_s += time.monotonic() - self._waiting_since_s
-                self._waiting_since_s = math.inf
-                received_bytes += len(piece)
-                yield piece
-                # Only after the piece was used: with a maximum rate, this waits.
-                self._client.count(len(piece))
+        while piece := self._read_piece():
+            waited_s += time.monotonic() - self._waiting_since_s
+            self._waiting_since_s = math.inf
+            received_bytes += len(piece)
+            yield piece
+            # This waits if the rate is limited, so the caller receives the piece first.
+            self._client.count(len(piece))
 
-                if waited_s < policy.slow_window_s:
-                    continue
-                if received_bytes < policy.slowest_bytes_per_s * waited_s:
-                    reason = (
-                        f"only {received_bytes:,} bytes of the file arrived within {waited_s:.0f} s"
-                    )
-                    raise AttemptError(reason, tries=FEW_TRIES)
-                waited_s = 0.0
-                received_bytes = 0
-        finally:
-            self._has_ended.set()
+            if waited_s < policy.slow_window_s:
+                continue
+            if received_bytes < policy.slowest_bytes_per_s * waited_s:
+                reason = (
+                    f"only {received_bytes:,} bytes of the file arrived within {waited_s:.0f} s"
+                )
+                raise AttemptError(reason, tries=FEW_TRIES)
+            waited_s = 0.0
+            received_bytes = 0
+
+    def close(self) -> None:
+        """End the watch of the body, even if not all of it was read."""
+        self._is_closed.set()
 
     def shut_down(self) -> None:
-        """Wake a thread that waits for a piece: its connection seems to end."""
-        # Errors: the response has ended meanwhile.
+        """Shut the connection down. A thread that waits for a piece then wakes, as at its end."""
+        # These errors are raised if the response has ended meanwhile.
         with suppress(ValueError, RuntimeError, OSError):
             self._response.raw.shutdown()
 
@@ -120,8 +124,8 @@ class Answer:
         return piece
 
     def _check_not_shut_down(self) -> None:
-        if self._client.stop.is_set():
-            raise ServerDownError("stopped")
+        """Raise the error that explains why the connection was shut down, if it was."""
+        self._client.check_not_stopped()
         if self._is_too_slow:
             wait_s = self._client.policy.slow_window_s
             raise AttemptError(
@@ -129,13 +133,13 @@ class Answer:
             )
 
     def _watch(self) -> None:
-        """Shut the connection down if a piece takes too long to arrive.
+        """Shut the connection down if a piece of a chunked body takes too long to arrive.
 
-        A timeout of the socket would not do: the lines before and after the pieces of a chunked
-        body may arrive byte by byte and never end.
+        A timeout of the socket would not do: the lines before and after the pieces may arrive byte
+        by byte and never end.
         """
         longest_wait_s = self._client.policy.slow_window_s
-        while not self._has_ended.wait(min(_WATCH_INTERVAL_S, longest_wait_s / 4)):
+        while not self._is_closed.wait(min(_WATCH_INTERVAL_S, longest_wait_s / 4)):
             if time.monotonic() - self._waiting_since_s > longest_wait_s:
                 self._is_too_slow = True
                 self.shut_down()
@@ -181,22 +185,30 @@ class Client:
         self.stop = threading.Event()
         self.received_bytes = 0
         self._lock = threading.Lock()
-        # Until this time of the monotonic clock, the bandwidth is used up.
+        # By this time of the monotonic clock, the maximum rate allows all bytes received so far.
         self._free_s = 0.0
         self._open_answers: set[Answer] = set()
 
         if certificates is True:
             certificates = find_authorities(os.environ)
+        # The file or folder of authorities; empty if connections trust those of certifi, or all.
         self._authorities = ""
+        verify: bool | str
         if isinstance(certificates, Path):
             check_authorities(certificates)
             self._authorities = str(certificates)
-        host = urlsplit(base_url).hostname or ""
-        # Proxies are for other machines, even if the environment does not exempt this one.
-        proxies = {"no_proxy": host} if host in _THIS_MACHINE else {}
+            verify = self._authorities
+        else:
+            verify = certificates
+
+        # Never use a proxy to reach this machine, even if the environment names one for all hosts.
+        proxies = {}
+        host = urlsplit(base_url).hostname
+        if host in _THIS_MACHINE:
+            proxies = {"no_proxy": host}
         self._options: dict[str, Any] = {
             "timeout": (policy.connect_timeout_s, policy.answer_timeout_s),
-            "verify": self._authorities or certificates,
+            "verify": verify,
             "proxies": proxies,
         }
         self._session = _make_session(base_url)
@@ -204,6 +216,7 @@ class Client:
     def close(self) -> None:
         """Stop all transfers, and close all connections."""
         self.stop.set()
+        # A copy, because other threads remove their answers meanwhile.
         for answer in list(self._open_answers):
             answer.shut_down()
         self._session.close()
@@ -219,8 +232,7 @@ class Client:
             CertificateError, ProxyError: Nothing can be downloaded at all.
             ServerDownError: The transfers were stopped.
         """
-        if self.stop.is_set():
-            raise ServerDownError("stopped")
+        self.check_not_stopped()
         has_answered = False
         try:
             with self._session.request(
@@ -231,8 +243,11 @@ class Client:
                 answer = Answer(response, self)
                 self._open_answers.add(answer)
                 try:
+                    # `close` shuts down only the answers that it finds.
+                    self.check_not_stopped()
                     yield answer
                 finally:
+                    answer.close()
                     self._open_answers.discard(answer)
         except ScanNetPrepError:
             # Some of these are also ValueErrors.
@@ -253,12 +268,19 @@ class Client:
             pause_s = self._free_s - now_s
         self.stop.wait(pause_s)
 
+    def check_not_stopped(self) -> None:
+        """Raise a ServerDownError if all transfers are to end."""
+        if self.stop.is_set():
+            raise ServerDownError("stopped")
+
     def _translate(self, error: Exception, url: str, *, has_answered: bool) -> Exception:
         """Translate an error of the network, and adapt it to the settings of this client."""
         translated = translate(error, public_url(url))
         if isinstance(translated, AttemptError):
-            # A connection that fails before the answer concerns the server, not the file.
-            if not has_answered and translated.tries == 0:
+            # A connection that fails before the answer concerns the server, not the file. An error
+            # with a number of tries of its own keeps it; 0 means that it has none.
+            has_own_tries = translated.tries > 0
+            if not has_answered and not has_own_tries:
                 translated.tries = MANY_TRIES
             return translated
         if isinstance(translated, CertificateError) and self._authorities:
@@ -279,7 +301,8 @@ def _make_session(base_url: str) -> requests.Session:
     """Make a session, which keeps connections and lends each to one request at a time."""
     session = requests.Session()
     session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
-    # Servers compress unless identity is requested. Then lengths and offsets would be useless.
+    # Servers compress unless identity is requested. The lengths and offsets of compressed content
+    # are not those of the file.
     session.headers["Accept-Encoding"] = "identity"
     session.hooks["response"].append(_close_redirection)
 
@@ -297,7 +320,10 @@ def _close_redirection(response: requests.Response, **_options: object) -> None:
 
 
 class _RefusingAdapter(BaseAdapter):
-    """Refuses unencrypted requests, to which a server with https can only redirect."""
+    """Refuses unencrypted requests of a session with https.
+
+    Such a request can only come from a redirection.
+    """
 
     def send(self, *_arguments: object, **_options: object) -> requests.Response:
         raise AttemptError(

@@ -1,7 +1,7 @@
 """Decide when the next request may be made, and whether the server is down.
 
-Rate: a rejection makes the interval between requests half as long again. Each file that is served
-shortens it. A pause that the server requests holds for all connections.
+Rate: a rejection lengthens the interval between requests by half. Each file that is served shortens
+it. A pause that the server requests holds for all connections.
 
 Outages: after several failures in a row, the caller makes a single request, a probe. If it fails
 too, the server is down. Until a probe is served, probes are then the only requests, one at a time,
@@ -18,13 +18,15 @@ from scannet_prep.base.units import format_duration
 from scannet_prep.remote.policy import BACKOFF, TransferPolicy
 from scannet_prep.remote.request_errors import AttemptError
 
-# Refused probes that end the run, if nothing was served before.
+# If nothing was served before, this many refused probes end the run.
 _MAX_REFUSED_PROBES = 3
-# Failed probes after which a line is shown; they take some seconds.
+# After this many failed probes, which take some seconds, a line is shown.
 _PROBES_BEFORE_NOTE = 11
 _MESSAGE_COLUMNS = 80
 
+# A success divides the interval by this. Two successes outweigh a rejection: 1.3 * 1.3 > BACKOFF.
 _SPEED_UP = 1.3
+# The interval after the first rejection.
 _FIRST_INTERVAL_S = 0.005
 
 
@@ -47,7 +49,7 @@ class Pace:
         self.next_s = max(self.next_s, now_s + self._interval_s)
 
     def served(self) -> None:
-        """Shorten the interval after a success; two successes outweigh one rejection."""
+        """Shorten the interval after a success."""
         self._interval_s /= _SPEED_UP
 
     def rejected(self, requested_s: float, now_s: float, pause_s: float) -> None:
@@ -64,9 +66,11 @@ class Pace:
             self._last_lengthened_s = now_s
             interval_s = max(BACKOFF * self._interval_s, _FIRST_INTERVAL_S)
             self._interval_s = min(interval_s, self._longest_interval_s)
-        # The rejected request has already used up most of the new interval.
-        rest_s = self._interval_s * (1 - 1 / BACKOFF)
-        # A pause that another rejection requested still holds.
+        # The old interval has passed since the rejected request was made. Wait only for the rest of
+        # the new one.
+        old_interval_s = self._interval_s / BACKOFF
+        rest_s = self._interval_s - old_interval_s
+        # A longer pause that an earlier rejection requested still holds.
         self.next_s = max(self.next_s, now_s + rest_s, now_s + pause_s)
 
 
@@ -100,7 +104,7 @@ class Gate:
         pause_s = max(0.0, self.pace.next_s - time.monotonic())
         if self.failed_probes:
             return f"down, retry in {format_duration(round(pause_s))}"
-        # Longer than any interval between requests.
+        # A pause longer than any interval between requests is one that the server requested.
         if pause_s > self._policy.longest_interval_s:
             return f"server requests a pause, {format_duration(round(pause_s))}"
         return ""
@@ -118,7 +122,7 @@ class Gate:
         return now_s >= self.pace.next_s
 
     def served(self, *, is_probe: bool) -> bool:
-        """Record that content arrives that cannot be an error page.
+        """Record that a request brings content of a file, and more of it than any error page has.
 
         Returns:
             Whether this shows that the server is up. During an outage, only a probe does: other
@@ -175,9 +179,10 @@ class Gate:
 
     def _describe_outage(self, error: AttemptError) -> str:
         """Describe an outage in a line of at most 80 columns; a long reason is cut."""
-        ending = f"; waiting up to {format_duration(self._patience_s)} for it"
-        beginning = f"server down ({error.reason}"
-        max_columns = _MESSAGE_COLUMNS - len(ending) - 1
-        if len(beginning) > max_columns:
-            beginning = f"{beginning[: max_columns - 3]}..."
-        return f"{beginning}){ending}"
+        beginning = "server down ("
+        ending = f"); waiting up to {format_duration(self._patience_s)} for it"
+        reason = error.reason
+        max_letters = _MESSAGE_COLUMNS - len(beginning) - len(ending)
+        if len(reason) > max_letters:
+            reason = f"{reason[: max_letters - 3]}..."
+        return f"{beginning}{reason}{ending}"

@@ -116,7 +116,9 @@ class Sides(Generic[Side]):
         """
         return self.here.compare_scene(self.there, scene_id)
 
-    def conclude(self, compared: Mapping[str, Differences], findings: Findings) -> Comparison:
+    def make_comparison(
+        self, compared: Mapping[str, Differences], findings: Findings
+    ) -> Comparison:
         """Combine the results of all scenes.
 
         Args:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
@@ -55,11 +57,12 @@ class ProcessedSide:
         return {}
 
     def collect_facts(self, scene_id: str, *, compares_arrays: bool) -> SceneFacts:
-        """Collect the facts of a scene: of its arrays, or of its record."""
-        entry = self.entries[scene_id]
-        if self.scenes is not None:
-            # The entry is made from the content of the scene: damage to the file is detected even
-            # if only the entries are compared.
+        """Collect the facts of a scene: those of its arrays, or those of its entry."""
+        if self.scenes is None:
+            entry = self.entries[scene_id]
+        else:
+            # Damage to the file is detected even if only the entries are compared, because this
+            # entry is made from the content of the scene.
             scene, entry = self.scenes.load(scene_id)
             if compares_arrays:
                 return _collect_array_facts(scene)
@@ -68,9 +71,12 @@ class ProcessedSide:
 
 def _collect_array_facts(scene: ProcessedScene) -> SceneFacts:
     """Return the metadata of a scene, and type, shape and CRC-32 of each array."""
+    # Scenes made by different versions of the program count as the same if their content is.
     facts = flatten(replace(scene.meta, program_version=""))
     for key, array in scene.arrays().items():
-        if key != "meta":
-            crc32 = Fingerprint.from_bytes(array.reshape(-1).view("u1").data).crc32
-            facts[f"array {key}"] = f"{array.dtype} {array.shape}, CRC-32 {crc32}"
+        if key == "meta":
+            continue
+        array_bytes = array.reshape(-1).view(np.uint8)
+        crc32 = Fingerprint.from_bytes(array_bytes.data).crc32
+        facts[f"array {key}"] = f"{array.dtype} {array.shape}, CRC-32 {crc32}"
     return facts

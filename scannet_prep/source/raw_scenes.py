@@ -21,7 +21,7 @@ from scannet_prep.source.identify import SourceKind
 class RawScenes:
     """The scenes of a raw tree, each of which is processed when it is loaded.
 
-    What a `SceneSource` has by the same name means the same. Picklable.
+    A member that `SceneSource` also has means the same there. Picklable.
 
     Args:
         raw_dir: The tree.
@@ -31,7 +31,7 @@ class RawScenes:
         name: The tree, for messages.
         options: The options that the scenes are processed with, which are the default ones.
         scenes: The scenes and their splits, by id, sorted.
-        failures: Why scenes that no official list contains cannot be processed, by id.
+        failures: The reason why a scene cannot be processed, by id: no official list contains it.
         entries: Empty, because no manifest records the scenes.
         faults: Empty.
 
@@ -52,7 +52,7 @@ class RawScenes:
         for scene_id, scene in find_raw_scenes(raw_dir).items():
             split = find_official_split(scene_id)
             if split is None:
-                self.failures[scene_id] = report_without_split(scene_id, raw_dir)
+                self.failures[str(scene_id)] = report_without_split(scene_id, raw_dir)
             else:
                 self.scenes[str(scene_id)] = (scene, split)
 

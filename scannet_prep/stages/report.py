@@ -84,9 +84,12 @@ def run(
     inspection = _make_inspection(reading)
     findings = inspection.findings
     scenes = open_scenes(places, reading.certificates, findings)
-    measured = _check_scenes(inspection, _measure, scenes.scene_ids, scenes)
+    # This reads the manifest of an archive, which the workers then get with the scenes.
+    recorded = scenes.entries
+    measured = _check_scenes(inspection, _measure, recorded or scenes.scene_ids, scenes)
     report = make_report(scenes, measured, sort_findings(findings.found))
     if page_path is not None:
+        # A scene that could not be measured cannot be drawn either, and the page leaves it out.
         gallery = [scene_id for scene_id in report.gallery if scene_id in measured]
         pictures = _check_scenes(inspection, _draw, gallery, scenes)
         # Drawing may have added findings.
@@ -100,8 +103,8 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
     """Compare two places.
 
     Args:
-        here: A processed folder, an archive or all its shards, or a `manifest.json`; or a raw tree
-            or a `scannet.lock`.
+        here: Processed scenes: a folder, an archive, all shards of an archive, or only a
+            `manifest.json`. Or raw scenes: a raw tree, or only a `scannet.lock`.
         there: Another place of the same kind.
         reading: How to read them.
 
@@ -114,7 +117,7 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
     inspection = _make_inspection(reading)
     sides = open_sides(here, there, reading.certificates, inspection.findings)
     results = _check_scenes(inspection, _compare, sides.common, sides)
-    return sides.conclude(results, inspection.findings)
+    return sides.make_comparison(results, inspection.findings)
 
 
 def _make_inspection(reading: Reading) -> Inspection:
@@ -130,9 +133,10 @@ def _check_scenes(
 ) -> dict[str, Result]:
     """Call a function for each scene in worker processes.
 
-    Findings name the id of the scene if the function raises an error that names no file.
+    Errors of the function become findings.
     """
-    # A scene in an archive has no path of its own, so the id is given instead.
+    # The path names the scene in a finding whose error names no file. A scene in an archive has
+    # no path of its own, so its id takes this place.
     tasks = [CheckTask(SceneId(scene_id), path=Path(scene_id)) for scene_id in scene_ids]
     results = inspection.check_scenes(check, tasks, context)
     return {str(scene_id): result for scene_id, result in results.items()}
@@ -146,11 +150,11 @@ def _measure(
     is_finite = np.isfinite(scene.points).all() and np.isfinite(scene.axis_alignment).all()
     if not is_finite:
         raise FileError(scenes.name, "points or the axis alignment are not all finite")
-    # Raw scenes have no record.
-    recorded = scenes.entries.get(task.scene_id, entry)
-    if entry != recorded:
+    recorded = scenes.entries.get(task.scene_id)  # None for a raw scene
+    if recorded is not None and recorded != entry:
         hint = f"to list the differences: scannet-prep verify {quote(scenes.name)}"
         findings.error(scenes.name, "differs from its record in the manifest", hint)
+    # If the points are aligned already, nothing is left to do.
     aligned_from_points = scene.axis_alignment
     if scene.meta.options.align_axis:
         aligned_from_points = np.eye(4)

@@ -52,31 +52,36 @@ class InstanceTargets(Transform, label_set=arguments.label_set()):
         labels = draft.columns("labels")
         numbers = draft.columns("instances")
 
-        # Indices of the vertices that belong to an instance, (M,).
         instance_classes = [
             label_class.train_id
             for label_class in self.label_set.classes
             if label_class.name not in NO_INSTANCES
         ]
+        # Indices of the vertices that belong to an instance, (M,).
         inside = np.flatnonzero(np.isin(labels, instance_classes) & (numbers >= 0))
 
-        # The pair of label and number as one key. The distinct keys, (K,), and the new id of each
-        # vertex, which is the rank of its key, (M,).
+        # The label and the number of each vertex, combined into one key, int64 (M,). Labels of a
+        # small type would overflow.
         base = int(numbers.max(initial=0)) + 1
-        keys, ids = _rank_keys(labels[inside] * base + numbers[inside])
+        vertex_keys = labels[inside].astype(np.int64) * base + numbers[inside]
+
+        # The new id of a vertex is the rank of its key, (M,), among the distinct keys, (K,).
+        keys, ids = _rank_keys(vertex_keys)
         instances = np.full(len(labels), -1, np.int64)
         instances[inside] = ids
 
-        # Points, ordered by instance, float32 (M, 3), and where each instance begins, (K,). Sorting
-        # small integers is faster.
+        # Where each instance begins if the vertices are ordered by instance, (K,).
         counts = np.bincount(ids, minlength=len(keys))
         starts = np.cumsum(counts) - counts
+
+        # The points in this order, float32 (M, 3). A draft holds them as (3, N). NumPy sorts 16-bit
+        # integers faster than larger ones.
         small_ids = ids.astype(np.uint16 if len(keys) < 2**16 else np.int64)
         order = np.argsort(small_ids, kind="stable")
-        rows = draft.columns("points").take(inside[order], axis=1).T
-        rows = np.ascontiguousarray(rows, np.float32)
+        columns = draft.columns("points").take(inside[order], axis=1)
+        rows = np.ascontiguousarray(columns.T, np.float32)
 
-        # Bounding boxes and means, (K, 3) each.
+        # Bounding boxes and means of the instances, (K, 3) each.
         lowest = np.minimum.reduceat(rows, starts)
         highest = np.maximum.reduceat(rows, starts)
         centers = np.add.reduceat(rows, starts, dtype=np.float64) / counts[:, None]
@@ -107,7 +112,7 @@ def instance_masks(instances: Any, count: int | None = None) -> Any:  # noqa: AN
         count = arguments.check("instance_masks", "count", count, arguments.whole_number(0), hint)
     else:
         count = int(instances.max()) + 1 if len(instances) else 0
-    # (K, 1), which is compared with (V,).
+    # Comparing a column of ids, (K, 1), with a row of vertices, (V,), gives (K, V).
     ids: Any = np.arange(count)[:, None]
     if not isinstance(instances, np.ndarray):
         ids = instances.new_tensor(ids)
@@ -129,16 +134,18 @@ def unique_segments(segments: Any, batch: Any) -> tuple[Any, Any]:  # noqa: ANN4
         scene of each superpoint, int64 (S,). Tensors on the same device if tensors are passed.
     """
     is_inside = segments >= 0
-    # The pair of scene and segment as one key, (M,).
-    base = int(segments.max()) + 1 if len(segments) else 0
+    # The scene and the segment of each point, combined into one key, (M,). The base is at least 1,
+    # because the keys are divided by it.
+    base = 1
+    if len(segments):
+        base = max(base, int(segments.max()) + 1)
     keys = (batch * base + segments)[is_inside]
-
-    # -1 for each point. Made from `batch` to be int64 on its device, whatever the type of segments.
-    superpoints = batch * 0 - 1
     distinct_keys, ranks = _rank_keys(keys)
+
+    # -1 for each point, computed from `batch` to be int64 on the same device.
+    superpoints = batch * 0 - 1
     superpoints[is_inside] = ranks
-    # Without segments, the base is 0 and there are no keys to divide.
-    return superpoints, distinct_keys // max(base, 1)
+    return superpoints, distinct_keys // base
 
 
 def pool_segments(values: Any, superpoints: Any, count: int) -> Any:  # noqa: ANN401 - arrays or tensors
@@ -158,7 +165,8 @@ def pool_segments(values: Any, superpoints: Any, count: int) -> Any:  # noqa: AN
     is_inside = superpoints >= 0
     ids = superpoints[is_inside]
     rows = values[is_inside]
-    # Points of each superpoint, (S,), at least 1 so that the sum 0 can be divided.
+    # The sums, (S, C), are divided by the number of points, (S,). An empty superpoint counts as one
+    # point, so that its mean is 0 / 1.
     if isinstance(values, np.ndarray):
         counts = np.maximum(np.bincount(ids, minlength=count), 1)
         # `bincount` adds up one column at a time, in double precision.
@@ -181,5 +189,6 @@ def _rank_keys(keys: Any) -> tuple[Any, Any]:  # noqa: ANN401 - array or tensor
     else:
         is_present = keys.bincount() > 0
         (distinct_keys,) = is_present.nonzero(as_tuple=True)
+    # The rank of a key is the number of smaller keys that occur.
     ranks: Any = is_present.cumsum(0) - 1
     return distinct_keys, ranks[keys]

@@ -70,7 +70,7 @@ class AxisScale:
         values = list(values)
         low = min(values)
         high = max(values)
-        # The last tick is always above the largest value, even if that is round itself.
+        # The last tick is always above the largest value, even if that value is itself round.
         if is_log:
             first_power = math.floor(math.log10(low))
             last_power = math.floor(math.log10(high)) + 1
@@ -91,10 +91,11 @@ class AxisScale:
         """Return the position of a number in pixels; outside the axis, that of the nearer end."""
         low = self.ticks[0]
         high = self.ticks[-1]
-        share = (value - low) / (high - low)
         if self.is_log:
-            # Only positive numbers have a logarithm.
+            # A number below the axis may have no logarithm, and is placed at its lower end anyway.
             share = math.log(max(value, low) / low, high / low)
+        else:
+            share = (value - low) / (high - low)
         return round(self.pixels * min(1, max(0, share)), 1)
 
 
@@ -104,7 +105,7 @@ def draw_bars(
     """Draw horizontal bars on a logarithmic axis: a row for each name, a bar for each series.
 
     Args:
-        rows: Names, and a count for each series; 0 has no bar.
+        rows: Names, and a count for each series. The axis begins at 1, so 0 and 1 have no bar.
         series: Names of the series; one or two.
         unit: The unit of the counts, such as `vertices`.
         largest: The largest count on the axis, so that several charts can be compared.
@@ -127,7 +128,7 @@ def draw_bars(
                 f"{name}, {label}: {count:,} {unit}",
                 x=0,
                 y=row * _ROW_HEIGHT + 1.5 + index * thickness,
-                width=scale(count) if count else 0.0,
+                width=scale(count),
                 height=thickness - 0.5,
                 series=SERIES[index],
             )
@@ -151,7 +152,7 @@ def draw_histogram(
         values: One for each scene; positive if the axis is logarithmic.
         axis: Title of the axis, with its unit.
         is_log: Whether the axis is logarithmic.
-        shown: Further values that the axis has to include.
+        shown: Values that the axis has to include besides those of the scenes.
     """
     across = AxisScale.over([*values, *shown], _HISTOGRAM_WIDTH, is_log=is_log)
     space = np.geomspace if is_log else np.linspace

@@ -21,16 +21,17 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
 
     Args:
         tag: Its name.
-        children: Elements, texts, or several of them.
-        attributes: `_` stands for `-`, and one at the end is removed (`class_`). Attributes that
-            are None are left out.
+        children: Elements, texts, or lists of them.
+        attributes: Their names are written with `-` for `_`, as in `fill_opacity`. A `_` at the end
+            is removed, as in `class_`. Attributes that are None are left out.
     """
     tree = Element(tag)
     for name, value in attributes.items():
         if value is None:
             continue
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        tree.set(name.rstrip("_").replace("_", "-"), text)
+        attribute_name = name.rstrip("_").replace("_", "-")
+        tree.set(attribute_name, text)
     append(tree, *children)
     return tree
 
@@ -54,7 +55,7 @@ def make_page(
     images: str = "data:",
     forms: str = "'none'",
 ) -> bytes:
-    """Make a page that may load nothing but images, which its Content-Security-Policy enforces.
+    """Make a page. Its Content-Security-Policy lets it load nothing but images.
 
     Args:
         title: Title of the page.
@@ -101,7 +102,7 @@ def to_svg(picture: Element) -> str:
 
 
 def embed_png(data: bytes) -> str:
-    """Return a PNG as an address that contains it."""
+    """Return the data URL of a PNG, which contains the whole picture."""
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
@@ -110,7 +111,8 @@ def embed_data(content_type: str, texts: Mapping[str, str]) -> list[Element]:
 
     Args:
         content_type: The type of the data.
-        texts: The data by id. It contains no `<`, which could end the element.
+        texts: The data by id. The caller must have escaped each `<`, because the content of a
+            script is written as it is, and `</script>` would end it.
     """
     return [element("script", text, type=content_type, id=name) for name, text in texts.items()]
 

@@ -1,9 +1,11 @@
 """Packs a folder of scenes into one archive, or into several shards.
 
-target    may the archive be written there, and replaced?
-finding   folder: names, sizes and the manifest -> Contents
-target    lock the folder; compare the archive, or write it: a loop over ArchiveBytes
-              archive.writer, in threads: files -> the bytes of the archive
+    find_contents               names, sizes and the manifest of the folder -> Contents
+    PackTarget.check_replaced   refuse to replace an archive that holds other scenes
+    PackTarget.is_up_to_date    compare ArchiveBytes with the existing archive
+    PackTarget.write            ArchiveBytes -> the archive
+
+A loop over `ArchiveBytes` reads the files and makes the bytes of the archive, in threads.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class PackReport:
         splits: Number of scenes in each split.
         size_bytes: Size of the contents before compression.
         up_to_date: Whether nothing was written, because the archive already equals the folder.
-        oversized: Sizes of the archives that exceed the size of a shard because of a single scene,
-            by its id.
+        oversized: Sizes of the shards that exceed the maximum size, by scene id. Each of them holds
+            a single scene.
         missing: Why scenes that failed in processing are missing, by id.
         left_out: Files and folders that were not packed, because their names do not belong in a
             tree of that kind; sorted.
@@ -110,6 +112,7 @@ def run(
     archives = {}
     for name, part in output.divide(contents).items():
         archives[name] = ArchiveBytes(part, threads)
+    # Comparing or writing an archive makes all of its bytes, and so its size and SHA-256.
     with output.opened():
         is_up_to_date = not is_forced and output.is_up_to_date(archives)
         if not is_up_to_date:
@@ -135,7 +138,8 @@ def _find_oversized(archives: Iterable[ArchiveBytes], shard_bytes: int | None) -
     """Find the archives that exceed the size of a shard.
 
     Returns:
-        The size of each, by its only scene: `Contents.split` keeps several scenes within the size.
+        The size of each, by scene id. Each holds a single scene, because `Contents.split` never
+        puts several scenes into a shard that would exceed the size.
     """
     if shard_bytes is None:
         return {}

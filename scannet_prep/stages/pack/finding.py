@@ -198,8 +198,11 @@ def _group_others(
         paths: The files in the folder.
         made: Content that replaces files of the folder, by name; None to leave a file out.
     """
-    on_disk = [SourceFile.from_path(path, source) for path in paths]
-    files = [file for file in on_disk if file.name not in made]
+    files = [
+        SourceFile.from_path(path, source)
+        for path in paths
+        if _archive_name(source, path) not in made
+    ]
     for name, data in made.items():
         if data is not None:
             files.append(SourceFile.from_content(name, data))

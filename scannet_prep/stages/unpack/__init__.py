@@ -112,24 +112,29 @@ def run(
     make_directory(out_dir)
     with threads.progress.work("unpack", archives.size_bytes, "B"), run_lock(out_dir):
         target = target_type(archives, out_dir, selection)
+        # Check all archives before the first file is written.
         for reader in archives.readers:
             target.begin(reader)
         for reader in archives.readers:
             _unpack_archive(reader, target, threads)
+        # With a limit, or with one shard of several, scenes are missing on purpose.
         if selection.limit is None and not archives.missing_shards:
             target.fail_missing(is_cut=not archives.has_indexes)
         target.end()
 
-    # All scenes of a pipe are known now, so that a selection of nothing can be reported.
+    # If nothing was unpacked, the selection may name splits without scenes. Without indexes, this
+    # could not be checked before.
     if not (target.scenes or target.failures or target.damages):
         selection.check_found(first_name, archives.held, "choose other splits with --splits")
     files = Counter(written=0, replaced=0, kept=0)
     files.update(file.outcome for file in target.files.values())
+    # Scenes that are spared are damaged in the archives, but were whole in the folder before.
+    whole_scenes = target.scenes.keys() | target.spared
     failures = [target.failures[scene_id] for scene_id in sorted(target.failures)]
     return UnpackReport(
         out_dir=out_dir,
         files=files,
-        scenes=tuple(sorted(target.scenes.keys() | target.spared)),
+        scenes=tuple(sorted(whole_scenes)),
         failures=tuple(failures),
         damages=tuple(target.damages),
         warnings=tuple(target.warnings),
