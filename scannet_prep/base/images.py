@@ -54,6 +54,24 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     return _PNG_SIGNATURE + b"".join(chunks)
 
 
+def check_png_size(data: bytes, size: tuple[int, int]) -> None:
+    """Check the header of a PNG image, without decoding it.
+
+    Args:
+        data: The file.
+        size: The expected width and height.
+
+    Raises:
+        ContentError: It is not a PNG image, or has another size.
+    """
+    # The signature, then the length and the kind of the first chunk, and its first two numbers.
+    if not data.startswith(_PNG_SIGNATURE) or data[12:16] != b"IHDR" or len(data) < 24:
+        raise ContentError("is not a PNG image")
+    actual: tuple[int, int] = struct.unpack(">2I", data[16:24])
+    if actual != size:
+        raise ContentError(f"is an image of {_format(actual)}, expected {_format(size)}")
+
+
 def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
     """Encode uint8 (H, W, 3), red, green, blue, as JPEG.
 
@@ -127,6 +145,15 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
     rows = _nearest_indices(image.shape[0], size[1])
     columns = _nearest_indices(image.shape[1], size[0])
     return image[rows[:, np.newaxis], columns]
+
+
+def require_pillow() -> None:
+    """Check that Pillow is installed.
+
+    Raises:
+        UsageError: It is not.
+    """
+    _import_pillow()
 
 
 def _nearest_indices(old_count: int, new_count: int) -> NDArray[np.int64]:

@@ -1,6 +1,6 @@
-"""Show the content of raw scenes, processed scenes or an archive.
+"""Show the content of raw scenes, processed scenes, extracted frames or an archive.
 
-Prints the number of scenes and vertices, sizes, options, warnings and failures.
+Prints the number of scenes, and of vertices or frames, sizes, options, warnings and failures.
 
 For a processed folder it reads only the manifest, or every file if there is none; for an archive,
 only the index. Several archives are read as shards of one. For the frequencies of classes, see
@@ -102,6 +102,8 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
         report: The summary to describe.
         has_all: Whether to list all entries of long lists.
     """
+    from scannet_prep.frames import FrameOptions
+
     # Only archives have a head. Of several, the first one is named and the others are counted.
     kind = f"archive of {report.head.kind}" if report.head else report.kind
     program = f", by {report.program}" if report.program else ""
@@ -110,7 +112,9 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
     has_manifest = report.program != ""
     if report.kind == "processed" and not has_manifest:
         yield "no usable manifest.json: read from the files of the scenes"
-    if report.options is not None:
+    if isinstance(report.options, FrameOptions):
+        yield f"options: {report.options.flags}"
+    elif report.options is not None:
         frame = "axis-aligned" if report.options.align_axis else "frame of the scan"
         yield f"options: {report.options.flags} ({report.options.label_set.name}, {frame})"
     if report.head:

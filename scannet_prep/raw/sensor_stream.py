@@ -466,11 +466,11 @@ class SensorStream:
         )
 
 
-def find_tracked(poses: NDArray[np.float32]) -> NDArray[np.bool_]:
+def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     """Find the poses that are usable, bool (N,); see `SensorStream.is_tracked`.
 
     Args:
-        poses: float32 (N, 4, 4).
+        poses: (N, 4, 4).
     """
     is_finite = np.isfinite(poses).all(axis=(1, 2))
     has_last_row = (poses[:, 3] == (0, 0, 0, 1)).all(axis=1)
