@@ -142,9 +142,20 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
         image: (H, W).
         size: New width and height.
     """
+    if image.shape == (size[1], size[0]):
+        return image
     rows = _nearest_indices(image.shape[0], size[1])
     columns = _nearest_indices(image.shape[1], size[0])
     return image[rows[:, np.newaxis], columns]
+
+
+def has_pillow() -> bool:
+    """Whether Pillow is installed."""
+    try:
+        require_pillow()
+    except UsageError:
+        return False
+    return True
 
 
 def require_pillow() -> None:
