@@ -42,7 +42,7 @@ _DEPTH_SIZE = (640, 480)
 def measure(settings: Settings) -> Result:
     """Measure reading, extraction and projection."""
     raw_dir = settings.folder / "frames" / "raw"
-    stream_bytes = _write_streams(raw_dir)
+    stream_bytes = _write_streams(raw_dir, settings.vertex_count)
     scene = find_raw_scenes(raw_dir)[SceneId(_SCENE_IDS[0])]
     out_dir = settings.folder / "frames" / "out"
     # Interleaved, because the load of a shared machine changes.
@@ -117,9 +117,9 @@ def _time_cpu(out_dir: Path, function: Callable[..., object], *arguments: object
     return time.process_time() - start_s
 
 
-def _write_streams(raw_dir: Path) -> int:
+def _write_streams(raw_dir: Path, vertex_count: int) -> int:
     """Write two streams whose images have the sizes of the release, and return the size of one."""
-    scene = make_scene(_SCENE_IDS[0], vertices=124_000)
+    scene = make_scene(_SCENE_IDS[0], vertices=vertex_count)
     rng = np.random.default_rng(0)
     bodies = []
     for frame in list(render_frames(scene, _DIFFERENT_FRAMES + 2))[2:]:
