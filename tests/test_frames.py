@@ -441,7 +441,7 @@ def test_failed_scenes_are_a_list_for_the_next_command(
             "'label-filt/0.png' in it is an image of 6 x 5, expected 32 x 24",
         ),
         (".sens", lambda data: data.replace(b"\xff\xc0", b"\xff\xd8", 1), "frame 0 of 7 is damag"),
-        (".sens", lambda data: data[:12] + b"\xff" * 60 + data[72:], "a matrix that is not finite"),
+        (".sens", lambda data: data[:21] + b"\xff" * 60 + data[81:], "a matrix that is not finite"),
     ],
 )
 def test_damaged_source_fails_its_scene(

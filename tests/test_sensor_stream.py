@@ -212,7 +212,7 @@ def test_iteration_over_a_truncated_stream_ends_with_an_error(cut_path: Path) ->
     assert numbers == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["poses", "is_tracked", "timestamps", "color_bytes"])
+@pytest.mark.parametrize("name", ["poses", "is_tracked", "timestamps"])
 def test_array_over_all_frames_of_a_truncated_stream_is_an_error(cut_path: Path, name: str) -> None:
     with SensorStream(cut_path) as stream, pytest.raises(FileError, match="frame 3 of 5"):
         getattr(stream, name)

@@ -96,17 +96,17 @@ def estimate(sources: FrameSources, split: Split, options: FrameOptions) -> Esti
     with SensorStream(sources.stream) as stream:
         numbers, lost = options.select(stream.is_tracked)
         color_share = _pixel_share(stream.color_camera, options)
+        depth_share = _pixel_share(stream.depth_camera, options)
         size_bytes = 0.0
-        for frame in map(stream.__getitem__, numbers):
+        for number in numbers:
             if "color" in contents:
-                size_bytes += frame.color_bytes * color_share
+                size_bytes += stream[number].color_bytes * color_share
             if "depth" in contents:
-                size_bytes += frame.depth_bytes * _pixel_share(stream.depth_camera, options)
-        frame_count = len(stream)
+                size_bytes += stream[number].depth_bytes * depth_share
     for path in sources.zips.values():
         with open_zip(path) as archive:
             stored_bytes = sum(member.compress_size for member in archive.infolist())
-        size_bytes += stored_bytes * color_share * len(numbers) / frame_count
+        size_bytes += stored_bytes * color_share * len(numbers) / len(stream)
     return Estimate(len(numbers), len(lost), round(size_bytes))
 
 
@@ -140,42 +140,32 @@ def extract_scene(
     contents = options.contents_of(split)
     layout = LAYOUTS[options.layout]
     files = _Files(out_dir)
-    for content in contents:
-        make_directory((out_dir / layout.path(content, 0, 0)).parent)
-    for name in layout.matrices.values():
-        make_directory((out_dir / name).parent)
 
     with ExitStack() as stack:
         stream = stack.enter_context(SensorStream(sources.stream))
-        converter = _Converter.from_stream(stream, options, label_map)
         archives = {}
         for content, path in sources.zips.items():
-            archives[content] = stack.enter_context(open_zip(path))
+            archives[content] = (path, stack.enter_context(open_zip(path)))
+        encoder = _Encoder(stream, archives, options, label_map)
         numbers, lost = options.select(stream.is_tracked)
         for position, number in enumerate(numbers):
-            frame = stream[number]
             for content in contents:
-                if content in archives:
-                    path = sources.zips[content]
-                    data = converter.encode_labels(content, archives[content], path, number)
-                else:
-                    data = converter.encode(content, frame)
+                data = encoder.encode(content, stream[number])
                 files.write(layout.path(content, position, number), data)
-        frame_count = len(stream)
+        for name, path_name in layout.matrices.items():
+            files.write(path_name, encode_matrix(encoder.matrices[name]))
 
-    for name, path_name in layout.matrices.items():
-        files.write(path_name, encode_matrix(converter.matrices[name]))
     depends_on_map = "labels" in contents and options.label_set != "raw"
     record = FramesRecord(
         scene_id=scene.scene_id,
         split=split,
         options=options,
         sources=source_sizes,
-        stream_frames=frame_count,
+        stream_frames=len(stream),
         frames=tuple(numbers),
         lost=tuple(lost),
-        color_camera=CameraRecord.from_camera(converter.color_camera),
-        depth_camera=CameraRecord.from_camera(converter.depth_camera),
+        color_camera=CameraRecord.from_camera(encoder.color_camera),
+        depth_camera=CameraRecord.from_camera(encoder.depth_camera),
         label_map=label_map.digest if depends_on_map else "",
         files=dict(sorted(files.fingerprints.items())),
     )
@@ -208,6 +198,7 @@ class _Files:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._made_folders: set[Path] = set()
         self.fingerprints: dict[str, Fingerprint] = {}
 
     def write(self, name: str, data: bytes) -> None:
@@ -217,6 +208,9 @@ class _Files:
             OutputError: It cannot be written.
         """
         path = self._folder / name
+        if path.parent not in self._made_folders:
+            make_directory(path.parent)
+            self._made_folders.add(path.parent)
         try:
             path.write_bytes(data)
         except OSError as error:
@@ -224,45 +218,38 @@ class _Files:
         self.fingerprints[name] = Fingerprint.from_bytes(data)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Converter:
-    """Makes the files of frames.
+class _Encoder:
+    """Makes the files of the frames of a stream.
+
+    Args:
+        stream: The stream.
+        archives: The zip files of 2D labels, and their paths for messages, by content.
+        options: The options.
+        label_map: The label map, for label images.
 
     Attributes:
-        options: The options.
-        stored_camera: The color camera of the stream.
         color_camera: The color camera of the images that are written.
         depth_camera: The depth camera of the images that are written.
-        table: The conversion of label images.
+
+    Raises:
+        FileError: A matrix in the header of the stream is not finite.
     """
 
-    options: FrameOptions
-    stored_camera: SensorCamera
-    color_camera: SensorCamera
-    depth_camera: SensorCamera
-    table: LabelTable
-
-    @classmethod
-    def from_stream(
-        cls, stream: SensorStream, options: FrameOptions, label_map: LabelMap
-    ) -> _Converter:
-        """Make a converter for the frames of a stream.
-
-        Raises:
-            FileError: A matrix in the header of the stream is not finite.
-        """
-        color = stream.color_camera
-        depth = stream.depth_camera
-        matrices = [color.intrinsic, color.extrinsic, depth.intrinsic, depth.extrinsic]
-        if not np.isfinite(matrices).all():
+    def __init__(
+        self,
+        stream: SensorStream,
+        archives: Mapping[FrameContent, tuple[Path, zipfile.ZipFile]],
+        options: FrameOptions,
+        label_map: LabelMap,
+    ) -> None:
+        stored_cameras = (stream.color_camera, stream.depth_camera)
+        if not all(camera.is_finite for camera in stored_cameras):
             raise FileError(stream.path, "its header has a matrix that is not finite")
-        return cls(
-            options=options,
-            stored_camera=color,
-            color_camera=color.resized(options.size or color.size),
-            depth_camera=depth.resized(options.size or depth.size),
-            table=LabelTable(options.label_set, label_map),
-        )
+        self._stored_camera = stream.color_camera
+        self._archives = archives
+        self._table = LabelTable(options.label_set, label_map)
+        self.color_camera = _resize(stream.color_camera, options)
+        self.depth_camera = _resize(stream.depth_camera, options)
 
     @property
     def matrices(self) -> dict[str, NDArray[np.float32]]:
@@ -275,32 +262,38 @@ class _Converter:
         }
 
     def encode(self, content: FrameContent, frame: Frame) -> bytes:
-        """Make the file with the color, depth or pose of a frame."""
-        size = self.options.size
+        """Make the file with one content of a frame.
+
+        Raises:
+            FileError: The frame, or the image of its labels, is missing or damaged.
+            UsageError: Pillow is not installed, and is needed.
+        """
         if content == "color":
-            if size is None or size == self.stored_camera.size:
+            if self.color_camera.size == self._stored_camera.size:
                 return frame.checked_jpeg()
-            return encode_jpeg(resize_color(frame.color(), size), _JPEG_QUALITY)
+            return encode_jpeg(resize_color(frame.color(), self.color_camera.size), _JPEG_QUALITY)
         if content == "depth":
             return encode_png(resize_nearest(frame.depth(), self.depth_camera.size), _DEPTH_LEVEL)
-        return encode_matrix(frame.pose)
-
-    def encode_labels(
-        self, content: FrameContent, archive: zipfile.ZipFile, path: Path, number: int
-    ) -> bytes:
-        """Make the image with the labels or the objects of a frame."""
+        if content == "pose":
+            return encode_matrix(frame.pose)
+        path, archive = self._archives[content]
         folder = "label-filt" if content == "labels" else "instance-filt"
         return read_label_image(
             archive,
             path,
-            name=f"{folder}/{number}.png",
-            color_size=self.stored_camera.size,
+            name=f"{folder}/{frame.number}.png",
+            color_size=self._stored_camera.size,
             size=self.color_camera.size,
-            table=self.table if content == "labels" else None,
+            table=self._table if content == "labels" else None,
         )
+
+
+def _resize(camera: SensorCamera, options: FrameOptions) -> SensorCamera:
+    """Return the camera of the images that are written."""
+    return camera.resized(options.size or camera.size)
 
 
 def _pixel_share(camera: SensorCamera, options: FrameOptions) -> float:
     """Return the number of pixels that are written for each one of a camera."""
-    size = options.size or camera.size
-    return size[0] * size[1] / (camera.size[0] * camera.size[1])
+    width, height = _resize(camera, options).size
+    return width * height / (camera.size[0] * camera.size[1])

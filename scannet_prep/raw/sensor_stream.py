@@ -92,6 +92,11 @@ class SensorCamera:
     extrinsic: NDArray[np.float32]
     size: tuple[int, int]
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all numbers of both matrices are finite."""
+        return bool(np.isfinite([self.intrinsic, self.extrinsic]).all())
+
     def resized(self, size: tuple[int, int]) -> SensorCamera:
         """Return the camera for images that were resized to another width and height.
 
@@ -343,15 +348,6 @@ class SensorStream:
             FileError: The file is truncated or damaged.
         """
         return np.array(self._whole_heads()["timestamps"], np.uint64)
-
-    @property
-    def color_bytes(self) -> NDArray[np.uint64]:
-        """The sizes of the stored color images, uint64 (N,).
-
-        Raises:
-            FileError: The file is truncated or damaged.
-        """
-        return np.array(self._whole_heads()["color_bytes"], np.uint64)
 
     def read_at(self, offset: int, size_bytes: int) -> bytes:
         """Read bytes of the file.
