@@ -23,6 +23,7 @@ from scannet_prep.base.version import VERSION
 from scannet_prep.cli.arguments import CommandParser
 from scannet_prep.cli.console import format_table
 from scannet_prep.cli.main import main, make_parser
+from scannet_prep.frames import FrameFolder
 
 PARSER = make_parser()
 COMMANDS = [*PARSER._subparsers._group_actions[0].choices]
@@ -425,6 +426,13 @@ def test_demo_that_runs_again_makes_nothing(demo: tuple[Path, Outcome]) -> None:
     outcome = run_main("demo", "--json", cwd=directory)
 
     assert outcome.json["process"]["made"] == []
+
+
+def test_demo_extracts_frames_of_val_scenes(demo_dir: Path) -> None:
+    pytest.importorskip("PIL")
+
+    assert len(FrameFolder(demo_dir / "frames")) == 3
+    assert run_main("verify", demo_dir / "frames").status == 0
 
 
 @pytest.mark.parametrize("name", ["ScanNet", "processed"])

@@ -23,7 +23,7 @@ from commands import PYTHON, run_main, run_words
 
 import scannet_prep
 from scannet_prep.cli.main import make_parser
-from scannet_prep.synthetic import write_release
+from scannet_prep.synthetic import make_scene, write_release, write_scene
 
 REPOSITORY_DIR = Path(__file__).parent.parent
 PAGE_PATHS = (REPOSITORY_DIR / "README.md", *REPOSITORY_DIR.glob("docs/*.md"))
@@ -84,6 +84,8 @@ def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("page", [page for page in PAGES if find_blocks(page, "python")])
 def test_python_examples_run(page: str, release_dir: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(release_dir, tmp_path / "here")
+    if page == "docs/frames.md":
+        add_frames(directory)
 
     for block in find_blocks(page, "python"):
         packages = re.findall(
@@ -98,6 +100,14 @@ def test_python_examples_run(page: str, release_dir: Path, tmp_path: Path) -> No
         (directory / "example.py").write_text(block)
         outcome = run_words(PYTHON, "-W", "error", "example.py", cwd=directory)
         assert outcome.status == 0, f"{page}:\n{block}\n{outcome.stderr}"
+
+
+def add_frames(directory: Path) -> None:
+    """Add a sensor stream to the first scene, and extract its frames."""
+    pytest.importorskip("PIL")
+    scene = make_scene(TRAIN[0], vertices=800)
+    write_scene(scene, directory / "data/ScanNet", frames=5)
+    assert run_main("frames", "--every", "1", cwd=directory).status == 0
 
 
 @pytest.mark.parametrize("page", PAGES)

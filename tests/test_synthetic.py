@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from commands import Verify
 from tiny import Ply
 
 from scannet_prep.base.errors import UsageError
+from scannet_prep.base.images import decode_gray
+from scannet_prep.frames import SensorStream
 from scannet_prep.raw.segments import Group
 from scannet_prep.release.label_map import LABEL_MAP_NAME, builtin_label_map, read_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
@@ -274,3 +277,61 @@ def test_written_label_map_reads_back_as_the_built_in_one(tmp_path: Path) -> Non
 
     assert path.name == "scannetv2-labels.combined.tsv"
     assert read_label_map(path).rows == builtin_label_map().rows
+
+
+@pytest.fixture(scope="module")
+def frames_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a scene with four frames."""
+    pytest.importorskip("PIL")
+    scene = make_scene(TRAIN_ID, vertices=2000)
+    return write_scene(scene, tmp_path_factory.mktemp("frames"), frames=4)
+
+
+def test_verify_finds_nothing_wrong_with_frames(frames_dir: Path, verify: Verify) -> None:
+    findings = verify(frames_dir.parents[1])[1]
+
+    assert {path for _, _, path, _ in findings} == {LABEL_MAP_NAME}
+
+
+def test_scene_with_frames_has_a_stream_and_2d_labels(frames_dir: Path) -> None:
+    names = {path.name.removeprefix(TRAIN_ID) for path in frames_dir.iterdir()}
+
+    assert names > {".sens", "_2d-label-filt.zip", "_2d-instance-filt.zip"}
+
+
+def test_test_scene_with_frames_has_no_2d_labels(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    folder = write_scene(make_scene(TEST_ID, vertices=500), tmp_path, frames=1)
+
+    names = sorted(path.name.removeprefix(TEST_ID) for path in folder.iterdir())
+    assert names == [".sens", ".txt", "_vh_clean_2.ply"]
+
+
+def test_synthetic_stream_has_one_frame_without_tracking(frames_dir: Path) -> None:
+    with SensorStream(frames_dir / f"{TRAIN_ID}.sens") as stream:
+        assert stream.is_tracked.tolist() == [True, False, True, True]
+
+
+def test_color_and_depth_of_synthetic_frames_differ_in_size(frames_dir: Path) -> None:
+    with SensorStream(frames_dir / f"{TRAIN_ID}.sens") as stream:
+        assert stream.color_camera.size != stream.depth_camera.size
+
+
+def test_synthetic_depth_images_show_surfaces_within_the_room(frames_dir: Path) -> None:
+    with SensorStream(frames_dir / f"{TRAIN_ID}.sens") as stream:
+        depth = stream[0].depth()
+
+    assert (depth > 0).mean() > 0.9
+    assert 500 < np.median(depth) < 6000
+
+
+def test_2d_labels_and_objects_cover_the_same_pixels(frames_dir: Path) -> None:
+    images = {}
+    for name in ("label", "instance"):
+        with zipfile.ZipFile(frames_dir / f"{TRAIN_ID}_2d-{name}-filt.zip") as archive:
+            assert archive.namelist() == [f"{name}-filt/{number}.png" for number in range(4)]
+            images[name] = decode_gray(archive.read(f"{name}-filt/0.png"), (324, 242))
+
+    assert images["label"].dtype == np.uint16
+    assert images["instance"].dtype == np.uint8
+    assert np.array_equal(images["label"] > 0, images["instance"] > 0)

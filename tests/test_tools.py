@@ -34,6 +34,7 @@ PARTS: dict[str, dict[str, int]] = {
     "pack": {"_TOTAL_BYTES": 200_000, "_READS": 2, "_REPEAT": 1},
     "loader": {"_EPOCHS": 1, "_MANY_SCENES": 100},
     "superpoints": {"_LARGEST_VERTEX_COUNT": 1_000},
+    "frames": {"_FRAME_COUNT": 4, "_DIFFERENT_FRAMES": 1},
 }
 RUN_PART = """
 import importlib, json, pathlib, sys
@@ -419,6 +420,8 @@ def test_help_of_benchmark_lists_its_parts() -> None:
 def test_part_of_benchmark_prints_a_table(tmp_path: Path, name: str) -> None:
     if name == "loader" and importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
+    if name == "frames" and importlib.util.find_spec("PIL") is None:
+        pytest.skip("Pillow is not installed")
     if name == "pack" and shutil.which("zstd") is None:
         pytest.skip("zstd is not installed")
     environment = os.environ | {"PYTHONPATH": f"{TOOLS_DIR}{os.pathsep}{TOOLS_DIR.parent}"}

@@ -36,6 +36,8 @@ KINDS = (
     "manifest",
     "archive",
     "export",
+    "sensor-stream",
+    "frames",
 )
 
 Reader = Callable[[Path], object]
@@ -49,20 +51,22 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     """
     from scannet_prep.archive import open_archive
     from scannet_prep.export.manifest import read_export
+    from scannet_prep.frames import SensorStream
+    from scannet_prep.frames.record import read_record
     from scannet_prep.processed.manifest import read_manifest
     from scannet_prep.processed.scene import ProcessOptions, read_processed
     from scannet_prep.raw.contents import read_raw_file
     from scannet_prep.raw.lock import read_lock
     from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
     from scannet_prep.release.label_map import read_label_map
-    from scannet_prep.stages import export, pack, process
+    from scannet_prep.stages import export, frames, pack, process
     from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 
     scene_id = "scene0191_00"
     raw_dir = folder / "raw"
     out_dir = folder / "processed"
     archive_path = folder / "scannet.tar.zst"
-    start = f"{write_scene(make_scene(scene_id, vertices=500), raw_dir)}/{scene_id}"
+    start = f"{write_scene(make_scene(scene_id, vertices=500), raw_dir, frames=3)}/{scene_id}"
     label_map_path = write_label_map(raw_dir)
     # The first rows are enough: all 600 are alike.
     rows = label_map_path.read_bytes().splitlines(keepends=True)
@@ -72,12 +76,21 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     process.run(process.plan(raw_dir, out_dir, ProcessOptions(align_axis=True)))
     pack.run(out_dir, archive_path)
     export.run(export.plan([out_dir], folder / "export", "pointcept"))
+    frames.run(frames.plan(raw_dir, folder / "frames", {"every": 2}))
 
     def read_archive(path: Path) -> None:
         archive = open_archive(path)
         for group in archive.index.scenes:
             for member in group.members:
                 archive.read_member(group, member)
+
+    def read_stream(path: Path) -> None:
+        with SensorStream(path) as stream:
+            for frame in map(stream.__getitem__, range(stream.readable_count)):
+                frame.check()
+                frame.depth()
+                frame.color()
+            _ = stream.is_tracked
 
     def find_raw_reader(kind: FileKind) -> tuple[Path, Reader]:
         return Path(f"{start}{kind.suffix}"), partial(read_raw_file, kind)
@@ -93,6 +106,8 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
         "processed": (out_dir / "train" / f"{scene_id}.npz", read_processed),
         "manifest": (out_dir / "manifest.json", lambda path: read_manifest(path.parent)),
         "archive": (archive_path, read_archive),
+        "sensor-stream": (Path(f"{start}.sens"), read_stream),
+        "frames": (folder / "frames" / scene_id / "frames.json", read_record),
         "export": (folder / "export" / "export.json", lambda path: read_export(path.parent)),
     }
 

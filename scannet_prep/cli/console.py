@@ -25,6 +25,7 @@ from scannet_prep.base.units import format_duration
 if TYPE_CHECKING:
     from scannet_prep.release.findings import Finding
     from scannet_prep.stages.export import ExportReport
+    from scannet_prep.stages.frames import FramesReport
     from scannet_prep.stages.process import ProcessReport
 
 _MAX_WIDTH = 100
@@ -354,7 +355,9 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
         yield f"hint: {hint}"
 
 
-def describe_made(report: ProcessReport | ExportReport, size: str, seconds: float) -> list[str]:
+def describe_made(
+    report: ProcessReport | ExportReport | FramesReport, size: str, seconds: float
+) -> list[str]:
     """Summarize a run that makes scenes, with what to do about those that are left.
 
     Args:

@@ -1,8 +1,8 @@
 """Take synthetic scenes through every stage.
 
 Makes small synthetic scenes in the format of the release, downloads them from a server on this
-machine, processes and packs them, reads them as a dataset, and shows one. Nothing in them is from
-ScanNet. Needs no network and no account.
+machine, processes and packs them, reads them as a dataset, shows one, and extracts frames if Pillow
+is installed. Nothing in them is from ScanNet. Needs no network and no account.
 
 examples:
   scannet-prep demo

@@ -1,6 +1,6 @@
-"""Show the content of raw scenes, processed scenes or an archive.
+"""Show the content of raw scenes, processed scenes, extracted frames or an archive.
 
-Prints the number of scenes and vertices, sizes, options, warnings and failures.
+Prints the number of scenes, and of vertices or frames, sizes, options, warnings and failures.
 
 For a processed folder it reads only the manifest, or every file if there is none; for an archive,
 only the index. Several archives are read as shards of one. For the frequencies of classes, see
@@ -27,6 +27,7 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, describe_list, format_count, format_splits
 
 if TYPE_CHECKING:
+    from scannet_prep.processed.scene import ProcessOptions
     from scannet_prep.stages.info import Info
 
 
@@ -95,6 +96,17 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
     return console.result(text, value, status=0)
 
 
+def _describe_options(options: ProcessOptions, computed_segments: int | None) -> Iterator[str]:
+    """Yield the options of processed scenes, and what was computed because of them."""
+    frame = "axis-aligned" if options.align_axis else "frame of the scan"
+    yield f"options: {options.flags} ({options.label_set.name}, {frame})"
+    if options.compute_segments:
+        scenes = "scenes without segments in the release"
+        if computed_segments is not None:
+            scenes = format_count(computed_segments, "scene")
+        yield f"segments: computed for {scenes}"
+
+
 def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
     """Yield the lines of the overview.
 
@@ -102,6 +114,8 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
         report: The summary to describe.
         has_all: Whether to list all entries of long lists.
     """
+    from scannet_prep.frames import FrameOptions
+
     # Only archives have a head. Of several, the first one is named and the others are counted.
     kind = f"archive of {report.head.kind}" if report.head else report.kind
     program = f", by {report.program}" if report.program else ""
@@ -110,14 +124,10 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
     has_manifest = report.program != ""
     if report.kind == "processed" and not has_manifest:
         yield "no usable manifest.json: read from the files of the scenes"
-    if report.options is not None:
-        frame = "axis-aligned" if report.options.align_axis else "frame of the scan"
-        yield f"options: {report.options.flags} ({report.options.label_set.name}, {frame})"
-    if report.options is not None and report.options.compute_segments:
-        scenes = "scenes without segments in the release"
-        if report.computed_segments is not None:
-            scenes = format_count(report.computed_segments, "scene")
-        yield f"segments: computed for {scenes}"
+    if isinstance(report.options, FrameOptions):
+        yield f"options: {report.options.flags}"
+    elif report.options is not None:
+        yield from _describe_options(report.options, report.computed_segments)
     if report.head:
         yield f"{format_bytes(report.size_bytes)}, zstd level {report.head.level}"
     yield ""

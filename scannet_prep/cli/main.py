@@ -37,6 +37,7 @@ _COMMANDS = (
     "pack",
     "unpack",
     "export",
+    "frames",
     "verify",
     "info",
     "report",

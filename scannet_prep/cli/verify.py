@@ -1,4 +1,4 @@
-"""Check a raw tree, a processed folder, an archive, or an export.
+"""Check a raw tree, a processed folder, an archive, an export, or extracted frames.
 
 Changes nothing, and lists the damage scene by scene. Several archives are checked as shards of one.
 An error is something wrong; a note is worth knowing, but nothing is wrong.
@@ -7,7 +7,8 @@ Raw tree: the structure of every file, counts that must agree across files, segm
 labels.ply against the groups, the label map, every frame of .sens files, every member of .zip
 files, the official splits; and, unless scenes are selected, the files in tasks/. The tree may also
 hold only such large files. Processed folder: checksums, shapes and values of every file, the
-manifest, the official splits. Archive: every byte. Export: every file that its manifest names.
+manifest, the official splits. Archive: every byte. Export
+and extracted frames: every file that a manifest names.
 
 To compare two folders, archives or raw trees, or a raw tree with the scannet.lock of another copy:
 scannet-prep report PLACE --against PLACE

@@ -124,6 +124,13 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help=f"task of the predictions (default: {_TASKS[0]})",
     )
 
+    content.add_argument(
+        "--frames",
+        type=shared.path_argument,
+        metavar="DIR",
+        help="folder of extracted frames: show at most 40 of their cameras, with small images",
+    )
+
     pictures = parser.add_argument_group("pictures")
     pictures.add_argument(
         "--view",
@@ -149,6 +156,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         task=arguments.task,
         color=arguments.color,
         label_set=arguments.labels,
+        frames_dir=arguments.frames,
         certificates=shared.certificates_from(arguments, console),
     )
     if arguments.serve is not None:

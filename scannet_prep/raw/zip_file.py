@@ -1,4 +1,4 @@
-"""Check that every member of a zip file of the release is complete."""
+"""Read the zip files of the release, and check that every member is complete."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import open_file
@@ -17,11 +18,54 @@ from scannet_prep.base.files import open_file
 # No file of the release is larger.
 _MAX_FILE_BYTES = 1 << 40
 _PIECE_BYTES = 1 << 20
+# Of a member that is read as a whole. A raw image of 1296 x 968 has 2.5 MB.
+_MAX_MEMBER_BYTES = 1 << 26
 # Size of the end records with the longest comment.
 _MAX_TAIL_BYTES = (1 << 16) + 200
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # RuntimeError is raised for encrypted members. NotImplementedError is one, too.
 _ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
+
+
+@contextmanager
+def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file.
+
+    Raises:
+        FileError: It cannot be read, or its directory is damaged.
+    """
+    with open_file(path, _MAX_FILE_BYTES) as raw_file:
+        file = io.BufferedReader(raw_file, _PIECE_BYTES)
+        try:
+            archive = zipfile.ZipFile(file)
+        except _ERRORS as error:
+            raise FileError(path, f"is not a zip file, or is truncated: {error}") from None
+        yield archive
+
+
+def read_member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
+    """Read a member of a zip file, which is compared with its CRC-32.
+
+    Args:
+        archive: The zip file.
+        path: Its path, for messages.
+        name: The name of the member.
+
+    Raises:
+        FileError: There is no such member, or it is damaged.
+    """
+    try:
+        member = archive.getinfo(name)
+    except KeyError:
+        raise FileError(path, f"has no {name!r}") from None
+    if member.file_size > _MAX_MEMBER_BYTES:
+        problem = f"{member.file_size:,} bytes, expected at most {_MAX_MEMBER_BYTES:,}"
+        raise FileError(path, f"{name!r} in it is damaged: it has {problem}")
+    try:
+        _check_method(member)
+        return archive.read(member)
+    except _ERRORS as error:
+        raise FileError(path, f"{name!r} in it is damaged: {error}") from None
 
 
 def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> None:
@@ -34,18 +78,13 @@ def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> No
     Raises:
         FileError: The directory at the end, or a member, is damaged; or there are no members.
     """
-    with open_file(path, _MAX_FILE_BYTES) as raw_file:
-        file = io.BufferedReader(raw_file, _PIECE_BYTES)
-        try:
-            archive = zipfile.ZipFile(file)
-        except _ERRORS as error:
-            raise FileError(path, f"is not a zip file, or is truncated: {error}") from None
+    with open_zip(path) as archive:
         members = archive.infolist()
         if not members:
             raise FileError(path, "is a zip file without files")
         # zipfile may list too few members, without an error, if a length in the directory is
         # damaged.
-        expected_count = _read_member_count(file)
+        expected_count = _read_member_count(archive)
         if len(members) != expected_count:
             problem = f"it lists {len(members):,} files, expected {expected_count:,}"
             raise FileError(path, f"its directory is damaged: {problem}")
@@ -58,8 +97,9 @@ def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> No
             advance(member.compress_size)
 
 
-def _read_member_count(file: BinaryIO) -> int:
-    """Read the number of members from the end record of a zip file that zipfile has opened."""
+def _read_member_count(archive: zipfile.ZipFile) -> int:
+    """Read the number of members from the end record of a zip file."""
+    file = cast("BinaryIO", archive.fp)
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(max(0, size_bytes - _MAX_TAIL_BYTES))
     tail = file.read()
@@ -76,13 +116,17 @@ def _read_member_count(file: BinaryIO) -> int:
 
 def _read_through(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     """Read a member to its end, where zipfile compares the CRC-32."""
-    if member.compress_type not in _METHODS:
-        raise zipfile.BadZipFile(
-            f"its compression method is {member.compress_type}, expected 0 or 8"
-        )
+    _check_method(member)
     size_bytes = 0
     with archive.open(member) as file:
         while piece := file.read(_PIECE_BYTES):
             size_bytes += len(piece)
     if size_bytes != member.file_size:
         raise zipfile.BadZipFile(f"it has {size_bytes:,} bytes, expected {member.file_size:,}")
+
+
+def _check_method(member: zipfile.ZipInfo) -> None:
+    if member.compress_type not in _METHODS:
+        raise zipfile.BadZipFile(
+            f"its compression method is {member.compress_type}, expected 0 or 8"
+        )

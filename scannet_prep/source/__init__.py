@@ -1,8 +1,8 @@
 """Identify paths and open the scenes they hold, for all commands and for training.
 
 `identify` determines whether a path, an address or a list of them is a raw tree, a processed
-folder, an export, or archives. `open_processed` returns its scenes as `FolderScenes` or
-`ArchiveScenes`. `RawScenes` processes those of a raw tree.
+folder, an export, a folder of extracted frames, or archives. `open_processed` returns its scenes
+as `FolderScenes` or `ArchiveScenes`. `RawScenes` processes those of a raw tree.
 """
 
 from __future__ import annotations

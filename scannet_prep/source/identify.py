@@ -1,4 +1,4 @@
-"""Identify a path as raw scenes, processed scenes, an export or archives, by names alone.
+"""Identify a path as raw or processed scenes, frames, an export or archives, by names alone.
 
 No scene and no archive is opened.
 """
@@ -34,6 +34,7 @@ class SourceKind(StrEnum):
     RAW = "raw"
     PROCESSED = "processed"
     EXPORT = "export"
+    FRAMES = "frames"
     ARCHIVE = "archive"
 
 
@@ -49,12 +50,15 @@ class Identity(NamedTuple):
     folder: Path | None
 
 
-def identify(places: Sequence[Place], *, may_be_export: bool = False) -> Identity:
+def identify(
+    places: Sequence[Place], *, may_be_export: bool = False, may_be_frames: bool = False
+) -> Identity:
     """Identify a place by names alone.
 
     Args:
         places: A folder; or an archive, or several archives that are read together.
         may_be_export: Whether an export is accepted.
+        may_be_frames: Whether a folder of extracted frames is accepted.
 
     Raises:
         UsageError: There are several folders.
@@ -66,6 +70,8 @@ def identify(places: Sequence[Place], *, may_be_export: bool = False) -> Identit
         return Identity(SourceKind.ARCHIVE, folder=None)
     if may_be_export and is_export(folder):
         return Identity(SourceKind.EXPORT, folder)
+    if may_be_frames and _is_frame_folder(folder):
+        return Identity(SourceKind.FRAMES, folder)
     return Identity(identify_folder(folder), folder)
 
 
@@ -113,6 +119,8 @@ def identify_folder(path: Path) -> SourceKind:
         refuse_export(path)
         if _is_processed_folder(path):
             return SourceKind.PROCESSED
+        if _is_frame_folder(path):
+            raise _refuse_frames(path)
         if _is_raw_tree(path):
             return SourceKind.RAW
         raise _without_scenes(path)
@@ -133,6 +141,24 @@ def refuse_export(path: Path) -> None:
             "give the folder that it was made from; "
             f"to check the export: scannet-prep verify {quote(str(path))}",
         )
+
+
+def _is_frame_folder(path: Path) -> bool:
+    """Whether `scannet-prep frames` made a folder, which may look like a raw tree."""
+    # Imported here: training from a processed folder does not need it.
+    from scannet_prep.frames.record import is_frame_folder
+
+    return is_frame_folder(path)
+
+
+def _refuse_frames(path: Path) -> MissingFileError:
+    """Return the error for a folder of extracted frames."""
+    return MissingFileError(
+        path,
+        "holds extracted frames, expected raw or processed scenes",
+        "give the folder that they were extracted from; "
+        f"to check the frames: scannet-prep verify {quote(str(path))}",
+    )
 
 
 def describe_file(path: Path) -> str | None:

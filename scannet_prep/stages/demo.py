@@ -3,6 +3,7 @@
     write_release -> server/ --HTTP--> download -> ScanNet/ -> process -> processed/
     processed/ -> pack -> scannet.tar.zst -> ScanNet
     processed/ -> view -> scene.png, scene.html
+    ScanNet/ -> frames -> frames/        only if Pillow is installed
 
 All of it lies in one folder, with a marker that distinguishes it from real data.
 """
@@ -21,12 +22,15 @@ import numpy as np
 from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.errors import OutputError, UsageError
 from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.images import has_pillow
 from scannet_prep.base.progress import Progress
+from scannet_prep.frames import FrameOptions
+from scannet_prep.frames.options import LABEL_KINDS, STREAM
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.files import BASE_URL
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import official_scenes
-from scannet_prep.stages import download, pack, process, view
+from scannet_prep.release.splits import find_official_split, official_scenes
+from scannet_prep.stages import download, frames, pack, process, view
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
@@ -34,6 +38,9 @@ from scannet_prep.training.dataset import ScanNet
 
 _SCENE_COUNTS = {Split.TRAIN: 6, Split.VAL: 3, Split.TEST: 2}
 _VERTICES = 20_000
+# Of the scenes of the val split. To render one takes as long as to process a scene.
+_FRAMES = 4
+_FRAME_SUFFIXES = [STREAM.suffix, *(kind.suffix for kind in LABEL_KINDS.values())]
 _MARKER_NAME = "SYNTHETIC.txt"
 _MARKER_TEXT = (
     b"The scenes in this folder are synthetic: made by `scannet-prep demo`, "
@@ -45,7 +52,7 @@ _POLL_INTERVAL_S = 0.05
 def run(
     demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None
 ) -> tuple[dict[str, list[str]], ProcessReport]:
-    """Make synthetic scenes, download, process, pack, read and show them.
+    """Make synthetic scenes, download, process, pack, read and show them, and extract frames.
 
     They are downloaded from a server on this machine.
 
@@ -84,6 +91,7 @@ def run(
     viewing = view.open_scenes([dataset.scene_ids[0]], processed_dir)
     for path in view_paths:
         view.run(viewing, path, progress=progress)
+    extracted = _extract_frames(raw_dir, demo_dir / "frames", jobs, progress)
 
     counts = (
         f"{len(processed.made)} made, {len(processed.kept)} already there, "
@@ -96,6 +104,7 @@ def run(
         f"packed as one archive: {archive_size}": [str(archive_path)],
         f'read as a dataset: ScanNet("{archive_path}", split="train")': _list_arrays(dataset),
         "a picture of a scene, and a page for a browser": [str(path) for path in view_paths],
+        **extracted,
     }
     return steps, processed
 
@@ -127,19 +136,50 @@ def _download(
     """
     # The first scene lists every group twice, as some scenes of the release do.
     write_release(server_dir, scene_ids, vertices=_VERTICES, repeats_groups=scene_ids[:1])
-    selection = Selection(scene_ids=tuple(scene_ids))
-    make_plan = partial(download.plan, raw_dir, ["seg"], selection=selection)
+    make_plans = [partial(download.plan, raw_dir, ["seg"], selection=_select(scene_ids))]
+    if has_pillow():
+        val_scenes = [name for name in scene_ids if find_official_split(name) is Split.VAL]
+        write_release(server_dir, val_scenes, vertices=_VERTICES, frames=_FRAMES)
+        selection = _select(val_scenes)
+        make_plans.append(partial(download.plan, raw_dir, _FRAME_SUFFIXES, selection=selection))
 
-    # The first plan gives the official addresses. Their paths, which begin with the slash at which
+    # The first plans give the official addresses. Their paths, which begin with the slash at which
     # BASE_URL ends, are also those on the server of this machine.
     paths = {}
-    for file in make_plan().files:
-        path_on_server = file.url.removeprefix(BASE_URL.removesuffix("/"))
-        paths[path_on_server] = server_dir / file.local_path
+    for make_plan in make_plans:
+        for file in make_plan().files:
+            path_on_server = file.url.removeprefix(BASE_URL.removesuffix("/"))
+            paths[path_on_server] = server_dir / file.local_path
+    problems = []
     with _serve(paths) as base_url:
-        plan = make_plan(base_url=base_url)
-        report = download.run(plan, progress=progress, needs_terms=False)
-    return [failure.message for failure in report.failures]
+        for make_plan in make_plans:
+            plan = make_plan(base_url=base_url)
+            report = download.run(plan, progress=progress, needs_terms=False)
+            problems += [failure.message for failure in report.failures]
+    return problems
+
+
+def _select(scene_ids: Sequence[SceneId]) -> Selection:
+    return Selection(scene_ids=tuple(scene_ids))
+
+
+def _extract_frames(
+    raw_dir: Path, frames_dir: Path, jobs: int, progress: Progress | None
+) -> dict[str, list[str]]:
+    """Extract the frames of the scenes that have some.
+
+    Returns:
+        The step, as `run` returns it; empty if Pillow is not installed.
+    """
+    if not has_pillow():
+        return {}
+    options = FrameOptions(every=1, contents=("color", "depth", "pose", "labels", "instances"))
+    report = frames.run(frames.plan(raw_dir, frames_dir, options), jobs=jobs, progress=progress)
+    if report.failures:
+        problem = report.failures[0].message
+        raise OutputError(f"{frames_dir}: the demo failed: {problem}", "please report this")
+    counts = f"{report.frames} frames, {report.lost_frames} more without tracking"
+    return {f"color, depth, poses and 2D labels: {counts}": [str(frames_dir)]}
 
 
 def _list_arrays(dataset: ScanNet) -> list[str]:

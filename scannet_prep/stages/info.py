@@ -1,7 +1,8 @@
-"""Summarize a raw tree, a processed folder, or archives.
+"""Summarize a raw tree, a processed folder, extracted frames, or archives.
 
 processed folder   its manifest; without one, its files
 raw tree           the sizes of its files, and the headers of its meshes
+extracted frames   the records of the scenes
 archives           their indexes
 """
 
@@ -15,6 +16,8 @@ from scannet_prep.archive.layout import Head
 from scannet_prep.archive.opened import Archive, open_archives
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.base.progress import Progress
+from scannet_prep.frames.options import FrameOptions
+from scannet_prep.frames.record import iter_records, read_record
 from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.layout import (
@@ -38,15 +41,16 @@ class Info:
 
     Attributes:
         paths: The folder, or the archives: paths or addresses.
-        kind: `raw`, `processed` or `archive`.
+        kind: `raw`, `processed`, `frames` or `archive`.
         splits: The number of `scenes` and `vertices`, and `size_bytes`, of archives also
             `stored_bytes`; for each split, for `none` (scenes of no known split) and for `all`.
-            Those without scenes are omitted.
+            Those without scenes are omitted. Extracted frames have `frames` instead of `vertices`.
         scene_ids: The scenes, sorted.
         head: The description in the first archive: source, program and terms.
         program: The program that wrote the manifest or the archive; empty if it is not recorded.
         is_complete: Whether a processed folder may be used; None without a manifest.
-        options: The options that the scenes were processed with; None for raw scenes.
+        options: The options that the scenes were processed with, or their frames extracted; None
+            for raw scenes.
         computed_segments: The number of scenes whose segments are computed; None for archives,
             whose index does not record it, and for raw scenes.
         failures: Why selected scenes are missing, by scene id.
@@ -66,7 +70,7 @@ class Info:
     head: Head | None = None
     program: str = ""
     is_complete: bool | None = None
-    options: ProcessOptions | None = None
+    options: ProcessOptions | FrameOptions | None = None
     computed_segments: int | None = None
     failures: Mapping[str, str] = field(default_factory=dict, hash=False)
     warnings: tuple[WarningSummary, ...] = ()
@@ -95,11 +99,13 @@ def run(
         UsageError: There are several folders, an archive is named twice, or an address is invalid.
         TransferError: An archive on a web server cannot be read.
     """
-    kind, folder = identify(places)
+    kind, folder = identify(places, may_be_frames=True)
     if folder is None:
         return _summarize_archives(open_archives(places, certificates=certificates))
     if kind is SourceKind.PROCESSED:
         return _summarize_processed_folder(folder)
+    if kind is SourceKind.FRAMES:
+        return _summarize_frames(folder)
     return _summarize_raw_tree(folder, progress or Progress())
 
 
@@ -165,6 +171,27 @@ def _summarize_processed_folder(path: Path) -> Info:
         failures={name: failure.message for name, failure in manifest.failures.items()},
         warnings=tuple(summarize_warnings(warnings)),
         unreadable=tuple(Finding.from_exception(fault, path) for fault in state.faults),
+    )
+
+
+def _summarize_frames(path: Path) -> Info:
+    """Summarize extracted frames from the records of their scenes."""
+    numbers = []
+    findings = Findings()
+    options = None
+    for _, record_path in iter_records(path):
+        record = findings.attempt(record_path, read_record, record_path)
+        if record is not None:
+            counts = {"frames": len(record.frames), "size_bytes": record.size_bytes}
+            numbers.append((record.split, counts))
+            options = options or record.options
+    return Info(
+        paths=(str(path),),
+        kind="frames",
+        splits=count_by_split(numbers),
+        scene_ids=tuple(scene_id for scene_id, _ in iter_records(path)),
+        options=options,
+        unreadable=tuple(findings.found),
     )
 
 

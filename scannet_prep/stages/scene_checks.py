@@ -7,12 +7,13 @@ worker process dies twice     --> a finding, and the other scenes are checked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from scannet_prep.base.errors import WorkerDiedError
+from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.progress import Progress
 from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId
@@ -102,3 +103,28 @@ def _check_scene(
     findings = Findings(task.scene_id)
     result = findings.attempt(task.path, check, task, context, findings)
     return result, findings.found
+
+
+def check_recorded_files(
+    folder: Path, fingerprints: Mapping[str, Fingerprint], findings: Findings, hint: str
+) -> None:
+    """Compare files of a folder with their recorded fingerprints by name.
+
+    Args:
+        folder: The folder.
+        fingerprints: The fingerprints, by path in the folder.
+        findings: Gets an error for each file that is missing or differs.
+        hint: The hint for files that differ.
+    """
+    for name, expected in fingerprints.items():
+        path = folder / name
+        # The first path is the subject of a finding, the second the argument of the function.
+        actual = findings.attempt(path, Fingerprint.from_file, path)
+        if actual is not None and actual != expected:
+            message = f"has {_describe(actual)}, expected {_describe(expected)} as recorded"
+            findings.error(path, message, hint)
+
+
+def _describe(fingerprint: Fingerprint) -> str:
+    """Describe a fingerprint in words."""
+    return f"{fingerprint.size_bytes:,} bytes and CRC-32 {fingerprint.crc32}"

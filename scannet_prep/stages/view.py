@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from shlex import quote
@@ -40,6 +40,7 @@ from scannet_prep.base.files import (
 )
 from scannet_prep.base.progress import Progress
 from scannet_prep.export.ply import encode_ply
+from scannet_prep.frames.folder import FrameFolder
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
 from scannet_prep.processed.scene import find_problems
@@ -48,6 +49,7 @@ from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
 from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection, parse_scene_ids
+from scannet_prep.stages.view_frames import view_cameras
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
@@ -68,6 +70,7 @@ class Viewing:
         color: The colouring. If empty, each scene is coloured by its prediction, otherwise by its
             labels, otherwise by the colours of the scan.
         label_set: The label set that the colouring `labels` stands for.
+        frames: Extracted frames, whose cameras are shown; None for none.
     """
 
     place: SceneSource
@@ -75,13 +78,15 @@ class Viewing:
     predictions: Predictions | None
     color: str
     label_set: LabelSet
+    frames: FrameFolder | None = None
 
     def load(self, scene_id: str) -> ViewedScene:
-        """Read one of the scenes and its prediction, and check them.
+        """Read one of the scenes, its prediction and its cameras, and check them.
 
         Raises:
-            FileError: The scene or the prediction is damaged, has invalid values, or they do not
-                match.
+            FileError: The scene, the prediction or a frame is damaged, has invalid values, or they
+                do not match.
+            UnknownSceneError: The folder of frames does not hold the scene.
         """
         scene = self.place.parse(scene_id, self.place.read(scene_id))
         problem = next(find_problems(scene), None)
@@ -91,7 +96,10 @@ class Viewing:
         prediction = None
         if self.predictions is not None:
             prediction = _read_prediction(self.predictions, scene_id, len(scene.points))
-        return view_scene(scene, prediction=prediction)
+        viewed = view_scene(scene, prediction=prediction)
+        if self.frames is None:
+            return viewed
+        return replace(viewed, cameras=view_cameras(self.frames, scene))
 
     def choose_color(self, scene: ViewedScene) -> str:
         """Return the requested colouring, or the default one of the scene."""
@@ -128,6 +136,7 @@ def open_scenes(
     task: Task = "semantic",
     color: str = "",
     label_set: LabelSet | None = None,
+    frames_dir: Path | None = None,
     certificates: bool | Path = True,
 ) -> Viewing:
     """Find the scenes to show and their predictions, without reading them.
@@ -142,6 +151,7 @@ def open_scenes(
         color: One of `COLORINGS`, or `labels`; empty for the default of each scene.
         label_set: The label set of labels and prediction; None for the one that the scenes were
             processed with.
+        frames_dir: Folder of extracted frames, whose cameras a page shows.
         certificates: The certificates to trust for addresses, as `RangeSource` takes them.
 
     Raises:
@@ -189,7 +199,8 @@ def open_scenes(
             missing=(),
             left_out=(),
         )
-    return Viewing(place, tuple(scene_ids), predictions, color, label_set)
+    frames = None if frames_dir is None else FrameFolder(frames_dir)
+    return Viewing(place, tuple(scene_ids), predictions, color, label_set, frames)
 
 
 def run(
@@ -221,6 +232,11 @@ def run(
         raise UsageError(
             f"a view and a size are for pictures, but a .{kind} file is to be written",
             "pass --png, or leave out --view and --size",
+        )
+    if viewing.frames is not None and kind != "html":
+        raise UsageError(
+            f"cameras of frames are for pages, but a .{kind} file is to be written",
+            "leave out --frames, or write a page: -o scene.html",
         )
     progress = progress or Progress()
     colors: dict[str, str] = {}

@@ -12,11 +12,20 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
+from scannet_prep.release.files import (
+    AGGREGATION,
+    INFO,
+    KINDS,
+    LABELS_MESH,
+    MESH,
+    SEGMENTS,
+    SPLIT_DIRS,
+)
 from scannet_prep.release.label_map import LABEL_MAP_NAME, MAX_NYU40_ID, builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import find_official_split
+from scannet_prep.synthetic.frames import encode_files
 from scannet_prep.synthetic.scene import SyntheticScene, make_scene
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -72,6 +81,7 @@ def write_release(
     vertices: int = 4000,
     seed: int = 0,
     repeats_groups: Collection[str] = (),
+    frames: int = 0,
 ) -> None:
     """Make scenes and write them, with the label map, in the layout of the release.
 
@@ -81,24 +91,32 @@ def write_release(
         vertices: The exact number of vertices of each.
         seed: Another seed gives other scenes.
         repeats_groups: The ids of scenes that list every group twice.
+        frames: The number of frames of the sensor streams; without any, there are neither streams
+            nor 2D labels. Frames need Pillow.
 
     Raises:
-        UsageError: A scene id, the number of vertices or the seed is invalid.
+        UsageError: A scene id, the number of vertices or the seed is invalid, or there are frames,
+            and Pillow is not installed.
         OutputError: The folder cannot be written to.
     """
     for scene_id in scene_ids:
         scene = make_scene(
             scene_id, vertices=vertices, seed=seed, repeats_groups=scene_id in repeats_groups
         )
-        write_scene(scene, raw_dir)
+        write_scene(scene, raw_dir, frames=frames)
     write_label_map(raw_dir)
 
 
-def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
+def write_scene(scene: SyntheticScene, raw_dir: Path, *, frames: int = 0) -> Path:
     """Write the files of one scene, and return its folder.
 
     Scenes of the official test split go to `scans_test/` and get a mesh and metadata only. All
     others, also those that are in no official list, go to `scans/` and get all files.
+
+    Args:
+        scene: The scene.
+        raw_dir: The folder that gets `scans/` or `scans_test/`.
+        frames: The number of frames of its sensor stream, as for `write_release`.
     """
     split = find_official_split(scene.scene_id) or Split.TRAIN
     files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split])
@@ -108,6 +126,9 @@ def write_scene(scene: SyntheticScene, raw_dir: Path) -> Path:
         contents[LABELS_MESH] = _labels_mesh_chunks(scene)
         contents[SEGMENTS] = [_segments_text(scene)]
         contents[AGGREGATION] = [_aggregation_text(scene)]
+    if frames:
+        for suffix, data in encode_files(scene, frames).items():
+            contents[KINDS[suffix]] = [data]
     for kind, chunks in contents.items():
         write_atomically(files.path(kind), chunks)
     return files.directory

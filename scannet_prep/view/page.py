@@ -19,7 +19,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import deflate
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
-from scannet_prep.view.coloring import Category, Coloring, ViewedScene
+from scannet_prep.view.coloring import Category, Coloring, ViewedCamera, ViewedScene
 from scannet_prep.view.markup import embed_data, make_page, read_asset, read_fragment
 from scannet_prep.view.raster import SPREAD, estimate_spacing
 from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT, find_floor
@@ -40,6 +40,7 @@ _SCRIPTS = (
     "page/picking.js",
     "page/legend.js",
     "page/tooltip.js",
+    "page/frames.js",
     "page/link.js",
     "page/controls.js",
     "page/viewer.js",
@@ -114,6 +115,12 @@ class _Blocks:
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
 
+    def add_image(self, data: bytes) -> str:
+        """Add an image as it is, and return its id."""
+        block = f"image-{len(self.texts)}"
+        self.texts[block] = base64.b64encode(data).decode()
+        return block
+
     def add(self, array: NDArray[np.unsignedinteger[Any]]) -> dict[str, Any]:
         """Encode an array, (rows,) or (rows, columns).
 
@@ -171,7 +178,26 @@ def _describe_scene(scene: ViewedScene, blocks: _Blocks) -> dict[str, Any]:
         "pointSize": spacing * SPREAD,
         "arrays": arrays,
         "colorings": [_describe_coloring(coloring, order, blocks) for coloring in colorings],
+        **_describe_cameras(scene.cameras, blocks),
     }
+
+
+def _describe_cameras(cameras: Sequence[ViewedCamera], blocks: _Blocks) -> dict[str, Any]:
+    """Describe the cameras of a scene; nothing for a scene without cameras."""
+    if not cameras:
+        return {}
+    descriptions = []
+    for camera in cameras:
+        width, height = camera.size
+        descriptions.append(
+            {
+                "number": camera.number,
+                "corners": camera.corners.round(4).tolist(),
+                "size": f"{width} x {height}",
+                "image": blocks.add_image(camera.jpeg) if camera.jpeg else "",
+            }
+        )
+    return {"frames": descriptions}
 
 
 def _describe_coloring(

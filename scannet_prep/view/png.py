@@ -1,46 +1,22 @@
-"""PNG encoding, and text in pictures."""
+"""Text in pictures, and their encoding as PNG."""
 
 from __future__ import annotations
 
-import struct
-import zlib
 from functools import cache
 from importlib import resources
 
-import deflate
 import numpy as np
 from numpy.typing import NDArray
+
+from scannet_prep.base.images import encode_png
+
+__all__ = ["LINE_HEIGHT", "draw_text", "encode_png", "measure_text"]
 
 LINE_HEIGHT = 11
 """Height of a line of text at scale 1, with some space between lines."""
 
 # Five columns, and an empty one.
 _LETTER_WIDTH = 6
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_COMPRESSION_LEVEL = 6
-_FILTER_UP = 2
-_RGB = 2
-
-
-def encode_png(image: NDArray[np.uint8]) -> bytes:
-    """Encode a picture.
-
-    Args:
-        image: uint8 (H, W, 3), red, green, blue.
-    """
-    height, width, _ = image.shape
-    # Each row begins with its filter, and holds the difference from the row above.
-    rows = np.empty((height, 1 + 3 * width), np.uint8)
-    rows[:, 0] = _FILTER_UP
-    rows[:, 1:] = np.diff(image.reshape(height, -1), axis=0, prepend=np.uint8(0))
-    # Width, height, bits per channel, colour type; compression, filters and interlacing by default.
-    header = struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)
-    chunks = [
-        _encode_chunk(b"IHDR", header),
-        _encode_chunk(b"IDAT", bytes(deflate.zlib_compress(rows.data, _COMPRESSION_LEVEL))),
-        _encode_chunk(b"IEND", b""),
-    ]
-    return _SIGNATURE + b"".join(chunks)
 
 
 def measure_text(text: str) -> int:
@@ -66,13 +42,6 @@ def draw_text(
     # The part of the picture that the text covers; smaller at its edges.
     part = image[y : y + glyphs.shape[0], x : x + glyphs.shape[1]]
     part[glyphs[: part.shape[0], : part.shape[1]]] = color
-
-
-def _encode_chunk(kind: bytes, data: bytes) -> bytes:
-    """Encode a chunk of a PNG file."""
-    length = struct.pack(">I", len(data))
-    checksum = struct.pack(">I", zlib.crc32(kind + data))
-    return length + kind + data + checksum
 
 
 @cache

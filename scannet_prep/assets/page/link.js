@@ -36,7 +36,7 @@ function readLink(text) {
     const number = Number.parseFloat(words.get(name));
     if (Number.isFinite(number)) link.options[name] = Math.min(high, Math.max(low, number));
   }
-  for (const name of ["mesh", "grid", "backs", "light"]) {
+  for (const name of ["mesh", "grid", "backs", "cameras", "light"]) {
     if (words.has(name)) link.options[name] = words.get(name) === "true";
   }
   return link;

@@ -22,6 +22,7 @@ class Viewer {
     this.picking = new Picking(this.drawing);
     this.camera = new Camera(data.camera);
     this.tooltip = new Tooltip();
+    this.frameMarks = new FrameMarks();
     this.legend = new Legend(() => this.#switched());
     this.options = {
       points: { value: 1, start: 1 },
@@ -29,6 +30,7 @@ class Viewer {
       mesh: { value: true, start: true },
       grid: { value: false, start: false },
       backs: { value: false, start: false },
+      cameras: { value: true, start: true },
       light: { value: false, start: matchMedia("(prefers-color-scheme: light)").matches },
     };
     this.view = { ambient: data.light.ambient, light: new Float32Array(3) };
@@ -236,6 +238,7 @@ class Viewer {
     this.#prepare();
     this.drawing.draw(this.camera, this.view);
     this.#drawAxes();
+    this.frameMarks.place(this.camera, this.canvas.clientWidth, this.canvas.clientHeight);
     this.canvas.ariaBusy = "false";
   }
 
@@ -261,6 +264,8 @@ class Viewer {
     $("facts").textContent = [...facts, `${size} m`].filter(Boolean).join(" · ");
     $("scenes").selectedIndex = this.scenes.indexOf(scene);
     $("mesh").hidden = !scene.triangles;
+    $("cameras").hidden = !scene.frames;
+    this.frameMarks.show(scene);
     $("ceiling").max = (Math.ceil(20 * (scene.origin[2] + scene.size[2] - scene.floor)) / 20).toFixed(2);
     this.#showOptions();
     const legend = $("colorings").querySelector("legend");
@@ -269,7 +274,8 @@ class Viewer {
 
   /** Set the controls to the options. */
   #showOptions() {
-    const { points, ceiling, mesh, grid, backs, light } = this.options;
+    const { points, ceiling, mesh, grid, backs, cameras, light } = this.options;
+    this.frameMarks.svg.classList.toggle("off", !cameras.value);
     $("point-size").value = 20 + 10 * Math.log2(points.value);
     $("point-size").disabled = mesh.value && this.scene.triangles > 0;
     $("point-size").ariaValueText = `${points.value.toFixed(2)} times`;
@@ -277,7 +283,7 @@ class Viewer {
     $("ceiling").value = isWhole ? $("ceiling").max : ceiling.value;
     $("ceiling").ariaValueText = isWhole ? "nothing is cut off" : `cut off at ${ceiling.value.toFixed(2)} m`;
     $("ceiling-value").textContent = isWhole ? "whole" : `${ceiling.value.toFixed(1)} m`;
-    for (const [id, option] of [["mesh", mesh], ["grid", grid], ["backs", backs], ["theme", light]]) $(id).ariaPressed = option.value;
+    for (const [id, option] of [["mesh", mesh], ["grid", grid], ["backs", backs], ["cameras", cameras], ["theme", light]]) $(id).ariaPressed = option.value;
     document.documentElement.dataset.theme = light.value ? "light" : "dark";
   }
 
@@ -294,7 +300,7 @@ class Viewer {
     $("ceiling").addEventListener("input", ({ target }) => {
       this.#set("ceiling", target.value === target.max ? Infinity : Number(target.value));
     });
-    for (const [id, name] of [["mesh", "mesh"], ["grid", "grid"], ["backs", "backs"], ["theme", "light"]]) {
+    for (const [id, name] of [["mesh", "mesh"], ["grid", "grid"], ["backs", "backs"], ["cameras", "cameras"], ["theme", "light"]]) {
       $(id).addEventListener("click", () => this.#set(name, !options[name].value));
     }
     $("top").addEventListener("click", () => {

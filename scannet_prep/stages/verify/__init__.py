@@ -1,4 +1,4 @@
-"""Check a raw tree, a processed folder, an export, or archives.
+"""Check a raw tree, a processed folder, an export, extracted frames, or archives.
 
     folder     plan --> tasks --> check_scene for each task, in worker processes
     archives   read each archive once, from its beginning to its end
@@ -27,7 +27,7 @@ from scannet_prep.release.splits import official_scenes
 from scannet_prep.source import Place, SourceKind, identify
 from scannet_prep.stages.scene_checks import Inspection
 from scannet_prep.stages.selection import Selection
-from scannet_prep.stages.verify import export, processed, raw
+from scannet_prep.stages.verify import export, frames, processed, raw
 
 _HINT_DAMAGED = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
@@ -41,6 +41,7 @@ _CHECKS: dict[str, Any] = {
     SourceKind.RAW: raw,
     SourceKind.PROCESSED: processed,
     SourceKind.EXPORT: export,
+    SourceKind.FRAMES: frames,
 }
 
 
@@ -50,7 +51,7 @@ class VerifyReport:
 
     Attributes:
         paths: The folder, or the archives: paths or addresses.
-        kind: `raw`, `processed`, `export` or `archive`.
+        kind: `raw`, `processed`, `export`, `frames` or `archive`.
         scenes: Number of scenes that were checked.
         shared_files: Number of checked files that belong to no scene: those in `tasks/` of a raw
             tree.
@@ -131,8 +132,8 @@ def run(
     """Check a place. A fault in a file becomes a finding and does not stop the check.
 
     Args:
-        places: A raw tree, a processed folder or an export; or an archive, or shards of one:
-            paths, addresses, or objects that read the bytes.
+        places: A raw tree, a processed folder, an export or extracted frames; or an archive, or
+            shards of one: paths, addresses, or objects that read the bytes.
         selection: The scenes to check; all by default.
         must_be_complete: Whether a missing scene of the official lists is an error.
         computes_segments: Whether the computed segments of a processed folder are computed again
@@ -162,7 +163,7 @@ def run(
         "verify", selection, jobs, progress or Progress(), computes_segments=computes_segments
     )
     findings = inspection.findings
-    kind, folder = identify(places, may_be_export=True)
+    kind, folder = identify(places, may_be_export=True, may_be_frames=True)
     if computes_segments and kind is not SourceKind.PROCESSED:
         raise UsageError(
             f"{places[0]}: --checksum compares the computed segments of a processed folder",
@@ -201,7 +202,7 @@ def run(
 
 
 def _check_folder(kind: SourceKind, folder: Path, inspection: Inspection) -> _Checked:
-    """Check a raw tree, a processed folder or an export."""
+    """Check a raw tree, a processed folder, an export or extracted frames."""
     check = _CHECKS[kind]
     tasks, present, context = check.plan(folder, inspection)
     results = inspection.check_scenes(check.check_scene, tasks, context)

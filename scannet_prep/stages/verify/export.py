@@ -13,9 +13,10 @@ from scannet_prep.export.manifest import read_export
 from scannet_prep.processed.folder import UNFINISHED_NAME, read_unfinished
 from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.stages.scene_checks import CheckTask, Inspection
+from scannet_prep.stages.scene_checks import CheckTask, Inspection, check_recorded_files
 
 _HINT_EXPORT_AGAIN = "run the same scannet-prep export command again"
+_HINT_DAMAGED = f"{_HINT_EXPORT_AGAIN} with --force"
 
 
 def plan(
@@ -48,7 +49,7 @@ def plan(
     for scene_id, failure in manifest.failures.items():
         message = f"records that the scene failed: {failure.message}"
         findings.error(manifest_path, message, failure.hint, scene_id=scene_id)
-    _check_files(out_dir, manifest.shared, findings)
+    check_recorded_files(out_dir, manifest.shared, findings, _HINT_DAMAGED)
 
     splits = {}
     tasks = []
@@ -70,24 +71,6 @@ def check_scene(task: CheckTask, _context: None, findings: Findings) -> tuple[in
     """
     out_dir = task.path
     fingerprints: Mapping[str, Fingerprint] = task.data
-    _check_files(out_dir, fingerprints, findings)
+    check_recorded_files(out_dir, fingerprints, findings, _HINT_DAMAGED)
     recorded_bytes = sum(fingerprint.size_bytes for fingerprint in fingerprints.values())
     return 0, recorded_bytes
-
-
-def _check_files(
-    out_dir: Path, fingerprints: Mapping[str, Fingerprint], findings: Findings
-) -> None:
-    """Compare files of a folder with their recorded fingerprints by name."""
-    for file_name, expected in fingerprints.items():
-        path = out_dir / file_name
-        # The first path is the subject of a finding, the second the argument of the function.
-        actual = findings.attempt(path, Fingerprint.from_file, path)
-        if actual is not None and actual != expected:
-            message = f"has {_describe(actual)}, expected {_describe(expected)} as recorded"
-            findings.error(path, message, f"{_HINT_EXPORT_AGAIN} with --force")
-
-
-def _describe(fingerprint: Fingerprint) -> str:
-    """Describe a fingerprint in words."""
-    return f"{fingerprint.size_bytes:,} bytes and CRC-32 {fingerprint.crc32}"

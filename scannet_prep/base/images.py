@@ -1,0 +1,214 @@
+"""Encode and decode images.
+
+PNG files are encoded here; everything else needs Pillow, the extra `[frames]`.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from typing import Any, TypeAlias
+
+import deflate
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.errors import ContentError, UsageError
+
+GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_FILTER_UP = 2
+_GRAY = 0
+_RGB = 2
+# Pillow's names of grayscale images of 8 bits, of 16 bits, and of 16 bits in older versions.
+_GRAY_MODES = {"L": np.uint8, "I;16": np.uint16, "I": np.uint16}
+
+
+def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) -> bytes:
+    """Encode an image as PNG.
+
+    Args:
+        image: uint8 (H, W, 3), red, green, blue; or uint8 or uint16 (H, W), gray.
+        level: Level of compression, 1 to 12.
+    """
+    height, width = image.shape[:2]
+    color_type = _RGB if image.ndim == 3 else _GRAY
+    # PNG stores the high byte of a number first.
+    samples = np.ascontiguousarray(image, image.dtype.newbyteorder(">"))
+    image_bytes = samples.view(np.uint8).reshape(height, -1)
+    # Each row begins with its filter, and holds the difference from the row above.
+    rows = np.empty((height, 1 + image_bytes.shape[1]), np.uint8)
+    rows[:, 0] = _FILTER_UP
+    rows[0, 1:] = image_bytes[0]
+    np.subtract(image_bytes[1:], image_bytes[:-1], out=rows[1:, 1:])
+    # Width, height, bits per channel, colour type; compression, filters and interlacing by default.
+    header = struct.pack(">IIBBBBB", width, height, 8 * image.itemsize, color_type, 0, 0, 0)
+    chunks = [
+        _encode_chunk(b"IHDR", header),
+        _encode_chunk(b"IDAT", bytes(deflate.zlib_compress(rows.data, level))),
+        _encode_chunk(b"IEND", b""),
+    ]
+    return _PNG_SIGNATURE + b"".join(chunks)
+
+
+def check_png_size(data: bytes, size: tuple[int, int]) -> None:
+    """Check the header of a PNG image, without decoding it.
+
+    Args:
+        data: The file.
+        size: The expected width and height.
+
+    Raises:
+        ContentError: It is not a PNG image, or has another size.
+    """
+    # The signature, then the length and the kind of the first chunk, and its first two numbers.
+    if not data.startswith(_PNG_SIGNATURE) or data[12:16] != b"IHDR" or len(data) < 24:
+        raise ContentError("is not a PNG image")
+    actual: tuple[int, int] = struct.unpack(">2I", data[16:24])
+    if actual != size:
+        raise ContentError(f"is an image of {_format(actual)}, expected {_format(size)}")
+
+
+def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
+    """Encode uint8 (H, W, 3), red, green, blue, as JPEG.
+
+    Raises:
+        UsageError: Pillow is not installed.
+    """
+    file = io.BytesIO()
+    _import_pillow().fromarray(image).save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Decode a JPEG or PNG image in color.
+
+    Args:
+        data: The file.
+        size: The expected width and height.
+
+    Returns:
+        uint8 (H, W, 3), red, green, blue.
+
+    Raises:
+        ContentError: It is damaged, or has another size.
+        UsageError: Pillow is not installed.
+    """
+    return np.array(_decode(data, size, "RGB"), np.uint8)
+
+
+def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
+    """Decode a PNG image of numbers.
+
+    Args:
+        data: The file.
+        size: The expected width and height.
+
+    Returns:
+        uint8 or uint16 (H, W), by the bits of the file.
+
+    Raises:
+        ContentError: It is damaged, is in color, or has another size.
+        UsageError: Pillow is not installed.
+    """
+    image = _decode(data, size, "")
+    if image.mode not in _GRAY_MODES:
+        raise ContentError(f"is an image of mode {image.mode}, expected 8 or 16 bits of gray")
+    return np.array(image).astype(_GRAY_MODES[image.mode])
+
+
+def resize_color(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Resize an image; each new pixel is the mean of the area that it covers.
+
+    Args:
+        image: uint8 (H, W, 3).
+        size: New width and height.
+
+    Raises:
+        UsageError: Pillow is not installed.
+    """
+    pillow = _import_pillow()
+    resized = pillow.fromarray(image).resize(size, pillow.Resampling.BOX)
+    return np.array(resized, np.uint8)
+
+
+def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
+    """Resize an image of numbers; each new pixel is the old one that contains its middle.
+
+    Args:
+        image: (H, W).
+        size: New width and height.
+    """
+    if image.shape == (size[1], size[0]):
+        return image
+    rows = _nearest_indices(image.shape[0], size[1])
+    columns = _nearest_indices(image.shape[1], size[0])
+    return image[rows[:, np.newaxis], columns]
+
+
+def has_pillow() -> bool:
+    """Whether Pillow is installed."""
+    try:
+        require_pillow()
+    except UsageError:
+        return False
+    return True
+
+
+def require_pillow() -> None:
+    """Check that Pillow is installed.
+
+    Raises:
+        UsageError: It is not.
+    """
+    _import_pillow()
+
+
+def _nearest_indices(old_count: int, new_count: int) -> NDArray[np.int64]:
+    """Return the index of the old row or column that contains the middle of each new one."""
+    return (2 * np.arange(new_count) + 1) * old_count // (2 * new_count)
+
+
+def _decode(data: bytes, size: tuple[int, int], mode: str) -> Any:  # noqa: ANN401 - an image of Pillow
+    """Decode an image with Pillow, into a mode unless it is empty."""
+    pillow = _import_pillow()
+    try:
+        # Warnings about odd metadata, or about huge images, whose size is checked here.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = pillow.open(io.BytesIO(data), formats=["JPEG", "PNG"])
+            if image.size == size:
+                return image.convert(mode or image.mode)
+    except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
+        raise ContentError(f"is not an image that can be decoded: {error}"[:200]) from None
+    raise ContentError(f"is an image of {_format(image.size)}, expected {_format(size)}")
+
+
+def _format(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def _import_pillow() -> Any:  # noqa: ANN401 - a module
+    """Import Pillow's module of images.
+
+    Raises:
+        UsageError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UsageError(
+            "Pillow is not installed, and is needed to decode or resize images",
+            'pip install "scannet-prep[frames]"',
+        ) from None
+    return Image
+
+
+def _encode_chunk(kind: bytes, data: bytes) -> bytes:
+    """Encode a chunk of a PNG file."""
+    length = struct.pack(">I", len(data))
+    checksum = struct.pack(">I", zlib.crc32(kind + data))
+    return length + kind + data + checksum

@@ -1,0 +1,245 @@
+"""Extract color images, depth, poses and 2D labels from the sensor streams of scans.
+
+Reads `.sens` files without decoding what is not needed: every 20th frame by default, in the layout
+and number format of ScanNet's own reader. Frames in which tracking was lost have no usable pose;
+they are omitted, counted and listed. Intrinsics are those of the images that are written.
+
+Running a command again extracts only scenes that are missing, or whose files have changed. A folder
+has one set of options, which a later command need not repeat. Each scene has a frames.json with the
+numbers of its frames, its cameras, and a checksum of every file.
+
+Streams are large: 1.2 TB for all scenes. Download some of them with
+scannet-prep download --types .sens --scenes scene0000_00.
+
+layouts:
+  official    color/0.jpg, depth/0.png, pose/0.txt, intrinsic/: reader.py, 3DMV, BPNet, OpenScene
+  frames25k   color/000000.jpg and so on: scannet_frames_25k
+  mmdet3d     00000.jpg, 00000.png, 00000.txt, intrinsic.txt: posed_images of mmdetection3d
+
+examples:
+  scannet-prep frames --size 320x240
+  scannet-prep frames --with color depth pose labels instances --label-set scannet200
+  scannet-prep frames --at-most 300 --layout mmdet3d -o mmdetection3d/data/scannet/posed_images
+  scannet-prep frames --every 1 --scenes scene0000_00 --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.failures import list_some
+from scannet_prep.cli import arguments as shared
+from scannet_prep.cli.console import Console, describe_made, format_count
+
+if TYPE_CHECKING:
+    from scannet_prep.stages.frames import FramesEstimate, FramesPlan, FramesReport
+
+_CONTENTS = ("color", "depth", "pose", "labels", "instances")
+
+
+def add_arguments(parser: shared.CommandParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "raw",
+        nargs="?",
+        type=shared.path_argument,
+        default=Path("data/ScanNet"),
+        metavar="RAW",
+        help="folder with scans/ and scans_test/, or with the scene folders "
+        "(default: data/ScanNet)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=shared.path_argument,
+        default=Path("data/frames"),
+        metavar="DIR",
+        help="folder for the frames (default: data/frames)",
+    )
+    options = parser.add_argument_group("what to extract (default: the options of the folder)")
+    number = options.add_mutually_exclusive_group()
+    number.add_argument(
+        "--every",
+        type=shared.positive_number,
+        metavar="N",
+        help="every n-th frame, beginning with the first; 1 for all (default: 20)",
+    )
+    number.add_argument(
+        "--at-most",
+        type=shared.positive_number,
+        metavar="N",
+        help="at most N frames of each scene, evenly spaced",
+    )
+    options.add_argument(
+        "--size",
+        type=_size_argument,
+        metavar="WxH",
+        help="width and height of all images, such as 320x240; needs Pillow "
+        "(default: as stored, without decoding color images)",
+    )
+    options.add_argument(
+        "--with",
+        dest="contents",
+        nargs="+",
+        choices=_CONTENTS,
+        metavar="CONTENT",
+        help=f"{', '.join(_CONTENTS)} (default: color depth pose); labels and instances come from "
+        "the _2d-label-filt.zip and _2d-instance-filt.zip of the scene",
+    )
+    options.add_argument(
+        "--label-set",
+        choices=("raw", "nyu40", "scannet20", "scannet200"),
+        help="ids in label images: raw (ScanNet ids, the default), nyu40 ids, or train id + 1 of a "
+        "label set; 0 is unlabeled",
+    )
+    options.add_argument(
+        "--layout",
+        choices=("official", "frames25k", "mmdet3d"),
+        help="names of the files (default: official; see layouts above)",
+    )
+    options.add_argument(
+        "--keep-lost",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="write frames without tracking, too, as the official reader does; "
+        "their poses contain -inf",
+    )
+    shared.add_selection_arguments(parser)
+    run_options = parser.add_argument_group("how to run")
+    shared.add_jobs_argument(run_options)
+    shared.add_dask_argument(run_options)
+    run_options.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show how many frames and bytes would be written, and write nothing",
+    )
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Run the command."""
+    from scannet_prep.stages import frames
+
+    raw_dir = arguments.raw
+    out_dir = arguments.output
+    if arguments.dask is not None:
+        # Relative paths would be wrong on workers, which have another current folder.
+        raw_dir = raw_dir.absolute()
+        out_dir = out_dir.absolute()
+    plan = frames.plan(
+        raw_dir, out_dir, _options_from(arguments), selection=shared.selection_from(arguments)
+    )
+    if arguments.dry_run:
+        estimate = frames.estimate_plan(plan, jobs=shared.jobs_from(arguments), progress=console)
+        value = {
+            "dry_run": True,
+            "raw_dir": plan.raw_dir,
+            "out_dir": plan.out_dir,
+            "options": plan.options,
+            "scenes": {name: scene._asdict() for name, scene in estimate.scenes.items()},
+            "kept": [record.scene_id for record in plan.kept],
+            "without_stream": plan.without_stream,
+            "failures": estimate.failures,
+        }
+        status = 3 if estimate.failures else 0
+        return console.result(_describe_estimate(plan, estimate), value, status)
+    console.say(_describe_start(plan))
+    with shared.executor_from(arguments) as executor:
+        report = frames.run(
+            plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
+        )
+    for failure in report.failures:
+        trace = f"\n{failure.trace}" if failure.trace else ""
+        console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
+    status = 3 if report.failures else 0
+    text = _describe_report(report, console.seconds)
+    return console.result(text, report, status, seconds=console.seconds)
+
+
+def _options_from(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the options that were given; the others are those of the folder."""
+    given = {
+        "every": arguments.every,
+        "at_most": arguments.at_most,
+        "size": arguments.size,
+        "label_set": arguments.label_set,
+        "layout": arguments.layout,
+        "keeps_lost": arguments.keep_lost,
+    }
+    options: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    if arguments.at_most is not None:
+        # Evenly spaced among all frames.
+        options["every"] = 1
+    if arguments.contents is not None:
+        # In a fixed order, and each once.
+        options["contents"] = tuple(name for name in _CONTENTS if name in arguments.contents)
+    return options
+
+
+def _size_argument(text: str) -> tuple[int, int]:
+    """Parse a size such as 320x240.
+
+    Raises:
+        argparse.ArgumentTypeError: It is something else.
+    """
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text, re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 320x240")
+    return int(match[1]), int(match[2])
+
+
+def _describe_start(plan: FramesPlan) -> str:
+    """Describe the options and the scenes, one line each."""
+    options = plan.options
+    selected = f"1 frame in {options.every:,}" if options.every > 1 else "every frame"
+    if options.at_most is not None:
+        selected = f"at most {options.at_most:,} frames of each scene"
+    size = f"{options.size[0]} x {options.size[1]}" if options.size else "size as stored"
+    contents = " ".join(options.contents)
+    if "labels" in options.contents:
+        contents += f" ({options.label_set})"
+    scenes = format_count(len(plan.tasks) + len(plan.kept), "scene")
+    lines = [
+        f"frames: {selected}, {size}, {contents}, layout {options.layout}",
+        f"{plan.raw_dir} -> {plan.out_dir}: {scenes}",
+    ]
+    if plan.without_stream:
+        scenes = format_count(len(plan.without_stream), "scene")
+        lines.append(f"left out: {scenes} without .sens ({list_some(plan.without_stream)})")
+    return "\n".join(lines)
+
+
+def _describe_estimate(plan: FramesPlan, estimate: FramesEstimate) -> str:
+    """Describe the result of a dry run."""
+    lines = [_describe_start(plan)]
+    for failure in estimate.failures:
+        lines.append(f"failed: {failure.message}")
+        if failure.hint:
+            lines.append(f"  hint: {failure.hint}")
+    scenes = estimate.scenes.values()
+    frames = format_count(sum(scene.frames for scene in scenes), "frame")
+    size = format_bytes(sum(scene.size_bytes for scene in scenes))
+    lost_count = sum(scene.lost for scene in scenes)
+    lines.append(
+        f"dry run: {frames} of {format_count(len(scenes), 'scene')}, about {size}, "
+        f"would be extracted; {_describe_lost(lost_count)}; nothing was written"
+    )
+    return "\n".join(lines)
+
+
+def _describe_report(report: FramesReport, seconds: float) -> str:
+    """Describe the result of a run."""
+    size = f"{format_count(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
+    lines = describe_made(report, size, seconds)
+    if report.lost_frames:
+        verb = "written" if report.options.keeps_lost else "omitted"
+        lost = _describe_lost(report.lost_frames)
+        lines.append(f"{lost}: {verb}, and listed in the frames.json of each scene")
+    return "\n".join(lines)
+
+
+def _describe_lost(count: int) -> str:
+    return f"{format_count(count, 'frame')} without tracking"

@@ -1,0 +1,182 @@
+"""Options of an extraction, and the names of files in the layouts of other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.errors import UsageError
+from scannet_prep.release.files import KINDS, FileKind
+from scannet_prep.release.scene import Split
+
+FrameContent: TypeAlias = Literal["color", "depth", "pose", "labels", "instances"]
+LabelIds: TypeAlias = Literal["raw", "nyu40", "scannet20", "scannet200"]
+LayoutName: TypeAlias = Literal["official", "frames25k", "mmdet3d"]
+
+STREAM = KINDS[".sens"]
+# The zip files of 2D labels that an extraction reads, by content.
+LABEL_KINDS: dict[FrameContent, FileKind] = {
+    "labels": KINDS["_2d-label-filt.zip"],
+    "instances": KINDS["_2d-instance-filt.zip"],
+}
+_MAX_SIDE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLayout:
+    """The names of the files of a scene.
+
+    Attributes:
+        paths: The path of a file of each content, with `{}` for the name of the frame.
+        matrices: The path of each matrix of the cameras that the layout has.
+        digits: The name of a frame is padded to this number of digits.
+        counts_kept: Whether frames are named by their position among those that were extracted,
+            instead of their number in the stream.
+    """
+
+    paths: Mapping[FrameContent, str] = field(hash=False)
+    matrices: Mapping[str, str] = field(hash=False)
+    digits: int = 1
+    counts_kept: bool = False
+
+    def path(self, content: FrameContent, position: int, number: int) -> str:
+        """Return the path of a file in the folder of its scene.
+
+        Args:
+            content: Its content.
+            position: The position of the frame among those that were extracted, from 0.
+            number: The number of the frame in the stream.
+        """
+        name = position if self.counts_kept else number
+        return self.paths[content].format(f"{name:0{self.digits}}")
+
+
+_FOLDERS: dict[FrameContent, str] = {
+    "color": "color/{}.jpg",
+    "depth": "depth/{}.png",
+    "pose": "pose/{}.txt",
+    "labels": "label/{}.png",
+    "instances": "instance/{}.png",
+}
+LAYOUTS: dict[LayoutName, FrameLayout] = {
+    # reader.py of ScanNet's SensReader.
+    "official": FrameLayout(
+        paths=_FOLDERS,
+        matrices={
+            name: f"intrinsic/{name}.txt"
+            for name in ("intrinsic_color", "extrinsic_color", "intrinsic_depth", "extrinsic_depth")
+        },
+    ),
+    # scannet_frames_25k.zip of the release.
+    "frames25k": FrameLayout(
+        paths=_FOLDERS,
+        matrices={
+            "intrinsic_color": "intrinsics_color.txt",
+            "intrinsic_depth": "intrinsics_depth.txt",
+        },
+        digits=6,
+    ),
+    # The folder `posed_images` of mmdetection3d.
+    "mmdet3d": FrameLayout(
+        paths={"color": "{}.jpg", "depth": "{}.png", "pose": "{}.txt"},
+        matrices={"intrinsic_color": "intrinsic.txt"},
+        digits=5,
+        counts_kept=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FrameOptions:
+    """What is extracted from each scene. All scenes of a folder have the same options.
+
+    Attributes:
+        every: Every n-th frame of the stream, beginning with the first.
+        at_most: At most so many of them, evenly spaced; None for all.
+        size: Width and height of all images; None to leave them as they are.
+        contents: What is written of each frame.
+        label_set: The ids in label images: ScanNet ids (`raw`), nyu40 ids, or train id + 1 of a
+            label set. 0 is unlabeled in all of them.
+        layout: The names of the files.
+        keeps_lost: Whether frames without tracking are written, too.
+
+    Raises:
+        UsageError: The options contradict each other.
+    """
+
+    every: int = 20
+    at_most: int | None = None
+    size: tuple[int, int] | None = None
+    contents: tuple[FrameContent, ...] = ("color", "depth", "pose")
+    label_set: LabelIds = "raw"
+    layout: LayoutName = "official"
+    keeps_lost: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.every < 1 or (self.at_most is not None and self.at_most < 1):
+            raise UsageError("every and at_most must be at least 1", "--every 20")
+        if self.size is not None and not all(1 <= side <= _MAX_SIDE for side in self.size):
+            raise UsageError(
+                f"images of {self.size[0]} x {self.size[1]} cannot be written", "--size 320x240"
+            )
+        missing = [name for name in self.contents if name not in LAYOUTS[self.layout].paths]
+        if missing:
+            raise UsageError(
+                f"the layout {self.layout} has no place for {missing[0]}",
+                "use the layout official or frames25k, or leave it out of --with",
+            )
+
+    @property
+    def needs_pillow(self) -> bool:
+        """Whether images have to be decoded, apart from depth images."""
+        if "labels" in self.contents and self.label_set != "raw":
+            return True
+        return self.size is not None and not {"color", *LABEL_KINDS}.isdisjoint(self.contents)
+
+    @property
+    def flags(self) -> str:
+        """The options of the command that they come from."""
+        selection = f"--every {self.every}"
+        if self.at_most is not None:
+            selection = f"--at-most {self.at_most}"
+        words = [selection]
+        if self.size is not None:
+            words.append(f"--size {self.size[0]}x{self.size[1]}")
+        words.append(f"--with {' '.join(self.contents)}")
+        if "labels" in self.contents:
+            words.append(f"--label-set {self.label_set}")
+        words.append(f"--layout {self.layout}")
+        if self.keeps_lost:
+            words.append("--keep-lost")
+        return " ".join(words)
+
+    def contents_of(self, split: Split) -> tuple[FrameContent, ...]:
+        """Return what is written of the scenes of a split: those of test have no 2D labels."""
+        return tuple(
+            name
+            for name in self.contents
+            if name not in LABEL_KINDS or split in LABEL_KINDS[name].splits
+        )
+
+    def select(self, is_tracked: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
+        """Select the frames of a stream.
+
+        Args:
+            is_tracked: bool (N,), whether each frame has a usable pose.
+
+        Returns:
+            The numbers of the frames to extract; and, of every n-th frame, those without tracking.
+        """
+        numbers = np.arange(0, len(is_tracked), self.every)
+        lost = numbers[~is_tracked[numbers]]
+        if not self.keeps_lost:
+            numbers = numbers[is_tracked[numbers]]
+        if self.at_most is not None and len(numbers) > self.at_most:
+            positions = np.arange(self.at_most) * len(numbers) // self.at_most
+            numbers = numbers[positions]
+        return numbers.tolist(), lost.tolist()

@@ -1,0 +1,166 @@
+"""Projection of points into images.
+
+    pixel = round(intrinsic @ inverse(camera_to_points) @ point)
+
+A point is visible if it is in front of the camera, within the image, and not behind the surface
+that the depth image shows. BPNet and OpenScene do the same: with `relative=True`, `tolerance=0.25`
+and, at 320 x 240, `margin=10`, the points are those that they use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from scannet_prep.processed.scene import ProcessedScene
+
+_MILLIMETRES = 1000.0
+
+
+def project(
+    points: NDArray[np.floating[Any]],
+    camera_to_points: NDArray[np.floating[Any]],
+    intrinsics: NDArray[np.floating[Any]],
+    size: tuple[int, int],
+    depth: NDArray[np.uint16] | None = None,
+    tolerance: float = 0.05,
+    margin: int = 0,
+    *,
+    relative: bool = False,
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Find the pixel of each point, and whether the point is visible.
+
+    Args:
+        points: (V, 3), metres.
+        camera_to_points: (4, 4), points <- camera: a pose in the frame of the points; see
+            `camera_in`.
+        intrinsics: (3, 3) or (4, 4), for images of this size. Whole numbers are the middles of
+            pixels.
+        size: Width and height of the image, in pixels.
+        depth: uint16 (height, width), millimetres; 0 where nothing was measured. Points are hidden
+            there, and if their depth differs from it by more than the tolerance. None: no point
+            hides another one.
+        tolerance: Largest difference of depths, in metres.
+        margin: Points that are nearer to the border of the image are not visible; in pixels.
+        relative: Whether the tolerance is a share of the measured depth, not metres.
+
+    Returns:
+        `pixels`, int32 (V, 2): column and row of each point; -1, -1 if it is not visible. And
+        `visible`, bool (V,).
+
+    Raises:
+        UsageError: An array has another shape or type, or the pose is not finite, as if tracking
+            was lost.
+    """
+    _check_arguments(points, camera_to_points, intrinsics, size, depth)
+    width, height = size
+    # From points to pixels, (3, 4). In float64, so that no result depends on rounding errors.
+    camera_from_points = np.linalg.inv(np.asarray(camera_to_points, np.float64))
+    matrix = np.asarray(intrinsics, np.float64)[:3, :3] @ camera_from_points[:3]
+    # Written out, because a product of a (3, 4) matrix is slow where many threads share the cores.
+    x, y, z = points.T.astype(np.float64)
+    columns, rows, depths = (row[0] * x + row[1] * y + row[2] * z + row[3] for row in matrix)
+
+    # Points behind the camera, and those in its centre, have no pixel.
+    visible = depths > 0
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        columns = np.rint(columns / depths)
+        rows = np.rint(rows / depths)
+    visible &= (columns >= margin) & (columns < width - margin)
+    visible &= (rows >= margin) & (rows < height - margin)
+
+    # Only the points of the image have coordinates that fit into int32.
+    candidates = np.flatnonzero(visible)
+    pixels = np.full((len(points), 2), -1, np.int32)
+    pixels[candidates, 0] = columns[candidates]
+    pixels[candidates, 1] = rows[candidates]
+    if depth is not None:
+        measured = depth[pixels[candidates, 1], pixels[candidates, 0]] / _MILLIMETRES
+        limit = tolerance * measured if relative else tolerance
+        is_hidden = (measured == 0) | (np.abs(measured - depths[candidates]) > limit)
+        visible[candidates[is_hidden]] = False
+        pixels[candidates[is_hidden]] = -1
+    return pixels, visible
+
+
+def camera_in(
+    sample: Mapping[str, Any] | ProcessedScene,
+    pose: NDArray[np.floating[Any]],
+    *,
+    is_aligned: bool | None = None,
+) -> NDArray[np.float64]:
+    """Convert the pose of a frame into the frame of the points of a scene.
+
+    Poses are in the frame of the scan. If the points are axis-aligned, the pose must be, too.
+
+    Args:
+        sample: A sample of `ScanNet`, before transforms that move points; or a processed scene.
+        pose: (4, 4), scan <- camera.
+        is_aligned: Whether the points of a sample are axis-aligned: `is_aligned` of the dataset. A
+            processed scene records it.
+
+    Returns:
+        float64 (4, 4), points <- camera.
+
+    Raises:
+        UsageError: A sample is given without `is_aligned`, or has no `axis_alignment`.
+    """
+    if isinstance(sample, Mapping):
+        if is_aligned is None:
+            raise UsageError(
+                "a sample does not record whether its points are axis-aligned",
+                "camera_in(sample, pose, is_aligned=dataset.is_aligned)",
+            )
+        if "axis_alignment" not in sample:
+            raise UsageError(
+                "the sample has no axis_alignment: a transform has moved its points, or keys= "
+                "leaves it out",
+                "project the points before they are transformed, and add axis_alignment to keys=",
+            )
+        axis_alignment = sample["axis_alignment"]
+    else:
+        is_aligned = sample.meta.options.align_axis
+        axis_alignment = sample.axis_alignment
+    scan_from_camera = np.asarray(pose, np.float64)
+    if not is_aligned:
+        return scan_from_camera
+    return np.asarray(axis_alignment @ scan_from_camera, np.float64)
+
+
+def _check_arguments(
+    points: NDArray[Any],
+    camera_to_points: NDArray[Any],
+    intrinsics: NDArray[Any],
+    size: tuple[int, int],
+    depth: NDArray[Any] | None,
+) -> None:
+    """Check the shapes and types of the arguments of `project`."""
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise UsageError(f"points have the shape {points.shape}, expected (V, 3)")
+    if camera_to_points.shape != (4, 4):
+        raise UsageError(f"the pose has the shape {camera_to_points.shape}, expected (4, 4)")
+    if not np.isfinite(camera_to_points).all():
+        raise UsageError(
+            "the pose is not finite: tracking was lost in this frame",
+            "leave out frames whose is_tracked is False",
+        )
+    if intrinsics.shape not in {(3, 3), (4, 4)}:
+        raise UsageError(
+            f"the intrinsics have the shape {intrinsics.shape}, expected (3, 3) or (4, 4)"
+        )
+    if depth is None:
+        return
+    if depth.shape != (size[1], size[0]):
+        raise UsageError(
+            f"the depth image has {depth.shape[1]} x {depth.shape[0]} pixels, "
+            f"expected {size[0]} x {size[1]}",
+            "give the size and the intrinsics of the depth image",
+        )
+    if depth.dtype != np.uint16:
+        raise UsageError(f"the depth image is {depth.dtype}, expected uint16 in millimetres")

@@ -1,0 +1,230 @@
+"""Sensor streams and 2D labels of synthetic scenes, rendered from their meshes.
+
+A camera turns around near the middle of the room, and looks outwards and down. Tracking is lost in
+one frame, as happens in the release. Color and depth images are small, and have their own sizes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zipfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import deflate
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.images import encode_jpeg, encode_png
+from scannet_prep.raw.sensor_stream import SensorCamera
+from scannet_prep.release.label_map import builtin_label_map
+from scannet_prep.synthetic.scene import SyntheticScene
+from scannet_prep.view.camera import Projected
+from scannet_prep.view.raster import Seen, draw_triangles
+
+# The focal lengths of the metadata of a synthetic scene (1150 for 1296 columns, 575 for 640), at a
+# quarter of the size.
+_COLOR_SIZE = (324, 242)
+_COLOR_FOCAL = 287.5
+_DEPTH_SIZE = (160, 120)
+_DEPTH_FOCAL = 143.75
+_LOST_FRAME = 1
+_LOST_POSE = np.full((4, 4), -np.inf, np.float32)
+# Metres: the camera above the floor, above most furniture; and its distance from the middle.
+_CAMERA_HEIGHT = 2.2
+_ORBIT_RADIUS = 0.5
+_LOOK_DOWN = math.radians(30)
+# Triangles that reach nearer are not drawn. Metres.
+_NEAR = 0.1
+_MICROSECONDS = 33_333
+_STREAM_VERSION = 4
+_SENSOR_NAME = b"StructureSensor"
+_JPEG_COLOR = 2
+_ZLIB_DEPTH = 1
+_DEPTH_SHIFT = 1000.0
+# A fixed time, so that the same scene gives the same bytes.
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class RenderedFrame(NamedTuple):
+    """One frame, as the scanner would record it, and its 2D labels.
+
+    Attributes:
+        pose: float32 (4, 4), scan <- camera, metres; all -inf if tracking is lost.
+        color: uint8 (H, W, 3).
+        depth: uint16 (H, W) of the depth camera, millimetres; 0 where there is no surface.
+        scannet_ids: uint16 (H, W) of the color camera, the ScanNet id at each pixel; 0 where there
+            is none.
+        object_ids: uint8 (H, W), the object id + 1; 0 where there is none.
+    """
+
+    pose: NDArray[np.float32]
+    color: NDArray[np.uint8]
+    depth: NDArray[np.uint16]
+    scannet_ids: NDArray[np.uint16]
+    object_ids: NDArray[np.uint8]
+
+
+def make_cameras() -> tuple[SensorCamera, SensorCamera]:
+    """Return the color camera and the depth camera of all synthetic scenes."""
+    return _make_camera(_COLOR_FOCAL, _COLOR_SIZE), _make_camera(_DEPTH_FOCAL, _DEPTH_SIZE)
+
+
+def render_frames(scene: SyntheticScene, count: int) -> Iterator[RenderedFrame]:
+    """Render the frames of a scene, one by one.
+
+    Args:
+        scene: The scene.
+        count: The number of frames. Tracking is lost in the second one.
+    """
+    scannet_ids, object_ids = _find_vertex_ids(scene)
+    color_camera, depth_camera = make_cameras()
+    for number, pose in enumerate(_make_poses(scene, count)):
+        seen, _ = render(scene, pose, color_camera)
+        color = _fill(seen, np.rint(seen.blend(scene.colors)).astype(np.uint8), color_camera)
+        depth_seen, depths = render(scene, pose, depth_camera)
+        millimetres = np.rint(depth_seen.blend(depths) * np.float32(_DEPTH_SHIFT))
+        yield RenderedFrame(
+            pose=_LOST_POSE if number == _LOST_FRAME else pose,
+            color=color,
+            depth=_fill(depth_seen, millimetres.astype(np.uint16), depth_camera),
+            scannet_ids=_fill(seen, scannet_ids[seen.nearest], color_camera),
+            object_ids=_fill(seen, object_ids[seen.nearest], color_camera),
+        )
+
+
+def render(
+    scene: SyntheticScene, pose: NDArray[np.float32], camera: SensorCamera
+) -> tuple[Seen, NDArray[np.float32]]:
+    """Render the mesh of a scene.
+
+    Args:
+        scene: The scene.
+        pose: float32 (4, 4), scan <- camera.
+        camera: The camera.
+
+    Returns:
+        The visible surface; and the depth of each vertex, float32 (V,), metres.
+    """
+    # Row vectors: this is the inverse of the rotation.
+    points = (scene.positions - pose[:3, 3]) @ pose[:3, :3]
+    depths = np.asarray(points[:, 2], np.float32)
+    # Vertices behind the camera get any depth in front of it: their triangles are not drawn.
+    is_drawn = (depths[scene.faces] > _NEAR).all(axis=1)
+    nearness = (1 / np.maximum(depths, _NEAR)).astype(np.float32)
+    (fx, _, cx), (_, fy, cy) = camera.intrinsic[:2, :3]
+    projected = Projected(
+        x=points[:, 0] * nearness * fx + cx,
+        y=points[:, 1] * nearness * fy + cy,
+        nearness=nearness,
+        scale=fx * nearness,
+        position=pose[:3, 3],
+    )
+    width, height = camera.size
+    return draw_triangles(projected, scene.faces[is_drawn], width, height), depths
+
+
+def encode_files(scene: SyntheticScene, count: int) -> dict[str, bytes]:
+    """Render a scene, and encode its files.
+
+    Args:
+        scene: The scene.
+        count: The number of frames.
+
+    Returns:
+        The sensor stream, and the zip files of 2D labels unless the scene has no annotation; by the
+        suffix of the name.
+
+    Raises:
+        UsageError: Pillow is not installed, which encodes color images.
+    """
+    stream = [_encode_header(count)]
+    labels: dict[str, bytes] = {}
+    instances: dict[str, bytes] = {}
+    for number, frame in enumerate(render_frames(scene, count)):
+        stream.append(_encode_frame(number, frame))
+        labels[f"label-filt/{number}.png"] = encode_png(frame.scannet_ids)
+        instances[f"instance-filt/{number}.png"] = encode_png(frame.object_ids)
+    # The number of inertial records.
+    stream.append(struct.pack("<Q", 0))
+    files = {".sens": b"".join(stream)}
+    if scene.groups:
+        files["_2d-label-filt.zip"] = _encode_zip(labels)
+        files["_2d-instance-filt.zip"] = _encode_zip(instances)
+    return files
+
+
+def _make_camera(focal: float, size: tuple[int, int]) -> SensorCamera:
+    intrinsic = np.eye(4, dtype=np.float32)
+    intrinsic[0, 0] = intrinsic[1, 1] = focal
+    intrinsic[:2, 2] = (size[0] / 2 - 0.5, size[1] / 2 - 0.5)
+    return SensorCamera(intrinsic, np.eye(4, dtype=np.float32), size)
+
+
+def _make_poses(scene: SyntheticScene, count: int) -> Iterator[NDArray[np.float32]]:
+    """Yield poses, float32 (4, 4), of a camera that turns once around the z axis."""
+    lowest = scene.positions.min(axis=0)
+    middle = (lowest + scene.positions.max(axis=0)) / 2
+    middle[2] = lowest[2] + _CAMERA_HEIGHT
+    for number in range(count):
+        angle = 2 * math.pi * number / count
+        outwards = np.array([math.cos(angle), math.sin(angle), 0])
+        right = np.array([math.sin(angle), -math.cos(angle), 0])
+        forward = math.cos(_LOOK_DOWN) * outwards - math.sin(_LOOK_DOWN) * np.array([0, 0, 1])
+        pose = np.eye(4, dtype=np.float32)
+        # The axes of a camera point to the right, down, and forward.
+        pose[:3, :3] = np.stack([right, np.cross(forward, right), forward], axis=1)
+        pose[:3, 3] = middle + _ORBIT_RADIUS * outwards
+        yield pose
+
+
+def _find_vertex_ids(scene: SyntheticScene) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
+    """Return the ScanNet id and the object id + 1 of each vertex, (V,); 0 without a group."""
+    rows = builtin_label_map().rows
+    # Indexed by segment id, which is the index of a vertex.
+    scannet_ids = np.zeros(len(scene.segment_ids), np.uint16)
+    object_ids = np.zeros(len(scene.segment_ids), np.uint8)
+    for group in scene.groups:
+        segment_ids = np.array(group.segment_ids)
+        scannet_ids[segment_ids] = rows[group.raw_category].scannet_id
+        # All groups of synthetic scenes have an object id.
+        object_ids[segment_ids] = (group.object_id or 0) + 1
+    return scannet_ids[scene.segment_ids], object_ids[scene.segment_ids]
+
+
+def _fill(seen: Seen, values: NDArray, camera: SensorCamera) -> NDArray:  # type: ignore[type-arg]
+    """Make an image, (H, W, ...), from the values of its pixels that are not empty."""
+    width, height = camera.size
+    image = np.zeros((height * width, *values.shape[1:]), values.dtype)
+    image[seen.pixels] = values
+    return image.reshape(height, width, *values.shape[1:])
+
+
+def _encode_header(count: int) -> bytes:
+    """Encode the header of a sensor stream; `raw/sensor_stream.py` describes it."""
+    cameras = make_cameras()
+    parts = [struct.pack("<IQ", _STREAM_VERSION, len(_SENSOR_NAME)), _SENSOR_NAME]
+    for camera in cameras:
+        parts += [camera.intrinsic.tobytes(), camera.extrinsic.tobytes()]
+    parts.append(struct.pack("<2i", _JPEG_COLOR, _ZLIB_DEPTH))
+    parts += [struct.pack("<2I", *camera.size) for camera in cameras]
+    parts.append(struct.pack("<fQ", _DEPTH_SHIFT, count))
+    return b"".join(parts)
+
+
+def _encode_frame(number: int, frame: RenderedFrame) -> bytes:
+    color = encode_jpeg(frame.color)
+    depth = bytes(deflate.zlib_compress(frame.depth.tobytes()))
+    time = number * _MICROSECONDS
+    sizes = struct.pack("<4Q", time, time, len(color), len(depth))
+    return frame.pose.tobytes() + sizes + color + depth
+
+
+def _encode_zip(members: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), data)
+    return file.getvalue()
