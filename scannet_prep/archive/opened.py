@@ -90,7 +90,7 @@ class Archive:
             self.index_row = frames.seek_row(frame)
             self.end = offset + stored_bytes
         except ContentError as error:
-            # If the file is not an archive at all, this raises the error, which explains more.
+            # If the file is of another kind, this raises an error that names the kind.
             check_beginning(source.read(0, START_BYTES), self.name)
             problem = f"is damaged or truncated: {error.message}"
             raise ArchiveError(self.name, problem, HINT_DAMAGED) from None

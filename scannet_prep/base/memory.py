@@ -60,9 +60,9 @@ _KEPT_BYTES = 1 << 28
 class _Memory:
     """An anonymous file that is mapped, writable, until the last array in it is gone.
 
-    The mapping needs no file descriptor, unlike `mmap.mmap`, which keeps one open (before Python
-    3.13, always). With one descriptor per batch, a program that keeps an array of each of a
-    thousand batches, such as the labels for a mean at the end, would run out of them.
+    The mapping needs no file descriptor. `mmap.mmap` would keep one open for each batch (this can
+    be turned off only since Python 3.13). A program that keeps an array of each of a thousand
+    batches, such as the labels for a mean at the end, would run out of descriptors.
 
     Args:
         file: The anonymous file, open for reading and writing. The worker that made it keeps it
@@ -138,7 +138,7 @@ class _Memory:
         Returns:
             The layout; None if an array lies elsewhere, or if the memory has been handed over.
         """
-        # It has one byte for a receiver, and so only one receiver at a time.
+        # There is one byte for the receiver, so a memory can be handed over only once at a time.
         if self.holders[_RECEIVER]:
             return None
         layout: Layout = {}

@@ -20,7 +20,8 @@ from scannet_prep.view.markup import element, to_svg
 SERIES = ("a", "b")
 """Classes of the series of a chart."""
 
-# In pixels.
+# In pixels. So are the small numbers in the functions below, which centre texts on rows and ticks
+# and leave gaps between bars.
 _ROW_HEIGHT = 14
 _NAME_WIDTH = 122
 _BAR_WIDTH = 196
