@@ -9,9 +9,11 @@ import os
 import resource
 import shutil
 import signal
+import struct
 import sys
 import time
 import zipfile
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -497,6 +499,43 @@ def test_file_in_the_way_of_a_scene_fails_it(streams_dir: Path, out_dir: Path) -
     assert outcome.status == 3
     assert f"{out_dir / TRAIN}: is in the way" in outcome.stderr
     assert (out_dir / TRAIN).read_bytes() == b"mine"
+
+
+def encode_few_bits() -> bytes:
+    """Encode an image of 4 bits, which Pillow would multiply by 17."""
+    header = struct.pack(">IIBBBBB", *COLOR_SIZE, 4, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(COLOR_SIZE[1] * (1 + COLOR_SIZE[0] // 2)))
+    data = b"\x89PNG\r\n\x1a\n"
+    for kind, content in ((b"IHDR", header), (b"IDAT", rows), (b"IEND", b"")):
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        data += struct.pack(">I", len(content)) + kind + content + checksum
+    return data
+
+
+@pytest.mark.parametrize(
+    ("image", "problem"),
+    [
+        (encode_few_bits(), "has 4 bits and the color type 0, expected 8 or 16 bits of gray"),
+        (
+            encode_png(np.zeros((COLOR_SIZE[1], COLOR_SIZE[0], 3), np.uint8)),
+            "has 8 bits and the color type 2",
+        ),
+        (b"\xff\xd8\xff\xd9", "is not a PNG image"),
+    ],
+    ids=["4 bits", "color", "JPEG"],
+)
+def test_label_image_of_another_kind_fails_its_scene(
+    raw_dir: Path, out_dir: Path, image: bytes, problem: str
+) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("label-filt/0.png", image)
+    write(raw_file(raw_dir, "_2d-label-filt.zip"), file.getvalue())
+
+    outcome = extract(raw_dir, out_dir, "--with", "labels")
+
+    assert outcome.status == 3
+    assert problem in outcome.stderr
 
 
 # Folders.

@@ -1,6 +1,6 @@
 """Kill commands at random moments, and check after each kill that no file is damaged.
 
-    demo (download, process, pack), unpack and export  --killed-->  check  --again-->  ...
+    demo (download, process, pack, frames), unpack and export  --killed-->  check  --again-->  ...
 
 A kill hits the command alone, whose workers outlive it for a moment, or the command and its
 workers. Every file with its final name must then have the same bytes as in a folder where nothing
@@ -27,9 +27,17 @@ from pathlib import Path
 KILLS_PER_ROUND = 25
 _PROGRAM = (sys.executable, "-m", "scannet_prep")
 # Outputs of the commands, each of which `verify` can check.
-_OUTPUTS = ("demo/ScanNet", "demo/processed", "demo/scannet.tar.zst", "unpacked", "exported")
+# "demo/frames" needs Pillow, as the tests do.
+_OUTPUTS = (
+    "demo/ScanNet",
+    "demo/processed",
+    "demo/scannet.tar.zst",
+    "demo/frames",
+    "unpacked",
+    "exported",
+)
 _TITLES = ("demo", "unpack", "demo", "export")
-_CHECKED_SUFFIXES = {".npz", ".npy", ".ply", ".json", ".txt", ".tsv", ".zst"}
+_CHECKED_SUFFIXES = {".npz", ".npy", ".ply", ".json", ".txt", ".tsv", ".zst", ".png", ".jpg"}
 # Files that describe how far a run is.
 _CHANGING_NAMES = {"unfinished.txt", "failed.txt", "manifest.json"}
 

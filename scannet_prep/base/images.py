@@ -54,22 +54,27 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     return _PNG_SIGNATURE + b"".join(chunks)
 
 
-def check_png_size(data: bytes, size: tuple[int, int]) -> None:
-    """Check the header of a PNG image, without decoding it.
+def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
+    """Check the header of a PNG image of numbers, without decoding it.
 
     Args:
         data: The file.
         size: The expected width and height.
 
     Raises:
-        ContentError: It is not a PNG image, or has another size.
+        ContentError: It is not a PNG image of 8 or 16 bits of gray, or has another size.
     """
-    # The signature, then the length and the kind of the first chunk, and its first two numbers.
-    if not data.startswith(_PNG_SIGNATURE) or data[12:16] != b"IHDR" or len(data) < 24:
+    # The signature, the length and the kind of the first chunk, then its content.
+    if not data.startswith(_PNG_SIGNATURE) or data[12:16] != b"IHDR" or len(data) < 26:
         raise ContentError("is not a PNG image")
-    actual: tuple[int, int] = struct.unpack(">2I", data[16:24])
-    if actual != size:
-        raise ContentError(f"is an image of {_format(actual)}, expected {_format(size)}")
+    width, height, bits, color_type = struct.unpack(">IIBB", data[16:26])
+    if (width, height) != size:
+        raise ContentError(f"is an image of {_format((width, height))}, expected {_format(size)}")
+    # Images of fewer bits are not rejected by Pillow, but scaled.
+    if bits not in {8, 16} or color_type != _GRAY:
+        raise ContentError(
+            f"has {bits} bits and the color type {color_type}, expected 8 or 16 bits of gray"
+        )
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
@@ -111,9 +116,10 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
         uint8 or uint16 (H, W), by the bits of the file.
 
     Raises:
-        ContentError: It is damaged, is in color, or has another size.
+        ContentError: It is damaged, of another kind, or has another size.
         UsageError: Pillow is not installed.
     """
+    check_gray_png(data, size)
     image = _decode(data, size, "")
     if image.mode not in _GRAY_MODES:
         raise ContentError(f"is an image of mode {image.mode}, expected 8 or 16 bits of gray")

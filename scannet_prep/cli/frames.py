@@ -1,4 +1,4 @@
-"""Extract color images, depth, poses and 2D labels from the sensor streams of scans.
+"""Extract images, depth, poses and 2D labels from the sensor streams of scans.
 
 Reads `.sens` files without decoding what is not needed: every 20th frame by default, in the layout
 and number format of ScanNet's own reader. Frames in which tracking was lost have no usable pose;
@@ -8,8 +8,8 @@ Running a command again extracts only scenes that are missing, or whose files ha
 has one set of options, which a later command need not repeat. Each scene has a frames.json with the
 numbers of its frames, its cameras, and a checksum of every file.
 
-Streams are large: 1.2 TB for all scenes. Download some of them with
-scannet-prep download --types .sens --scenes scene0000_00.
+Scenes without a stream are left out. All streams together have 1.2 TB, so download those of some
+scenes only; see the first example.
 
 layouts:
   official    color/0.jpg, depth/0.png, pose/0.txt, intrinsic/: reader.py, 3DMV, BPNet, OpenScene
@@ -17,6 +17,7 @@ layouts:
   mmdet3d     00000.jpg, 00000.png, 00000.txt, intrinsic.txt: posed_images of mmdetection3d
 
 examples:
+  scannet-prep download --types .sens --scenes scene0000_00
   scannet-prep frames --size 320x240
   scannet-prep frames --with color depth pose labels instances --label-set scannet200
   scannet-prep frames --at-most 300 --layout mmdet3d -o mmdetection3d/data/scannet/posed_images

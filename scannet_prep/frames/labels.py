@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.errors import ContentError, FileError
 from scannet_prep.base.failures import list_some
-from scannet_prep.base.images import check_png_size, decode_gray, encode_png, resize_nearest
+from scannet_prep.base.images import check_gray_png, decode_gray, encode_png, resize_nearest
 from scannet_prep.frames.options import LabelIds
 from scannet_prep.raw.zip_file import read_member
 from scannet_prep.release.label_map import MAX_SCANNET_ID, LabelMap
@@ -90,7 +90,7 @@ def read_label_image(
     stored = read_member(archive, path, name)
     try:
         if size == color_size and (table is None or table.is_identity):
-            check_png_size(stored, color_size)
+            check_gray_png(stored, color_size)
             return stored
         image = decode_gray(stored, color_size)
         image = resize_nearest(image, size)

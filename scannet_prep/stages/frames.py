@@ -193,27 +193,22 @@ def plan(
         _check_is_empty(out_dir)
     label_map = label_map_for(raw_dir)
 
+    # Scenes that are not named may lack a stream: few people have all of them.
     raw_scenes = find_raw_scenes(raw_dir)
-    named = selection.scene_ids is not None
-    with_stream = raw_scenes
-    if not named:
-        with_stream = {
-            scene_id: scene
-            for scene_id, scene in raw_scenes.items()
-            if os.path.lexists(scene.path(STREAM))
-        }
-    selected, failures = select_scenes(with_stream, selection, raw_dir)
+    candidates = raw_scenes
+    if selection.scene_ids is None:
+        candidates = {name: scene for name, scene in raw_scenes.items() if _has_stream(scene)}
+    selected, failures = select_scenes(candidates, selection, raw_dir)
 
     tasks = []
     kept = []
-    missing = []
     for scene_id, split in selected:
         task = FramesTask(raw_scenes[scene_id], split)
-        if not os.path.lexists(task.source):
-            missing.append(scene_id)
+        record = records.get(scene_id)
+        if not _has_stream(task.scene):
             failures += (_report_missing_stream(task.source, raw_dir, scene_id),)
-        elif scene_id in records and _is_current(records[scene_id], task, chosen, label_map):
-            kept.append(records[scene_id])
+        elif record is not None and _is_current(record, task, chosen, label_map):
+            kept.append(record)
         else:
             tasks.append(task)
     if not tasks and not kept:
@@ -225,7 +220,7 @@ def plan(
         label_map=label_map,
         tasks=tuple(tasks),
         kept=tuple(kept),
-        without_stream=tuple(sorted(raw_scenes.keys() - with_stream.keys())),
+        without_stream=tuple(sorted(raw_scenes.keys() - candidates.keys())),
         failures=failures,
     )
 
@@ -453,6 +448,11 @@ def _check_is_empty(out_dir: Path) -> None:
         if not name.startswith(".") and name not in {TERMS_NAME, FAILED_NAME}:
             problem = f"{out_dir}: holds {name}, and was not made by scannet-prep frames"
             raise UsageError(problem, "choose a new folder with -o")
+
+
+def _has_stream(scene: RawScene) -> bool:
+    """Whether a scene has a sensor stream, or a link to one that leads nowhere."""
+    return os.path.lexists(scene.path(STREAM))
 
 
 def _is_current(
