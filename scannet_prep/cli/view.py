@@ -12,6 +12,7 @@ examples:
   scannet-prep view scene0011_00
   scannet-prep view scene0011_00 scene0015_00 -o val.html
   scannet-prep view scene0011_00 --pred predictions
+  scannet-prep view scene0011_00 --frames data/frames
   scannet-prep view scene0011_00 --view top -o scene.png
   scannet-prep view @ids.txt --png -o out
   scannet-prep view scene0011_00 --color rgb -o scene.ply
