@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import TRAIN, run_main
 from numpy.typing import NDArray
 from streams import LOST, make_intrinsic, make_pose
 
-from scannet_prep import read_processed
+from scannet_prep import ScanNet, read_processed
 from scannet_prep.base.errors import UsageError
 from scannet_prep.frames import SensorCamera, camera_in, project
-from scannet_prep.synthetic import SyntheticScene, make_scene
+from scannet_prep.synthetic import SyntheticScene, make_scene, write_release
 from scannet_prep.synthetic.frames import RenderedFrame, make_cameras, render, render_frames
+from scannet_prep.transforms import RotateZ
 
 INTRINSIC = make_intrinsic(50, 60, 15.5, 11.5)
 SIZE = (32, 24)
@@ -355,3 +358,24 @@ def test_points_stay_visible_if_points_and_pose_are_aligned() -> None:
     # A coordinate in the middle between two pixels may be rounded to either.
     assert (pixels != aligned_pixels).any(axis=1).mean() < 0.005
     assert visible.sum() > 200
+
+
+@pytest.mark.parametrize("words", [[], ["--align-axis"]])
+def test_camera_in_a_sample_of_a_dataset_agrees_with_the_processed_scene(
+    tmp_path: Path, words: list[str]
+) -> None:
+    write_release(tmp_path / "raw", [TRAIN], vertices=600)
+    run_main("process", tmp_path / "raw", "-o", tmp_path / "out", *words)
+    (sample,) = ScanNet(tmp_path / "out", split="train")
+    scene = read_processed(tmp_path / f"out/train/{TRAIN}.npz")
+
+    camera = camera_in(sample, make_pose(2))
+
+    np.testing.assert_array_equal(camera, camera_in(scene, make_pose(2)))
+
+
+def test_camera_in_a_sample_whose_points_were_moved_is_refused(whole_dir: Path) -> None:
+    (sample,) = ScanNet(whole_dir / "processed", split="train", transform=RotateZ())
+
+    with pytest.raises(UsageError):
+        camera_in(sample, make_pose(2))

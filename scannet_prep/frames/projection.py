@@ -102,19 +102,21 @@ def camera_in(
     Args:
         sample: A sample of `ScanNet`, before transforms that move points; or a processed scene.
         pose: (4, 4), scan <- camera.
-        is_aligned: Whether the points of a sample are axis-aligned: `is_aligned` of the dataset. A
-            processed scene records it.
+        is_aligned: Whether the points of a sample are axis-aligned. Only for samples that do not
+            record it, such as those that a transform has made.
 
     Returns:
         float64 (4, 4), points <- camera.
 
     Raises:
-        UsageError: A sample is given without `is_aligned`, or has no `axis_alignment`.
+        UsageError: A sample does not record `is_aligned`, or has no `axis_alignment`.
     """
     if isinstance(sample, Mapping):
         if is_aligned is None:
+            is_aligned = getattr(sample, "is_aligned", None)
+        if is_aligned is None:
             raise UsageError(
-                "a sample does not record whether its points are axis-aligned",
+                "the sample does not record whether its points are axis-aligned",
                 "camera_in(sample, pose, is_aligned=dataset.is_aligned)",
             )
         if "axis_alignment" not in sample:

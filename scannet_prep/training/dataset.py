@@ -474,6 +474,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         npz = self._open(scene_id)
         # Type checkers accept an incomplete sample only as Any.
         sample: Any = Sample()  # type: ignore[typeddict-item]
+        sample.is_aligned = self.is_aligned
         for key in self._keys:
             if key in {"label_set", "scene_id"}:
                 continue

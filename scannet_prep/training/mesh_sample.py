@@ -90,6 +90,7 @@ def _make_sample(scene: ProcessedScene, label_set: LabelSet) -> Sample:
     if scene.segments is not None:
         segments = scene.segments.astype(np.int32)
     sample: Any = Sample()  # type: ignore[typeddict-item]
+    sample.is_aligned = scene.meta.options.align_axis
     sample["points"] = scene.points
     sample["normals"] = normals
     sample["colors"] = scene.colors

@@ -46,7 +46,14 @@ else:
         """Stand-in for PyTorch's class, which is not imported."""
 
     class Sample(dict):
-        """A dict whose repr shows types and shapes of arrays; notebooks also show a picture."""
+        """A dict whose repr shows types and shapes of arrays; notebooks also show a picture.
+
+        Attributes:
+            is_aligned: Whether the points are axis-aligned; None if a transform has made the
+                sample.
+        """
+
+        is_aligned: bool | None = None
 
         def __repr__(self) -> str:
             """Show one line per key."""
