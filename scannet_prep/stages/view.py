@@ -42,7 +42,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
-from scannet_prep.processed.scene import find_problems
+from scannet_prep.processed.scene import ProcessedScene, find_problems
 from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
 from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
@@ -76,6 +76,19 @@ class Viewing:
     color: str
     label_set: LabelSet
 
+    def read(self, scene_id: str) -> ProcessedScene:
+        """Read one of the scenes, and check it.
+
+        Raises:
+            FileError: The scene is damaged, or has invalid values.
+        """
+        scene = self.place.parse(scene_id, self.place.read(scene_id))
+        problem = next(find_problems(scene), None)
+        if problem is not None:
+            path = self.place.file_path(scene_id)
+            raise ProcessedFileError(path, problem, again_hint(path))
+        return scene
+
     def load(self, scene_id: str) -> ViewedScene:
         """Read one of the scenes and its prediction, and check them.
 
@@ -83,14 +96,10 @@ class Viewing:
             FileError: The scene or the prediction is damaged, has invalid values, or they do not
                 match.
         """
-        scene = self.place.parse(scene_id, self.place.read(scene_id))
-        problem = next(find_problems(scene), None)
-        if problem is not None:
-            path = self.place.file_path(scene_id)
-            raise ProcessedFileError(path, problem, again_hint(path))
+        scene = self.read(scene_id)
         prediction = None
         if self.predictions is not None:
-            prediction = _read_prediction(self.predictions, scene_id, len(scene.points))
+            prediction = read_prediction(self.predictions, scene_id, len(scene.points))
         return view_scene(scene, prediction=prediction)
 
     def choose_color(self, scene: ViewedScene) -> str:
@@ -423,7 +432,7 @@ def _encode(
         yield paths[scene.scene_id], content
 
 
-def _read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:
+def read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:
     """Read a prediction, with raw ids outside the label set as unlabeled.
 
     Raises:
