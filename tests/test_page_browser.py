@@ -156,7 +156,12 @@ def test_markup_in_the_name_of_a_scene_is_shown_as_text(odd: Shown) -> None:
     odd.follow("")
 
     assert odd.text("h1") == MARKUP
-    assert odd.page.title() == f"{MARKUP} and 3 more"
+    assert odd.page.title() == MARKUP
+
+
+def test_title_of_the_page_is_the_shown_scene(odd: Shown) -> None:
+    odd.follow(f"#scene={ONE}")
+    assert odd.page.title() == ONE
 
 
 def test_markup_in_the_name_of_an_instance_is_shown_as_text(odd: Shown) -> None:

@@ -8,6 +8,9 @@ The ending of -o determines the form: .html, .png or .ply. Surfaces are not draw
 the inside of a room is visible through its nearer walls. Scenes that were processed with --faces
 are drawn as triangles, others as points.
 
+--serve lists all scenes in a browser, with search, filters and an order. With --pred, the order may
+be the mIoU or the AP of each scene, the worst first.
+
 examples:
   scannet-prep view scene0011_00
   scannet-prep view scene0011_00 scene0015_00 -o val.html
@@ -17,6 +20,7 @@ examples:
   scannet-prep view @ids.txt --png -o out
   scannet-prep view scene0011_00 --color rgb -o scene.ply
   scannet-prep view --serve --source data/scannet.tar.zst
+  scannet-prep view --serve --pred predictions
 """
 
 from __future__ import annotations

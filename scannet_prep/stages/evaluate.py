@@ -9,7 +9,7 @@ Files are written only after all predictions have been read and their ids have b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,19 @@ from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.predictions.ids import check_predicted_ids
 from scannet_prep.predictions.reader import Predictions, Task
+from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.training.dataset import ScanNet
 from scannet_prep.view.charts import draw_confusion
 
-_SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
-# The score of a class in the table of scenes, and the mean by which scenes are sorted.
+SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
+"""The class that computes the scores of a task."""
+SCENE_SCORES: Mapping[Task, str] = {"semantic": "over_ground_truth", "instance": "ap"}
+"""The mean over all classes by which scenes are sorted."""
+
+# The score of a class in the table of scenes.
 _CLASS_SCORES: Mapping[Task, str] = {"semantic": "iou", "instance": "ap"}
-_SCENE_SCORES: Mapping[Task, str] = {"semantic": "over_ground_truth", "instance": "ap"}
 # This mean is not in the table of scenes: absent classes count 0 in it, and every scene lacks most
 # classes.
 _MEAN_FOR_ALL_SCENES_ONLY = "over_all"
@@ -102,7 +106,7 @@ def run(
     scored = _score_scenes(plan, progress)
     warning = check_predicted_ids(plan, scored.confusion, is_forced=is_forced)
     if scores_path is not None:
-        _write_scene_scores(scores_path, scored.rows, _SCENE_SCORES[plan.task])
+        _write_scene_scores(scores_path, scored.rows, SCENE_SCORES[plan.task])
     if confusion_path is not None:
         _write_confusion(confusion_path, scored.confusion, plan.label_set)
 
@@ -141,7 +145,7 @@ class _Scored:
 
 def _score_scenes(plan: Predictions, progress: Progress) -> _Scored:
     """Score each scene, and all of them together."""
-    total = _SCORES[plan.task](plan.label_set)
+    total = SCORES[plan.task](plan.label_set)
     class_count = len(plan.label_set)
     confusion = np.zeros((class_count, class_count + 1), np.int64)
     rows: list[dict[str, Any]] = []
@@ -151,7 +155,7 @@ def _score_scenes(plan: Predictions, progress: Progress) -> _Scored:
             for scene_id in dataset.scene_ids:
                 prediction, truth = _read_scene(plan, dataset, scene_id)
                 # Scores of this scene alone, for its row, which are then added to those of all.
-                scores = _SCORES[plan.task](plan.label_set)
+                scores = SCORES[plan.task](plan.label_set)
                 scores.add(prediction, truth)
                 total.merge(scores)
                 if plan.task == "instance":
@@ -164,21 +168,33 @@ def _score_scenes(plan: Predictions, progress: Progress) -> _Scored:
 
 
 def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any, Any]:
-    """Read the prediction and the ground truth of a scene, as the scores of the task take them.
-
-    The class of an instance is that of its group, because with labels from `labels.ply`, its
-    vertices may have several classes.
-    """
+    """Read the prediction and the ground truth of a scene, as the scores of the task take them."""
     sample = dataset[scene_id]
     prediction = plan.read(scene_id, len(sample["labels"]))
     if plan.task == "semantic":
         return prediction, sample["labels"]
+    groups = dataset.groups(scene_id)
+    return prediction, make_instance_truth(groups, sample["instances"], plan.label_set)
+
+
+def make_instance_truth(
+    groups: Iterable[AnnotatedGroup], instances: NDArray[np.integer[Any]], label_set: LabelSet
+) -> InstanceTruth:
+    """Make the ground truth of the instances of a scene.
+
+    The class of an instance is that of its group, because with labels from `labels.ply`, its
+    vertices may have several classes.
+
+    Args:
+        groups: The groups of the scene.
+        instances: (V,), the id of the group of each vertex, -1 for none.
+        label_set: The label set of the classes.
+    """
     # The raw id of each group; the last entry is 0, for vertices without a group (-1).
-    raw_ids = table_by_group(raw_ids_of_groups(dataset.groups(scene_id), plan.label_set), none=0)
+    raw_ids = table_by_group(raw_ids_of_groups(groups, label_set), none=0)
     # The train id of each group, then of each vertex, (V,); -1 for none.
-    group_labels = plan.label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
-    labels = group_labels[sample["instances"]]
-    return prediction, InstanceTruth(labels=labels, instances=sample["instances"])
+    group_labels = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
+    return InstanceTruth(labels=group_labels[instances], instances=instances)
 
 
 def _count_mask_classes(

@@ -1,8 +1,12 @@
 """Serve pages of scenes to a browser on this machine, or on another one by an SSH tunnel.
 
-    /                     the scenes, with pictures; ?split= and ?class= filter them
-    /scene/<scene>        the page of a scene
+    /                     the list of scenes; its query describes filter and order
+    /scenes               the scenes, JSON
+    /scores               the scores of their predictions so far, JSON
+    /scene/<scene>        the page of a scene; its query is that of the list it was opened from
     /thumbnail/<scene>    the picture of a scene, PNG
+
+Queries are for the scripts of the pages, and the server ignores them.
 
 The server listens on 127.0.0.1 only. The `Host` of a request must be a name of this machine:
 otherwise a web site could point its own name at this server (DNS rebinding) and read the scenes.
@@ -13,34 +17,30 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
-from xml.etree.ElementTree import Element
 
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.failures import explain
 from scannet_prep.base.version import VERSION
-from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.release.label_sets import SCANNET20, SCANNET200
+from scannet_prep.stages.scene_scores import SceneScores
 from scannet_prep.stages.view import Viewing
-from scannet_prep.view.markup import element, make_page, read_asset
+from scannet_prep.view.list_page import THUMBNAIL_SIZE, encode_scenes, make_list_page
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
 ADDRESS = "127.0.0.1"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_THUMBNAIL = PictureOptions(width=320, height=240, has_legend=False)
+_THUMBNAIL = PictureOptions(*THUMBNAIL_SIZE, has_legend=False)
 # Pages and pictures.
 _MAX_KEPT_FILES = 48
 # The page of a scene is often requested soon after its picture.
 _MAX_KEPT_SCENES = 16
 _HTML = "text/html; charset=utf-8"
+_JSON = "application/json"
 _CONTENT_TYPES = {"scene": _HTML, "thumbnail": "image/png"}
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -70,6 +70,9 @@ class SceneServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, viewing: Viewing, port: int) -> None:
+        self._scores: SceneScores | None = None
+        if viewing.predictions is not None:
+            self._scores = SceneScores(viewing, viewing.predictions)
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
@@ -82,55 +85,34 @@ class SceneServer(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._load = lru_cache(_MAX_KEPT_SCENES)(viewing.load)
         self._make_once = lru_cache(_MAX_KEPT_FILES)(self._make)
-        self._classes: dict[str, set[str]] = {}
-        for scene_id in viewing.scene_ids:
-            self._classes[scene_id] = set(_name_classes(viewing.place.entries[scene_id]))
+        score_name = ""
+        if self._scores is not None:
+            score_name = self._scores.name
+            self._scores.start()
+        entries = {scene_id: viewing.place.entries[scene_id] for scene_id in viewing.scene_ids}
+        self._list_page = make_list_page(viewing.place.name)
+        self._scenes = encode_scenes(entries, viewing.label_set, score_name)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in its base class
         """Ignore connections that browsers close; errors of scenes are part of an answer."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
-    def make_list(self, query: str) -> bytes:
-        """Make the page that lists the scenes that match a query."""
-        filters = {key: values[-1] for key, values in parse_qs(query).items()}
-        split = filters.get("split", "")
-        class_name = filters.get("class", "")
-        entries = self.viewing.place.entries
-        cards = []
-        for scene_id, classes in self._classes.items():
-            entry = entries[scene_id]
-            has_split = split in ("", entry.split)
-            has_class = class_name == "" or class_name in classes
-            if has_split and has_class:
-                cards.append(_make_card(scene_id, entry))
+    def server_close(self) -> None:
+        """Close the server, and stop computing scores."""
+        super().server_close()
+        if self._scores is not None:
+            self._scores.stop()
 
-        # Number of scenes for each choice of the two filters.
-        split_counts = Counter(str(entries[scene_id].split) for scene_id in self._classes)
-        class_counts: Counter[str] = Counter()
-        for classes in self._classes.values():
-            # Sorted, because `most_common` keeps the order of equally frequent classes.
-            class_counts.update(sorted(classes))
-        form = element(
-            "form",
-            _make_choice("Split", "split", "all", split_counts, split),
-            _make_choice("Has class", "class", "any", dict(class_counts.most_common()), class_name),
-            element("button", "Show"),
-            element("a", "all", href="/"),
-            method="get",
-            action="/",
-            role="search",
-        )
-        title = self.viewing.place.name
-        summary = f"{len(cards):,} of {len(self._classes):,} scenes"
-        return make_page(
-            title,
-            element("header", element("h1", title), form, element("p", summary, role="status")),
-            element("main", element("ul", cards or element("p", "No scene matches both filters."))),
-            style=read_asset("page/scenes.css"),
-            images="'self' data:",
-            forms="'self'",
-        )
+    def make_shared(self, path: str) -> tuple[bytes, str] | None:
+        """Return what belongs to no single scene, with its type; None if nothing has this path."""
+        if path == "/":
+            return self._list_page, _HTML
+        if path == "/scenes":
+            return self._scenes, _JSON
+        if path == "/scores" and self._scores is not None:
+            return self._scores.encode(), _JSON
+        return None
 
     def make(self, kind: str, scene_id: str) -> bytes:
         """Return the page or the picture of a scene.
@@ -146,7 +128,7 @@ class SceneServer(ThreadingHTTPServer):
         scene = self._load(scene_id)
         color = self.viewing.choose_color(scene)
         if kind == "scene":
-            return make_scene_page([scene], color=color, home="/")
+            return make_scene_page([scene], color=color, is_served=True)
         # The script of a page makes the same choice.
         if color not in scene.colorings:
             color = "rgb"
@@ -179,11 +161,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
-        path, _, query = self.path.partition("?")
+        path = self.path.partition("?")[0]
         kind, _, scene_id = path[1:].partition("/")
+        shared = self.server.make_shared(path)
         try:
-            if path == "/":
-                self._answer(self.server.make_list(query), _HTML)
+            if shared is not None:
+                self._answer(*shared)
             elif scene_id in self.server.viewing.scene_ids and kind in _CONTENT_TYPES:
                 self._answer(self.server.make(kind, scene_id), _CONTENT_TYPES[kind])
             else:
@@ -217,45 +200,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-
-def _make_choice(
-    label: str, name: str, all_label: str, counts: Mapping[str, int], chosen: str
-) -> Element:
-    """Make a filter: its values, and the number of scenes that have each value."""
-    options = [element("option", all_label, value="")]
-    for value, count in counts.items():
-        selected = "selected" if value == chosen else None
-        text = f"{value} ({count:,})"
-        options.append(element("option", text, value=value, selected=selected))
-    return element("label", f"{label} ", element("select", options, name=name))
-
-
-def _name_classes(entry: SceneEntry) -> Iterator[str]:
-    """Return the names of the classes in a scene, such as `ScanNet20: wall`."""
-    for label_set in (SCANNET20, SCANNET200):
-        counts = entry.counts(label_set)
-        for label_class in label_set.classes:
-            if counts.get(label_class.raw_id):
-                yield f"{label_set.name}: {label_class.name}"
-
-
-def _make_card(scene_id: str, entry: SceneEntry) -> Element:
-    """Make the entry of a scene in the list."""
-    image = element(
-        "img",
-        src=f"/thumbnail/{scene_id}",
-        alt="",
-        loading="lazy",
-        width=_THUMBNAIL.width,
-        height=_THUMBNAIL.height,
-    )
-    facts = f"{entry.split}, {entry.vertex_count:,} vertices"
-    link = element(
-        "a",
-        image,
-        element("span", scene_id, class_="name"),
-        element("span", facts, class_="facts"),
-        href=f"/scene/{scene_id}",
-    )
-    return element("li", link)

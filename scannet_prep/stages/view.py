@@ -43,7 +43,7 @@ from scannet_prep.export.ply import encode_ply
 from scannet_prep.frames.folder import FrameFolder
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
-from scannet_prep.processed.scene import find_problems
+from scannet_prep.processed.scene import ProcessedScene, find_problems
 from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
 from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
@@ -80,6 +80,19 @@ class Viewing:
     label_set: LabelSet
     frames: FrameFolder | None = None
 
+    def read(self, scene_id: str) -> ProcessedScene:
+        """Read one of the scenes, and check it.
+
+        Raises:
+            FileError: The scene is damaged, or has invalid values.
+        """
+        scene = self.place.parse(scene_id, self.place.read(scene_id))
+        problem = next(find_problems(scene), None)
+        if problem is not None:
+            path = self.place.file_path(scene_id)
+            raise ProcessedFileError(path, problem, again_hint(path))
+        return scene
+
     def load(self, scene_id: str) -> ViewedScene:
         """Read one of the scenes, its prediction and its cameras, and check them.
 
@@ -88,14 +101,10 @@ class Viewing:
                 do not match.
             UnknownSceneError: The folder of frames does not hold the scene.
         """
-        scene = self.place.parse(scene_id, self.place.read(scene_id))
-        problem = next(find_problems(scene), None)
-        if problem is not None:
-            path = self.place.file_path(scene_id)
-            raise ProcessedFileError(path, problem, again_hint(path))
+        scene = self.read(scene_id)
         prediction = None
         if self.predictions is not None:
-            prediction = _read_prediction(self.predictions, scene_id, len(scene.points))
+            prediction = read_prediction(self.predictions, scene_id, len(scene.points))
         viewed = view_scene(scene, prediction=prediction)
         if self.frames is None:
             return viewed
@@ -439,7 +448,7 @@ def _encode(
         yield paths[scene.scene_id], content
 
 
-def _read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:
+def read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:
     """Read a prediction, with raw ids outside the label set as unlabeled.
 
     Raises:

@@ -52,28 +52,29 @@ def make_page(
     *content: Child,
     style: str,
     script: str = "",
-    images: str = "data:",
-    forms: str = "'none'",
+    is_served: bool = False,
 ) -> bytes:
-    """Make a page. Its Content-Security-Policy lets it load nothing but images.
+    """Make a page that may load nothing, which its Content-Security-Policy enforces.
 
     Args:
         title: Title of the page.
         content: Content of the body.
         style: The style sheet.
         script: The script; none by default.
-        images: The allowed sources of images, as in a Content-Security-Policy.
-        forms: The allowed targets of forms, as in a Content-Security-Policy.
+        is_served: Whether the page may load images and data from the server that it comes from.
 
     Returns:
         The whole file, UTF-8.
     """
+    images = "'self' data:" if is_served else "data:"
     rules = ["default-src 'none'", f"img-src {images}", f"style-src {_hash_source(style)}"]
+    if is_served:
+        rules.append("connect-src 'self'")
     scripts = []
     if script:
         rules.append(f"script-src {_hash_source(script)}")
         scripts.append(element("script", script, type="module"))
-    rules += ["base-uri 'none'", f"form-action {forms}"]
+    rules += ["base-uri 'none'", "form-action 'none'"]
     head = element(
         "head",
         element("meta", charset="utf-8"),

@@ -43,6 +43,9 @@ _SCRIPTS = (
     "page/frames.js",
     "page/link.js",
     "page/controls.js",
+    "page/request.js",
+    "page/filter.js",
+    "page/neighbours.js",
     "page/viewer.js",
 )
 _GRID_STEPS = 65_535
@@ -50,13 +53,16 @@ _GRID_BITS = 16
 _DEFLATE_LEVEL = 7
 
 
-def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str = "") -> bytes:
+def make_scene_page(
+    scenes: Iterable[ViewedScene], *, color: str = "", is_served: bool = False
+) -> bytes:
     """Make a page that shows scenes.
 
     Args:
         scenes: The scenes, at least one; they are encoded one after the other.
         color: The initial colouring, if a scene has it; by default `rgb`.
-        home: Address of a list of scenes that the page links to; none by default.
+        is_served: Whether the page comes from a server of scenes: it then links to the list of all
+            scenes, and to the next and the previous scene of the list.
 
     Returns:
         The whole file, UTF-8. The same scenes always give the same bytes.
@@ -69,7 +75,7 @@ def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str
     data = {
         "title": title,
         "color": color,
-        "home": home,
+        "isServed": is_served,
         **_describe_view(),
         "scenes": descriptions,
     }
@@ -83,6 +89,7 @@ def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str
         embed_data("application/octet-stream", blocks.texts),
         style=read_asset("page/page.css"),
         script=read_asset(*_SCRIPTS),
+        is_served=is_served,
     )
 
 

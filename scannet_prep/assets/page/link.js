@@ -21,6 +21,14 @@ function writeLink({ scene, coloring, camera, hidden, options }) {
   return `#${words}`;
 }
 
+/** Return a link for another scene: without scene and camera, with everything else. */
+function linkWithoutScene(link) {
+  const words = new URLSearchParams(link.replace(/^#/, ""));
+  words.delete("scene");
+  words.delete("view");
+  return `#${words}`;
+}
+
 /** Read the view from text, leaving out values that are missing or invalid. */
 function readLink(text) {
   const words = new URLSearchParams(text.replace(/^#/, ""));

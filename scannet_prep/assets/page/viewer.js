@@ -170,6 +170,17 @@ class Viewer {
     this.moved();
   }
 
+  /** Open the next or the previous scene: of the list that the page was opened from, or of the page. */
+  step(steps) {
+    if (this.neighbours) {
+      // The page takes the place of this one: one step back leads to the list.
+      location.replace(this.neighbours.address(steps) + linkWithoutScene(this.link));
+      return;
+    }
+    const count = this.scenes.length;
+    this.open(this.scenes[(this.scenes.indexOf(this.scene) + steps + count) % count]);
+  }
+
   slide(id, steps) {
     const input = $(id);
     if (input.disabled) return;
@@ -255,8 +266,25 @@ class Viewer {
     }
   }
 
+  /** Show where the list of scenes is, and which scenes of it come before and after this one. */
+  async #findNeighbours() {
+    const neighbours = new Neighbours(this.scenes[0].name);
+    this.neighbours = neighbours;
+    $("home").href = neighbours.home;
+    $("home").hidden = false;
+    $("scene-choice").hidden = false;
+    $("scenes").hidden = true;
+    $("previous").disabled = true;
+    $("next").disabled = true;
+    await neighbours.load();
+    $("position").textContent = neighbours.position;
+    $("previous").disabled = !neighbours.address(-1);
+    $("next").disabled = !neighbours.address(1);
+  }
+
   #describeScene() {
     const { scene } = this;
+    document.title = scene.name || this.data.title;
     const size = scene.size.map((length) => length.toFixed(1)).join(" × ");
     const facts = [scene.split, scene.frame, countOf(scene.vertices, "vertex", "vertices")];
     if (scene.triangles) facts.push(countOf(scene.triangles, "face", "faces"));
@@ -295,7 +323,6 @@ class Viewer {
 
   #listen() {
     const { options } = this;
-    const step = (steps) => this.scenes[(this.scenes.indexOf(this.scene) + steps + this.scenes.length) % this.scenes.length];
     $("point-size").addEventListener("input", (event) => this.#set("points", 2 ** ((event.target.value - 20) / 10)));
     $("ceiling").addEventListener("input", ({ target }) => {
       this.#set("ceiling", target.value === target.max ? Infinity : Number(target.value));
@@ -318,11 +345,10 @@ class Viewer {
     $("keys").addEventListener("click", () => $("help").showModal());
     $("scenes").append(...this.scenes.map((scene) => new Option(scene.split ? `${scene.name} (${scene.split})` : scene.name)));
     $("scenes").addEventListener("change", (event) => this.open(this.scenes[event.target.selectedIndex]));
-    $("previous").addEventListener("click", () => this.open(step(-1)));
-    $("next").addEventListener("click", () => this.open(step(1)));
-    $("home").hidden = !this.data.home;
-    $("home").href = this.data.home;
+    $("previous").addEventListener("click", () => this.step(-1));
+    $("next").addEventListener("click", () => this.step(1));
     $("scene-choice").hidden = this.scenes.length < 2;
+    if (this.data.isServed) this.#findNeighbours();
     this.axes = ["x", "y", "z"].map((name) => {
       const parts = ["line", "text"].map((kind) => document.createElementNS("http://www.w3.org/2000/svg", kind));
       for (const part of parts) part.setAttribute("class", name);
