@@ -19,22 +19,24 @@ _LETTER_WIDTH = 6
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COMPRESSION_LEVEL = 6
 _FILTER_UP = 2
-_RGB = 2
+# Colour types, by the number of channels.
+_COLOR_TYPES = {3: 2, 4: 6}
 
 
 def encode_png(image: NDArray[np.uint8]) -> bytes:
     """Encode a picture.
 
     Args:
-        image: uint8 (H, W, 3), red, green, blue.
+        image: uint8 (H, W, 3), red, green, blue; or (H, W, 4), with opacity.
     """
-    height, width, _ = image.shape
+    height, width, channels = image.shape
     # Each row begins with its filter, and holds the difference from the row above.
-    rows = np.empty((height, 1 + 3 * width), np.uint8)
+    rows = np.empty((height, 1 + channels * width), np.uint8)
     rows[:, 0] = _FILTER_UP
     rows[:, 1:] = np.diff(image.reshape(height, -1), axis=0, prepend=np.uint8(0))
     # Width, height, bits per channel, colour type; compression, filters and interlacing by default.
-    header = struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)
+    color_type = _COLOR_TYPES[channels]
+    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
     chunks = [
         _encode_chunk(b"IHDR", header),
         _encode_chunk(b"IDAT", bytes(deflate.zlib_compress(rows.data, _COMPRESSION_LEVEL))),
@@ -53,7 +55,7 @@ def draw_text(
     x: int,
     y: int,
     text: str,
-    color: tuple[int, int, int],
+    color: tuple[int, ...],
     scale: int = 1,
 ) -> None:
     """Draw a line of text whose top left is at (x, y); characters outside ASCII become `?`."""
