@@ -285,15 +285,15 @@ def find_nearest(hits: list[Hit]) -> Hit | None:
 
 
 @pytest.mark.parametrize(
-    ("size", "tests_at_a_time"),
+    ("size", "pixels_at_a_time"),
     [(4, 1 << 14), (40, 70)],
     ids=["small triangles", "large triangles in parts"],
 )
 def test_triangles_agree_with_loops_over_pixels(
-    size: int, tests_at_a_time: int, monkeypatch: pytest.MonkeyPatch
+    size: int, pixels_at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pixels whose middle is on an edge are left out: either side is right."""
-    monkeypatch.setattr(raster, "_MAX_TESTS", tests_at_a_time)
+    monkeypatch.setattr(raster, "_MAX_PIXELS", pixels_at_a_time)
     generator = np.random.default_rng(5)
     width = 20
     height = 16
@@ -571,17 +571,18 @@ def decode_png(data: bytes) -> np.ndarray:
     chunks = dict(_iter_chunks(data))
     assert list(chunks) == [b"IHDR", b"IDAT", b"IEND"]
     width, height, *rest = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
-    assert rest == [8, 2, 0, 0, 0]
+    channels = {2: 3, 6: 4}[rest[1]]
+    assert rest == [8, rest[1], 0, 0, 0]
     raw = zlib.decompress(chunks[b"IDAT"])
-    line_bytes = 1 + 3 * width
-    above = [0] * (3 * width)
+    line_bytes = 1 + channels * width
+    above = [0] * (channels * width)
     rows = []
     for row in range(height):
         line = raw[row * line_bytes : (row + 1) * line_bytes]
         assert line[0] == 2
         above = [(value + before) % 256 for value, before in zip(line[1:], above, strict=True)]
         rows.append(above)
-    return np.array(rows, np.uint8).reshape(height, width, 3)
+    return np.array(rows, np.uint8).reshape(height, width, channels)
 
 
 def _iter_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -605,6 +606,11 @@ def random_image() -> np.ndarray:
 
 def test_png_contains_the_picture(random_image: np.ndarray) -> None:
     assert np.array_equal(decode_png(encode_png(random_image)), random_image)
+
+
+def test_png_contains_the_opacity_of_a_picture() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (9, 7, 4), np.uint8)
+    assert np.array_equal(decode_png(encode_png(image)), image)
 
 
 def test_equal_pictures_have_equal_png_bytes(random_image: np.ndarray) -> None:

@@ -21,8 +21,9 @@ GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _FILTER_UP = 2
+# Colour types, by the rest of the shape: gray; red, green, blue; and these with opacity.
 _GRAY = 0
-_RGB = 2
+_COLOR_TYPES = {(): _GRAY, (3,): 2, (4,): 6}
 # Pillow's names of grayscale images of 8 bits, of 16 bits, and of 16 bits in older versions.
 _GRAY_MODES = {"L": np.uint8, "I;16": np.uint16, "I": np.uint16}
 
@@ -31,11 +32,12 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     """Encode an image as PNG.
 
     Args:
-        image: uint8 (H, W, 3), red, green, blue; or uint8 or uint16 (H, W), gray.
+        image: uint8 (H, W, 3), red, green, blue, or (H, W, 4), with opacity; or uint8 or uint16
+            (H, W), gray.
         level: Level of compression, 1 to 12.
     """
     height, width = image.shape[:2]
-    color_type = _RGB if image.ndim == 3 else _GRAY
+    color_type = _COLOR_TYPES[image.shape[2:]]
     # PNG stores the high byte of a number first.
     samples = np.ascontiguousarray(image, image.dtype.newbyteorder(">"))
     image_bytes = samples.view(np.uint8).reshape(height, -1)

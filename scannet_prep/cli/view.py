@@ -17,6 +17,7 @@ examples:
   scannet-prep view scene0011_00 --pred predictions
   scannet-prep view scene0011_00 --frames data/frames
   scannet-prep view scene0011_00 --view top -o scene.png
+  scannet-prep view scene0011_00 --link '#scene=...' --width 2000 -o figure.png
   scannet-prep view @ids.txt --png -o out
   scannet-prep view scene0011_00 --color rgb -o scene.ply
   scannet-prep view --serve --source data/scannet.tar.zst
@@ -38,7 +39,11 @@ from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scannet_prep.stages.view import Viewing, ViewReport
+    from scannet_prep.view.coloring import Color
+    from scannet_prep.view.link import Link
     from scannet_prep.view.renderer import PictureOptions
 
 _COLORS = (
@@ -56,6 +61,15 @@ _TASKS = ("semantic", "instance")
 _DEFAULT_SIZE = (800, 600)
 _DEFAULT_PORT = 8808
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
+_TRANSPARENT = "transparent"
+_NAMED_BACKGROUNDS: Mapping[str, Color | str] = {
+    "white": (255, 255, 255),
+    "black": (0, 0, 0),
+    _TRANSPARENT: _TRANSPARENT,
+}
+_HEX_COLOR = re.compile("#[0-9a-fA-F]{6}")
+_LEGENDS = ("right", "none")
+_PICTURE_OPTIONS = "--view, --size, --link, --width, --legend, --background and --hide"
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -143,7 +157,38 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="orbit, top, or azimuth and elevation in degrees: --view=-60,40 (default: orbit)",
     )
     pictures.add_argument(
+        "--link",
+        metavar="LINK",
+        help="the view of a page: its address, or the part after #, in quotes; also selects scene "
+        "and colouring, unless they are named",
+    )
+    size = pictures.add_mutually_exclusive_group()
+    size.add_argument(
         "--size", type=_size_argument, metavar="WxH", help="size in pixels (default: 800x600)"
+    )
+    size.add_argument(
+        "--width",
+        type=_width_argument,
+        metavar="W",
+        help="width in pixels; the height follows from the view in --link, otherwise 4:3",
+    )
+    pictures.add_argument(
+        "--legend",
+        choices=_LEGENDS,
+        help="where to list the classes in the picture (default: right)",
+    )
+    pictures.add_argument(
+        "--background",
+        type=_background_argument,
+        metavar="COLOR",
+        help="white, black, transparent, or #rrggbb in quotes (default: that of --link, or white)",
+    )
+    pictures.add_argument(
+        "--hide",
+        nargs="+",
+        default=(),
+        metavar="CLASS",
+        help="hide these classes, in any colouring; in quotes if the name has blanks",
     )
     shared.add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
@@ -152,14 +197,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the command."""
     from scannet_prep.stages import view
 
-    options = _picture_options(arguments)
+    link = _read_link(arguments)
+    options = _picture_options(arguments, link)
+    words = arguments.scenes
+    if link.scene_id and not words:
+        words = [link.scene_id]
     viewing = view.open_scenes(
-        arguments.scenes,
+        words,
         arguments.source,
         takes_all=arguments.serve is not None,
         pred_dir=arguments.pred,
         task=arguments.task,
-        color=arguments.color,
+        color=arguments.color or link.color,
         label_set=arguments.labels,
         frames_dir=arguments.frames,
         certificates=shared.certificates_from(arguments, console),
@@ -167,8 +216,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.serve is not None:
         if options or arguments.output:
             raise UsageError(
-                "--serve writes no file, but -o, --view and --size are for files",
-                "leave out --serve, or -o, --view and --size",
+                f"--serve writes no file, but -o, {_PICTURE_OPTIONS} are for files",
+                f"leave out --serve, or -o, {_PICTURE_OPTIONS}",
             )
         return _serve(viewing, arguments.serve, console)
     report = view.run(viewing, arguments.output, arguments.export, options, progress=console)
@@ -176,15 +225,62 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return console.result(text, report, status=0, label_set=viewing.label_set.name)
 
 
-def _picture_options(arguments: argparse.Namespace) -> PictureOptions | None:
-    """Return the options of pictures; None if none are given."""
-    from scannet_prep.view.camera import Camera
-    from scannet_prep.view.renderer import PictureOptions
+def _read_link(arguments: argparse.Namespace) -> Link:
+    """Return the view of the link, or the initial view if there is none.
 
-    if not (arguments.view or arguments.size):
+    Raises:
+        UsageError: The link is not valid, or it is given together with a view.
+    """
+    from scannet_prep.view.link import Link, parse_link
+
+    if arguments.link is None:
+        return Link()
+    if arguments.view:
+        raise UsageError("--link and --view both choose the view", "leave out one of them")
+    link = parse_link(arguments.link)
+    if link.color and link.color not in _COLORS:
+        raise UsageError(
+            f"the link has the colouring {link.color!r:.80}, expected {', '.join(_COLORS)}",
+            "copy the link of a page again, with its button",
+        )
+    return link
+
+
+def _picture_options(arguments: argparse.Namespace, link: Link) -> PictureOptions | None:
+    """Return the options of pictures; None if none are given."""
+    from dataclasses import replace
+
+    from scannet_prep.view.camera import Camera
+    from scannet_prep.view.renderer import BACKGROUNDS, PictureOptions, choose_samples
+
+    is_given = (
+        arguments.view, arguments.link is not None, arguments.size, arguments.width,
+        arguments.legend, arguments.background, arguments.hide,
+    )  # fmt: skip
+    if not any(is_given):
         return None
+    camera = link.camera or Camera.parse(arguments.view or "orbit")
     width, height = arguments.size or _DEFAULT_SIZE
-    return PictureOptions(width, height, Camera.parse(arguments.view or "orbit"))
+    if arguments.width:
+        aspect = link.camera.aspect if link.camera else 0
+        width = arguments.width
+        height = round(width / (aspect or _DEFAULT_SIZE[0] / _DEFAULT_SIZE[1]))
+    background = (
+        arguments.background or BACKGROUNDS["dark" if link.is_light is False else "light"][0]
+    )
+    hidden = (*link.visibility.hidden, *arguments.hide)
+    return PictureOptions(
+        width,
+        height,
+        camera,
+        has_legend=arguments.legend != "none",
+        samples=choose_samples(width, height),
+        background=None if background == _TRANSPARENT else background,
+        visibility=replace(link.visibility, hidden=hidden),
+        has_mesh=link.has_mesh,
+        has_backs=link.has_backs,
+        point_scale=link.point_scale,
+    )
 
 
 def _serve(viewing: Viewing, port: int, console: Console) -> int:
@@ -229,6 +325,27 @@ def _size_argument(text: str) -> tuple[int, int]:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size in pixels, such as 1600x1200")
     return int(match[1]), int(match[2])
+
+
+def _width_argument(text: str) -> int:
+    """Parse a width in pixels."""
+    is_number = text.isascii() and text.isdigit()
+    if not is_number or not 0 < int(text) < 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a width in pixels, such as 2000")
+    return int(text)
+
+
+def _background_argument(text: str) -> Color | str:
+    """Parse the colour of a background; `transparent` remains a word."""
+    if text in _NAMED_BACKGROUNDS:
+        return _NAMED_BACKGROUNDS[text]
+    if not _HEX_COLOR.fullmatch(text):
+        known = ", ".join(_NAMED_BACKGROUNDS)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a background, expected {known}, or a colour such as '#f0f0f0'"
+        )
+    red, green, blue = bytes.fromhex(text[1:])
+    return red, green, blue
 
 
 def _port_argument(text: str) -> int:

@@ -52,11 +52,12 @@ from scannet_prep.stages.selection import Selection, parse_scene_ids
 from scannet_prep.stages.view_frames import view_cameras
 from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
 from scannet_prep.view.png import encode_png
-from scannet_prep.view.renderer import PictureOptions, render_scene
+from scannet_prep.view.renderer import PictureOptions, choose_samples, render_scene
 
 DEFAULT_SOURCE = Path("data/processed")
 Kind: TypeAlias = Literal["html", "png", "ply"]
 KINDS: tuple[Kind, ...] = ("html", "png", "ply")
+_DEFAULT_PICTURE = PictureOptions(800, 600, samples=choose_samples(800, 600))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ def run(
     if options is not None and kind != "png":
         raise UsageError(
             f"a view and a size are for pictures, but a .{kind} file is to be written",
-            "pass --png, or leave out --view and --size",
+            "pass --png, or leave out the options of pictures",
         )
     if viewing.frames is not None and kind != "html":
         raise UsageError(
@@ -440,7 +441,8 @@ def _encode(
     for scene in scenes:
         color = colors[scene.scene_id]
         if kind == "png":
-            content: list[Buffer] = [encode_png(render_scene(scene, color, options))]
+            picture = render_scene(scene, color, options or _DEFAULT_PICTURE)
+            content: list[Buffer] = [encode_png(picture)]
         else:
             comment = f"{scene.scene_id}, coloured by {color}"
             vertex_colors = scene.coloring(color).colors

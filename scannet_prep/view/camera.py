@@ -81,27 +81,9 @@ class Camera:
         # The coordinates of the points along the axes of the camera, (V,) each.
         right, up, towards = axes @ np.ascontiguousarray(points.T)
         # In pixels: a metre at a distance of one metre has this length in the picture.
-        focal = 0.5 * min(width, height) / math.tan(FIELD_OF_VIEW / 2)
-
-        # In each direction of the picture, the camera moves sideways by `shift`, and away to
-        # `distance`. A point fits into the picture if
-        #     |sideways - shift| <= slope * (distance - towards),
-        # that is, if both
-        #     slope * towards + sideways <= slope * distance + shift    (its highest value: upper)
-        #     slope * towards - sideways <= slope * distance - shift    (its highest value: lower)
-        # The sum of both lines gives the smallest distance, and their difference the shift to it.
+        focal = 0.5 * self._shorter_side(width, height) / math.tan(FIELD_OF_VIEW / 2)
         slopes = np.array([width, height], np.float32) * np.float32(FILLED / 2 / focal)
-        shifts = []
-        distances = []
-        for slope, sideways in zip(slopes, (right, up), strict=True):
-            upper = (slope * towards + sideways).max()
-            lower = (slope * towards - sideways).max()
-            shifts.append((float(upper) - float(lower)) / 2)
-            distances.append(float((upper + lower) * np.float32(0.5) / slope))
-        # Both directions must fit, and the nearest point must be in front of the camera.
-        distance = max(*distances, float(towards.max()) + 2 * NEAR)
-        # Along the axes of the camera, as `right`, `up` and `towards`.
-        position = np.array([*shifts, distance], np.float32)
+        position = self._find_position(right, up, towards, slopes)
 
         # Far from the origin, float32 rounds by more than NEAR: keep the divisor positive.
         depths = np.maximum(position[2] - towards, np.float32(NEAR))
@@ -118,6 +100,80 @@ class Camera:
             position=position @ axes,
         )
 
+    def _shorter_side(self, width: int, height: int) -> float:
+        """Return the length that the field of view covers, in pixels."""
+        return min(width, height)
+
+    def _find_position(
+        self,
+        right: NDArray[np.float32],
+        up: NDArray[np.float32],
+        towards: NDArray[np.float32],
+        slopes: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """Find the nearest position from which all points are in the picture.
+
+        Args:
+            right: float32 (V,), the points along the first axis of the camera.
+            up: float32 (V,), along the second axis.
+            towards: float32 (V,), along the third axis.
+            slopes: float32 (2,), half the width and height to fill, at a distance of one metre.
+
+        Returns:
+            float32 (3,), along the axes of the camera.
+        """
+        # In each direction of the picture, the camera moves sideways by `shift`, and away to
+        # `distance`. A point fits into the picture if
+        #     |sideways - shift| <= slope * (distance - towards),
+        # that is, if both
+        #     slope * towards + sideways <= slope * distance + shift    (its highest value: upper)
+        #     slope * towards - sideways <= slope * distance - shift    (its highest value: lower)
+        # The sum of both lines gives the smallest distance, and their difference the shift to it.
+        shifts = []
+        distances = []
+        for slope, sideways in zip(slopes, (right, up), strict=True):
+            upper = (slope * towards + sideways).max()
+            lower = (slope * towards - sideways).max()
+            shifts.append((float(upper) - float(lower)) / 2)
+            distances.append(float((upper + lower) * np.float32(0.5) / slope))
+        # Both directions must fit, and the nearest point must be in front of the camera.
+        distance = max(*distances, float(towards.max()) + 2 * NEAR)
+        return np.array([*shifts, distance], np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCamera(Camera):
+    """A camera at a fixed place, such as that of a page. Points may be behind it.
+
+    Attributes:
+        target: The point in the middle of the picture: x, y, z in metres.
+        distance: Distance from the target, in metres; positive.
+        aspect: Width of the view divided by its height. A picture of another shape shows all of the
+            view, and more at two sides. 0 for the shape of each picture.
+    """
+
+    target: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    distance: float = 1.0
+    aspect: float = 0.0
+
+    def _shorter_side(self, width: int, height: int) -> float:
+        """Return the shorter side of the largest part of a picture that has the aspect."""
+        if not self.aspect:
+            return min(width, height)
+        return min(width, height, width / self.aspect, height * self.aspect)
+
+    def _find_position(
+        self,
+        _right: NDArray[np.float32],
+        _up: NDArray[np.float32],
+        _towards: NDArray[np.float32],
+        _slopes: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """Return the position, along the axes of the camera, float32 (3,)."""
+        position = self.axes.astype(np.float64) @ np.array(self.target)
+        position[2] += self.distance
+        return np.asarray(position, np.float32)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projected:
@@ -126,7 +182,8 @@ class Projected:
     Attributes:
         x: float32 (V,), pixels from the left; whole numbers are the middles of pixels.
         y: float32 (V,), pixels from the top; whole numbers are the middles of pixels.
-        nearness: float32 (V,), 1 / metres in front of the camera; positive.
+        nearness: float32 (V,), 1 / metres in front of the camera; positive. Points that are nearer
+            than NEAR, or behind the camera, have 1 / NEAR.
         scale: float32 (V,), pixels per metre at that distance.
         position: float32 (3,), the camera, in the frame of the points.
     """

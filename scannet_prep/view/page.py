@@ -30,7 +30,8 @@ from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
 from scannet_prep.view.coloring import Category, Coloring, ViewedCamera, ViewedScene
 from scannet_prep.view.markup import embed_data, make_page, read_asset, read_fragment
 from scannet_prep.view.raster import SPREAD, estimate_spacing
-from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT, find_floor
+from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT
+from scannet_prep.view.visibility import find_floor
 
 # Each script uses only those before it.
 _SCRIPTS = (

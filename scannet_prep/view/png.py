@@ -29,7 +29,7 @@ def draw_text(
     x: int,
     y: int,
     text: str,
-    color: tuple[int, int, int],
+    color: tuple[int, ...],
     scale: int = 1,
 ) -> None:
     """Draw a line of text whose top left is at (x, y); characters outside ASCII become `?`."""

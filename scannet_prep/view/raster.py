@@ -24,8 +24,8 @@ SPREAD = 2.4
 _SIDES = np.array([1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64])
 # Cells of the grid of `estimate_spacing`, along each axis.
 _CELLS = 64
-# Pairs of a pixel and a triangle that are tested at a time: their arrays fit into the cache.
-_MAX_TESTS = 1 << 14
+# Pixels of triangles that are drawn at a time: their arrays fit into the cache.
+_MAX_PIXELS = 1 << 14
 # The lowest weight of a pixel inside a triangle, below 0 so that rounding leaves no gap.
 _MIN_WEIGHT = -1e-3
 # Twice the area, in square pixels, below which a triangle is not drawn.
@@ -87,7 +87,7 @@ def draw_points(
     shown = shown & is_in_width & is_in_height
 
     # Squares may extend beyond the picture, so it gets a border.
-    keys = _make_keys(points.nearness, np.arange(len(x)))
+    keys = make_keys(points.nearness, np.arange(len(x)))
     border = int(_SIDES[-1])
     pixels = np.zeros((height + 2 * border, width + 2 * border), np.uint64)
     # A view of the picture, so that changes of it change the picture.
@@ -104,7 +104,7 @@ def draw_points(
             row_starts = ((top + down) * pixels.shape[1]).repeat(side)
             np.maximum.at(flat_pixels, row_starts + columns, square_keys)
 
-    filled, vertices = _read_keys(pixels[border:-border, border:-border])
+    filled, vertices = read_keys(pixels[border:-border, border:-border])
     return Seen(filled, vertices[np.newaxis], np.ones((1, len(filled)), np.float32))
 
 
@@ -119,7 +119,7 @@ def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, heig
     """
     triangles = _Triangles.select(points, faces, width, height)
     pixels = triangles.draw(width, height)
-    filled, numbers = _read_keys(pixels)
+    filled, numbers = read_keys(pixels)
     corners = triangles.corners.take(numbers, axis=1)
     rows, columns = np.divmod(filled, width)
     weights = triangles.weigh(numbers, rows, columns).clip(0)
@@ -145,6 +145,27 @@ def estimate_spacing(points: NDArray[np.float32]) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Spans:
+    """The pixels of triangles, row by row; a span may be empty.
+
+    Attributes:
+        numbers: Integers (S,), the triangle of each span.
+        rows: Integers (S,), the row.
+        left: Integers (S,), the first column.
+        right: Integers (S,), the last column; smaller than the first if the span is empty.
+        nearness: float32 (S,), the nearness at the first column.
+        slopes: float32 (S,), its increase per column.
+    """
+
+    numbers: NDArray[np.intp]
+    rows: NDArray[np.intp]
+    left: NDArray[np.intp]
+    right: NDArray[np.intp]
+    nearness: NDArray[np.float32]
+    slopes: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Triangles:
     """The triangles of a picture that face the camera and may cover the middle of a pixel.
 
@@ -156,9 +177,7 @@ class _Triangles:
         y: float32 (3, N), pixels from the top.
         nearness: float32 (3, N).
         areas: float32 (N,), twice the areas in square pixels; positive.
-        left: Integers (N,), the first column of the box around each.
-        right: Integers (N,), the last column.
-        top: Integers (N,), the first row.
+        top: Integers (N,), the first row of the box around each.
         bottom: Integers (N,), the last row.
     """
 
@@ -167,8 +186,6 @@ class _Triangles:
     y: NDArray[np.float32]
     nearness: NDArray[np.float32]
     areas: NDArray[np.float32]
-    left: NDArray[np.intp]
-    right: NDArray[np.intp]
     top: NDArray[np.intp]
     bottom: NDArray[np.intp]
 
@@ -201,49 +218,82 @@ class _Triangles:
             y=y.take(drawn, axis=1),
             nearness=points.nearness.take(corners),
             areas=areas.take(drawn),
-            left=left[drawn].astype(np.intp),
-            right=right[drawn].astype(np.intp),
             top=top[drawn].astype(np.intp),
             bottom=bottom[drawn].astype(np.intp),
         )
 
     def draw(self, width: int, height: int) -> NDArray[np.uint64]:
-        """Test the pixels in the box of each triangle, and return the picture as keys.
+        """Draw the triangles row by row, and return the picture as keys.
 
         Returns:
-            uint64 (height * width,), as `_make_keys` makes them.
+            uint64 (height * width,), as `make_keys` makes them.
         """
-        # All tests are numbered, triangle by triangle, in each box row by row.
-        box_widths = self.right - self.left + 1
-        counts = box_widths * (self.bottom - self.top + 1)
-        ends = np.cumsum(counts)
-        starts = ends - counts
-        total = int(counts.sum())
-        shares = self.nearness / self.areas
-
         pixels = np.zeros(height * width, np.uint64)
-        for first in range(0, total, _MAX_TESTS):
-            last = min(first + _MAX_TESTS, total)
-            # The triangle of each test: `low` to `high`, where the first and last may be partial.
-            low, high = np.searchsorted(ends, [first, last - 1], side="right").tolist()
-            span = slice(low, high + 1)
-            parts = ends[span].clip(None, last) - starts[span].clip(first)
-            numbers = np.repeat(np.arange(low, high + 1), parts)
-
-            # The pixel of each test.
-            indices_in_box = np.arange(first, last) - starts.take(numbers)
-            rows, columns = np.divmod(indices_in_box, box_widths.take(numbers))
-            rows = rows + self.top.take(numbers)
-            columns = columns + self.left.take(numbers)
-
-            # The tests whose pixel is inside its triangle.
-            weights = self.weigh(numbers, rows, columns)
-            inside = np.flatnonzero(weights.min(axis=0) >= _MIN_WEIGHT)
-            numbers = numbers.take(inside)
-            nearness = (weights.take(inside, axis=1) * shares.take(numbers, axis=1)).sum(axis=0)
-            pixel_indices = (rows * width + columns).take(inside)
-            np.maximum.at(pixels, pixel_indices, _make_keys(nearness, numbers))
+        spans = self._find_spans(width)
+        lengths = spans.right - spans.left + 1
+        # Sorted by length, so that equally long ones are drawn together.
+        order = np.argsort(lengths, kind="stable")
+        sorted_lengths = lengths[order]
+        for length in np.unique(sorted_lengths[sorted_lengths > 0]).tolist():
+            first, last = np.searchsorted(sorted_lengths, [length, length + 1]).tolist()
+            across = np.arange(length)
+            step = max(1, _MAX_PIXELS // length)
+            for start in range(first, last, step):
+                chosen = order[start : min(start + step, last)]
+                starts = (spans.rows[chosen] * width + spans.left[chosen])[:, np.newaxis]
+                nearness = spans.nearness[chosen, np.newaxis] + spans.slopes[
+                    chosen, np.newaxis
+                ] * across.astype(np.float32)
+                keys = make_keys(nearness, spans.numbers[chosen, np.newaxis])
+                np.maximum.at(pixels, (starts + across).reshape(-1), keys.reshape(-1))
         return pixels
+
+    def _find_spans(self, width: int) -> _Spans:
+        """Find the pixels of each triangle in each row of the picture."""
+        counts = self.bottom - self.top + 1
+        numbers = np.repeat(np.arange(len(counts)), counts)
+        indices = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = self.top.take(numbers) + indices
+
+        # The weight of each corner is linear along a row: weight at column 0, and increase per
+        # column. A pixel is inside if all weights are at least _MIN_WEIGHT.
+        x = self.x.astype(np.float64).take(numbers, axis=1)
+        y = self.y.astype(np.float64).take(numbers, axis=1) - rows
+        left = np.zeros(len(numbers))
+        right = np.full(len(numbers), width - 1.0)
+        nearness_at_0 = np.zeros(len(numbers))
+        slopes = np.zeros(len(numbers))
+        areas = self.areas.astype(np.float64).take(numbers)
+        for corner in range(3):
+            first = (corner + 1) % 3
+            last = (corner + 2) % 3
+            at_0 = x[last] * y[first] - x[first] * y[last]
+            increase = y[last] - y[first]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                bound = (_MIN_WEIGHT - at_0) / increase
+            left = np.where(increase > 0, np.maximum(left, bound), left)
+            right = np.where(increase < 0, np.minimum(right, bound), right)
+            right = np.where((increase == 0) & (at_0 < _MIN_WEIGHT), -1.0, right)
+            share = self.nearness[corner].take(numbers) / areas
+            nearness_at_0 += at_0 * share
+            slopes += increase * share
+
+        left = np.ceil(left.clip(0, width))
+        right = np.floor(right.clip(-1, width - 1))
+        # Outside by rounding, the nearness could have any value.
+        lowest = self.nearness.min(axis=0).take(numbers)
+        highest = self.nearness.max(axis=0).take(numbers)
+        at_left = (nearness_at_0 + slopes * left).clip(lowest, highest)
+        at_right = (nearness_at_0 + slopes * right).clip(lowest, highest)
+        slopes = (at_right - at_left) / np.maximum(right - left, 1)
+        return _Spans(
+            numbers=numbers,
+            rows=rows,
+            left=left.astype(np.intp),
+            right=right.astype(np.intp),
+            nearness=at_left.astype(np.float32),
+            slopes=slopes.astype(np.float32),
+        )
 
     def weigh(
         self, numbers: NDArray[np.intp], rows: NDArray[np.intp], columns: NDArray[np.intp]
@@ -276,7 +326,7 @@ def _cross(
     return other_x * y - x * other_y
 
 
-def _make_keys(
+def make_keys(
     nearness: NDArray[np.float32], numbers: NDArray[np.integer[Any]]
 ) -> NDArray[np.uint64]:
     """Combine nearness and number in one integer."""
@@ -284,7 +334,7 @@ def _make_keys(
     return upper | numbers.astype(np.uint64)
 
 
-def _read_keys(pixels: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def read_keys(pixels: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Find the pixels that are not empty, and the number at each."""
     flat = np.ascontiguousarray(pixels).reshape(-1)
     filled = np.flatnonzero(flat)

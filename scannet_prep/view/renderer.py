@@ -1,19 +1,32 @@
-"""Pictures of scenes: the visible surfaces from `raster`, with colours, light and a legend."""
+"""Pictures of scenes: the visible surfaces from `raster`, with colours, light and a legend.
+
+The journey of a scene:
+
+    visibility   the vertices and triangles to draw
+    camera       their places in the picture
+    raster       the vertices at each sample; a pixel has one sample, or several
+                 --> a colour for each sample, by class and light
+                 --> pixels: the mean of their samples
+    legend       the categories in the picture
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
-from scannet_prep.view.camera import Camera, Projected
-from scannet_prep.view.coloring import Category, Color, Coloring, ViewedScene
-from scannet_prep.view.png import LINE_HEIGHT, draw_text, measure_text
+from scannet_prep.view.camera import NEAR, Camera, Projected
+from scannet_prep.view.coloring import Color, Coloring, ViewedScene
+from scannet_prep.view.fonts import BuiltInFont, choose_font
+from scannet_prep.view.legend import MARGIN, Legend
 from scannet_prep.view.raster import Seen, draw_points, draw_triangles, estimate_spacing
+from scannet_prep.view.splats import draw_splats
+from scannet_prep.view.visibility import Visibility, clip_near
 
 MAX_PIXELS = 1 << 25
 _MIN_SIDE_PIXELS = 16
@@ -32,11 +45,10 @@ AMBIENT = 0.55
 
 # The number of brightness levels. Few levels make nearly flat surfaces even, and files smaller.
 _LIGHT_STEPS = 32
-_FLOOR_QUANTILE = 0.01
-# In pixels at scale 1.
-_MARGIN = 8
-_SYMBOL_SIZE = 7
-_MAX_LETTERS = 28
+# Pictures with more pixels have fewer samples each, so that they take seconds.
+_LARGE_PIXELS = 1 << 21
+# Samples that are drawn at a time, to bound the memory.
+_MAX_SAMPLES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,15 @@ class PictureOptions:
         height: In pixels.
         camera: The viewing direction.
         has_legend: Whether the picture has a legend and a title.
+        samples: Samples along each side of a pixel. With one, edges are jagged, points are squares,
+            and the legend lists the categories of the scene. With more, edges are smooth, points
+            are discs, the legend lists the categories in the picture, and the text has the font of
+            Pillow if that is installed.
+        background: Red, green, blue; None for a transparent background.
+        visibility: What is hidden.
+        has_mesh: Whether triangles are drawn, if there are any; otherwise points.
+        has_backs: Whether surfaces are also drawn from behind.
+        point_scale: Factor of the size of points.
 
     Raises:
         UsageError: The picture is too small or too large.
@@ -57,6 +78,23 @@ class PictureOptions:
     height: int = 600
     camera: Camera = field(default_factory=Camera)
     has_legend: bool = True
+    samples: int = 1
+    background: Color | None = BACKGROUNDS["light"][0]
+    visibility: Visibility = field(default_factory=Visibility)
+    has_mesh: bool = True
+    has_backs: bool = False
+    point_scale: float = 1.0
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether edges are smooth."""
+        return self.samples > 1
+
+    @property
+    def ink(self) -> Color:
+        """The colour of text on the background."""
+        name = "light" if self.background is None or sum(self.background) > 382 else "dark"
+        return BACKGROUNDS[name][1]
 
     def __post_init__(self) -> None:
         """Check the size."""
@@ -68,6 +106,11 @@ class PictureOptions:
                 f"at least {_MIN_SIDE_PIXELS} x {_MIN_SIDE_PIXELS}, "
                 f"and at most {MAX_PIXELS:,} pixels",
             )
+
+
+def choose_samples(width: int, height: int) -> int:
+    """Return the samples along each side of a pixel for smooth edges in a picture of this size."""
+    return 3 if width * height <= _LARGE_PIXELS else 2
 
 
 def render_scene(
@@ -85,57 +128,206 @@ def render_scene(
         options: Options of the picture.
 
     Returns:
-        uint8 (H, W, 3), red, green, blue; row 0 on top.
+        uint8 (H, W, 3), red, green, blue; row 0 on top. uint8 (H, W, 4) with opacity if the
+        background is transparent.
 
     Raises:
-        UsageError: The scene has no such colouring.
+        UsageError: The scene has no such colouring, or it has no class of a hidden name.
     """
     options = options or PictureOptions()
     coloring = scene.coloring(color)
-    background, ink = BACKGROUNDS["light"]
-    image = _fill(options.width, options.height, background)
+    is_shown = options.visibility.find_shown(scene, coloring)
+    scale = max(1, min(options.width, options.height) // 400)
+    font = choose_font(scale) if options.is_smooth else BuiltInFont(scale)
 
-    # The legend takes a column on the right; the scene gets the rest.
-    legend_width = 0
+    # The legend takes a column on the right, unless the picture is too narrow; the scene gets the
+    # rest.
+    legend = None
+    width = options.width
     if options.has_legend:
-        legend_width = _draw_legend(image, coloring, ink)
-    width = options.width - legend_width
-    projected = options.camera.project(scene.points, width, options.height)
-    seen = _draw(scene, projected, width, options.height)
+        legend = Legend(coloring.categories, len(scene.points), font, options.height)
+        if legend.width > options.width // 2:
+            legend = None
+    if legend is not None:
+        width -= legend.width
+    seen_scene, is_seen = _draw_scene(scene, coloring, is_shown, width, options)
 
-    rows, columns = np.divmod(seen.pixels, width)
-    image[rows, columns] = _color_pixels(scene, coloring, seen, options.camera)
+    image = _fill(options)
+    image[:, :width] = seen_scene
+    ink = (*options.ink, 255)[: image.shape[2]]
+    if legend is not None:
+        categories = coloring.categories
+        if options.is_smooth:
+            categories = tuple(each for each, seen in zip(categories, is_seen, strict=True) if seen)
+        legend.draw(image, categories, ink)
     if options.has_legend:
-        scale = _text_scale(image)
         for number, text in enumerate((scene.scene_id, coloring.title)):
-            top = (_MARGIN + number * LINE_HEIGHT) * scale
-            draw_text(image, _MARGIN * scale, top, text, ink, scale)
+            top = MARGIN * scale + number * font.line_height
+            font.draw(image, MARGIN * scale, top, text, ink)
     return image
 
 
-def find_floor(points: NDArray[np.float32]) -> float:
-    """Estimate the height of the floor, in metres: 1 % of the points are lower."""
-    return float(np.quantile(points[:, 2], _FLOOR_QUANTILE))
+def _fill(options: PictureOptions) -> NDArray[np.uint8]:
+    """Make an empty picture, much faster than `np.full`."""
+    color = (0, 0, 0, 0) if options.background is None else options.background
+    row = np.tile(np.array(color, np.uint8), options.width)
+    return np.tile(row, options.height).reshape(options.height, options.width, len(color))
 
 
-def _fill(width: int, height: int, color: Color) -> NDArray[np.uint8]:
-    """Make a picture of one colour, much faster than `np.full`."""
-    row = np.tile(np.array(color, np.uint8), width)
-    return np.tile(row, height).reshape(height, width, 3)
+def _draw_scene(
+    scene: ViewedScene,
+    coloring: Coloring,
+    is_shown: NDArray[np.bool_],
+    width: int,
+    options: PictureOptions,
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Draw a scene without legend and title.
+
+    Args:
+        scene: The scene.
+        coloring: Its colouring.
+        is_shown: bool (V,), the vertices that are not hidden.
+        width: Width of the picture, in pixels.
+        options: Its other options.
+
+    Returns:
+        The picture, uint8 (H, W, C), and which categories are in it, bool (categories,).
+    """
+    surface = _Surface.of(scene, coloring, is_shown, width, options)
+    is_seen = np.zeros(len(coloring.categories), np.bool_)
+    bands = []
+    for band in _split_rows(width, options):
+        seen = surface.draw(band)
+        if surface.coloring.indices is not None:
+            is_seen[surface.coloring.indices[seen.nearest]] = True
+        colors = _color_pixels(surface.scene, surface.coloring, seen, options.camera)
+        bands.append(_mix_samples(seen, colors, width, len(band), options))
+    return np.concatenate(bands), is_seen
 
 
-def _draw(scene: ViewedScene, projected: Projected, width: int, height: int) -> Seen:
-    """Find the visible part of a scene."""
-    if scene.faces is not None and len(scene.faces):
-        return draw_triangles(projected, scene.faces, width, height)
-    # Only points on surfaces that face the camera, and those without a normal.
-    is_shown = np.ones(len(scene.points), np.bool_)
-    if scene.normals is not None:
-        towards_camera = projected.position - scene.points
-        normals = scene.normals.astype(np.float32)
-        is_shown = np.einsum("ij,ij->i", towards_camera, normals) >= 0
-    spacing = estimate_spacing(scene.points)
-    return draw_points(projected, is_shown, spacing, width, height)
+def _split_rows(width: int, options: PictureOptions) -> Iterator[range]:
+    """Split the rows of a picture into bands that are drawn one after the other."""
+    rows = max(1, _MAX_SAMPLES // (width * options.samples**2))
+    for top in range(0, options.height, rows):
+        yield range(top, min(top + rows, options.height))
+
+
+def _mix_samples(
+    seen: Seen, colors: NDArray[np.uint8], width: int, height: int, options: PictureOptions
+) -> NDArray[np.uint8]:
+    """Return the mean colour of the samples of each pixel, uint8 (H, W, C).
+
+    Args:
+        seen: The samples that are not empty.
+        colors: uint8 (P, 3), the colour of each of these.
+        width: Width of the picture, in pixels.
+        height: Height of the picture, in pixels.
+        options: Number of samples, and background.
+    """
+    samples = options.samples
+    # Red, green, blue, and 1 for samples that are not empty.
+    flat_values = np.zeros((height * samples * width * samples, 4), np.uint8)
+    flat_values[seen.pixels, :3] = colors
+    flat_values[seen.pixels, 3] = 1
+    values = flat_values.reshape(height * samples, width * samples, 4)
+    sums = np.zeros((height, width, 4), np.uint16)
+    for down in range(samples):
+        for across in range(samples):
+            sums += values[down::samples, across::samples]
+
+    counts = sums[..., 3:]
+    all_count = samples**2
+    if options.background is None:
+        means = np.rint(sums[..., :3] / np.maximum(counts, 1))
+        opacities = np.rint(counts * np.float32(255 / all_count))
+        return np.concatenate([means, opacities], axis=2).astype(np.uint8)
+    background = np.array(options.background, np.uint16)
+    mixed = sums[..., :3] + (all_count - counts) * background
+    # Adding half of the divisor rounds.
+    return ((mixed + all_count // 2) // all_count).astype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Surface:
+    """The vertices and triangles of a picture.
+
+    Attributes:
+        scene: The scene, without hidden triangles, and cut off near the camera.
+        coloring: Its colouring.
+        projected: Its vertices in the picture, in samples.
+        is_drawn: bool (V,), the vertices to draw if there are no triangles.
+        spacing: Distance between neighbours, in metres.
+        width: Width of the picture, in samples.
+        options: Options of the picture.
+    """
+
+    scene: ViewedScene
+    coloring: Coloring
+    projected: Projected
+    is_drawn: NDArray[np.bool_]
+    spacing: float
+    width: int
+    options: PictureOptions
+
+    @classmethod
+    def of(
+        cls,
+        scene: ViewedScene,
+        coloring: Coloring,
+        is_shown: NDArray[np.bool_],
+        width: int,
+        options: PictureOptions,
+    ) -> _Surface:
+        """Select what is drawn, and project it.
+
+        Args:
+            scene: The scene.
+            coloring: Its colouring.
+            is_shown: bool (V,), the vertices that are not hidden.
+            width: Width of the picture, in pixels.
+            options: Options of the picture.
+        """
+        camera = options.camera
+        size = (width * options.samples, options.height * options.samples)
+        projected = camera.project(scene.points, *size)
+        depths = (projected.position - scene.points) @ camera.axes[2]
+        faces = scene.faces
+        spacing = 0.0
+        if options.has_mesh and faces is not None and len(faces):
+            # A triangle is hidden with each of its corners.
+            if not is_shown.all():
+                scene = replace(scene, faces=faces[is_shown[faces].all(axis=1)])
+            if depths.min() < NEAR:
+                scene, coloring = clip_near(scene, coloring, depths)
+                projected = camera.project(scene.points, *size)
+        else:
+            scene = replace(scene, faces=None)
+            spacing = estimate_spacing(scene.points) * options.point_scale
+            is_shown = is_shown & (depths >= NEAR)
+            # Only points on surfaces that face the camera, and those without a normal.
+            if scene.normals is not None and not options.has_backs:
+                towards_camera = projected.position - scene.points
+                normals = scene.normals.astype(np.float32)
+                is_shown &= np.einsum("ij,ij->i", towards_camera, normals) >= 0
+        return cls(scene, coloring, projected, is_shown, spacing, size[0], options)
+
+    def draw(self, rows: range) -> Seen:
+        """Draw some rows of pixels."""
+        samples = self.options.samples
+        height = len(rows) * samples
+        projected = replace(self.projected, y=self.projected.y - np.float32(rows.start * samples))
+        faces = self.scene.faces
+        if faces is not None:
+            if self.options.has_backs:
+                # Each triangle and its back.
+                faces = np.concatenate([faces, faces[:, ::-1]])
+            return draw_triangles(projected, faces, self.width, height)
+        if not self.options.is_smooth:
+            return draw_points(projected, self.is_drawn, self.spacing, self.width, height)
+        normals = np.zeros((len(self.scene.points), 3), np.float32)
+        if self.scene.normals is not None:
+            normals = self.scene.normals.astype(np.float32) @ self.options.camera.axes.T
+        return draw_splats(projected, normals, self.is_drawn, self.spacing, self.width, height)
 
 
 def _color_pixels(
@@ -160,58 +352,3 @@ def _light(normals: NDArray[np.floating[Any]], camera: Camera) -> NDArray[np.flo
     cosines = normals.astype(np.float32) @ (LIGHT @ camera.axes)
     brightness = AMBIENT + (1 - AMBIENT) * cosines.clip(0, 1)
     return np.where(normals.any(axis=1), brightness, np.float32(1))
-
-
-def _draw_legend(image: NDArray[np.uint8], coloring: Coloring, ink: Color) -> int:
-    """Draw the categories as a column on the right, with their shares of the vertices.
-
-    If there are too many, the last line counts the omitted ones.
-
-    Returns:
-        The width of the legend; 0 if the picture is too narrow for one.
-    """
-    scale = _text_scale(image)
-    line = LINE_HEIGHT * scale
-    margin = _MARGIN * scale
-    max_lines = max(1, (image.shape[0] - 2 * margin) // line)
-    shown = coloring.categories
-    if len(shown) > max_lines:
-        shown = shown[: max_lines - 1]
-    omitted_count = len(coloring.categories) - len(shown)
-
-    names = [_shorten_name(category) for category in shown]
-    shares = [f"{category.count / len(coloring.colors):.1%}" for category in shown]
-    if omitted_count:
-        names.append(f"and {omitted_count:,} more")
-        shares.append("")
-    if not names:
-        return 0
-    name_width = max(map(measure_text, names)) * scale
-    share_width = max(map(measure_text, shares)) * scale
-    width = name_width + share_width + 3 * margin + line
-    if width > image.shape[1] // 2:
-        return 0
-
-    left = image.shape[1] - width + margin
-    right = image.shape[1] - margin
-    symbol = _SYMBOL_SIZE * scale
-    for number, (name, share) in enumerate(zip(names, shares, strict=True)):
-        top = margin + number * line
-        if number < len(shown):
-            image[top : top + symbol, left : left + symbol] = shown[number].color
-        draw_text(image, left + line, top, name, ink, scale)
-        draw_text(image, right - measure_text(share) * scale, top, share, ink, scale)
-    return width
-
-
-def _shorten_name(category: Category) -> str:
-    """Return the name of a category, shortened if it is too long for the legend."""
-    if len(category.name) <= _MAX_LETTERS:
-        return category.name
-    return f"{category.name[: _MAX_LETTERS - 3]}..."
-
-
-def _text_scale(image: NDArray[np.uint8]) -> int:
-    """Return the factor by which text is enlarged in a picture."""
-    height, width = image.shape[:2]
-    return max(1, int(min(height, width)) // 400)

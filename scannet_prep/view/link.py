@@ -1,0 +1,182 @@
+"""The link of a view: the part of the address of a page after `#`, as `link.js` writes it.
+
+#scene=scene0568_00&color=scannet20&view=-1.0472,0.6981,7.5,1.2,2.1,0.9&hide=wall&ceiling=2
+
+scene     the scene
+color     its colouring
+view      azimuth and elevation in radians, distance in metres, and the target: x, y, z in metres
+aspect    width of the view divided by its height
+hide      the name of a hidden category; once for each
+only      the name of a category; all others are hidden; once for each
+hidden    numbers of hidden categories as bits, in base64 (of an address); for many of them
+points    factor of the size of points
+ceiling   everything higher above the floor is hidden, in metres
+mesh      whether triangles are drawn, otherwise points
+backs     whether surfaces are drawn from behind, too
+light     whether the background is light
+grid      whether there is a grid of metres; pictures have none
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs
+
+import numpy as np
+
+from scannet_prep.base.errors import UsageError
+from scannet_prep.view.camera import NEAR, PlacedCamera
+from scannet_prep.view.visibility import Visibility
+
+_WORDS = (
+    "scene", "color", "view", "aspect", "hide", "only", "hidden", "points", "ceiling", "mesh",
+    "backs", "light", "grid",
+)  # fmt: skip
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
+_MAX_NUMBER = 1e9
+_MAX_ASPECT = 100
+_HINT = "copy the link of a page again, with its button, and put it in quotes: --link '#...'"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The view of a page.
+
+    Attributes:
+        scene_id: The scene; empty if the link contains none.
+        color: The colouring; empty if the link contains none.
+        camera: The camera; None for the initial view.
+        visibility: What is hidden.
+        has_mesh: Whether triangles are drawn, if there are any.
+        has_backs: Whether surfaces are also drawn from behind.
+        point_scale: Factor of the size of points.
+        is_light: Whether the background is light; None if the link does not contain it.
+    """
+
+    scene_id: str = ""
+    color: str = ""
+    camera: PlacedCamera | None = None
+    visibility: Visibility = field(default_factory=Visibility)
+    has_mesh: bool = True
+    has_backs: bool = False
+    point_scale: float = 1.0
+    is_light: bool | None = None
+
+
+def parse_link(text: str) -> Link:
+    """Parse a link: the part of an address after `#`, or a whole address.
+
+    Raises:
+        UsageError: It is not a link of a page, or it contains something that pictures do not show.
+    """
+    _, mark, content = text.rpartition("#")
+    if not mark and "=" not in text:
+        raise UsageError(f"{text!r:.80} is not the link of a view", _HINT)
+    words = parse_qs(content, keep_blank_values=True)
+    unknown = [word for word in words if word not in _WORDS]
+    if unknown:
+        raise UsageError(f"the link contains {unknown[0]!r:.80}, which pictures do not have", _HINT)
+    values = {word: texts[0] for word, texts in words.items()}
+    if _parse_switch(values, "grid"):
+        raise UsageError(
+            "the link shows the grid, which pictures do not have",
+            "switch the grid off in the page and copy its link again, or remove &grid=true",
+        )
+    ceiling = _parse_number(values, "ceiling", 0, _MAX_NUMBER)
+    visibility = Visibility(
+        hidden=tuple(words.get("hide", ())),
+        only=frozenset(words["only"]) if "only" in words else None,
+        hidden_numbers=_parse_bits(values.get("hidden", "")),
+        ceiling=ceiling,
+    )
+    return Link(
+        scene_id=values.get("scene", ""),
+        color=values.get("color", ""),
+        camera=_parse_camera(values),
+        visibility=visibility,
+        has_mesh=_parse_switch(values, "mesh") is not False,
+        has_backs=_parse_switch(values, "backs") is True,
+        point_scale=_parse_number(values, "points", 1 / 4, 4) or 1.0,
+        is_light=_parse_switch(values, "light"),
+    )
+
+
+def _parse_camera(values: Mapping[str, str]) -> PlacedCamera | None:
+    """Parse the camera; None if the link contains none.
+
+    Raises:
+        UsageError: The numbers are not those of a camera.
+    """
+    if "view" not in values:
+        return None
+    numbers = [_parse_float(text) for text in values["view"].split(",")]
+    # Not a number is not below the limit either.
+    is_valid = len(numbers) == 6 and all(abs(number) < _MAX_NUMBER for number in numbers)
+    if not is_valid or numbers[2] <= 0 or abs(numbers[1]) > math.pi / 2 + 1e-3:
+        raise UsageError(
+            f"the link has the view {values['view']!r:.80}, "
+            "expected azimuth, elevation, distance, x, y, z",
+            _HINT,
+        )
+    azimuth, elevation, distance, x, y, z = numbers
+    return PlacedCamera(
+        azimuth=math.degrees(azimuth),
+        elevation=math.degrees(elevation),
+        target=(x, y, z),
+        distance=max(distance, 2 * NEAR),
+        aspect=_parse_number(values, "aspect", 1 / _MAX_ASPECT, _MAX_ASPECT) or 0.0,
+    )
+
+
+def _parse_number(values: Mapping[str, str], word: str, low: float, high: float) -> float | None:
+    """Parse a number; None if the link contains none.
+
+    Raises:
+        UsageError: It is not a number of this range.
+    """
+    if word not in values:
+        return None
+    number = _parse_float(values[word])
+    if not low <= number <= high:
+        raise UsageError(
+            f"the link has {word}={values[word]!r:.80}, expected {low:g} to {high:g}", _HINT
+        )
+    return number
+
+
+def _parse_float(text: str) -> float:
+    """Parse a number as JavaScript writes it; not a number if it is none."""
+    return float(text) if _NUMBER.fullmatch(text) else math.nan
+
+
+def _parse_switch(values: Mapping[str, str], word: str) -> bool | None:
+    """Parse true or false; None if the link contains neither.
+
+    Raises:
+        UsageError: It is another word.
+    """
+    text = values.get(word)
+    if text is None:
+        return None
+    if text not in ("true", "false"):
+        raise UsageError(f"the link has {word}={text!r:.80}, expected true or false", _HINT)
+    return text == "true"
+
+
+def _parse_bits(text: str) -> frozenset[int]:
+    """Parse numbers as bits, the lowest bit of each byte first.
+
+    Raises:
+        UsageError: The text is not base64.
+    """
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise UsageError(f"the link has hidden={text!r:.80}, expected base64", _HINT) from error
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    return frozenset(np.flatnonzero(bits).tolist())

@@ -1,0 +1,495 @@
+"""Tests of figures for papers: the view of a link, smooth edges, hidden classes, and text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import TRAIN, VAL, run_main
+from test_renderer import (
+    BLUE,
+    GREEN,
+    RED,
+    WHITE,
+    colors_of,
+    decode_png,
+    make_colored_scene,
+    make_grid_faces,
+    make_scene,
+    pixel,
+)
+
+from scannet_prep import SCANNET20
+from scannet_prep.base.errors import UsageError
+from scannet_prep.synthetic import write_release
+from scannet_prep.view.camera import FIELD_OF_VIEW, Camera, PlacedCamera
+from scannet_prep.view.coloring import ViewedScene, color_labels
+from scannet_prep.view.fonts import BuiltInFont, Font, PillowFont
+from scannet_prep.view.legend import Legend
+from scannet_prep.view.link import parse_link
+from scannet_prep.view.renderer import PictureOptions, render_scene
+from scannet_prep.view.visibility import Visibility
+
+TOP = Camera.parse("top")
+# In the middle of a room, 1 m above the floor, looking level towards smaller x.
+INSIDE = PlacedCamera(azimuth=0, elevation=0, target=(0, 0, 1), distance=1)
+
+
+def plain(width: int = 80, height: int = 60, **options: Any) -> PictureOptions:
+    """Return the options of a picture without a legend."""
+    return PictureOptions(width, height, has_legend=False, **options)
+
+
+def make_square(color: Any, *, is_mesh: bool = True) -> ViewedScene:
+    """Make a square of 2 x 2 m that faces upwards: a grid of vertices of one colour."""
+    across, along = np.meshgrid(np.linspace(0, 2, 70), np.linspace(0, 2, 70))
+    points = np.stack([across.ravel(), along.ravel(), np.zeros(4900)], axis=1)
+    faces = make_grid_faces(70, 70) if is_mesh else None
+    return make_scene(points, [color] * 4900, faces, normals=[[0, 0, 1]] * 4900)
+
+
+# The camera of a page.
+
+
+def test_placed_camera_shows_its_target_in_the_middle() -> None:
+    camera = PlacedCamera(azimuth=25, elevation=35, target=(1, 2, 3), distance=4)
+    projected = camera.project(np.array([[1, 2, 3]], np.float32), width=300, height=200)
+
+    assert projected.x[0] == pytest.approx(149.5, abs=1e-3)
+    assert projected.y[0] == pytest.approx(99.5, abs=1e-3)
+    assert 1 / projected.nearness[0] == pytest.approx(4, rel=1e-5)
+
+
+def test_field_of_view_of_a_placed_camera_is_that_of_the_shorter_side() -> None:
+    camera = PlacedCamera(azimuth=0, elevation=0, target=(0, 0, 0), distance=5)
+    height_m = 5 * math.tan(FIELD_OF_VIEW / 2)
+
+    projected = camera.project(np.array([[0, 0, height_m]], np.float32), width=300, height=200)
+
+    assert projected.y[0] == pytest.approx(-0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize(("width", "height"), [(400, 200), (300, 300), (100, 400)])
+def test_picture_of_any_shape_contains_the_whole_view_of_a_placed_camera(
+    width: int, height: int
+) -> None:
+    camera = PlacedCamera(azimuth=0, elevation=0, target=(0, 0, 0), distance=5, aspect=1.5)
+    half_height = 5 * math.tan(FIELD_OF_VIEW / 2)
+    corner = np.array([[0, 1.5 * half_height, half_height]], np.float32)
+
+    projected = camera.project(corner, width, height)
+
+    margins = (width - 0.5 - projected.x[0], projected.y[0] + 0.5)
+    assert min(margins) == pytest.approx(0, abs=1e-2)
+
+
+# Surfaces that reach behind the camera.
+
+
+def test_triangle_that_reaches_behind_the_camera_is_cut_off() -> None:
+    floor = [[-9, -9, 0], [9, -9, 0], [9, 9, 0], [-9, 9, 0]]
+    scene = make_scene(floor, [GREEN] * 4, faces=[[0, 1, 2], [0, 2, 3]])
+
+    image = render_scene(scene, "rgb", plain(camera=INSIDE))
+
+    assert (image[45:] == GREEN).all()
+    assert (image[:30] == 255).all()
+
+
+def test_points_behind_the_camera_are_not_drawn() -> None:
+    scene = make_scene([[-3, 0, 1], [3, 0, 1], [4, 0.1, 1]], [RED, BLUE, BLUE])
+    image = render_scene(scene, "rgb", plain(camera=INSIDE, samples=1))
+
+    assert colors_of(image) == {RED, WHITE}
+
+
+# Smooth edges, and points as discs.
+
+
+@pytest.mark.parametrize("is_mesh", [True, False])
+def test_edges_are_mixed_with_the_background(is_mesh: bool) -> None:
+    camera = Camera(azimuth=-70, elevation=60)
+    scene = make_square(RED, is_mesh=is_mesh)
+
+    image = render_scene(scene, "rgb", plain(camera=camera, samples=3))
+
+    reds = np.unique(image[..., 1])
+    assert {0, 255} < set(reds.tolist())
+    assert len(reds) > 4
+
+
+def test_discs_of_a_surface_leave_no_hole() -> None:
+    scene = make_square(GREEN, is_mesh=False)
+    camera = Camera(azimuth=-90, elevation=30)
+
+    image = render_scene(scene, "rgb", plain(300, 300, camera=camera, samples=2))
+
+    is_filled = (image == GREEN).all(axis=2)
+    # The rim of the surface consists of arcs.
+    rows = np.flatnonzero(is_filled.any(axis=1))
+    inner = is_filled[rows[20] : rows[-20], 120:180]
+    assert inner.all()
+
+
+def test_discs_of_a_surface_cover_the_pixels_of_its_triangles() -> None:
+    camera = Camera(azimuth=-90, elevation=20)
+    options = plain(300, 300, camera=camera, samples=2)
+    triangles = render_scene(make_square(GREEN), "rgb", options) != 255
+    discs = render_scene(make_square(GREEN, is_mesh=False), "rgb", options) != 255
+
+    assert (discs & triangles).sum() > 0.99 * triangles.sum()
+    assert discs.sum() < 1.3 * triangles.sum()
+
+
+def test_picture_in_bands_is_that_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = make_square(RED, is_mesh=False)
+    options = plain(camera=Camera(azimuth=-70, elevation=50), samples=2)
+    whole = render_scene(scene, "rgb", options)
+    monkeypatch.setattr("scannet_prep.view.renderer._MAX_SAMPLES", 7 * 80 * 4)
+
+    assert np.array_equal(render_scene(scene, "rgb", options), whole)
+
+
+# Backgrounds.
+
+
+def test_transparent_background_has_no_opacity() -> None:
+    options = plain(camera=TOP, samples=3, background=None)
+    image = render_scene(make_square(RED), "rgb", options)
+
+    assert image[0, 0].tolist() == [0, 0, 0, 0]
+    assert image[30, 40].tolist() == [*RED, 255]
+
+
+def test_edge_on_a_transparent_background_keeps_its_colour() -> None:
+    options = plain(camera=Camera(-70, 60), samples=3, background=None)
+    image = render_scene(make_square(RED), "rgb", options)
+    is_edge = (image[..., 3] > 0) & (image[..., 3] < 255)
+
+    assert is_edge.any()
+    assert (image[is_edge][:, :3] == RED).all()
+
+
+def test_background_has_the_given_colour() -> None:
+    options = plain(camera=TOP, samples=2, background=(10, 20, 30))
+    assert pixel(render_scene(make_square(RED), "rgb", options), 0, 0) == (10, 20, 30)
+
+
+# What is hidden.
+
+
+@pytest.fixture
+def halves() -> ViewedScene:
+    """A square whose vertices are a wall on the left, and unlabeled on the right; the floor is
+    missing."""
+    square = make_square(RED)
+    labels = np.where(square.points[:, 0] < 1, SCANNET20.names.index("wall"), -1)
+    colorings = {**square.colorings, "scannet20": color_labels(labels, SCANNET20)}
+    return replace(square, colorings=colorings)
+
+
+def render_with(scene: ViewedScene, color: str, **hidden: Any) -> np.ndarray:
+    """Draw a scene from above, with a part of it hidden."""
+    return render_scene(scene, color, plain(camera=TOP, visibility=Visibility(**hidden)))
+
+
+def drawn_sides(image: np.ndarray) -> tuple[bool, bool]:
+    """Return whether something is drawn on the left, and on the right."""
+    is_drawn = (image != 255).any(axis=2)
+    return bool(is_drawn[:, 15:37].any()), bool(is_drawn[:, 43:].any())
+
+
+@pytest.mark.parametrize("color", ["scannet20", "rgb"])
+def test_hidden_class_is_hidden_in_every_colouring(halves: ViewedScene, color: str) -> None:
+    assert drawn_sides(render_with(halves, color, hidden=["wall"])) == (False, True)
+
+
+def test_class_that_the_scene_does_not_have_hides_nothing(halves: ViewedScene) -> None:
+    image = render_with(halves, "rgb", hidden=["floor"])
+    assert np.array_equal(image, render_with(halves, "rgb"))
+
+
+def test_unknown_class_is_refused_with_similar_names(halves: ViewedScene) -> None:
+    with pytest.raises(UsageError, match="'wal' cannot be hidden") as caught:
+        render_with(halves, "rgb", hidden=["wal"])
+    assert caught.value.hint == "similar names: wall"
+
+
+def test_only_hides_all_other_categories(halves: ViewedScene) -> None:
+    assert drawn_sides(render_with(halves, "scannet20", only={"unlabeled"})) == (False, True)
+
+
+def test_hidden_numbers_hide_their_categories(halves: ViewedScene) -> None:
+    names = [category.name for category in halves.colorings["scannet20"].categories]
+    numbers = {names.index("unlabeled")}
+
+    assert drawn_sides(render_with(halves, "scannet20", hidden_numbers=numbers)) == (True, False)
+
+
+def test_ceiling_hides_triangles_above_it(halves: ViewedScene) -> None:
+    points = halves.points.copy()
+    points[:, 2] = np.where(points[:, 0] < 1, 2, 0)
+    image = render_with(replace(halves, points=points), "rgb", ceiling=1)
+
+    assert drawn_sides(image) == (False, True)
+
+
+# The legend and its text.
+
+FONTS = [BuiltInFont, PillowFont]
+
+
+def make_font(kind: Any, scale: int) -> Font:
+    if kind is PillowFont:
+        pytest.importorskip("PIL")
+    font: Font = kind(scale)
+    return font
+
+
+@pytest.mark.parametrize("kind", FONTS)
+def test_text_is_as_wide_as_measured(kind: Any) -> None:
+    font = make_font(kind, 2)
+    image = np.full((30, 200, 3), 255, np.uint8)
+
+    font.draw(image, 10, 0, "wall H", (0, 0, 0))
+
+    columns = np.flatnonzero((image < 128).any(axis=(0, 2)))
+    assert 10 <= columns[0] <= 12
+    assert 10 + font.measure("wall") < columns[-1] < 10 + font.measure("wall H")
+
+
+@pytest.mark.parametrize("kind", FONTS)
+def test_text_on_a_transparent_picture_is_opaque(kind: Any) -> None:
+    image = np.zeros((30, 60, 4), np.uint8)
+    make_font(kind, 2).draw(image, 0, 0, "H", (9, 9, 9, 255))
+
+    assert image[..., 3].max() == 255
+
+
+@pytest.mark.parametrize("kind", FONTS)
+def test_text_at_the_border_is_cut_off(kind: Any) -> None:
+    image = np.full((10, 20, 3), 255, np.uint8)
+    font = make_font(kind, 1)
+
+    font.draw(image, 15, 5, "wall", (0, 0, 0))
+    font.draw(image, 50, 50, "wall", (0, 0, 0))
+
+    assert (image[:5] == 255).all()
+    assert (image[5:, 15:] < 255).any()
+
+
+def test_font_of_pillow_has_smooth_edges() -> None:
+    image = np.full((30, 60, 3), 255, np.uint8)
+    make_font(PillowFont, 2).draw(image, 0, 0, "o", (0, 0, 0))
+
+    assert len(np.unique(image)) > 8
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts in pictures with smooth edges."""
+    texts: list[str] = []
+
+    class ListingFont(BuiltInFont):
+        def draw(self, *arguments: Any) -> None:
+            texts.append(arguments[3])
+
+    monkeypatch.setattr("scannet_prep.view.renderer.choose_font", ListingFont)
+    return texts
+
+
+def test_legend_lists_only_the_classes_in_the_picture(listed: list[str]) -> None:
+    """The second half of 200 classes is behind the camera."""
+    labels = np.arange(20)
+    points = np.stack([np.where(labels < 10, -3, 3), labels % 10 / 10 - 0.5, np.ones(20)], axis=1)
+    scene = make_colored_scene(points, color_labels(labels, SCANNET20))
+
+    render_scene(scene, "scannet20", PictureOptions(400, 300, INSIDE, samples=2))
+
+    names = [text for text in listed if text in SCANNET20.names]
+    assert names == list(SCANNET20.names[:10])
+
+
+def test_legend_does_not_list_hidden_classes(halves: ViewedScene, listed: list[str]) -> None:
+    visibility = Visibility(hidden=["wall"])
+    options = PictureOptions(400, 300, TOP, samples=2, visibility=visibility)
+
+    render_scene(halves, "scannet20", options)
+
+    assert "unlabeled" in listed
+    assert "wall" not in listed
+
+
+def test_legend_without_categories_has_no_width() -> None:
+    assert Legend((), 100, BuiltInFont(1), 300).width == 0
+
+
+# Links.
+
+LINK = f"#scene={VAL}&color=instances&view=-1.5,0.5,4,1,2,0.5"
+
+
+def test_link_contains_the_camera_in_degrees() -> None:
+    camera = parse_link(f"{LINK}&aspect=1.6").camera
+
+    assert camera == PlacedCamera(
+        azimuth=math.degrees(-1.5),
+        elevation=math.degrees(0.5),
+        target=(1, 2, 0.5),
+        distance=4,
+        aspect=1.6,
+    )
+
+
+def test_link_contains_scene_and_colouring() -> None:
+    link = parse_link(LINK)
+
+    assert link.scene_id == VAL
+    assert link.color == "instances"
+
+
+def test_address_of_a_page_is_a_link() -> None:
+    assert parse_link(f"file:///home/me/page.html{LINK}") == parse_link(LINK)
+
+
+def test_link_contains_hidden_names_with_blanks() -> None:
+    link = parse_link(f"{LINK}&hide=shower+curtain&hide=caf%C3%A9")
+    assert link.visibility.hidden == ("shower curtain", "café")
+
+
+def test_link_contains_hidden_numbers_as_bits() -> None:
+    # Bits 0, 9 and 23 of three bytes: 01 02 80.
+    assert parse_link(f"{LINK}&hidden=AQKA").visibility.hidden_numbers == {0, 9, 23}
+
+
+def test_link_without_a_view_has_the_initial_one() -> None:
+    assert parse_link(f"#scene={VAL}").camera is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing", "'nothing' is not the link of a view"),
+        ("#view=1,2,3", "the link has the view '1,2,3', expected azimuth"),
+        ("#view=0,0,-1,0,0,0", "expected azimuth, elevation, distance"),
+        ("#view=0,0,nan,0,0,0", "expected azimuth, elevation, distance"),
+        ("#view=0,2,1,0,0,0", "expected azimuth, elevation, distance"),
+        ("#points=9", "the link has points='9', expected 0.25 to 4"),
+        ("#backs=yes", "the link has backs='yes', expected true or false"),
+        ("#hidden=%21", "the link has hidden='!', expected base64"),
+        ("#scene=a&clip=1", "the link contains 'clip', which pictures do not have"),
+        ("#scene=a&grid=true", "the link shows the grid, which pictures do not have"),
+    ],
+)
+def test_invalid_link_is_refused_with_a_hint(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        parse_link(text)
+    assert caught.value.hint
+
+
+# The command.
+
+
+@pytest.fixture(scope="module")
+def processed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("figures")
+    write_release(root / "raw", (TRAIN, VAL), vertices=2000)
+    words = ("process", root / "raw", "-o", root / "processed", "--faces")
+    assert run_main(*words).status == 0
+    return root / "processed"
+
+
+def make_figure(processed: Path, folder: Path, *words: str) -> np.ndarray:
+    """Run the command, and return the picture."""
+    outcome = run_main(
+        "view", *words, "--source", processed, "-o", folder / "figure.png", "--legend", "none"
+    )
+    assert outcome.status == 0, outcome.stderr
+    return decode_png((folder / "figure.png").read_bytes())
+
+
+def test_link_selects_scene_and_colouring(processed: Path, tmp_path: Path) -> None:
+    by_link = make_figure(processed, tmp_path, "--link", f"#scene={VAL}&color=instances")
+    by_name = make_figure(processed, tmp_path, VAL, "--color", "instances")
+
+    assert np.array_equal(by_link, by_name)
+
+
+def test_named_scene_and_colouring_replace_those_of_the_link(
+    processed: Path, tmp_path: Path
+) -> None:
+    link = f"#scene={VAL}&color=instances"
+    by_link = make_figure(processed, tmp_path, TRAIN, "--link", link, "--color", "rgb")
+
+    assert np.array_equal(by_link, make_figure(processed, tmp_path, TRAIN, "--color", "rgb"))
+
+
+@pytest.mark.parametrize(
+    ("words", "shape"),
+    [
+        (("--width", "200"), (150, 200, 3)),
+        (("--width", "200", "--link", f"{LINK}&aspect=2"), (100, 200, 3)),
+        (("--size", "90x70", "--background", "transparent"), (70, 90, 4)),
+    ],
+    ids=["width", "width with the aspect of a link", "transparent"],
+)
+def test_options_determine_the_shape_of_the_picture(
+    processed: Path, tmp_path: Path, words: tuple[str, ...], shape: tuple[int, ...]
+) -> None:
+    assert make_figure(processed, tmp_path, VAL, *words).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("words", "corner"),
+    [
+        ((), [255, 255, 255]),
+        (("--background", "#102030"), [16, 32, 48]),
+        (("--background", "black"), [0, 0, 0]),
+        (("--link", "#light=false"), [24, 24, 27]),
+        (("--link", "#light=false", "--background", "white"), [255, 255, 255]),
+    ],
+    ids=["default", "number", "name", "link", "name with link"],
+)
+def test_background_is_that_of_the_option_or_of_the_link(
+    processed: Path, tmp_path: Path, words: tuple[str, ...], corner: list[int]
+) -> None:
+    image = make_figure(processed, tmp_path, VAL, "--size", "80x60", *words)
+    assert image[0, 0].tolist() == corner
+
+
+def test_hidden_classes_of_option_and_link_are_hidden(processed: Path, tmp_path: Path) -> None:
+    by_option = make_figure(processed, tmp_path, VAL, "--hide", "wall", "floor")
+    words = ("--link", "#hide=floor", "--hide", "wall")
+    by_both = make_figure(processed, tmp_path, VAL, *words)
+
+    assert np.array_equal(by_option, by_both)
+    assert not np.array_equal(by_option, make_figure(processed, tmp_path, VAL))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--view", "top", "--link", LINK], "--link and --view both choose the view"),
+        (["--width", "0"], "'0' is not a width in pixels"),
+        (["--background", "red"], "'red' is not a background"),
+        (["--hide", "wal"], "'wal' cannot be hidden"),
+        (["--link", "#color=hue"], "the link has the colouring 'hue'"),
+        (["--link", "#color=error"], "without a prediction, there is no colouring by error"),
+        (["--width", "90000"], "90000 x 67500 pixels"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_options_of_a_figure_are_refused(
+    processed: Path, tmp_path: Path, words: list[str], message: str
+) -> None:
+    path = tmp_path / "figure.png"
+
+    outcome = run_main("view", VAL, "--source", processed, "-o", path, *words)
+
+    assert outcome.status == 2
+    assert message in outcome.stderr
+    assert not path.exists()
