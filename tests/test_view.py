@@ -20,7 +20,8 @@ from scannet_prep.release.files import MESH
 from scannet_prep.stages import pack
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.camera import Camera
-from scannet_prep.view.coloring import RIGHT_COLOR, view_scene
+from scannet_prep.view.coloring import view_scene
+from scannet_prep.view.predicted import RIGHT_COLOR
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
 VERTICES = 2000

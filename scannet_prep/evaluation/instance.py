@@ -131,7 +131,8 @@ class Overlaps:
     @property
     def has_class(self) -> NDArray[np.bool_]:
         """Whether each prediction has the class of each instance, (M, G)."""
-        return self.labels[:, None] == self.classes
+        is_equal: NDArray[np.bool_] = self.labels[:, None] == self.classes
+        return is_equal
 
     @property
     def ious(self) -> NDArray[np.float64]:

@@ -48,8 +48,9 @@ from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId
 from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection, parse_scene_ids
-from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
+from scannet_prep.view.coloring import ViewedScene, view_scene
 from scannet_prep.view.png import encode_png
+from scannet_prep.view.predicted import Prediction
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
 DEFAULT_SOURCE = Path("data/processed")

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
-from scannet_prep.view.coloring import Category, Coloring, ViewedScene
+from scannet_prep.view.categories import Category, Coloring
+from scannet_prep.view.coloring import ViewedScene
 from scannet_prep.view.markup import embed_data, make_page, read_asset, read_fragment
 from scannet_prep.view.raster import SPREAD, estimate_spacing
 from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT, find_floor

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
 from scannet_prep.view.camera import Camera, Projected
-from scannet_prep.view.coloring import Category, Color, Coloring, ViewedScene
+from scannet_prep.view.categories import Category, Color, Coloring
+from scannet_prep.view.coloring import ViewedScene
 from scannet_prep.view.png import LINE_HEIGHT, draw_text, measure_text
 from scannet_prep.view.raster import Seen, draw_points, draw_triangles, estimate_spacing
 
