@@ -11,7 +11,8 @@ are drawn as triangles, others as points.
 examples:
   scannet-prep view scene0011_00
   scannet-prep view scene0011_00 scene0015_00 -o val.html
-  scannet-prep view scene0011_00 --pred predictions
+  scannet-prep view scene0011_00 --pred predictions --beside labels
+  scannet-prep view scene0011_00 --pred old --pred new
   scannet-prep view scene0011_00 --view top -o scene.png
   scannet-prep view @ids.txt --png -o out
   scannet-prep view scene0011_00 --color rgb -o scene.ply
@@ -46,7 +47,13 @@ _COLORS = (
     "normals",
     "prediction",
     "error",
+    "prediction-2",
+    "error-2",
+    "difference",
 )
+_MAX_PREDICTIONS = 2
+# Beside the first one.
+_MAX_PANES = 2
 _TASKS = ("semantic", "instance")
 _DEFAULT_SIZE = (800, 600)
 _DEFAULT_PORT = 8808
@@ -112,10 +119,22 @@ def add_arguments(parser: shared.CommandParser) -> None:
         content, "label set of the labels and of the predictions (default: that of PLACE)"
     )
     content.add_argument(
+        "--beside",
+        action="append",
+        choices=_COLORS,
+        default=[],
+        metavar="COLOR",
+        help="also show the scene in these colours, beside the first ones and from the same side; "
+        "repeatable (default: with two predictions, the second one)",
+    )
+    content.add_argument(
         "--pred",
+        action="append",
         type=shared.path_argument,
+        default=[],
         metavar="DIR",
-        help="folder with one prediction per scene, in the forms that evaluate reads",
+        help="folder with one prediction per scene, in the forms that evaluate reads; "
+        "twice to compare two predictions",
     )
     content.add_argument(
         "--task",
@@ -141,13 +160,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import view
 
     options = _picture_options(arguments)
+    _check_counts(arguments)
+    folders: list[Path] = arguments.pred
+    pred_dir, second_dir, *_ = [*folders, None, None]
     viewing = view.open_scenes(
         arguments.scenes,
         arguments.source,
         takes_all=arguments.serve is not None,
-        pred_dir=arguments.pred,
+        pred_dir=pred_dir,
+        second_dir=second_dir,
         task=arguments.task,
         color=arguments.color,
+        beside=arguments.beside,
         label_set=arguments.labels,
         certificates=shared.certificates_from(arguments, console),
     )
@@ -161,6 +185,25 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = view.run(viewing, arguments.output, arguments.export, options, progress=console)
     text = _describe(viewing, report)
     return console.result(text, report, status=0, label_set=viewing.label_set.name)
+
+
+def _check_counts(arguments: argparse.Namespace) -> None:
+    """Check how often arguments are repeated.
+
+    Raises:
+        UsageError: There are more predictions or panes than a page shows.
+    """
+    if len(arguments.pred) > _MAX_PREDICTIONS:
+        raise UsageError(
+            f"{len(arguments.pred)} predictions are given, but at most two can be compared",
+            "name two folders: --pred A --pred B",
+        )
+    if len(arguments.beside) > _MAX_PANES:
+        raise UsageError(
+            f"{len(arguments.beside)} colourings are to be shown beside the first one, "
+            "expected at most two",
+            "repeat --beside at most twice",
+        )
 
 
 def _picture_options(arguments: argparse.Namespace) -> PictureOptions | None:

@@ -126,7 +126,8 @@ def view_scene(
         scene: The scene. Its points are finite and its faces refer to its vertices, as
             `find_problems` checks.
         prediction: The prediction of a program, for the same number of vertices.
-        second: Another prediction to compare with it, of the same task and label set.
+        second: Another prediction to compare with it, of the same task and label set, but with
+            another name.
     """
     meta = scene.meta
     is_annotated = meta.split != Split.TEST

@@ -19,7 +19,8 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import deflate
@@ -39,10 +40,13 @@ _SCRIPTS = (
     "page/camera.js",
     "page/drawing.js",
     "page/picking.js",
+    "page/pane.js",
+    "page/explanations.js",
     "page/legend.js",
     "page/tooltip.js",
     "page/link.js",
     "page/controls.js",
+    "page/panes.js",
     "page/viewer.js",
 )
 _GRID_STEPS = 65_535
@@ -50,12 +54,16 @@ _GRID_BITS = 16
 _DEFLATE_LEVEL = 7
 
 
-def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str = "") -> bytes:
+def make_scene_page(
+    scenes: Iterable[ViewedScene], *, color: str = "", beside: Sequence[str] = (), home: str = ""
+) -> bytes:
     """Make a page that shows scenes.
 
     Args:
         scenes: The scenes, at least one; they are encoded one after the other.
         color: The initial colouring, if a scene has it; by default `rgb`.
+        beside: The initial colourings of up to two panes beside the first one, which show the same
+            scene from the same side.
         home: Address of a list of scenes that the page links to; none by default.
 
     Returns:
@@ -69,6 +77,7 @@ def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str
     data = {
         "title": title,
         "color": color,
+        "beside": list(beside),
         "home": home,
         **_describe_view(),
         "scenes": descriptions,
@@ -189,6 +198,7 @@ def _describe_coloring(
         "title": coloring.title,
         "values": blocks.add(values[order]),
         "categories": [_describe_category(category) for category in coloring.categories],
+        "tables": [asdict(table) for table in coloring.tables],
     }
 
 
@@ -201,6 +211,8 @@ def _describe_category(category: Category) -> dict[str, Any]:
     }
     if category.raw_category:
         description["raw"] = category.raw_category
+    if category.note:
+        description["note"] = category.note
     return description
 
 
