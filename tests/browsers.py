@@ -21,8 +21,9 @@ from commands import SCENES, TEST, TRAIN, VAL, run_main
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.synthetic import write_release
-from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
+from scannet_prep.view.coloring import ViewedScene, view_scene
 from scannet_prep.view.page import make_scene_page
+from scannet_prep.view.predicted import Prediction
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
 CHROMIUM = shutil.which("chromium")

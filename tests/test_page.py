@@ -23,8 +23,9 @@ from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene
-from scannet_prep.view.coloring import COLORINGS, Prediction, ViewedScene, view_scene
+from scannet_prep.view.coloring import COLORINGS, ViewedScene, view_scene
 from scannet_prep.view.page import make_scene_page
+from scannet_prep.view.predicted import Prediction
 
 # The size of a page with points is at most 3 MB for an average scene.
 MAX_PAGE_BYTES = 3_000_000
@@ -40,17 +41,19 @@ def load(
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ViewedScene]:
-    """Scenes by id: train has triangles and a prediction, val only points, test triangles."""
+    """Scenes by id: train has triangles and two predictions, val only points, test triangles."""
     root = tmp_path_factory.mktemp("page")
     splits = {TRAIN: Split.TRAIN, VAL: Split.VAL, TEST: Split.TEST}
     scenes = {}
     for scene_id, split in splits.items():
         path = write_scene(make_scene(scene_id, vertices=1500), root)
         scene = load(path.parent, scene_id, split, faces=split is not Split.VAL)
-        prediction = None
+        prediction = second = None
         if split is Split.TRAIN:
-            prediction = Prediction(SCANNET20, np.full(len(scene.points), CHAIR))
-        scenes[scene_id] = view_scene(scene, prediction=prediction)
+            values = np.full(len(scene.points), CHAIR)
+            prediction = Prediction(SCANNET20, values, "one")
+            second = Prediction(SCANNET20, np.zeros_like(values), "two")
+        scenes[scene_id] = view_scene(scene, prediction=prediction, second=second)
     return scenes
 
 

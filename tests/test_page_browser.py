@@ -13,7 +13,8 @@ import pytest
 from browsers import Shown, draw, needs_browser, share_alike
 from commands import TEST, TRAIN, VAL, run_main
 
-from scannet_prep.view.coloring import Category, ViewedScene, color_segments
+from scannet_prep.view.categories import Category
+from scannet_prep.view.coloring import ViewedScene, color_segments
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.renderer import BACKGROUNDS
 

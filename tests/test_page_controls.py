@@ -14,7 +14,8 @@ import pytest
 from browsers import Shown, draw, needs_browser, parse_view, share_alike
 from commands import TRAIN, VAL
 
-from scannet_prep.view.coloring import Category, Coloring, ViewedScene
+from scannet_prep.view.categories import Category, Coloring
+from scannet_prep.view.coloring import ViewedScene
 
 pytestmark = needs_browser
 

@@ -15,13 +15,8 @@ from tiny import process_tiny
 from scannet_prep import SCANNET20, ScanNetPrepError
 from scannet_prep.view import raster
 from scannet_prep.view.camera import FILLED, Camera, Projected
-from scannet_prep.view.coloring import (
-    Coloring,
-    ViewedScene,
-    color_instances,
-    color_labels,
-    view_scene,
-)
+from scannet_prep.view.categories import Coloring
+from scannet_prep.view.coloring import ViewedScene, color_instances, color_labels, view_scene
 from scannet_prep.view.png import draw_text, encode_png, measure_text
 from scannet_prep.view.raster import Seen, draw_points, draw_triangles
 from scannet_prep.view.renderer import BACKGROUNDS, PictureOptions, render_scene

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +22,8 @@ from scannet_prep.release.files import MESH
 from scannet_prep.stages import pack
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.camera import Camera
-from scannet_prep.view.coloring import RIGHT_COLOR, view_scene
+from scannet_prep.view.coloring import view_scene
+from scannet_prep.view.predicted import RIGHT_COLOR
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
 VERTICES = 2000
@@ -215,6 +218,101 @@ def test_perfect_prediction_in_any_form_is_right_or_unlabeled(
     colors = read_raw_file(MESH, folder / "x.ply").colors
 
     assert {tuple(color) for color in colors.tolist()} == {RIGHT_COLOR, GRAY}
+
+
+@pytest.fixture
+def two_predictions(folder: Path) -> Path:
+    """A folder with two folders of predictions, `a` and `b`."""
+    for number, name in enumerate("ab"):
+        (folder / name).mkdir()
+        np.save(folder / name / f"{VAL}.npy", np.full(VERTICES, number))
+    return folder
+
+
+COMPARE = ("view", VAL, "--pred", "a", "--pred", "b")
+
+
+def read_description(page: Path) -> Any:
+    """Read the description of a page, and of its scenes."""
+    match = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))
+    assert match is not None
+    return json.loads(match[1])
+
+
+def test_page_of_two_predictions_shows_them_side_by_side(two_predictions: Path) -> None:
+    outcome = run_main(*COMPARE, "-o", "x.html", cwd=two_predictions)
+
+    page = read_description(two_predictions / "x.html")
+    assert outcome.status == 0, outcome.stderr
+    assert page["color"] == "prediction"
+    assert page["beside"] == ["prediction-2"]
+
+
+def test_page_shows_the_colours_of_beside(two_predictions: Path) -> None:
+    options = ("--color", "labels", "--beside", "error", "--beside", "difference")
+    assert run_main(*COMPARE, *options, "-o", "x.html", cwd=two_predictions).status == 0
+
+    page = read_description(two_predictions / "x.html")
+
+    assert page["color"] == "scannet20"
+    assert page["beside"] == ["error", "difference"]
+
+
+def titles_of_colorings(page: Path) -> dict[str, str]:
+    (scene,) = read_description(page)["scenes"]
+    return {coloring["name"]: coloring["title"] for coloring in scene["colorings"]}
+
+
+def test_two_predictions_are_named_after_their_folders(two_predictions: Path) -> None:
+    assert run_main(*COMPARE, "-o", "x.html", cwd=two_predictions).status == 0
+    titles = titles_of_colorings(two_predictions / "x.html")
+
+    assert titles["prediction"] == "prediction, ScanNet20: a"
+    assert titles["difference"] == "difference of a and b"
+
+
+def test_folders_of_the_same_name_are_named_in_full(two_predictions: Path) -> None:
+    shutil.copytree(two_predictions / "b", two_predictions / "other/a")
+    words = ("view", VAL, "--pred", "a", "--pred", "other/a", "-o", "x.html")
+    assert run_main(*words, cwd=two_predictions).status == 0
+
+    titles = titles_of_colorings(two_predictions / "x.html")
+
+    assert titles["difference"] == f"difference of a and {Path('other/a')}"
+
+
+def test_picture_shows_the_difference_of_two_predictions(two_predictions: Path) -> None:
+    options = ("--color", "difference", "-o", "x.ply", "--json")
+    outcome = run_main(*COMPARE, *options, cwd=two_predictions)
+
+    assert outcome.json["colors"] == {VAL: "difference"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--pred", "a", "--pred", "a"], "a: a prediction cannot be compared with itself"),
+        (["--pred", "a", "--pred", "b", "--pred", "a"], "3 predictions are given"),
+        (["--pred", "a", "--color", "difference"], "without a second prediction"),
+        (["--beside", "error"], "without a prediction, there is no colouring by error"),
+        (["--beside", "rgb", "--png"], "only pages have several panes"),
+        (["--beside", "rgb"] * 3, "3 colourings are to be shown beside the first one"),
+    ],
+    ids=["same folder", "three", "one", "none", "picture", "four panes"],
+)
+def test_wrong_comparison_is_refused(two_predictions: Path, words: list[str], message: str) -> None:
+    outcome = run_main("view", VAL, *words, cwd=two_predictions)
+
+    assert outcome.status == 2
+    assert message in outcome.stderr
+
+
+def test_scene_without_the_second_prediction_is_refused(two_predictions: Path) -> None:
+    (two_predictions / f"b/{VAL}.npy").rename(two_predictions / f"b/{TRAIN}.npy")
+    outcome = run_main(*COMPARE, cwd=two_predictions)
+
+    assert outcome.status == 1
+    assert f"b: has no predictions of 1 of 1 scenes: {VAL}" in outcome.stderr
 
 
 VIEW_INSTANCES = ("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply")

@@ -12,15 +12,9 @@ from tiny import COLORS, aggregation_file, group, process_tiny
 from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.evaluation import InstancePrediction
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.view.coloring import (
-    COLORINGS,
-    Category,
-    Coloring,
-    Prediction,
-    ViewedScene,
-    color_numbers,
-    view_scene,
-)
+from scannet_prep.view.categories import Category, Coloring, color_numbers
+from scannet_prep.view.coloring import COLORINGS, ViewedScene, view_scene
+from scannet_prep.view.predicted import Prediction
 
 GRAY = (100, 100, 100)
 WALL_COLOR = SCANNET20.colors[0]
@@ -151,13 +145,17 @@ def test_instance_names_contain_class_and_raw_category(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def predicted_scene(whole_dir: Path) -> ViewedScene:
-    """A scene with a random prediction, and therefore with all colourings."""
+    """A scene with two random predictions, and therefore with all colourings."""
     scene = read_scene(whole_dir, VAL)
-    train_ids = np.random.default_rng(0).integers(-1, 200, len(scene.points))
-    return view_scene(scene, prediction=Prediction(SCANNET200, train_ids))
+    first, second = np.random.default_rng(0).integers(-1, 200, (2, len(scene.points)))
+    return view_scene(
+        scene,
+        prediction=Prediction(SCANNET200, first, "first"),
+        second=Prediction(SCANNET200, second, "second"),
+    )
 
 
-def test_scene_with_a_prediction_has_all_colourings(predicted_scene: ViewedScene) -> None:
+def test_scene_with_two_predictions_has_all_colourings(predicted_scene: ViewedScene) -> None:
     assert tuple(predicted_scene.colorings) == COLORINGS
 
 
@@ -205,6 +203,14 @@ def test_categories_are_sorted_by_size_with_unlabeled_last(
 
 def test_test_scene_has_only_colours_and_normals(whole_dir: Path) -> None:
     assert list(view_scene(read_scene(whole_dir, TEST)).colorings) == ["rgb", "normals"]
+
+
+def test_scene_with_one_prediction_has_no_difference(tiny_prediction: ViewedScene) -> None:
+    assert set(COLORINGS) - set(tiny_prediction.colorings) == {
+        "prediction-2",
+        "error-2",
+        "difference",
+    }
 
 
 def test_test_scene_with_a_prediction_has_no_errors(whole_dir: Path) -> None:
@@ -264,13 +270,6 @@ def test_most_confident_of_overlapping_masks_is_shown_or_the_first(
         "unlabeled",
         "unlabeled",
     ]
-
-
-def test_error_of_instances_compares_the_class_of_the_shown_mask(
-    overlapping_masks: ViewedScene,
-) -> None:
-    names = names_of_vertices(overlapping_masks.colorings["error"])
-    assert names == ["wrong", "right", "wrong", "right", "wrong", "unlabeled"]
 
 
 def test_error_of_instances_leaves_wall_and_floor_unlabeled(

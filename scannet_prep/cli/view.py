@@ -14,7 +14,8 @@ be the mIoU or the AP of each scene, the worst first.
 examples:
   scannet-prep view scene0011_00
   scannet-prep view scene0011_00 scene0015_00 -o val.html
-  scannet-prep view scene0011_00 --pred predictions
+  scannet-prep view scene0011_00 --pred predictions --beside labels
+  scannet-prep view scene0011_00 --pred old --pred new
   scannet-prep view scene0011_00 --frames data/frames
   scannet-prep view scene0011_00 --view top -o scene.png
   scannet-prep view scene0011_00 --link '#scene=...' --width 2000 -o figure.png
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scannet_prep.stages.view import Viewing, ViewReport
-    from scannet_prep.view.coloring import Color
+    from scannet_prep.view.categories import Color
     from scannet_prep.view.link import Link
     from scannet_prep.view.renderer import PictureOptions
 
@@ -56,7 +57,13 @@ _COLORS = (
     "normals",
     "prediction",
     "error",
+    "prediction-2",
+    "error-2",
+    "difference",
 )
+_MAX_PREDICTIONS = 2
+# Beside the first one.
+_MAX_PANES = 2
 _TASKS = ("semantic", "instance")
 _DEFAULT_SIZE = (800, 600)
 _DEFAULT_PORT = 8808
@@ -131,10 +138,22 @@ def add_arguments(parser: shared.CommandParser) -> None:
         content, "label set of the labels and of the predictions (default: that of PLACE)"
     )
     content.add_argument(
+        "--beside",
+        action="append",
+        choices=_COLORS,
+        default=[],
+        metavar="COLOR",
+        help="also show the scene in these colours, beside the first ones and from the same side; "
+        "repeatable (default: with two predictions, the second one)",
+    )
+    content.add_argument(
         "--pred",
+        action="append",
         type=shared.path_argument,
+        default=[],
         metavar="DIR",
-        help="folder with one prediction per scene, in the forms that evaluate reads",
+        help="folder with one prediction per scene, in the forms that evaluate reads; "
+        "twice to compare two predictions",
     )
     content.add_argument(
         "--task",
@@ -202,13 +221,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     words = arguments.scenes
     if link.scene_id and not words:
         words = [link.scene_id]
+    _check_counts(arguments)
+    folders: list[Path] = arguments.pred
+    pred_dir, second_dir, *_ = [*folders, None, None]
     viewing = view.open_scenes(
         words,
         arguments.source,
         takes_all=arguments.serve is not None,
-        pred_dir=arguments.pred,
+        pred_dir=pred_dir,
+        second_dir=second_dir,
         task=arguments.task,
         color=arguments.color or link.color,
+        beside=arguments.beside,
         label_set=arguments.labels,
         frames_dir=arguments.frames,
         certificates=shared.certificates_from(arguments, console),
@@ -223,6 +247,25 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = view.run(viewing, arguments.output, arguments.export, options, progress=console)
     text = _describe(viewing, report)
     return console.result(text, report, status=0, label_set=viewing.label_set.name)
+
+
+def _check_counts(arguments: argparse.Namespace) -> None:
+    """Check how often arguments are repeated.
+
+    Raises:
+        UsageError: There are more predictions or panes than a page shows.
+    """
+    if len(arguments.pred) > _MAX_PREDICTIONS:
+        raise UsageError(
+            f"{len(arguments.pred)} predictions are given, but at most two can be compared",
+            "name two folders: --pred A --pred B",
+        )
+    if len(arguments.beside) > _MAX_PANES:
+        raise UsageError(
+            f"{len(arguments.beside)} colourings are to be shown beside the first one, "
+            "expected at most two",
+            "repeat --beside at most twice",
+        )
 
 
 def _read_link(arguments: argparse.Namespace) -> Link:

@@ -3,7 +3,8 @@
 The rules are those of `evaluate_semantic_instance.py` in the ScanNet repository, which
 docs/evaluation.md explains.
 
-    one scene --add--> verdicts: a prediction counts as correct or wrong at a threshold
+    one scene --find_overlaps--> what counts, and the IoU of each prediction with each instance
+              --Overlaps.match--> verdicts: a prediction counts as correct or wrong at a threshold
     all verdicts --result--> precision and recall by confidence --> average precision of each class
 """
 
@@ -72,6 +73,150 @@ class InstanceTruth:
     instances: ArrayLike
 
 
+class Matching(NamedTuple):
+    """The verdicts on the predictions of one scene at one threshold.
+
+    Attributes:
+        correct: Indices of the predictions that count as correct, one for each matched instance, in
+            the order of the instances.
+        wrong: Indices of the predictions that count as wrong. A prediction that counts several
+            times is repeated, and may also be among the correct ones.
+        is_matched: bool (G,), whether each instance has a match; instances that are too small to
+            count have none.
+    """
+
+    correct: list[int]
+    wrong: list[int]
+    is_matched: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overlaps:
+    """The instances of one scene, the predictions that count, and their overlaps.
+
+    Attributes:
+        numbers: Integers (V,), the instance of each vertex as index + 1; 0 is void: the vertices
+            without an instance, and those of walls and floors.
+        classes: int64 (G,), train id of each instance.
+        instances: int64 (G,), number of each instance in the ground truth.
+        sizes: int64 (G,), vertices of each instance.
+        predictions: int64 (M,), index of each prediction that counts among all of the scene.
+        labels: int64 (M,), its train id.
+        scores: float64 (M,), its confidence.
+        pred_sizes: int64 (M,), its vertices.
+        void: int64 (M,), its vertices in void.
+        common: int64 (M, G), its vertices in each instance, whatever their classes are.
+        small_count: Number of predictions that do not count because they are small.
+        other_count: Number of predictions that do not count because of their class.
+    """
+
+    numbers: NDArray[np.intp]
+    classes: NDArray[np.int64]
+    instances: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    predictions: NDArray[np.intp]
+    labels: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    pred_sizes: NDArray[np.intp]
+    void: NDArray[np.intp]
+    common: NDArray[np.intp]
+    small_count: int
+    other_count: int
+
+    @property
+    def is_large(self) -> NDArray[np.bool_]:
+        """Whether each instance has enough vertices to count, (G,)."""
+        return self.sizes >= MIN_VERTICES
+
+    @property
+    def has_class(self) -> NDArray[np.bool_]:
+        """Whether each prediction has the class of each instance, (M, G)."""
+        is_equal: NDArray[np.bool_] = self.labels[:, None] == self.classes
+        return is_equal
+
+    @property
+    def ious(self) -> NDArray[np.float64]:
+        """IoU of each prediction with each instance, whatever their classes are, (M, G)."""
+        # No union is empty, because no instance is.
+        return self.common / (self.sizes + self.pred_sizes[:, None] - self.common)
+
+    def match(self, threshold: float) -> Matching:
+        """Match the instances that count with the predictions of their class.
+
+        A prediction without any match, not even with a small instance, is wrong, unless more of it
+        than the threshold does not count: it lies in void, or in small instances of its class.
+
+        Args:
+            threshold: The value that an IoU must exceed.
+        """
+        is_above = (self.ious > threshold) & self.has_class
+        is_small = ~self.is_large
+        small_common = (self.common * self.has_class)[:, is_small].sum(axis=1)
+        ignored = (self.void + small_common) / self.pred_sizes
+
+        is_candidate = is_above & self.is_large
+        correct, wrong, is_matched = _match(is_candidate, self.scores)
+        is_wrong = ~is_above.any(axis=1) & (ignored <= threshold)
+        wrong += np.flatnonzero(is_wrong).tolist()
+        return Matching(correct, wrong, is_matched)
+
+
+def find_overlaps(
+    prediction: InstancePrediction, ground_truth: InstanceTruth, label_set: LabelSet
+) -> Overlaps:
+    """Find what counts of the predictions of one scene, and how it overlaps with the instances.
+
+    Args:
+        prediction: The predictions.
+        ground_truth: The annotation of the same vertices.
+        label_set: The label set of both.
+
+    Raises:
+        ContentError: See `InstanceScores.add`.
+    """
+    truth_labels = check_integers(ground_truth.labels, "labels of the ground truth")
+    check_truth(truth_labels, label_set)
+    truth_instances = check_integers(
+        ground_truth.instances, "instances of the ground truth", len(truth_labels)
+    )
+    numbers, classes, instances, sizes = _number_instances(truth_labels, truth_instances, label_set)
+
+    masks, labels, scores = check_prediction(prediction, len(truth_labels))
+    pred_sizes = np.count_nonzero(masks, axis=1)
+    is_known = np.isin(labels, counted_classes(label_set))
+    is_large = pred_sizes >= MIN_VERTICES
+    predictions = np.flatnonzero(is_known & is_large)
+    masks = masks[predictions]
+
+    # Vertices of each prediction (M rows) in void (column 0) and in each instance (columns 1..G):
+    # count how often each pair of row and column occurs.
+    rows, vertices = np.nonzero(masks)
+    width = len(classes) + 1
+    cells = rows * width + numbers[vertices]
+    common = np.bincount(cells, minlength=len(masks) * width).reshape(-1, width)
+    return Overlaps(
+        numbers=numbers,
+        classes=classes,
+        instances=instances,
+        sizes=sizes,
+        predictions=predictions,
+        labels=labels[predictions],
+        scores=scores[predictions],
+        pred_sizes=pred_sizes[predictions],
+        void=common[:, 0],
+        common=common[:, 1:],
+        small_count=int(np.count_nonzero(is_known & ~is_large)),
+        other_count=int(np.count_nonzero(~is_known)),
+    )
+
+
+def counted_classes(label_set: LabelSet) -> list[int]:
+    """Return the train ids of the classes whose instances count."""
+    return [
+        label_class.train_id for label_class in label_set if label_class.name not in NO_INSTANCES
+    ]
+
+
 class InstanceScores(Scores):
     """Scores of masks with a class and a confidence; see `Scores`.
 
@@ -112,62 +257,19 @@ class InstanceScores(Scores):
                 ground truth has several numbers beyond the train ids, as that of another label set
                 has.
         """
-        truth_labels = check_integers(ground_truth.labels, "labels of the ground truth")
-        check_truth(truth_labels, self.label_set)
-        truth_instances = check_integers(
-            ground_truth.instances, "instances of the ground truth", len(truth_labels)
-        )
-        # Number of the instance of each vertex, (V,); class and size of each instance, (G,).
-        columns, classes, sizes = self._number_instances(truth_labels, truth_instances)
-
-        masks, labels, scores = check_prediction(prediction, len(truth_labels))
-        pred_sizes = np.count_nonzero(masks, axis=1)
-        is_known = np.isin(labels, self._class_ids())
-        is_large = pred_sizes >= MIN_VERTICES
-        small_count = np.count_nonzero(is_known & ~is_large)
-        other_count = np.count_nonzero(~is_known)
-        self._left_out += np.array([small_count, other_count])
-
-        # From here on, only the predictions that count, (M,).
-        is_counted = is_known & is_large
-        masks = masks[is_counted]
-        labels = labels[is_counted]
-        scores = scores[is_counted]
-        pred_sizes = pred_sizes[is_counted]
-
-        # Overlaps in vertices of each prediction (M rows) with void (column 0) and with each
-        # instance (columns 1..G): count how often each pair of row and column occurs.
-        rows, vertices = np.nonzero(masks)
-        width = len(classes) + 1
-        cells = rows * width + columns[vertices]
-        overlaps = np.bincount(cells, minlength=len(masks) * width).reshape(-1, width)
-        void_overlaps = overlaps[:, 0]
-        instance_overlaps = overlaps[:, 1:]
-
-        # IoU (M, G); 0 where the classes differ. No union is empty, because no instance is.
-        common = instance_overlaps * (labels[:, None] == classes)
-        ious = common / (sizes + pred_sizes[:, None] - instance_overlaps)
-
-        # Share of each prediction (M,) that lies in void, or in instances of its class that are too
-        # small to count.
-        is_large_instance = sizes >= MIN_VERTICES
-        small_overlaps = common[:, ~is_large_instance].sum(axis=1)
-        ignored = (void_overlaps + small_overlaps) / pred_sizes
-
-        large_classes = classes[is_large_instance]
+        overlaps = find_overlaps(prediction, ground_truth, self.label_set)
+        self._left_out += np.array([overlaps.small_count, overlaps.other_count])
+        large_classes = overlaps.classes[overlaps.is_large]
         class_count = len(self.label_set)
         self._instances += np.bincount(large_classes, minlength=class_count)
-        self._predictions += np.bincount(labels, minlength=class_count)
+        self._predictions += np.bincount(overlaps.labels, minlength=class_count)
 
+        labels = overlaps.labels
+        scores = overlaps.scores
         verdicts = []
         for threshold_index, threshold in enumerate(THRESHOLDS):
-            is_above = ious > threshold
-            correct, wrong, is_matched = _match(is_above[:, is_large_instance], scores)
-            # A prediction without any match, not even with a small instance, is wrong, unless more
-            # of it than the threshold does not count.
-            is_wrong = ~is_above.any(axis=1) & (ignored <= threshold)
-            wrong += np.flatnonzero(is_wrong).tolist()
-            missed_classes = large_classes[~is_matched]
+            correct, wrong, is_matched = overlaps.match(threshold)
+            missed_classes = overlaps.classes[overlaps.is_large & ~is_matched]
             self._missed[:, threshold_index] += np.bincount(missed_classes, minlength=class_count)
             # A prediction may have several verdicts at one threshold, and both kinds of them.
             verdicts += [(labels[row], threshold_index, scores[row], True) for row in correct]
@@ -188,7 +290,7 @@ class InstanceScores(Scores):
             }
 
         classes: dict[str, Numbers] = {}
-        for train_id in self._class_ids():
+        for train_id in counted_classes(self.label_set):
             classes[self.label_set.names[train_id]] = {
                 **average_over([train_id]),
                 "instances": int(self._instances[train_id]),
@@ -203,33 +305,6 @@ class InstanceScores(Scores):
         }
         means = {name: average_over(train_ids) for name, train_ids in self._class_groups().items()}
         return ScoreTable(totals, means, classes)
-
-    def _class_ids(self) -> list[int]:
-        """Return the train ids of the classes whose instances count."""
-        return [
-            label_class.train_id
-            for label_class in self.label_set
-            if label_class.name not in NO_INSTANCES
-        ]
-
-    def _number_instances(
-        self, labels: NDArray[np.int64], instances: NDArray[np.int64]
-    ) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]:
-        """Number the instances from 1, by class and then by their own number.
-
-        Number 0 is void: the vertices without an instance, and those of walls and floors.
-
-        Returns:
-            The number of each vertex, (V,); the class of each instance, (G,); and its size, (G,).
-        """
-        is_instance = np.isin(labels, self._class_ids()) & (instances >= 0)
-        # Class and number as one integer: class * base + number.
-        base = int(instances.max(initial=0)) + 1
-        vertex_keys = labels[is_instance] * base + instances[is_instance]
-        keys, inverse, sizes = np.unique(vertex_keys, return_inverse=True, return_counts=True)
-        numbers = np.zeros(len(labels), np.intp)
-        numbers[is_instance] = inverse + 1
-        return numbers, keys // base, sizes
 
     def _compute_precisions(self) -> dict[int, list[float]]:
         """Compute the average precision at each threshold, by train id.
@@ -256,6 +331,25 @@ class InstanceScores(Scores):
                 for threshold_index, missed in enumerate(missed_counts)
             ]
         return precisions
+
+
+def _number_instances(
+    labels: NDArray[np.int64], instances: NDArray[np.int64], label_set: LabelSet
+) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Number the instances from 1, by class and then by their own number; 0 is void.
+
+    Returns:
+        The number of each vertex, (V,); and of each instance its class, its own number, and its
+        size, (G,) each.
+    """
+    is_instance = np.isin(labels, counted_classes(label_set)) & (instances >= 0)
+    # Class and number as one integer: class * base + number.
+    base = int(instances.max(initial=0)) + 1
+    vertex_keys = labels[is_instance] * base + instances[is_instance]
+    keys, inverse, sizes = np.unique(vertex_keys, return_inverse=True, return_counts=True)
+    numbers = np.zeros(len(labels), np.intp)
+    numbers[is_instance] = inverse + 1
+    return numbers, keys // base, keys % base, sizes
 
 
 def check_prediction(

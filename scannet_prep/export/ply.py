@@ -23,7 +23,7 @@ from scannet_prep.export.format import (
 )
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.scene import Split
-from scannet_prep.view.coloring import color_numbers
+from scannet_prep.view.categories import color_numbers
 
 _HEADER = """\
 ply

@@ -128,7 +128,8 @@ class SceneServer(ThreadingHTTPServer):
         scene = self._load(scene_id)
         color = self.viewing.choose_color(scene)
         if kind == "scene":
-            return make_scene_page([scene], color=color, is_served=True)
+            beside = self.viewing.choose_beside(scene)
+            return make_scene_page([scene], color=color, beside=beside, is_served=True)
         # The script of a page makes the same choice.
         if color not in scene.colorings:
             color = "rgb"

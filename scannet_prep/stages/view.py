@@ -50,8 +50,9 @@ from scannet_prep.release.scene import SceneId
 from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection, parse_scene_ids
 from scannet_prep.stages.view_frames import view_cameras
-from scannet_prep.view.coloring import Prediction, ViewedScene, view_scene
+from scannet_prep.view.coloring import ViewedScene, view_scene
 from scannet_prep.view.png import encode_png
+from scannet_prep.view.predicted import Prediction
 from scannet_prep.view.renderer import PictureOptions, choose_samples, render_scene
 
 DEFAULT_SOURCE = Path("data/processed")
@@ -71,6 +72,9 @@ class Viewing:
         color: The colouring. If empty, each scene is coloured by its prediction, otherwise by its
             labels, otherwise by the colours of the scan.
         label_set: The label set that the colouring `labels` stands for.
+        second: Predictions to compare with `predictions`, for all scenes; None for none.
+        beside: Colourings of the panes beside the first one. If empty, this is that of the second
+            prediction if the first one is shown.
         frames: Extracted frames, whose cameras are shown; None for none.
     """
 
@@ -79,6 +83,8 @@ class Viewing:
     predictions: Predictions | None
     color: str
     label_set: LabelSet
+    second: Predictions | None = None
+    beside: tuple[str, ...] = ()
     frames: FrameFolder | None = None
 
     def read(self, scene_id: str) -> ProcessedScene:
@@ -95,31 +101,53 @@ class Viewing:
         return scene
 
     def load(self, scene_id: str) -> ViewedScene:
-        """Read one of the scenes, its prediction and its cameras, and check them.
+        """Read one of the scenes, its predictions and its cameras, and check them.
 
         Raises:
-            FileError: The scene, the prediction or a frame is damaged, has invalid values, or they
+            FileError: The scene, a prediction or a frame is damaged, has invalid values, or they
                 do not match.
             UnknownSceneError: The folder of frames does not hold the scene.
         """
         scene = self.read(scene_id)
-        prediction = None
-        if self.predictions is not None:
-            prediction = read_prediction(self.predictions, scene_id, len(scene.points))
-        viewed = view_scene(scene, prediction=prediction)
+        viewed = self._view(scene, scene_id)
         if self.frames is None:
             return viewed
         return replace(viewed, cameras=view_cameras(self.frames, scene))
 
+    def _view(self, scene: ProcessedScene, scene_id: str) -> ViewedScene:
+        """Make the colourings of a scene and of its predictions."""
+        vertex_count = len(scene.points)
+        if self.predictions is None:
+            return view_scene(scene)
+        prediction = read_prediction(self.predictions, scene_id, vertex_count)
+        if self.second is None:
+            return view_scene(scene, prediction=prediction)
+        second = read_prediction(self.second, scene_id, vertex_count)
+        name, second_name = _name_folders(self.predictions.folder, self.second.folder)
+        return view_scene(
+            scene,
+            prediction=replace(prediction, name=name),
+            second=replace(second, name=second_name),
+        )
+
     def choose_color(self, scene: ViewedScene) -> str:
         """Return the requested colouring, or the default one of the scene."""
-        labels = self.label_set.name.lower()
-        if self.color == "labels":
-            return labels
         if self.color:
-            return self.color
+            return self._resolve(self.color)
+        labels = self._resolve("labels")
         # Every scene has `rgb`.
         return next(name for name in ("prediction", labels, "rgb") if name in scene.colorings)
+
+    def choose_beside(self, scene: ViewedScene) -> list[str]:
+        """Return the colourings of the panes beside the first one."""
+        if self.beside:
+            return [self._resolve(color) for color in self.beside]
+        second = f"{self.choose_color(scene)}-2"
+        return [second] if second in scene.colorings else []
+
+    def _resolve(self, color: str) -> str:
+        """Return the name of a colouring, which `labels` is not."""
+        return self.label_set.name.lower() if color == "labels" else color
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +171,10 @@ def open_scenes(
     *,
     takes_all: bool = False,
     pred_dir: Path | None = None,
+    second_dir: Path | None = None,
     task: Task = "semantic",
     color: str = "",
+    beside: Sequence[str] = (),
     label_set: LabelSet | None = None,
     frames_dir: Path | None = None,
     certificates: bool | Path = True,
@@ -157,24 +187,23 @@ def open_scenes(
         source: A processed folder or an archive.
         takes_all: Whether several scenes are shown if no words are given.
         pred_dir: Folder with predictions of the scenes, in the forms that `evaluate` reads.
+        second_dir: Folder with other predictions of the same scenes, to compare with the first.
         task: The task of the predictions.
         color: One of `COLORINGS`, or `labels`; empty for the default of each scene.
+        beside: Colourings of up to two further panes, like `color`; empty for the default.
         label_set: The label set of labels and prediction; None for the one that the scenes were
             processed with.
         frames_dir: Folder of extracted frames, whose cameras a page shows.
         certificates: The certificates to trust for addresses, as `RangeSource` takes them.
 
     Raises:
-        UsageError: Several scenes are possible, or a colouring needs a prediction.
+        UsageError: Several scenes are possible, a colouring needs a prediction, or both
+            predictions are in the same folder.
         UnknownSceneError: The place does not have a scene.
         FileError: The place cannot be used, or predictions are missing.
         TransferError: An archive on a web server cannot be read.
     """
-    if pred_dir is None and color in {"prediction", "error"}:
-        raise UsageError(
-            f"without a prediction, there is no colouring by {color}",
-            "name the folder of the predictions: --pred DIR",
-        )
+    _check_colors([color, *beside], pred_dir, second_dir)
     for word in (source, *words):
         _refuse_scene_file(word)
     place = open_processed(source, certificates=certificates)
@@ -183,11 +212,13 @@ def open_scenes(
         raise FileError(place.name, "holds no scenes", hint)
     label_set = label_set or place.options.label_set
 
-    paths: dict[str, Path] = {}
+    # The prediction files of each folder, by scene.
+    folders: dict[Path, dict[str, Path]] = {}
     scene_ids: list[str] = list(place.entries)
-    if pred_dir is not None:
-        paths = find_prediction_files(pred_dir, task, place.entries)
-        scene_ids = [scene_id for scene_id in scene_ids if scene_id in paths]
+    for folder in (pred_dir, second_dir):
+        if folder is not None:
+            folders[folder] = find_prediction_files(folder, task, place.entries)
+            scene_ids = [scene_id for scene_id in scene_ids if scene_id in folders[folder]]
     if words:
         scene_ids = _choose_scenes(words, place)
     elif len(scene_ids) > 1 and not takes_all:
@@ -196,21 +227,33 @@ def open_scenes(
             _suggest_commands(place, scene_ids[0]),
         )
 
-    predictions = None
-    if pred_dir is not None:
+    predictions: list[Predictions | None] = []
+    for folder, paths in folders.items():
         # If no scene of the place has a prediction, all of them are missing.
-        _check_predictions(pred_dir, paths, scene_ids or list(place.entries))
+        _check_predictions(folder, paths, scene_ids or list(place.entries))
         # Reading a prediction does not need `datasets`, `missing` and `left_out`.
-        predictions = Predictions(
-            task=task,
-            label_set=label_set,
-            datasets=(),
-            paths=paths,
-            missing=(),
-            left_out=(),
+        predictions.append(
+            Predictions(
+                task=task,
+                label_set=label_set,
+                datasets=(),
+                paths=paths,
+                missing=(),
+                left_out=(),
+            )
         )
     frames = None if frames_dir is None else FrameFolder(frames_dir)
-    return Viewing(place, tuple(scene_ids), predictions, color, label_set, frames)
+    first, second, *_ = [*predictions, None, None]
+    return Viewing(
+        place,
+        tuple(scene_ids),
+        first,
+        color,
+        label_set,
+        second=second,
+        beside=tuple(beside),
+        frames=frames,
+    )
 
 
 def run(
@@ -233,7 +276,8 @@ def run(
 
     Raises:
         UsageError: The ending contradicts the kind, several scenes are to go into one picture,
-            options of pictures are given for other files, or a scene has no such colouring.
+            options of pictures are given for other files, several panes are to go into another
+            file than a page, or a scene has no such colouring.
         FileError: A scene or a prediction is damaged, has invalid values, or they do not match.
         OutputError: A file cannot be written.
     """
@@ -248,6 +292,11 @@ def run(
             f"cameras of frames are for pages, but a .{kind} file is to be written",
             "leave out --frames, or write a page: -o scene.html",
         )
+    if viewing.beside and kind != "html":
+        raise UsageError(
+            f"only pages have several panes, but a .{kind} file is to be written",
+            "leave out --beside, and write a file for each --color",
+        )
     progress = progress or Progress()
     colors: dict[str, str] = {}
     sizes: dict[str, int] = {}
@@ -259,7 +308,7 @@ def run(
     try:
         with progress.work("view", len(paths), "scenes"):
             scenes = _load_scenes(viewing, colors, progress)
-            for path, content in _encode(scenes, kind, paths, colors, options):
+            for path, content in _encode(viewing, scenes, kind, paths, colors, options):
                 make_directory(folder)
                 temporaries[path] = write_temporary(path, content)
                 sizes[str(path)] = sum(map(len, content))
@@ -273,6 +322,38 @@ def run(
             with suppress(OSError):
                 path.rmdir()
     return ViewReport(kind, colors, sizes)
+
+
+def _check_colors(colors: Sequence[str], pred_dir: Path | None, second_dir: Path | None) -> None:
+    """Check that the folders of the predictions differ, and suffice for the colourings.
+
+    Raises:
+        UsageError: They are the same, or a colouring needs another prediction.
+    """
+    if second_dir is not None and second_dir == pred_dir:
+        raise UsageError(
+            f"{pred_dir}: a prediction cannot be compared with itself",
+            "name two folders: --pred A --pred B",
+        )
+    for color in colors:
+        needs_second = color == "difference" or color.endswith("-2")
+        if pred_dir is None and (needs_second or color in {"prediction", "error"}):
+            raise UsageError(
+                f"without a prediction, there is no colouring by {color}",
+                "name the folder of the predictions: --pred DIR",
+            )
+        if second_dir is None and needs_second:
+            raise UsageError(
+                f"without a second prediction, there is no colouring by {color}",
+                "name both folders: --pred A --pred B",
+            )
+
+
+def _name_folders(first: Path, second: Path) -> tuple[str, str]:
+    """Name two folders after their last parts, or after all if these are the same."""
+    if first.name and second.name and first.name != second.name:
+        return first.name, second.name
+    return str(first), str(second)
 
 
 def _refuse_scene_file(place: Place) -> None:
@@ -416,13 +497,15 @@ def _load_scenes(
     for scene_id in viewing.scene_ids:
         scene = viewing.load(scene_id)
         color = viewing.choose_color(scene)
-        scene.check_coloring(color)
+        for name in (color, *viewing.choose_beside(scene)):
+            scene.check_coloring(name)
         colors[scene_id] = color
         yield scene
         progress.advance()
 
 
 def _encode(
+    viewing: Viewing,
     scenes: Iterator[ViewedScene],
     kind: Kind,
     paths: Mapping[str, Path],
@@ -435,7 +518,11 @@ def _encode(
 
         # The page starts with the colouring of the first scene, which is chosen when it is loaded.
         first = next(scenes)
-        page = make_scene_page(chain([first], scenes), color=colors[first.scene_id])
+        page = make_scene_page(
+            chain([first], scenes),
+            color=colors[first.scene_id],
+            beside=viewing.choose_beside(first),
+        )
         yield paths[first.scene_id], [page]
         return
     for scene in scenes:

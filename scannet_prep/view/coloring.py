@@ -14,16 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
-from scannet_prep.evaluation.instance import NO_INSTANCES, InstancePrediction
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
+from scannet_prep.view.categories import Coloring, categorize, color_classes
+from scannet_prep.view.difference import color_difference
+from scannet_prep.view.predicted import Prediction, Truth, color_error, color_prediction
 
-UNLABELED = "unlabeled"
-UNLABELED_COLOR = (100, 100, 100)
-RIGHT_COLOR = (60, 160, 75)
-WRONG_COLOR = (215, 40, 40)
 COLORINGS = (
     "rgb",
     "scannet20",
@@ -33,53 +31,11 @@ COLORINGS = (
     "normals",
     "prediction",
     "error",
+    "prediction-2",
+    "error-2",
+    "difference",
 )
 """Names of all colourings, in the order in which pages list them."""
-
-_MAX_COLORS = 1 << 16
-
-Color = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Category:
-    """The meaning of a colour: a class, an instance, a segment, a verdict.
-
-    Attributes:
-        name: Name to show, such as `wall`, `chair 12 (office chair)`, `segment 17`, `wrong`. A
-            name may contain any character, so pages have to escape it.
-        color: Red, green, blue, 0..255.
-        count: Number of vertices; at least one.
-        raw_category: The annotator's text for an annotated instance; otherwise empty. This text
-            may contain any character, too.
-    """
-
-    name: str
-    color: Color
-    count: int
-    raw_category: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Coloring:
-    """One way to colour the vertices of a scene.
-
-    Attributes:
-        name: One of `COLORINGS`.
-        title: Title to show.
-        colors: uint8 (V, 3), red, green, blue. If there are categories, those of
-            `categories[indices]`.
-        categories: The categories that occur, the largest first, `unlabeled` last. Empty for `rgb`
-            and `normals`.
-        indices: uint16 (V,), or uint32 for more than 65,536 categories; indices of `categories`.
-            None if there are none.
-    """
-
-    name: str
-    title: str
-    colors: NDArray[np.uint8]
-    categories: tuple[Category, ...] = ()
-    indices: NDArray[np.unsignedinteger[Any]] | None = None
 
 
 class Colorings(Mapping[str, Coloring]):
@@ -113,20 +69,6 @@ class Colorings(Mapping[str, Coloring]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """The prediction of a program for a scene, as `stages.predictions.Predictions.read` returns it.
-
-    Attributes:
-        label_set: Its classes.
-        values: int64 (V,), train ids, -1 for none; or masks with classes and confidences, as
-            arrays.
-    """
-
-    label_set: LabelSet
-    values: NDArray[np.int64] | InstancePrediction
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ViewedCamera:
     """The camera of an extracted frame.
 
@@ -157,7 +99,7 @@ class ViewedScene:
             was seen; (0, 0, 0) where undefined. None if there are none.
         faces: int32 (F, 3), indices of vertices; None if they were not kept.
         colorings: Its colourings by name, in the order of `COLORINGS`. Test scenes have only `rgb`
-            and `normals`, and `prediction` if there is one.
+            and `normals`, and those of predictions that need no annotation.
         cameras: The cameras of some extracted frames, in their order.
     """
 
@@ -192,27 +134,31 @@ class ViewedScene:
         return self.colorings[name]
 
 
-def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None) -> ViewedScene:
+def view_scene(
+    scene: ProcessedScene,
+    *,
+    prediction: Prediction | None = None,
+    second: Prediction | None = None,
+) -> ViewedScene:
     """Make all colourings of a processed scene.
 
     Args:
         scene: The scene. Its points are finite and its faces refer to its vertices, as
             `find_problems` checks.
         prediction: The prediction of a program, for the same number of vertices.
+        second: Another prediction to compare with it, of the same task and label set, but with
+            another name.
     """
     meta = scene.meta
-
-    def train_ids(label_set: LabelSet) -> NDArray[np.int64]:
-        raw_ids = getattr(scene, label_set.raw_ids_key)
-        return label_set.train_ids_from_raw_ids(raw_ids, -1)
+    is_annotated = meta.split != Split.TEST
 
     makers: dict[str, Callable[[], Coloring]] = {
         "rgb": lambda: Coloring("rgb", "colours of the scan", scene.colors),
         "normals": lambda: color_normals(scene.normals),
     }
-    if meta.split != Split.TEST:
-        makers["scannet20"] = lambda: color_labels(train_ids(SCANNET20), SCANNET20)
-        makers["scannet200"] = lambda: color_labels(train_ids(SCANNET200), SCANNET200)
+    if is_annotated:
+        makers["scannet20"] = lambda: color_labels(_read_train_ids(scene, SCANNET20), SCANNET20)
+        makers["scannet200"] = lambda: color_labels(_read_train_ids(scene, SCANNET200), SCANNET200)
         makers["instances"] = lambda: color_instances(
             scene.instances, meta.groups, meta.options.label_set
         )
@@ -221,9 +167,10 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None) -
         is_computed = meta.segments_source == "computed"
         makers["segments"] = lambda: color_segments(segments, is_computed=is_computed)
     if prediction is not None:
-        makers["prediction"] = lambda: color_prediction(prediction)
-        if meta.split != Split.TEST:
-            makers["error"] = lambda: color_error(prediction, train_ids(prediction.label_set))
+        truth = None
+        if is_annotated:
+            truth = _read_truth(scene, prediction.label_set)
+        makers |= _compare_predictions(prediction, second, truth)
     return ViewedScene(
         scene_id=meta.scene_id,
         split=str(meta.split),
@@ -235,9 +182,42 @@ def view_scene(scene: ProcessedScene, *, prediction: Prediction | None = None) -
     )
 
 
+def _read_train_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:
+    """Return the train id of each vertex, int64 (V,); -1 where unlabeled."""
+    raw_ids = getattr(scene, label_set.raw_ids_key)
+    return label_set.train_ids_from_raw_ids(raw_ids, -1)
+
+
+def _read_truth(scene: ProcessedScene, label_set: LabelSet) -> Truth:
+    """Return the annotation that predictions of a label set are compared with."""
+    return Truth(
+        labels=_read_train_ids(scene, label_set),
+        instances=scene.instances,
+        names=_name_groups(scene.meta.groups, label_set),
+    )
+
+
+def _compare_predictions(
+    first: Prediction, second: Prediction | None, truth: Truth | None
+) -> dict[str, Callable[[], Coloring]]:
+    """Return functions that make the colourings of one or two predictions."""
+    makers = {"prediction": lambda: color_prediction(first, truth)}
+    if truth is not None:
+        makers["error"] = lambda: color_error(first, truth)
+    if second is None:
+        return makers
+    makers["prediction-2"] = lambda: color_prediction(
+        second, truth, other=first, name="prediction-2"
+    )
+    if truth is not None:
+        makers["error-2"] = lambda: color_error(second, truth, name="error-2")
+    makers["difference"] = lambda: color_difference(first, second, truth)
+    return makers
+
+
 def color_labels(train_ids: NDArray[np.integer[Any]], label_set: LabelSet) -> Coloring:
     """Colour vertices by the official colour of their class; other numbers are unlabeled."""
-    return _color_classes(label_set.name.lower(), train_ids, label_set, title=label_set.name)
+    return color_classes(label_set.name.lower(), train_ids, label_set, title=label_set.name)
 
 
 def color_instances(
@@ -251,7 +231,7 @@ def color_instances(
     def name_of(instance: int) -> str:
         return names.get(instance, f"instance {instance}")
 
-    return _categorize(
+    return categorize(
         "instances",
         instances,
         title="instances",
@@ -263,149 +243,13 @@ def color_instances(
 def color_segments(segments: NDArray[np.integer[Any]], *, is_computed: bool = False) -> Coloring:
     """Colour vertices by segment; the title shows if the segments are not from the release."""
     title = "computed segments" if is_computed else "segments"
-    return _categorize("segments", segments, title=title, name_of="segment {}".format)
+    return categorize("segments", segments, title=title, name_of="segment {}".format)
 
 
 def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:
     """Colour vertices by their normal: -1..1 of x, y, z as 0..255 of red, green, blue."""
     scaled = normals.astype(np.float32) * np.float32(127.5) + np.float32(128)
     return Coloring("normals", "normals", scaled.clip(0, 255).astype(np.uint8))
-
-
-def color_prediction(prediction: Prediction) -> Coloring:
-    """Colour vertices by predicted class, or by predicted instance.
-
-    Where masks overlap, the most confident one is shown; of equal ones, the first.
-    """
-    label_set = prediction.label_set
-    values = prediction.values
-    if not isinstance(values, InstancePrediction):
-        title = f"prediction, {label_set.name}"
-        return _color_classes("prediction", values, label_set, title=title)
-    classes = np.asarray(values.labels).tolist()
-    scores = np.asarray(values.scores).tolist()
-    names = []
-    for number, (train_id, score) in enumerate(zip(classes, scores, strict=True)):
-        names.append(f"{label_set.name_of(train_id)} {number} ({score:.2f})")
-    return _categorize(
-        "prediction",
-        _find_top_masks(values),
-        title="predicted instances",
-        name_of=names.__getitem__,
-    )
-
-
-def color_error(prediction: Prediction, truth: NDArray[np.int64]) -> Coloring:
-    """Colour vertices by whether the predicted class is right.
-
-    Vertices whose true class is unknown are unlabeled. With instances, vertices of wall and floor
-    are unlabeled, too: the benchmark has no instances of these classes.
-
-    Args:
-        prediction: The prediction; of overlapping masks, the same ones as in `color_prediction`.
-        truth: int64 (V,), train ids of the same label set, -1 where unlabeled.
-    """
-    label_set = prediction.label_set
-    values = prediction.values
-    if isinstance(values, InstancePrediction):
-        # Index -1, for no mask, leads to the train id -1 at the end.
-        classes = np.append(np.asarray(values.labels, np.int64), -1)
-        values = classes[_find_top_masks(values)]
-        without_instances = [
-            label_class.train_id
-            for label_class in label_set.classes
-            if label_class.name in NO_INSTANCES
-        ]
-        truth = np.where(np.isin(truth, without_instances), -1, truth)
-    # -1 for unlabeled, 0 for right, 1 for wrong.
-    verdicts = np.where(truth < 0, -1, truth != values)
-    return _categorize(
-        "error",
-        verdicts,
-        title="right or wrong",
-        name_of=["right", "wrong"].__getitem__,
-        colors=np.array([RIGHT_COLOR, WRONG_COLOR], np.uint8),
-    )
-
-
-def color_numbers(numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-    """Return a bright random colour for each number from 0, and black for -1."""
-    # Above _MAX_COLORS, the colours repeat.
-    count = min(int(numbers.max(initial=0)) + 1, _MAX_COLORS)
-    # A row for each colour, and a last one for -1.
-    table = np.random.default_rng(0).integers(64, 256, (count + 1, 3), np.uint8)
-    table[-1] = 0
-    return table[np.where(numbers < 0, -1, numbers % count)]
-
-
-def _color_classes(
-    name: str, train_ids: NDArray[np.integer[Any]], label_set: LabelSet, *, title: str
-) -> Coloring:
-    """Colour vertices by the official colour of their class."""
-    is_class = (train_ids >= 0) & (train_ids < len(label_set))
-    return _categorize(
-        name,
-        np.where(is_class, train_ids, -1),
-        title=title,
-        name_of=label_set.names.__getitem__,
-        colors=np.array(label_set.colors, np.uint8),
-    )
-
-
-def _categorize(
-    name: str,
-    numbers: NDArray[np.integer[Any]],
-    *,
-    title: str,
-    name_of: Callable[[int], str],
-    colors: NDArray[np.uint8] | None = None,
-    raw_categories: Mapping[int, str] | None = None,
-) -> Coloring:
-    """Make a category of each number that occurs, and one of all negative numbers.
-
-    Args:
-        name: Name of the colouring.
-        numbers: (V,), the number of each vertex.
-        title: Title of the colouring.
-        name_of: Returns the name of a number.
-        colors: uint8 (numbers, 3), the colour of each number; by default those of `color_numbers`.
-        raw_categories: The raw categories of those numbers that have one.
-    """
-    raw_categories = raw_categories or {}
-    # The numbers that occur, (C,): the most frequent first, negative ones last, as one.
-    numbers = np.maximum(numbers.astype(np.int64), -1)
-    values, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-    order = np.lexsort([-counts, values < 0])
-    values = values[order]
-    counts = counts[order]
-
-    # Their colours, (C, 3). -1 takes the last colour of `colors` before it gets its own.
-    value_colors = color_numbers(values) if colors is None else colors[values]
-    value_colors[values < 0] = UNLABELED_COLOR
-
-    categories = []
-    rows = zip(values.tolist(), value_colors.tolist(), counts.tolist(), strict=True)
-    for value, (red, green, blue), count in rows:
-        category_name = UNLABELED if value < 0 else name_of(value)
-        raw_category = raw_categories.get(value, "")
-        categories.append(Category(category_name, (red, green, blue), count, raw_category))
-
-    # The category of each vertex, (V,): `argsort` inverts the order, and so gives the new position
-    # of each value.
-    dtype = np.uint16 if len(order) <= 1 << 16 else np.uint32
-    indices = np.argsort(order).astype(dtype)[inverse.reshape(-1)]
-    return Coloring(name, title, value_colors[indices], tuple(categories), indices)
-
-
-def _find_top_masks(prediction: InstancePrediction) -> NDArray[np.int64]:
-    """Find the most confident mask of each vertex, (V,); the first of equal ones, -1 for none."""
-    masks = np.asarray(prediction.masks, np.bool_)
-    order = np.argsort(-np.asarray(prediction.scores), kind="stable")
-    top = np.full(masks.shape[1], -1, np.int64)
-    # The most confident mask comes last, and overwrites all others.
-    for number in order[::-1].tolist():
-        top[masks[number]] = number
-    return top
 
 
 def _name_groups(groups: Sequence[AnnotatedGroup], label_set: LabelSet) -> dict[int, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.view.coloring import Category
+from scannet_prep.view.categories import Category
 from scannet_prep.view.fonts import Font
 
 MARGIN = 8

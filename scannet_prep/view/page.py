@@ -20,6 +20,7 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import deflate
@@ -27,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
-from scannet_prep.view.coloring import Category, Coloring, ViewedCamera, ViewedScene
+from scannet_prep.view.categories import Category, Coloring
+from scannet_prep.view.coloring import ViewedCamera, ViewedScene
 from scannet_prep.view.markup import embed_data, make_page, read_asset, read_fragment
 from scannet_prep.view.raster import SPREAD, estimate_spacing
 from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT
@@ -39,6 +41,8 @@ _SCRIPTS = (
     "page/camera.js",
     "page/drawing.js",
     "page/picking.js",
+    "page/pane.js",
+    "page/explanations.js",
     "page/legend.js",
     "page/tooltip.js",
     "page/frames.js",
@@ -47,6 +51,7 @@ _SCRIPTS = (
     "page/request.js",
     "page/filter.js",
     "page/neighbours.js",
+    "page/panes.js",
     "page/viewer.js",
 )
 _GRID_STEPS = 65_535
@@ -55,13 +60,19 @@ _DEFLATE_LEVEL = 7
 
 
 def make_scene_page(
-    scenes: Iterable[ViewedScene], *, color: str = "", is_served: bool = False
+    scenes: Iterable[ViewedScene],
+    *,
+    color: str = "",
+    beside: Sequence[str] = (),
+    is_served: bool = False,
 ) -> bytes:
     """Make a page that shows scenes.
 
     Args:
         scenes: The scenes, at least one; they are encoded one after the other.
         color: The initial colouring, if a scene has it; by default `rgb`.
+        beside: The initial colourings of up to two panes beside the first one, which show the same
+            scene from the same side.
         is_served: Whether the page comes from a server of scenes: it then links to the list of all
             scenes, and to the next and the previous scene of the list.
 
@@ -77,6 +88,7 @@ def make_scene_page(
         "title": title,
         "color": color,
         "isServed": is_served,
+        "beside": list(beside),
         **_describe_view(),
         "scenes": descriptions,
     }
@@ -222,6 +234,7 @@ def _describe_coloring(
         "title": coloring.title,
         "values": blocks.add(values[order]),
         "categories": [_describe_category(category) for category in coloring.categories],
+        "tables": [asdict(table) for table in coloring.tables],
     }
 
 
@@ -234,6 +247,8 @@ def _describe_category(category: Category) -> dict[str, Any]:
     }
     if category.raw_category:
         description["raw"] = category.raw_category
+    if category.note:
+        description["note"] = category.note
     return description
 
 

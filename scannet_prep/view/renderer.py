@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
 from scannet_prep.view.camera import NEAR, Camera, Projected
-from scannet_prep.view.coloring import Color, Coloring, ViewedScene
+from scannet_prep.view.categories import Color, Coloring
+from scannet_prep.view.coloring import ViewedScene
 from scannet_prep.view.fonts import BuiltInFont, choose_font
 from scannet_prep.view.legend import MARGIN, Legend
 from scannet_prep.view.raster import Seen, draw_points, draw_triangles, estimate_spacing

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scannet_prep.base.errors import UsageError
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.view.camera import NEAR
-from scannet_prep.view.coloring import UNLABELED, Coloring, ViewedScene
+from scannet_prep.view.categories import UNLABELED, Coloring
+from scannet_prep.view.coloring import ViewedScene
 
 _FLOOR_QUANTILE = 0.01
 _CLASS_COLORINGS = ("scannet20", "scannet200")

@@ -95,8 +95,9 @@ class Scene {
     for (const coloring of this.colorings) {
       if (!coloring.categories.length) continue;
       const category = coloring.categories[(await this.values(coloring))[vertex]];
-      // The title is a plural, such as "instances".
-      rows.push([coloring.title.replace(/s$/, ""), category.name]);
+      // The title has a plural, such as "instances".
+      const text = category.note ? `${category.name}, ${category.note}` : category.name;
+      rows.push([coloring.title.replace(/\b(instance|segment)s\b/, "$1"), text]);
       if (category.raw) rows.push(["raw category", category.raw]);
     }
     const coordinates = this.origin.map((start, axis) => (start + positions[3 * vertex + axis] * this.step).toFixed(3));

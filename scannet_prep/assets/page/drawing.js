@@ -183,13 +183,21 @@ class Drawing {
     this.#setAttribute(CATEGORY, this.#hasCategories ? Uint32Array.from(values) : null, gl.UNSIGNED_INT);
     const height = Math.max(1, Math.ceil(categories.length / PALETTE_WIDTH));
     this.#palette = new Uint8Array(4 * PALETTE_WIDTH * height);
-    categories.forEach(({ color }, i) => {
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, PALETTE_WIDTH, height, 0, gl.RGBA, gl.UNSIGNED_BYTE, null);
+    this.setColors(categories.map(({ color }) => color));
+    this.setHidden(new Set());
+  }
+
+  /** Change the colours of the categories, `#rrggbb` each; what is hidden stays hidden. */
+  setColors(colors) {
+    const { gl } = this;
+    colors.forEach((color, i) => {
       for (let channel = 0; channel < 3; channel++) {
         this.#palette[4 * i + channel] = Number.parseInt(color.slice(2 * channel + 1, 2 * channel + 3), 16);
       }
     });
-    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, PALETTE_WIDTH, height, 0, gl.RGBA, gl.UNSIGNED_BYTE, null);
-    this.setHidden(new Set());
+    const height = this.#palette.length / 4 / PALETTE_WIDTH;
+    gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, 0, PALETTE_WIDTH, height, gl.RGBA, gl.UNSIGNED_BYTE, this.#palette);
   }
 
   /** Hide the categories with these numbers. */

@@ -3,14 +3,15 @@
 // A view from farther away shows nothing.
 const MAX_NUMBER = 1e9;
 
-/** Write the view as text: scene, colouring, camera, hidden categories, and options that differ from the defaults. */
-function writeLink({ scene, coloring, camera, hidden, options }) {
+/** Write the view as text: scene, colourings, camera, hidden categories, and options that differ from the defaults. */
+function writeLink({ scene, coloring, beside, listing, camera, hidden, options }) {
   const round = (number) => Number(number.toFixed(4)).toString();
   const words = new URLSearchParams({ scene: scene.name, color: coloring.name });
   words.set("view", [camera.azimuth, camera.elevation, camera.distance, ...camera.target].map(round).join(","));
-  const shown = coloring.categories.filter((_, index) => !hidden.has(index));
-  if (hidden.size && 2 * hidden.size <= coloring.categories.length) {
-    for (const index of hidden) words.append("hide", coloring.categories[index].name);
+  for (const name of beside) words.append("beside", name);
+  const shown = listing.categories.filter((_, index) => !hidden.has(index));
+  if (hidden.size && 2 * hidden.size <= listing.categories.length) {
+    for (const index of hidden) words.append("hide", listing.categories[index].name);
   } else if (hidden.size) {
     for (const category of shown) words.append("only", category.name);
     if (!shown.length) words.append("only", "");
@@ -33,7 +34,7 @@ function linkWithoutScene(link) {
 function readLink(text) {
   const words = new URLSearchParams(text.replace(/^#/, ""));
   const view = (words.get("view") ?? "").split(",").map(Number);
-  const link = { scene: words.get("scene"), color: words.get("color"), options: {} };
+  const link = { scene: words.get("scene"), color: words.get("color"), beside: words.getAll("beside"), options: {} };
   if (view.length === 6 && view.every((number) => Math.abs(number) < MAX_NUMBER) && view[2] > 0) {
     link.view = { azimuth: view[0], elevation: view[1], distance: view[2], target: view.slice(3) };
   }
@@ -50,7 +51,7 @@ function readLink(text) {
   return link;
 }
 
-/** Return the numbers of the categories of a colouring that a link hides. */
+/** Return the numbers of the listed categories that a link hides. */
 function hiddenByLink({ hide, only }, categories) {
   const hidden = new Set();
   categories.forEach(({ name }, index) => {

@@ -7,7 +7,9 @@ const LINK_DELAY_MS = 300;
 class Viewer {
   coloring = null;
   scene = null;
-  #hidden = new Map(); // sets of the numbers of hidden categories, by scene and colouring
+  beside = []; // names of the colourings of the panes beside the first one, if the scene has them
+  listing = null; // what the legend lists, see combineColorings
+  #hidden = new Map(); // sets of the numbers of hidden categories, by scene and listing
   #isDue = false;
   #isPointDue = false;
   #pointed = { x: 0, y: 0, vertex: -1 };
@@ -18,12 +20,11 @@ class Viewer {
     this.data = data;
     this.scenes = data.scenes.map((description) => new Scene(description));
     this.canvas = $("picture");
-    this.drawing = new Drawing(this.canvas);
-    this.picking = new Picking(this.drawing);
+    this.panes = new Panes(this);
     this.camera = new Camera(data.camera);
     this.tooltip = new Tooltip();
     this.frameMarks = new FrameMarks();
-    this.legend = new Legend(() => this.#switched());
+    this.legend = new Legend(() => this.#switched(), (number) => this.#highlight(number));
     this.options = {
       points: { value: 1, start: 1 },
       ceiling: { value: Infinity, start: Infinity }, // metres above the floor
@@ -34,13 +35,12 @@ class Viewer {
       light: { value: false, start: matchMedia("(prefers-color-scheme: light)").matches },
     };
     this.view = { ambient: data.light.ambient, light: new Float32Array(3) };
-    new PointerControls(this.canvas, this);
     this.#listen();
     listenToKeys(this);
   }
 
   get #hiddenKey() {
-    return `${this.scene.name} ${this.coloring.name}`;
+    return `${this.scene.name} ${this.listing.name}`;
   }
 
   /** The numbers of the hidden categories. */
@@ -54,9 +54,14 @@ class Viewer {
     return writeLink(this);
   }
 
+  /** The drawing of the first pane. */
+  get drawing() {
+    return this.panes.first.drawing;
+  }
+
   /** The width of the picture divided by its height. */
   get aspect() {
-    this.#resize();
+    for (const pane of this.panes.shown) pane.resize();
     return this.canvas.width / this.canvas.height;
   }
 
@@ -64,6 +69,7 @@ class Viewer {
   async follow(text) {
     const link = readLink(text);
     for (const [name, option] of Object.entries(this.options)) option.value = link.options[name] ?? option.start;
+    this.beside = link.color || link.beside.length ? link.beside : this.data.beside;
     await this.open(this.scenes.find((scene) => scene.name === link.scene) ?? this.scenes[0], link.color, link);
   }
 
@@ -73,8 +79,9 @@ class Viewer {
     this.canvas.ariaBusy = "true";
     const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners()]);
     if (task !== this.#task) return;
+    this.panes.arrange(this.#colorings(scene, colorName).length);
     if (scene !== this.scene) {
-      this.drawing.setScene(scene, positions, normals, corners);
+      this.panes.setScene(scene, positions, normals, corners);
       this.scene = scene;
       this.positions = positions;
       this.coloring = null;
@@ -93,24 +100,36 @@ class Viewer {
       } else this.camera.reset(scene, positions, this.aspect);
       this.#showOptions();
     }
-    const coloring = scene.coloring(colorName) ?? scene.coloring(this.data.color) ?? scene.colorings[0];
-    await this.color(coloring.name, link);
+    await this.color(this.#colorings(scene, colorName)[0].name, link);
   }
 
-  /** Show a colouring of the scene. */
+  /** Show a colouring of the scene in the first pane; the others keep theirs. */
   async color(name, link = null) {
     const task = ++this.#task;
     this.canvas.ariaBusy = "true";
-    const coloring = this.scene.coloring(name);
-    const values = await this.scene.values(coloring);
+    const colorings = this.#colorings(this.scene, name);
+    const values = await Promise.all(colorings.map((coloring) => this.scene.values(coloring)));
     if (task !== this.#task) return;
+    const coloring = colorings[0];
     this.coloring = coloring;
-    if (link) this.#hidden.set(this.#hiddenKey, hiddenByLink(link, coloring.categories));
-    this.drawing.setColoring(values, coloring.categories);
-    this.drawing.setHidden(this.hidden);
-    this.legend.show(coloring, this.hidden);
+    this.listing = combineColorings(colorings);
+    if (link) this.#hidden.set(this.#hiddenKey, hiddenByLink(link, this.listing.categories));
+    this.panes.arrange(colorings.length);
+    this.panes.setColorings(colorings, values);
+    this.panes.setHidden(this.listing, this.hidden);
+    this.legend.show(this.listing, this.hidden);
     for (const input of $("colorings").querySelectorAll("input")) input.checked = input.value === name;
     this.canvas.ariaLabel = `${this.scene.name}, coloured by ${coloring.title}`;
+    this.moved();
+  }
+
+  /** Show up to two colourings beside the first one, by name. */
+  async showBeside(names) {
+    const before = this.aspect;
+    this.beside = names;
+    await this.color(this.coloring.name);
+    // Keep what is visible from left to right.
+    this.camera.zoom(Math.max(1, before) / Math.max(1, this.aspect));
     this.moved();
   }
 
@@ -140,13 +159,15 @@ class Viewer {
       const vertex = this.#pick(this.#pointed.x, this.#pointed.y);
       if (vertex < 0) this.pointAway();
       else if (vertex !== this.#pointed.vertex) await this.#showTooltip(vertex);
-      const { left, top } = this.canvas.getBoundingClientRect();
+      this.panes.mark(this.#pointed.vertex);
+      const { left, top } = this.panes.active.canvas.getBoundingClientRect();
       this.tooltip.place(left + this.#pointed.x, top + this.#pointed.y);
     });
   }
 
   pointAway() {
     this.#pointed.vertex = -1;
+    this.panes.mark(-1);
     this.tooltip.hide();
   }
 
@@ -188,6 +209,10 @@ class Viewer {
     input.dispatchEvent(new Event("input"));
   }
 
+  explainLostMemory() {
+    showTrouble("The browser needs the graphics memory elsewhere. This page continues as soon as it gets it back.");
+  }
+
   unfold(isOpen) {
     document.body.classList.toggle("folded", !isOpen);
     $("fold").ariaExpanded = String(isOpen);
@@ -197,8 +222,7 @@ class Viewer {
     if (!this.coloring) return -1;
     // The camera may have moved since the last picture.
     if (this.#isDue) this.#prepare();
-    const scale = this.canvas.width / this.canvas.clientWidth;
-    return this.picking.find(Math.floor(x * scale), Math.floor(y * scale), this.camera, this.view);
+    return this.panes.active.find(x, y, this.camera, this.view);
   }
 
   async #showTooltip(vertex) {
@@ -210,18 +234,22 @@ class Viewer {
 
   #switched() {
     if (!this.coloring) return;
-    this.drawing.setHidden(this.hidden);
+    this.panes.setHidden(this.listing, this.hidden);
     this.moved();
   }
 
-  #resize() {
-    const { canvas } = this;
-    const width = Math.max(1, Math.round(canvas.clientWidth * devicePixelRatio));
-    const height = Math.max(1, Math.round(canvas.clientHeight * devicePixelRatio));
-    if (canvas.width !== width || canvas.height !== height) {
-      canvas.width = width;
-      canvas.height = height;
-    }
+  /** Show all listed categories but one in faint colours; none if it is null. */
+  #highlight(number) {
+    if (!this.coloring || !this.view.background) return;
+    this.panes.highlight(this.listing, number, this.view.background);
+    this.invalidate();
+  }
+
+  /** The colourings of all panes: that of a name, or the first one, and those beside it that the scene has. */
+  #colorings(scene, name) {
+    const first = scene.coloring(name) ?? scene.coloring(this.data.color) ?? scene.colorings[0];
+    const beside = this.beside.map((each) => scene.coloring(each)).filter(Boolean);
+    return [first, ...beside].slice(0, MAX_PANES);
   }
 
   #prepare() {
@@ -235,7 +263,6 @@ class Viewer {
     view.hasMesh = options.mesh.value;
     view.hasGrid = options.grid.value;
     view.hasBacks = options.backs.value;
-    view.hasLight = this.coloring.categories.length > 0;
     view.background = this.data.backgrounds[options.light.value ? "light" : "dark"];
     const [right, up, back] = this.data.light.direction;
     for (let axis = 0; axis < 3; axis++) {
@@ -247,7 +274,7 @@ class Viewer {
     this.#isDue = false;
     if (!this.coloring || this.drawing.gl.isContextLost()) return;
     this.#prepare();
-    this.drawing.draw(this.camera, this.view);
+    for (const pane of this.panes.shown) pane.draw(this.camera, this.view);
     this.#drawAxes();
     this.frameMarks.place(this.camera, this.canvas.clientWidth, this.canvas.clientHeight);
     this.canvas.ariaBusy = "false";
@@ -341,6 +368,7 @@ class Viewer {
       this.#set("ceiling", options.ceiling.start);
     });
     $("colorings").addEventListener("change", (event) => this.color(event.target.value));
+    $("beside").addEventListener("change", () => this.showBeside(this.panes.chosen));
     $("fold").addEventListener("click", () => this.unfold(document.body.classList.contains("folded")));
     $("keys").addEventListener("click", () => $("help").showModal());
     $("scenes").append(...this.scenes.map((scene) => new Option(scene.split ? `${scene.name} (${scene.split})` : scene.name)));
@@ -358,13 +386,6 @@ class Viewer {
     });
     new ResizeObserver(() => this.invalidate()).observe(this.canvas);
     addEventListener("hashchange", () => this.follow(location.hash));
-    this.canvas.addEventListener("webglcontextlost", (event) => {
-      // Otherwise, the browser never restores it.
-      event.preventDefault();
-      showTrouble("The browser needs the graphics memory elsewhere. This page continues as soon as it gets it back.");
-    });
-    // The address contains the view.
-    this.canvas.addEventListener("webglcontextrestored", () => location.reload());
   }
 }
 

@@ -1,0 +1,71 @@
+/** A picture of the scene: a canvas with its drawing and its colouring, and a ring around the vertex under the mouse. */
+class Pane {
+  coloring = null;
+
+  /** @param {HTMLCanvasElement} canvas inside an element that also holds caption and ring. */
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.root = canvas.parentElement;
+    this.drawing = new Drawing(canvas);
+    this.picking = new Picking(this.drawing);
+    this.caption = Object.assign(document.createElement("p"), { className: "caption", hidden: true });
+    this.ring = Object.assign(document.createElement("span"), { className: "ring", hidden: true });
+    this.root.append(this.caption, this.ring);
+  }
+
+  setColoring(coloring, values) {
+    this.coloring = coloring;
+    this.caption.textContent = coloring.title;
+    this.drawing.setColoring(values, coloring.categories);
+  }
+
+  /** Show all categories but one in faint colours; none if the number is null. `background`: 0..1 per channel. */
+  highlight(number, background) {
+    const isKept = (index) => number === null || index === number;
+    this.drawing.setColors(this.coloring.categories.map(({ color }, index) => (isKept(index) ? color : fade(color, background))));
+  }
+
+  /** Give the canvas as many pixels as the screen has for it. */
+  resize() {
+    const { canvas } = this;
+    const width = Math.max(1, Math.round(canvas.clientWidth * devicePixelRatio));
+    const height = Math.max(1, Math.round(canvas.clientHeight * devicePixelRatio));
+    if (canvas.width !== width || canvas.height !== height) {
+      canvas.width = width;
+      canvas.height = height;
+    }
+  }
+
+  draw(camera, view) {
+    this.drawing.draw(camera, this.#adapt(view));
+  }
+
+  /** Return the vertex at a position on the canvas, in CSS pixels; -1 if there is none. */
+  find(x, y, camera, view) {
+    const scale = this.canvas.width / this.canvas.clientWidth;
+    return this.picking.find(Math.floor(x * scale), Math.floor(y * scale), camera, this.#adapt(view));
+  }
+
+  /** Put the ring around a point, in metres; hide it if the point is null or behind the camera. */
+  mark(point, { clipFromScene: m }) {
+    const clip = point && [0, 1, 3].map((row) => m[row] * point[0] + m[4 + row] * point[1] + m[8 + row] * point[2] + m[12 + row]);
+    this.ring.hidden = !clip || clip[2] <= 0;
+    if (this.ring.hidden) return;
+    this.ring.style.left = `${50 + (50 * clip[0]) / clip[2]}%`;
+    this.ring.style.top = `${50 - (50 * clip[1]) / clip[2]}%`;
+  }
+
+  /** Colours that are measured, such as those of the scan, have no light. */
+  #adapt(view) {
+    return { ...view, hasLight: this.coloring.categories.length > 0 };
+  }
+}
+
+/** Mix a colour, `#rrggbb`, with much of the background. */
+function fade(color, background) {
+  const mixed = background.map((part, channel) => {
+    const own = Number.parseInt(color.slice(2 * channel + 1, 2 * channel + 3), 16);
+    return Math.round(0.15 * own + 0.85 * 255 * part).toString(16).padStart(2, "0");
+  });
+  return `#${mixed.join("")}`;
+}
