@@ -35,6 +35,7 @@ from scannet_prep.base.errors import UsageError
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, format_count
+from scannet_prep.view.addresses import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from scannet_prep.stages.view import Viewing, ViewReport
@@ -53,7 +54,6 @@ _COLORS = (
 )
 _TASKS = ("semantic", "instance")
 _DEFAULT_SIZE = (800, 600)
-_DEFAULT_PORT = 8808
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 
 
@@ -96,11 +96,11 @@ def add_arguments(parser: shared.CommandParser) -> None:
     form.add_argument(
         "--serve",
         nargs="?",
-        const=_DEFAULT_PORT,
+        const=DEFAULT_PORT,
         type=_port_argument,
         metavar="PORT",
         help="serve the named scenes, or all scenes of PLACE, to browsers on this machine "
-        f"(default port: {_DEFAULT_PORT})",
+        f"(default port: {DEFAULT_PORT})",
     )
 
     content = parser.add_argument_group("content")
