@@ -687,6 +687,22 @@ def test_changed_group_is_described_with_both_categories_and_its_size(
     assert first == line
 
 
+def test_category_from_right_to_left_is_isolated_from_the_size_beside_it(
+    whole_dir: Path, other_dir: Path
+) -> None:
+    path = other_dir / f"train/{TRAIN}.npz"
+    scene = read_processed(path)
+    first, *others = scene.meta.groups
+    arabic = "\u0643\u0631\u0633\u064a"
+    groups = (replace(first, raw_category=arabic), *others)
+    scene = replace(scene, meta=replace(scene.meta, groups=groups))
+    path.write_bytes(b"".join(encode_processed(scene)))
+
+    (line,) = changes(whole_dir / "processed", other_dir)
+
+    assert f"{first.raw_category} -> \u2068{arabic}\u2069, {first.vertex_count} vertices" in line
+
+
 def test_changed_array_is_described_with_the_first_differing_index(
     whole_dir: Path, relabeled_dir: Path
 ) -> None:
@@ -789,7 +805,8 @@ def test_page_lists_changes_and_folds_the_facts(
     report(whole_dir / "processed", "--against", relabeled_dir, "-o", path)
     page = path.read_text(encoding="utf-8")
 
-    assert re.search(rf"<li>{VAL}: group \d+: .* -&gt; refrigerator, \d+ vertices</li>", page)
+    link = f'<a href="http://127.0.0.1:8808/scene/{VAL}">{VAL}</a>'
+    assert re.search(rf"<li>{link}: group \d+: .* -&gt; refrigerator, \d+ vertices</li>", page)
     assert "<details><summary>All facts that differ: " in page
 
 

@@ -10,12 +10,14 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.base.failures import list_some
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.scene import ProcessedScene
@@ -241,15 +243,15 @@ def _describe_groups(
 
 
 def _describe_group(group: AnnotatedGroup) -> str:
-    return f"{group.raw_category}, {_count_vertices(group.vertex_count)}"
+    return f"{_isolate(group.raw_category)}, {_count_vertices(group.vertex_count)}"
 
 
 def _describe_regrouping(old: AnnotatedGroup, new: AnnotatedGroup) -> str:
     """Describe how a group differs; empty if only its box does."""
     details = []
-    name = old.raw_category
+    name = _isolate(old.raw_category)
     if old.raw_category != new.raw_category:
-        name = f"{old.raw_category} -> {new.raw_category}"
+        name = f"{name} -> {_isolate(new.raw_category)}"
     if old.vertex_count == new.vertex_count:
         size = _count_vertices(old.vertex_count)
     else:
@@ -270,7 +272,17 @@ def _describe_regrouping(old: AnnotatedGroup, new: AnnotatedGroup) -> str:
 
 
 def _count_vertices(count: int) -> str:
-    return f"{count:,} vertex" if count == 1 else f"{count:,} vertices"
+    return count_of(count, "vertex", "vertices")
+
+
+def _isolate(text: str) -> str:
+    """Isolate a text that is written from right to left, so that numbers beside it stay in place.
+
+    The characters around it, FSI and PDI, are invisible.
+    """
+    if any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text):
+        return f"\u2068{text}\u2069"
+    return text
 
 
 def _describe_array(

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.base.errors import FileError, UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import read_file
@@ -115,7 +116,7 @@ class Comparison:
             lines.append(f"{text}; {finding.hint}" if finding.hint else text)
         for name, scene_ids in ((self.here, self.only_here), (self.there, self.only_there)):
             if scene_ids:
-                scenes = "1 scene" if len(scene_ids) == 1 else f"{len(scene_ids):,} scenes"
+                scenes = count_of(len(scene_ids), "scene")
                 lines.append(f"only in {name}: {scenes}: {list_some(scene_ids)}")
         return [*lines, *self.changes]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.failures import list_some
 from scannet_prep.processed.manifest import SceneEntry
@@ -312,9 +313,11 @@ def _choose_gallery(numbers: pd.DataFrame, odd: Mapping[str, str]) -> dict[str, 
     sizes = numbers.vertices.sort_values(kind="stable")
     chosen = {}
     for scene_id in sizes.index[::-1][:_GALLERY_COUNT]:
-        chosen[scene_id] = f"large: {sizes[scene_id]:,.0f} vertices"
+        size = count_of(int(sizes[scene_id]), "vertex", "vertices")
+        chosen[scene_id] = f"large: {size}"
     for scene_id in sizes.index[:_GALLERY_COUNT]:
-        chosen.setdefault(scene_id, f"small: {sizes[scene_id]:,.0f} vertices")
+        size = count_of(int(sizes[scene_id]), "vertex", "vertices")
+        chosen.setdefault(scene_id, f"small: {size}")
     # The reason why a scene is odd replaces `large` and `small`.
     for scene_id in list(odd)[:_GALLERY_COUNT]:
         chosen[scene_id] = f"odd: {odd[scene_id]}"

@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.base.version import VERSION
 from scannet_prep.release.files import TERMS_URL
 from scannet_prep.report.comparison import Comparison
@@ -77,7 +78,7 @@ def _make_sections(
     )
 
     if comparison is not None:
-        yield _show_comparison(comparison)
+        yield _show_comparison(comparison, is_linked=bool(source))
     *tables, odd_table = report.tables()
     for table in tables:
         if table.rows:
@@ -89,9 +90,7 @@ def _make_sections(
     yield from _show_gallery(report, pictures, is_linked=bool(source))
     if odd_table.rows:
         content = _make_table(odd_table, has_links=bool(source))
-        count = len(odd_table.rows)
-        words = "1 scene" if count == 1 else f"{count:,} scenes"
-        yield _section(odd_table.title, "", _fold(words, content))
+        yield _section(odd_table.title, "", _fold(count_of(len(odd_table.rows), "scene"), content))
 
 
 def _explain_links(source: str) -> list[Element]:
@@ -105,9 +104,16 @@ def _explain_links(source: str) -> list[Element]:
     return [element("p", text, element("code", command))]
 
 
-def _show_comparison(comparison: Comparison) -> Element:
+def _show_comparison(comparison: Comparison, *, is_linked: bool) -> Element:
     """Show a comparison: the result, what differs, and folded, every fact."""
-    lines = [element("li", line) for line in comparison.lines]
+    lines = []
+    for line in comparison.lines:
+        # Many lines begin with a scene.
+        first, separator, rest = line.partition(": ")
+        if is_linked and first in comparison.differences:
+            lines.append(element("li", _link(first), separator + rest))
+        else:
+            lines.append(element("li", line))
     parts = [element("ul", lines)] if lines else []
     if comparison.class_table.rows:
         parts.append(element("h3", comparison.class_table.title))
@@ -161,7 +167,8 @@ def _make_class_table(title: str, rows: Sequence[Mapping[str, Any]], scale: Axis
         counts = [row[split] for split in _SPLITS]
         titles = []
         for split, count in zip(_SPLITS, counts, strict=True):
-            titles.append(f"{row['name']}, {split}: {count:,} vertices")
+            vertices = count_of(count, "vertex", "vertices")
+            titles.append(f"{row['name']}, {split}: {vertices}")
         line = element("tr", element("th", row["name"], scope="row"))
         line.append(element("td", draw_bars(counts, titles, scale)))
         for count in (*counts, row["scenes"], row["instances"]):

@@ -15,6 +15,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.view.markup import element, to_svg
 
 SERIES = ("a", "b")
@@ -169,7 +170,7 @@ def draw_histogram(
     for (low, high), count in zip(pairwise(edges.tolist()), counts, strict=True):
         left = across(low)
         width = across(high) - left
-        title = f"{shorten(low)} to {shorten(high)}: {_count_scenes(count)}"
+        title = f"{shorten(low)} to {shorten(high)}: {count_of(count, 'scene')}"
         parts.append(
             element(
                 "g",
@@ -194,7 +195,7 @@ def draw_histogram(
             )
         )
     return _picture(
-        f"{axis}: {_count_scenes(len(values))}",
+        f"{axis}: {count_of(len(values), 'scene')}",
         parts,
         x=-_HISTOGRAM_LEFT,
         y=-_HISTOGRAM_HEIGHT - 8,
@@ -271,10 +272,6 @@ def _picture(
         role="img",
         aria_label=label,
     )
-
-
-def _count_scenes(count: int) -> str:
-    return "1 scene" if count == 1 else f"{count:,} scenes"
 
 
 def _text(words: str, x: float, y: float, *, anchor: str = "middle") -> Element:

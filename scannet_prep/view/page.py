@@ -86,7 +86,7 @@ def make_scene_page(
         list(read_fragment("page/page.html")),
         embed_data("application/json", {"data": text}),
         embed_data("application/octet-stream", blocks.texts),
-        style=read_asset("page/page.css"),
+        style=read_asset("page/page.css", "page/print.css"),
         script=read_asset(*_SCRIPTS),
         is_served=is_served,
     )
