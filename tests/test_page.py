@@ -94,6 +94,10 @@ def test_page_has_no_address_that_a_browser_would_load(scenes: dict[str, ViewedS
     assert re.findall(pattern, text) == []
 
 
+def test_page_without_a_server_requests_nothing(scenes: dict[str, ViewedScene]) -> None:
+    assert b"fetch(" not in make_scene_page(scenes.values())
+
+
 def test_only_address_in_a_page_is_the_name_of_svg(scenes: dict[str, ViewedScene]) -> None:
     text = without_arrays(make_scene_page(scenes.values()))
     assert set(re.findall(rb"https?://[^\s\"'<]+", text)) == {b"http://www.w3.org/2000/svg"}

@@ -210,6 +210,51 @@ def test_scene_of_an_odd_size_is_shown(odd: Shown, scene_id: str, facts: str) ->
     assert facts in odd.text("#facts")
 
 
+def test_page_has_one_main_landmark(odd: Shown) -> None:
+    assert odd.page.get_by_role("main").count() == 1
+
+
+@pytest.mark.parametrize("selector", ["#scene-name", "#categories .name"])
+def test_names_do_not_change_the_direction_of_what_is_beside_them(
+    odd: Shown, selector: str
+) -> None:
+    odd.follow("")
+    element = odd.page.locator(selector).first
+
+    assert element.evaluate("element => getComputedStyle(element).unicodeBidi") == "plaintext"
+
+
+# The page on paper.
+
+
+@pytest.fixture
+def printed(odd: Shown) -> Iterator[Any]:
+    """The page with dark background, as it is printed."""
+    odd.follow("#light=false")
+    odd.page.emulate_media(media="print")
+    yield odd.page
+    odd.page.emulate_media(media="screen")
+
+
+@pytest.mark.parametrize("selector", ["#tools", "#filter", "#fold", "#categories input"])
+def test_printed_page_has_no_controls(printed: Any, selector: str) -> None:
+    assert not printed.locator(selector).first.is_visible()
+
+
+def test_printed_page_has_picture_name_and_legend(printed: Any) -> None:
+    for selector in ("#picture", "#scene-name", "#categories .name"):
+        assert printed.locator(selector).first.is_visible()
+
+
+def test_printed_text_is_black(printed: Any) -> None:
+    assert printed.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+
+
+def test_printed_swatches_keep_their_colours(printed: Any) -> None:
+    style = "getComputedStyle(document.querySelector('.swatch')).printColorAdjust"
+    assert printed.evaluate(style) == "exact"
+
+
 # The policy, and browsers that cannot show the page.
 
 TRY_TO_LOAD = """async (url) => {

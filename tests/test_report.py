@@ -33,7 +33,7 @@ from scannet_prep.report.figures import MEASURES
 from scannet_prep.report.measures import SceneMeasures, measure_scene
 from scannet_prep.stages import report as stages_report
 from scannet_prep.synthetic import write_release
-from scannet_prep.view.charts import AxisScale, draw_histogram
+from scannet_prep.view.charts import AxisScale, draw_bars, draw_histogram
 
 TRAIN = "scene0000_00"
 VAL = "scene0011_00"
@@ -41,6 +41,7 @@ TEST = "scene0707_00"
 
 FLOOR_ID = 2
 WALL_ID = 1
+CHAIR_ID = 5
 IDENTITY = np.eye(4)
 
 
@@ -219,6 +220,19 @@ def test_counts_of_classes_are_those_counted_by_hand(tiny_report: Any) -> None:
     assert expected_floor.items() <= classes["floor"].items()
 
 
+def test_instances_of_a_class_are_those_counted_by_hand(whole_dir: Path) -> None:
+    count = 0
+    for split, scene_id in (("train", TRAIN), ("val", VAL)):
+        scene = read_processed(whole_dir / f"processed/{split}/{scene_id}.npz")
+        chairs = {group.id for group in scene.meta.groups if group.nyu40_id == CHAIR_ID}
+        count += len(chairs & set(scene.instances.tolist()))
+
+    rows = report_json(whole_dir / "processed")["label_sets"]["ScanNet20"]
+
+    (chair,) = [row for row in rows if row["name"] == "chair"]
+    assert chair["instances"] == count > 0
+
+
 def test_counts_of_scannet200_add_up_to_the_labeled_vertices(tiny_report: Any) -> None:
     rows = tiny_report["label_sets"]["ScanNet200"]
     assert sum(row["train"] + row["val"] for row in rows) == 5
@@ -394,6 +408,54 @@ def test_page_describes_the_label_coverage_by_nyu40_ids(written: Written) -> Non
     assert "vertices of a train or val scene that have a nyu40 id" in written.page
 
 
+# The page of a processed folder.
+
+
+@pytest.fixture(scope="module")
+def folder_page(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("folder") / "report.html"
+    assert report(whole_dir / "processed", "-o", path).status == 0
+    return path.read_text(encoding="utf-8")
+
+
+def test_pictures_link_to_scenes_of_a_server_with_the_default_port(folder_page: str) -> None:
+    links = re.findall(r'<a href="([^"]*)"', folder_page)
+
+    assert f"http://127.0.0.1:8808/scene/{TRAIN}" in links
+    assert all(link.startswith("http://127.0.0.1:8808/scene/") for link in links)
+
+
+def test_page_names_the_command_that_serves_its_links(folder_page: str, whole_dir: Path) -> None:
+    command = f"scannet-prep view --serve --source {whole_dir / 'processed'}"
+    assert f"<code>{command}</code>" in folder_page
+
+
+def test_page_of_raw_scenes_which_view_cannot_show_has_no_links(written: Written) -> None:
+    assert "view --serve" not in written.page
+
+
+def test_class_has_its_vertices_scenes_and_instances(folder_page: str, folder_report: Any) -> None:
+    wall = folder_report["label_sets"]["ScanNet20"][0]
+    texts = [f"{wall[key]:,}" for key in ("train", "val", "scenes", "instances")]
+    cells = "".join(f'<td class="number">{text}</td>' for text in texts)
+
+    assert re.search(rf'<th scope="row">wall</th><td>.*?</td>{cells}', folder_page)
+
+
+def test_scenes_that_stand_out_are_folded_at_the_end(tmp_path: Path) -> None:
+    write_release(tmp_path / "raw", [TRAIN], vertices=2000)
+    path = raw_file(tmp_path / "raw", ".txt")
+    # A shift of a metre along z.
+    alignment = "1 0 0 0 0 1 0 0 0 0 1 1 0 0 0 1"
+    path.write_text(re.sub("axisAlignment = .*", f"axisAlignment = {alignment}", path.read_text()))
+    report(tmp_path / "raw", "-o", tmp_path / "report.html")
+
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+
+    end = page[page.index("<h2>Gallery") :]
+    assert re.search("<h2>Scenes that stand out</h2>.*<details><summary>1 scene</summary>", end)
+
+
 # Charts.
 
 
@@ -416,13 +478,30 @@ def test_logarithmic_axis_gives_equal_factors_equal_lengths() -> None:
 
 
 def test_bars_of_a_histogram_count_all_values() -> None:
-    count = 0
-    for bar in draw_histogram([1, 2, 3, 10, 100], "things", is_log=True).iter("rect"):
-        if bar.get("height") != "0":
-            title = bar[0].text or ""
-            count += int(title.rpartition(" ")[2])
+    histogram = draw_histogram([1, 2, 3, 10, 100], "things", is_log=True)
+    titles = [title.text or "" for title in histogram.iter("title")]
 
-    assert count == 5
+    counts = [int(title.split(": ")[1].split(" ")[0]) for title in titles]
+    assert sum(counts) == 5
+
+
+def test_histogram_of_one_scene_counts_1_scene() -> None:
+    assert draw_histogram([3], "things").get("aria-label") == "things: 1 scene"
+
+
+def test_bar_is_as_long_as_the_logarithm_of_its_count() -> None:
+    scale = AxisScale.over([1, 5000], 100, is_log=True)
+    bars = draw_bars([100, 0], ["train", "val"], scale).findall("rect")
+
+    # The axis ends at 10,000. A count of 0 has no bar.
+    assert [bar.get("width") for bar in bars] == ["50.0%"]
+
+
+def test_bar_has_its_text_on_hover() -> None:
+    scale = AxisScale.over([1, 5000], 100, is_log=True)
+    (bar,) = draw_bars([100], ["wall, train: 100 vertices"], scale).findall("rect")
+
+    assert bar.findtext("title") == "wall, train: 100 vertices"
 
 
 # The comparison of processed scenes.
@@ -533,11 +612,13 @@ def test_scene_that_only_the_second_place_has_is_named(whole_dir: Path, other_di
     assert comparison["only_there"] == [TEST]
 
 
-def test_scene_of_only_one_place_is_listed_as_present(whole_dir: Path, other_dir: Path) -> None:
+def test_scene_of_only_one_place_is_named_with_the_place(whole_dir: Path, other_dir: Path) -> None:
     edit_json(other_dir / "manifest.json", lambda value: value["scenes"].pop(TEST))
-    outcome = report(whole_dir / "processed", "--against", other_dir)
+    place = whole_dir / "processed"
 
-    assert f"  {TEST}: scene; present; -\n" in outcome.stdout + outcome.stderr
+    outcome = report(place, "--against", other_dir)
+
+    assert f"  only in {place}: 1 scene: {TEST}\n" in outcome.stdout
 
 
 def test_comparison_ignores_the_version_of_the_program(whole_dir: Path, other_dir: Path) -> None:
@@ -579,8 +660,9 @@ def test_comparison_names_the_damaged_file_and_counts_the_errors(
 ) -> None:
     text = report(whole_dir / "processed", "--against", damaged_dir).stdout
 
-    assert f"  {VAL}: error; {damaged_dir}/val/{VAL}.npz: " in text
-    assert text.endswith("same: 2, different: 0, only here: 0, only there: 0, errors: 1\n")
+    first_line = text.splitlines()[0]
+    assert f"  error: {VAL}: {damaged_dir}/val/{VAL}.npz: " in text
+    assert first_line.endswith("same: 2, different: 0, only here: 0, only there: 0, errors: 1")
 
 
 def test_comparison_with_a_manifest_reads_its_records(whole_dir: Path, damaged_dir: Path) -> None:
@@ -595,6 +677,165 @@ def test_report_counts_damage_and_wrong_records_as_errors(damaged_dir: Path) -> 
 
     assert outcome.status == 3
     assert outcome.stdout.count("error: ") == 2, outcome.stdout
+
+
+# The differences in words.
+
+
+@pytest.fixture(scope="module")
+def relabeled_dir(whole_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the folder in which the third group of a scene is a refrigerator."""
+    root = tmp_path_factory.mktemp("relabeled")
+    raw_dir = Path(shutil.copytree(whole_dir / "raw", root / "raw"))
+    edit_json(raw_file(raw_dir, ".aggregation.json", VAL), _relabel)
+    assert run_main("process", raw_dir, "-o", root / "processed").status == 0
+    return root / "processed"
+
+
+def _relabel(value: Any) -> None:
+    value["segGroups"][2]["label"] = "refrigerator"
+
+
+def changes(here: Path, there: Path) -> list[str]:
+    """Return the differences of two places in words."""
+    _, comparison = compare(here, there)
+    return list(comparison["changes"])
+
+
+def test_changed_group_is_described_with_both_categories_and_its_size(
+    whole_dir: Path, relabeled_dir: Path
+) -> None:
+    scene = read_processed(whole_dir / f"processed/val/{VAL}.npz")
+    group = scene.meta.groups[2]
+    size = np.count_nonzero(scene.instances == group.id)
+
+    first = changes(whole_dir / "processed", relabeled_dir)[0]
+
+    line = f"{VAL}: group {group.id}: {group.raw_category} -> refrigerator, {size} vertices"
+    assert first == line
+
+
+def test_category_from_right_to_left_is_isolated_from_the_size_beside_it(
+    whole_dir: Path, other_dir: Path
+) -> None:
+    path = other_dir / f"train/{TRAIN}.npz"
+    scene = read_processed(path)
+    first, *others = scene.meta.groups
+    arabic = "\u0643\u0631\u0633\u064a"
+    groups = (replace(first, raw_category=arabic), *others)
+    scene = replace(scene, meta=replace(scene.meta, groups=groups))
+    path.write_bytes(b"".join(encode_processed(scene)))
+
+    (line,) = changes(whole_dir / "processed", other_dir)
+
+    assert f"{first.raw_category} -> \u2068{arabic}\u2069, {first.vertex_count} vertices" in line
+
+
+def test_changed_array_is_described_with_the_first_differing_index(
+    whole_dir: Path, relabeled_dir: Path
+) -> None:
+    here = read_processed(whole_dir / f"processed/val/{VAL}.npz").nyu40_ids
+    there = read_processed(relabeled_dir / f"val/{VAL}.npz").nyu40_ids
+    changed = np.flatnonzero(here != there)
+    first = changed[0]
+
+    lines = changes(whole_dir / "processed", relabeled_dir)
+
+    assert (
+        f"{VAL}: nyu40 ids: {len(changed)} of 600 vertices, "
+        f"first vertex {first}: {here[first]} -> {there[first]}"
+    ) in lines
+
+
+def test_vertices_of_another_class_are_counted_by_both_classes(
+    whole_dir: Path, relabeled_dir: Path
+) -> None:
+    here = read_processed(whole_dir / f"processed/val/{VAL}.npz").labels
+    there = read_processed(relabeled_dir / f"val/{VAL}.npz").labels
+    changed = here != there
+
+    _, comparison = compare(whole_dir / "processed", relabeled_dir)
+
+    (row,) = comparison["classes"]
+    assert row["here"] == SCANNET20.name_of(int(here[changed][0]))
+    assert row["there"] == "refrigerator"
+    assert row["vertices"] == np.count_nonzero(changed)
+    assert row["scenes"] == 1
+
+
+def test_what_differs_equally_in_all_scenes_takes_one_line(
+    whole_dir: Path, changed_dir: Path
+) -> None:
+    lines = changes(whole_dir / "processed", changed_dir)
+    assert [line for line in lines if "align_axis" in line] == [
+        "option align_axis: False -> True, in all 3 scenes"
+    ]
+
+
+def test_what_differs_in_another_way_in_each_scene_takes_one_line(
+    whole_dir: Path, changed_dir: Path
+) -> None:
+    (line,) = [
+        line for line in changes(whole_dir / "processed", changed_dir) if line.startswith("points")
+    ]
+    # The test scene has no axis alignment.
+    assert line.startswith("points differ in 2 of 3 scenes")
+
+
+def test_equal_folders_have_no_changes(whole_dir: Path, other_dir: Path) -> None:
+    assert changes(whole_dir / "processed", other_dir) == []
+
+
+def test_moved_box_of_a_group_without_other_changes_is_a_change(
+    whole_dir: Path, other_dir: Path
+) -> None:
+    path = other_dir / f"train/{TRAIN}.npz"
+    scene = read_processed(path)
+    first, *others = scene.meta.groups
+    groups = (replace(first, box=(0.0, 0.0, 0.0, 9.0, 9.0, 9.0)), *others)
+    scene = replace(scene, meta=replace(scene.meta, groups=groups))
+    path.write_bytes(b"".join(encode_processed(scene)))
+
+    (line,) = changes(whole_dir / "processed", other_dir)
+
+    assert line.startswith(f"{TRAIN}: boxes of groups: ")
+
+
+def test_size_and_digest_of_a_file_are_one_change(whole_dir: Path, changed_dir: Path) -> None:
+    lines = changes(whole_dir / "processed", changed_dir)
+    (line,) = [line for line in lines if "raw file" in line]
+
+    assert re.fullmatch(
+        rf"{TRAIN}: raw file \*\.txt: [\d,]+ -> [\d,]+ bytes, CRC-32 \w{{8}} -> \w{{8}}", line
+    )
+
+
+def test_result_of_a_comparison_comes_first_in_the_terminal(
+    whole_dir: Path, relabeled_dir: Path
+) -> None:
+    outcome = report(whole_dir / "processed", "--against", relabeled_dir)
+    assert outcome.stdout.startswith("not the same data; same: 2, different: 1,")
+
+
+def test_result_comes_before_the_figures_of_a_page(
+    whole_dir: Path, relabeled_dir: Path, tmp_path: Path
+) -> None:
+    place = whole_dir / "processed"
+    outcome = report(place, "--against", relabeled_dir, "-o", tmp_path / "report.html")
+
+    assert outcome.stdout.index("not the same data") < outcome.stdout.index(f"{place}: processed")
+
+
+def test_page_lists_changes_and_folds_the_facts(
+    whole_dir: Path, relabeled_dir: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    report(whole_dir / "processed", "--against", relabeled_dir, "-o", path)
+    page = path.read_text(encoding="utf-8")
+
+    link = f'<a href="http://127.0.0.1:8808/scene/{VAL}">{VAL}</a>'
+    assert re.search(rf"<li>{link}: group \d+: .* -&gt; refrigerator, \d+ vertices</li>", page)
+    assert "<details><summary>All facts that differ: " in page
 
 
 # The comparison of raw trees.

@@ -1,10 +1,11 @@
-"""Sizes and durations as people type them."""
+"""Sizes and durations as people type them, and counts as pages show them."""
 
 import pytest
 from commands import run_main
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.base.units import format_duration, parse_duration, parse_size
 
 
@@ -102,3 +103,14 @@ def test_duration_is_formatted_with_its_two_largest_units(seconds: float, text: 
 @given(st.integers(1, 3_599))
 def test_formatted_duration_below_an_hour_parses_to_the_same_number(seconds: int) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 vertices"), (1, "1 vertex"), (1513, "1,513 vertices")]
+)
+def test_count_has_the_noun_of_its_number(number: int, text: str) -> None:
+    assert count_of(number, "vertex", "vertices") == text
+
+
+def test_plural_ends_in_s_by_default() -> None:
+    assert count_of(2, "scene") == "2 scenes"

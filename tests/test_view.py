@@ -418,7 +418,7 @@ def test_raw_id_of_a_class_outside_the_label_set_is_accepted(folder: Path) -> No
             "a view and a size are for pictures, but a .ply file",
         ),
         ([VAL, "--png", "--pred", "nowhere"], 1, "nowhere: no such folder"),
-        ([VAL, "--png", "--pred", "pred"], 1, f"has no predictions of 1 of 1 scenes: {VAL}"),
+        ([VAL, "--png", "--pred", "pred"], 1, f"has no predictions of 1 of 1 scene: {VAL}"),
         ([TRAIN, "--png", "--pred", "pred"], 1, f"{TRAIN}.npy: prediction: "),
         ([VAL, "--png", "-o", "data/processed/manifest.json/x.png"], 1, "is not a folder"),
     ],

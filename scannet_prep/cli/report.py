@@ -2,11 +2,13 @@
 
 Describes a processed folder, an archive or a raw tree as a whole: classes, sizes, warnings, scenes
 that stand out, floors that are not horizontal, walls that are off the axes. With -o, it also writes
-a page with charts and pictures.
+a page with charts and pictures, whose scenes link to a running scannet-prep view --serve.
 
---against compares two places scene by scene. The exit status is 0 if both hold the same data, and 3
-if something differs. Either side may also be only a manifest.json or a scannet.lock. Processed
-scenes are compared array by array, raw scenes file by file. The version of the program is ignored.
+--against compares two places scene by scene. The result comes first, then what differs: groups,
+labels, points, files, and the first vertex of each. The exit status is 0 if both hold the same
+data, and 3 if something differs. Either side may also be only a manifest.json or a scannet.lock.
+Processed scenes are compared array by array, raw scenes file by file. The version of the program is
+ignored.
 
 examples:
   scannet-prep report data/processed -o report.html
@@ -28,6 +30,7 @@ from scannet_prep.cli.console import Console, describe_list, format_table
 
 if TYPE_CHECKING:
     from scannet_prep.release.findings import Finding
+    from scannet_prep.report.comparison import Comparison
     from scannet_prep.report.table import Table
 
 _DEFAULT_PLACE = Path("data/processed")
@@ -76,24 +79,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if comparison is None or output is not None:
         report = stage.run(arguments.places, reading, output, comparison)
 
-    heading: list[str] = []
-    tables: list[Table] = []
-    closing: list[str] = []
+    lines: list[str] = []
     errors: list[Finding] = []
-    if report is not None:
-        heading.append(f"{report.place}: {report.contents}")
-        tables += report.tables()
     if comparison is not None:
-        tables.append(comparison.table)
-        closing.append(comparison.summary)
+        lines += _show_comparison(comparison, has_all=console.is_verbose)
         errors += comparison.findings
     if report is not None:
+        lines += ["", f"{report.place}: {report.contents}"]
+        lines += _show_tables(report.tables(), has_all=console.is_verbose)
         errors += report.errors
     if output is not None:
-        closing.append(f"{output}: written; open it in a browser")
+        lines += ["", f"{output}: written; open it in a browser"]
 
     _warn(errors, console)
-    lines = [*heading, *_show_tables(tables, has_all=console.is_verbose), "", *closing]
     value = {"report": report, "comparison": comparison, "output": output}
     is_same = comparison is None or comparison.is_same
     status = 0 if is_same and not errors else 3
@@ -109,6 +107,15 @@ def _warn(errors: Sequence[Finding], console: Console) -> None:
     if not console.is_quiet:
         unique = [error for error in unique if error.trace]
     console.tell_errors(unique)
+
+
+def _show_comparison(comparison: Comparison, *, has_all: bool) -> Iterator[str]:
+    """Format a comparison: first the result, then the differences."""
+    yield comparison.summary
+    yield from describe_list("Differences", comparison.lines, has_all=has_all)
+    yield from _show_tables([comparison.class_table], has_all=has_all)
+    if has_all:
+        yield from _show_tables([comparison.table], has_all=True)
 
 
 def _show_tables(tables: Sequence[Table], *, has_all: bool) -> Iterator[str]:

@@ -38,6 +38,7 @@ from scannet_prep.base.errors import UsageError
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, format_count
+from scannet_prep.view.addresses import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +67,6 @@ _MAX_PREDICTIONS = 2
 _MAX_PANES = 2
 _TASKS = ("semantic", "instance")
 _DEFAULT_SIZE = (800, 600)
-_DEFAULT_PORT = 8808
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 _TRANSPARENT = "transparent"
 _NAMED_BACKGROUNDS: Mapping[str, Color | str] = {
@@ -118,11 +118,11 @@ def add_arguments(parser: shared.CommandParser) -> None:
     form.add_argument(
         "--serve",
         nargs="?",
-        const=_DEFAULT_PORT,
+        const=DEFAULT_PORT,
         type=_port_argument,
         metavar="PORT",
         help="serve the named scenes, or all scenes of PLACE, to browsers on this machine "
-        f"(default port: {_DEFAULT_PORT})",
+        f"(default port: {DEFAULT_PORT})",
     )
 
     content = parser.add_argument_group("content")

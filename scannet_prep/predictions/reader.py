@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.base.errors import ContentError, FileError, MissingFileError, UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import read_file
@@ -246,7 +247,7 @@ def find_predictions(
     if missing and not allows_missing:
         raise MissingFileError(
             folder,
-            f"has no predictions of {len(missing):,} of {len(processed_ids):,} scenes: "
+            f"has no predictions of {len(missing):,} of {count_of(len(processed_ids), 'scene')}: "
             f"{list_some(missing)}",
             hint,
         )

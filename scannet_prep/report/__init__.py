@@ -7,4 +7,5 @@ page          the page, with pictures of a few scenes
 comparison    two places of the same kind, and their differences
     processed_side, raw_side    one of the two places: its scenes, or a record of them
     facts                       the texts that are compared
+    changes                     the differences in words
 """

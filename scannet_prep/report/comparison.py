@@ -13,16 +13,24 @@ streams, are compared only if both sides have them.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.base.errors import FileError, UsageError
+from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import read_file
 from scannet_prep.processed.manifest import parse_manifest
 from scannet_prep.release.findings import Finding, Findings, sort_findings
+from scannet_prep.report.changes import (
+    SceneChanges,
+    describe_facts,
+    fold_changes,
+    shorten_digests,
+)
 from scannet_prep.report.facts import NONE, Differences
 from scannet_prep.report.processed_side import ProcessedSide
 from scannet_prep.report.raw_side import RawSide
@@ -31,9 +39,24 @@ from scannet_prep.report.table import Table
 from scannet_prep.source import Place, describe_file
 from scannet_prep.source.raw_scenes import RawScenes
 
-_DIGEST = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
-
 Side = TypeVar("Side", ProcessedSide, RawSide)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassChange:
+    """Vertices that have one class in the first place, and another one in the second.
+
+    Attributes:
+        here: The class in the first place, or `unlabeled`.
+        there: The class in the second place.
+        vertices: The number of vertices.
+        scenes: The number of scenes that have such vertices.
+    """
+
+    here: str
+    there: str
+    vertices: int
+    scenes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +73,9 @@ class Comparison:
             scenes, the keys `label map` and `tasks` may follow, with the differences of the label
             map and of the files in `tasks/`.
         findings: The errors of scenes that cannot be read.
+        changes: The differences in words, with one line for what many scenes have in common.
+        classes: The vertices whose class differs, summed over all scenes, the most frequent change
+            first; empty unless the arrays of processed scenes are compared.
     """
 
     here: str
@@ -59,6 +85,8 @@ class Comparison:
     only_there: tuple[str, ...]
     differences: Mapping[str, Differences] = field(hash=False)
     findings: tuple[Finding, ...]
+    changes: tuple[str, ...] = ()
+    classes: tuple[ClassChange, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -80,20 +108,42 @@ class Comparison:
         return f"{verdict}; {', '.join(counts)}"
 
     @property
+    def lines(self) -> list[str]:
+        """Errors, scenes of one place only, and all changes, the most important first."""
+        lines = []
+        for finding in self.findings:
+            text = f"error: {finding.scene_id}: {finding.subject}: {finding.message}"
+            lines.append(f"{text}; {finding.hint}" if finding.hint else text)
+        for name, scene_ids in ((self.here, self.only_here), (self.there, self.only_there)):
+            if scene_ids:
+                scenes = count_of(len(scene_ids), "scene")
+                lines.append(f"only in {name}: {scenes}: {list_some(scene_ids)}")
+        return [*lines, *self.changes]
+
+    @property
+    def class_table(self) -> Table:
+        """The vertices whose class differs."""
+        rows = [
+            [change.here, change.there, f"{change.vertices:,}", f"{change.scenes:,}"]
+            for change in self.classes
+        ]
+        return Table(
+            "Vertices of another class",
+            ["here", "there", "vertices", "scenes"],
+            rows,
+            number_columns=frozenset([2, 3]),
+        )
+
+    @property
     def table(self) -> Table:
-        """All differences, with shortened digests."""
+        """All facts that differ, by scene, with shortened digests."""
         rows = []
         for scene_id, differences in self.differences.items():
             for name, values in differences.items():
-                cells = [_DIGEST.sub(r"\1...", value) for value in values]
-                rows.append([scene_id, name, *cells])
+                rows.append([scene_id, name, *map(shorten_digests, values)])
         rows += [[scene_id, "scene", "present", NONE] for scene_id in self.only_here]
         rows += [[scene_id, "scene", NONE, "present"] for scene_id in self.only_there]
-        # An error has no values here and there: its message and its hint take these two columns.
-        for finding in self.findings:
-            message = f"{finding.subject}: {finding.message}"
-            rows.append([finding.scene_id, "error", message, finding.hint])
-        return Table("Differences", ["scene", "what", "here", "there"], rows)
+        return Table("All facts that differ", ["scene", "what", "here", "there"], rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +158,7 @@ class Sides(Generic[Side]):
         """The ids of the scenes that both places have, sorted."""
         return sorted(self.here.scene_ids & self.there.scene_ids)
 
-    def compare_scene(self, scene_id: str) -> Differences:
+    def compare_scene(self, scene_id: str) -> SceneChanges:
         """Compare a scene that both places have.
 
         Raises:
@@ -117,20 +167,29 @@ class Sides(Generic[Side]):
         return self.here.compare_scene(self.there, scene_id)
 
     def make_comparison(
-        self, compared: Mapping[str, Differences], findings: Findings
+        self, compared: Mapping[str, SceneChanges], findings: Findings
     ) -> Comparison:
         """Combine the results of all scenes.
 
         Args:
-            compared: The differences of each scene that was compared; empty if it is the same.
+            compared: The differences of each scene that was compared.
             findings: The findings of opening the places and of reading the scenes.
         """
         here = self.here
         there = self.there
-        differences = {scene_id: result for scene_id, result in compared.items() if result}
+        differences = {}
+        changes = {}
+        for scene_id, result in compared.items():
+            if result.differences:
+                differences[scene_id] = result.differences
+                changes[scene_id] = result.changes
         same = len(compared) - len(differences)
+        lines = list(fold_changes(changes, len(compared)))
         # These are not scenes, and do not count as such: they are added after `same` is computed.
-        differences |= here.compare_shared_files(there)
+        shared = here.compare_shared_files(there)
+        differences |= shared
+        for name, facts in shared.items():
+            lines += [f"{name}: {change}" for change in describe_facts("", facts)]
         return Comparison(
             here=here.name,
             there=there.name,
@@ -139,11 +198,26 @@ class Sides(Generic[Side]):
             only_there=tuple(sorted(there.scene_ids - here.scene_ids)),
             differences=differences,
             findings=sort_findings(finding for finding in findings.found if finding.is_error),
+            changes=tuple(lines),
+            classes=_sum_class_changes(compared.values()),
         )
 
 
 ProcessedOrRawSides: TypeAlias = Sides[ProcessedSide] | Sides[RawSide]
 """Two places, both with processed scenes or both with raw ones."""
+
+
+def _sum_class_changes(compared: Iterable[SceneChanges]) -> tuple[ClassChange, ...]:
+    """Sum the vertices whose class differs over all scenes, the most frequent change first."""
+    vertices: Counter[tuple[str, str]] = Counter()
+    scenes: Counter[tuple[str, str]] = Counter()
+    for result in compared:
+        vertices.update(result.classes)
+        scenes.update(result.classes.keys())
+    changes = []
+    for (here, there), count in vertices.most_common():
+        changes.append(ClassChange(here, there, count, scenes[here, there]))
+    return tuple(changes)
 
 
 def open_sides(

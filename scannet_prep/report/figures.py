@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.failures import list_some
 from scannet_prep.processed.manifest import SceneEntry
@@ -87,7 +89,8 @@ class Report:
         splits: For each split, and for `all`: number of `scenes` and `vertices`; `size_bytes` of
             the files of scenes (unpacked, in an archive); vertices of train and val (`annotated`),
             and those of them that have a nyu40 id (`labeled`).
-        label_sets: A row for each class of each label set, as in `tables.distribution`.
+        label_sets: A row for each class of each label set, as in `tables.distribution`, and the
+            number of its `instances`.
         measures: `min`, `median` and `max` of each measure, without those that no scene has.
         odd: The reason why each scene stands out, the oddest scene first.
         gallery: The reason why each scene is in the gallery: it is large, small or odd.
@@ -162,26 +165,40 @@ class Report:
         ]
 
 
+class MeasuredScene(NamedTuple):
+    """What is measured of one scene.
+
+    Attributes:
+        entry: Its entry in a manifest.
+        measures: Its measures.
+        instances: The number of instances by train id, for each label set by its name.
+    """
+
+    entry: SceneEntry
+    measures: SceneMeasures
+    instances: Mapping[str, Mapping[int, int]]
+
+
 def make_report(
     reported: ReportedScenes,
-    measured: Mapping[str, tuple[SceneEntry, SceneMeasures]],
+    measured: Mapping[str, MeasuredScene],
     findings: tuple[Finding, ...],
 ) -> Report:
     """Combine the figures of all scenes.
 
     Args:
         reported: The scenes.
-        measured: For each scene that was read, its entry in a manifest and its measures.
+        measured: The scenes that could be read, by id.
         findings: The findings of reading and measuring.
     """
     import pandas as pd
 
     # A scene that could not be read only has its entry in the manifest.
     entries: dict[str, SceneEntry] = dict(reported.entries)
-    entries.update({scene_id: entry for scene_id, (entry, _) in measured.items()})
+    entries.update({scene_id: scene.entry for scene_id, scene in measured.items()})
     measures = []
     for scene_id in entries:
-        scene_measures = measured[scene_id][1] if scene_id in measured else _UNKNOWN
+        scene_measures = measured[scene_id].measures if scene_id in measured else _UNKNOWN
         measures.append(asdict(scene_measures))
 
     # A row for each scene.
@@ -197,7 +214,13 @@ def make_report(
         warnings += [(scene_id, warning) for warning in entry.warnings]
     label_sets = {}
     for label_set in (SCANNET20, SCANNET200):
-        label_sets[label_set.name] = _to_rows(count_distribution(entries.values(), label_set))
+        rows = _to_rows(count_distribution(entries.values(), label_set))
+        instances: Counter[int] = Counter()
+        for scene in measured.values():
+            instances.update(scene.instances[label_set.name])
+        for train_id, row in enumerate(rows):
+            row["instances"] = instances[train_id]
+        label_sets[label_set.name] = rows
     # Without entries, the manifest could not be read.
     has_options = entries and reported.kind is not SourceKind.RAW
     return Report(
@@ -290,9 +313,11 @@ def _choose_gallery(numbers: pd.DataFrame, odd: Mapping[str, str]) -> dict[str, 
     sizes = numbers.vertices.sort_values(kind="stable")
     chosen = {}
     for scene_id in sizes.index[::-1][:_GALLERY_COUNT]:
-        chosen[scene_id] = f"large: {sizes[scene_id]:,.0f} vertices"
+        size = count_of(int(sizes[scene_id]), "vertex", "vertices")
+        chosen[scene_id] = f"large: {size}"
     for scene_id in sizes.index[:_GALLERY_COUNT]:
-        chosen.setdefault(scene_id, f"small: {sizes[scene_id]:,.0f} vertices")
+        size = count_of(int(sizes[scene_id]), "vertex", "vertices")
+        chosen.setdefault(scene_id, f"small: {size}")
     # The reason why a scene is odd replaces `large` and `small`.
     for scene_id in list(odd)[:_GALLERY_COUNT]:
         chosen[scene_id] = f"odd: {odd[scene_id]}"

@@ -1,12 +1,17 @@
-"""The size of a scene, the tilt of its floor, and the turn of its walls about z."""
+"""The size of a scene, the tilt of its floor, the turn of its walls about z, and its instances."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.release.label_sets import LabelSet
 
 # nyu40 ids of the classes.
 WALL = 1
@@ -48,6 +53,14 @@ class SceneMeasures:
     floor_tilt_deg: float | None = None
     floor_height_m: float | None = None
     wall_turn_deg: float | None = None
+
+
+def count_instances(groups: Iterable[AnnotatedGroup], label_set: LabelSet) -> dict[int, int]:
+    """Count the instances of each class: the groups with vertices, by train id."""
+    key = label_set.raw_ids_key.removesuffix("s")
+    raw_ids = [getattr(group, key) for group in groups if group.vertex_count]
+    train_ids = label_set.train_ids_from_raw_ids(np.array(raw_ids, np.int64), ignore_index=-1)
+    return dict(Counter(train_id for train_id in train_ids.tolist() if train_id >= 0))
 
 
 def measure_scene(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,6 +11,15 @@ import numpy as np
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.report.changes import (
+    Change,
+    ClassChanges,
+    SceneChanges,
+    count_class_changes,
+    describe_facts,
+    describe_scenes,
+    describe_warnings,
+)
 from scannet_prep.report.facts import Differences, SceneFacts, compare_facts, flatten
 from scannet_prep.source import SceneSource
 
@@ -38,7 +47,7 @@ class ProcessedSide:
         """The ids of all scenes."""
         return set(self.entries)
 
-    def compare_scene(self, other: ProcessedSide, scene_id: str) -> Differences:
+    def compare_scene(self, other: ProcessedSide, scene_id: str) -> SceneChanges:
         """Compare a scene with that of another side.
 
         The arrays are compared only if both sides hold the scenes themselves.
@@ -46,27 +55,59 @@ class ProcessedSide:
         Raises:
             FileError: A scene cannot be read.
         """
-        compares_arrays = self.scenes is not None and other.scenes is not None
-        return compare_facts(
-            self.collect_facts(scene_id, compares_arrays=compares_arrays),
-            other.collect_facts(scene_id, compares_arrays=compares_arrays),
+        if self.scenes is None or other.scenes is None:
+            return self._compare_records(other, scene_id)
+        here, _ = self.scenes.load(scene_id)
+        there, _ = other.scenes.load(scene_id)
+        differences = compare_facts(_collect_array_facts(here), _collect_array_facts(there))
+        changes: list[Change] = []
+        classes: ClassChanges = {}
+        if differences:
+            changes = list(_describe(scene_id, differences, here, there))
+            classes = count_class_changes(here, there, self.options.label_set)
+        return SceneChanges(differences, tuple(changes), classes)
+
+    def _compare_records(self, other: ProcessedSide, scene_id: str) -> SceneChanges:
+        """Compare the record of a scene with that of another side."""
+        here = self.find_entry(scene_id)
+        there = other.find_entry(scene_id)
+        differences = compare_facts(
+            flatten(here) | flatten(self.options, "options"),
+            flatten(there) | flatten(other.options, "options"),
         )
+        facts = {name: values for name, values in differences.items() if name != "warnings"}
+        changes = [
+            *describe_facts(scene_id, facts),
+            *describe_warnings(here.warnings, there.warnings),
+        ]
+        return SceneChanges(differences, tuple(changes), {})
 
     def compare_shared_files(self, _other: ProcessedSide) -> dict[str, Differences]:
         """Return nothing: processed scenes share no files."""
         return {}
 
-    def collect_facts(self, scene_id: str, *, compares_arrays: bool) -> SceneFacts:
-        """Collect the facts of a scene: those of its arrays, or those of its entry."""
+    def find_entry(self, scene_id: str) -> SceneEntry:
+        """Return the entry of a scene, made from its content if there is one, to detect damage."""
         if self.scenes is None:
-            entry = self.entries[scene_id]
-        else:
-            # Damage to the file is detected even if only the entries are compared, because this
-            # entry is made from the content of the scene.
-            scene, entry = self.scenes.load(scene_id)
-            if compares_arrays:
-                return _collect_array_facts(scene)
-        return flatten(entry) | flatten(self.options, "options")
+            return self.entries[scene_id]
+        return self.scenes.load(scene_id)[1]
+
+
+def _describe(
+    scene_id: str, differences: Differences, here: ProcessedScene, there: ProcessedScene
+) -> Iterator[Change]:
+    """Describe all facts that differ, those about arrays and groups in detail."""
+    details = list(describe_scenes(here, there))
+    facts = dict(differences)
+    facts.pop("warnings", None)
+    boxes = facts.pop("groups", None)
+    facts = {name: values for name, values in facts.items() if not name.startswith("array ")}
+    # Boxes follow from the points: they are only shown if no group and no array differs.
+    if boxes is not None and not details:
+        facts["boxes of groups"] = boxes
+    yield from describe_facts(scene_id, facts)
+    yield from details
+    yield from describe_warnings(here.meta.warnings, there.meta.warnings)
 
 
 def _collect_array_facts(scene: ProcessedScene) -> SceneFacts:

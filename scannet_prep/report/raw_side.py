@@ -13,6 +13,7 @@ from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
 from scannet_prep.release.files import INPUT_KINDS, KINDS, TASKS_DIR
 from scannet_prep.release.label_map import LABEL_MAP_NAME, find_label_map
 from scannet_prep.release.scene import SceneId
+from scannet_prep.report.changes import SceneChanges, describe_facts
 from scannet_prep.report.facts import Differences, SceneFacts, compare_facts, flatten
 from scannet_prep.source.raw_scenes import RawScenes
 
@@ -82,7 +83,7 @@ class RawSide:
             return set(self.tree.scene_ids)
         return set(self.locked)
 
-    def compare_scene(self, other: RawSide, scene_id: str) -> Differences:
+    def compare_scene(self, other: RawSide, scene_id: str) -> SceneChanges:
         """Compare the files of a scene with those of another side, by their digests.
 
         Raises:
@@ -95,7 +96,8 @@ class RawSide:
             is_input = name.removeprefix(scene_id) in _INPUT_SUFFIXES
             if is_input or (name in here and name in there):
                 names.append(name)
-        return compare_facts(_collect_facts(here, names), _collect_facts(there, names))
+        differences = compare_facts(_collect_facts(here, names), _collect_facts(there, names))
+        return SceneChanges(differences, tuple(describe_facts(scene_id, differences)), {})
 
     def compare_shared_files(self, other: RawSide) -> dict[str, Differences]:
         """Compare the label maps, and the files in `tasks/` that both sides have.

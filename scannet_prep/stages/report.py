@@ -20,16 +20,16 @@ import numpy as np
 from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.progress import Progress
-from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.release.findings import Findings, sort_findings
+from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.report.changes import SceneChanges
 from scannet_prep.report.comparison import Comparison, ProcessedOrRawSides, open_sides
-from scannet_prep.report.facts import Differences
-from scannet_prep.report.figures import Report, make_report
-from scannet_prep.report.measures import SceneMeasures, measure_scene
+from scannet_prep.report.figures import MeasuredScene, Report, make_report
+from scannet_prep.report.measures import count_instances, measure_scene
 from scannet_prep.report.page import make_report_page
 from scannet_prep.report.scenes import ReportedScenes, open_scenes
-from scannet_prep.source import Place
+from scannet_prep.source import Place, SceneSource
 from scannet_prep.stages.scene_checks import Check, CheckTask, Inspection
 from scannet_prep.view.coloring import view_scene
 from scannet_prep.view.png import encode_png
@@ -95,7 +95,8 @@ def run(
         # Drawing may have added findings.
         report = replace(report, findings=sort_findings(findings.found))
         make_directory(page_path.parent)
-        write_atomically(page_path, [make_report_page(report, pictures, comparison)])
+        page = make_report_page(report, pictures, comparison, _find_source(scenes))
+        write_atomically(page_path, [page])
     return report
 
 
@@ -120,6 +121,13 @@ def compare(here: Sequence[Place], there: Sequence[Place], reading: Reading) -> 
     return sides.make_comparison(results, inspection.findings)
 
 
+def _find_source(scenes: ReportedScenes) -> str:
+    """Return the place as `view --source` takes it; empty if `view` cannot show its scenes."""
+    if isinstance(scenes, SceneSource) and isinstance(scenes.place, str):
+        return scenes.place
+    return ""
+
+
 def _make_inspection(reading: Reading) -> Inspection:
     """Return an inspection of all scenes, with no findings yet."""
     return Inspection("report", jobs=reading.jobs, progress=reading.progress or Progress())
@@ -142,9 +150,7 @@ def _check_scenes(
     return {str(scene_id): result for scene_id, result in results.items()}
 
 
-def _measure(
-    task: CheckTask, scenes: ReportedScenes, findings: Findings
-) -> tuple[SceneEntry, SceneMeasures]:
+def _measure(task: CheckTask, scenes: ReportedScenes, findings: Findings) -> MeasuredScene:
     """Measure one scene, in a worker."""
     scene, entry = scenes.load(task.scene_id)
     is_finite = np.isfinite(scene.points).all() and np.isfinite(scene.axis_alignment).all()
@@ -159,7 +165,10 @@ def _measure(
     if scene.meta.options.align_axis:
         aligned_from_points = np.eye(4)
     measures = measure_scene(scene.points, scene.normals, scene.nyu40_ids, aligned_from_points)
-    return entry, measures
+    instances = {}
+    for label_set in (SCANNET20, SCANNET200):
+        instances[label_set.name] = count_instances(scene.meta.groups, label_set)
+    return MeasuredScene(entry, measures, instances)
 
 
 def _draw(task: CheckTask, scenes: ReportedScenes, _findings: Findings) -> bytes:
@@ -173,6 +182,6 @@ def _draw(task: CheckTask, scenes: ReportedScenes, _findings: Findings) -> bytes
     return encode_png(render_scene(viewed, color, _THUMBNAIL))
 
 
-def _compare(task: CheckTask, sides: ProcessedOrRawSides, _findings: Findings) -> Differences:
+def _compare(task: CheckTask, sides: ProcessedOrRawSides, _findings: Findings) -> SceneChanges:
     """Compare a scene between two places, in a worker."""
     return sides.compare_scene(task.scene_id)

@@ -23,6 +23,7 @@ from shlex import quote
 from typing import Literal, TypeAlias
 
 from scannet_prep.archive.shards import SUFFIX
+from scannet_prep.base.counts import count_of
 from scannet_prep.base.errors import (
     FileError,
     MissingFileError,
@@ -408,7 +409,8 @@ def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Seq
     """
     missing = sorted(set(scene_ids) - paths.keys())
     if missing:
-        counts = f"{len(missing):,} of {len(scene_ids):,} scenes"
+        total = count_of(len(scene_ids), "scene")
+        counts = f"{len(missing):,} of {total}"
         command = f"scannet-prep view {min(paths)} --pred {quote(str(pred_dir))}"
         raise MissingFileError(
             pred_dir,

@@ -15,6 +15,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.base.counts import count_of
 from scannet_prep.view.markup import element, to_svg
 
 SERIES = ("a", "b")
@@ -23,8 +24,6 @@ SERIES = ("a", "b")
 # In pixels. So are the small numbers in the functions below, which centre texts on rows and ticks
 # and leave gaps between bars.
 _ROW_HEIGHT = 14
-_NAME_WIDTH = 122
-_BAR_WIDTH = 196
 _HISTOGRAM_WIDTH = 280
 _HISTOGRAM_HEIGHT = 142
 _HISTOGRAM_LEFT = 46
@@ -33,7 +32,6 @@ _CELL = 14
 _CONFUSION_MARGIN = 190
 
 _BINS = 24
-_MAX_NAME_LETTERS = 19
 _CELL_COLOR = "#08519c"
 
 
@@ -100,48 +98,46 @@ class AxisScale:
         return round(self.pixels * min(1, max(0, share)), 1)
 
 
-def draw_bars(
-    rows: Sequence[tuple[str, Sequence[int]]], series: Sequence[str], unit: str, largest: int
-) -> Element:
-    """Draw horizontal bars on a logarithmic axis: a row for each name, a bar for each series.
+def draw_bar_axis(scale: AxisScale) -> Element:
+    """Draw the axis above bars as wide as its column: the numbers of the ticks.
 
     Args:
-        rows: Names, and a count for each series. The axis begins at 1, so 0 and 1 have no bar.
-        series: Names of the series; one or two.
-        unit: The unit of the counts, such as `vertices`.
-        largest: The largest count on the axis, so that several charts can be compared.
+        scale: A scale of 100 pixels, which are percents of the width.
     """
-    scale = AxisScale.over([1, largest], _BAR_WIDTH, is_log=True)
-    height = len(rows) * _ROW_HEIGHT
-    thickness = (_ROW_HEIGHT - 3) / len(series)
-    parts = [_text(unit, _BAR_WIDTH / 2, height + 28)]
-    for tick in scale.ticks:
-        x = scale(tick)
-        parts.append(element("line", x1=x, x2=x, y2=height, class_="rule"))
-        parts.append(_text(shorten(tick), x, height + 13))
+    # The first and the last number end at the edges, the others are in the middle of their tick.
+    anchors = ["start", *["middle"] * (len(scale.ticks) - 2), "end"]
+    parts = []
+    for tick, anchor in zip(scale.ticks, anchors, strict=True):
+        parts.append(element("text", shorten(tick), x=f"{scale(tick)}%", y=11, text_anchor=anchor))
+    return element("svg", parts, class_="bars", height=_ROW_HEIGHT, aria_hidden="true")
 
-    for row, (name, counts) in enumerate(rows):
-        parts.append(
-            _text(_shorten_name(name), -5, row * _ROW_HEIGHT + 11, anchor="end", title=name)
-        )
-        for index, (count, label) in enumerate(zip(counts, series, strict=True)):
-            bar = _bar(
-                f"{name}, {label}: {count:,} {unit}",
-                x=0,
-                y=row * _ROW_HEIGHT + 1.5 + index * thickness,
-                width=scale(count),
+
+def draw_bars(counts: Sequence[int], titles: Sequence[str], scale: AxisScale) -> Element:
+    """Draw horizontal bars below each other, for a row of a table that also contains the counts.
+
+    Args:
+        counts: The count of each series, one or two; 0 has no bar.
+        titles: The text of each bar, which is shown when the mouse is over it.
+        scale: A scale of 100 pixels, which are percents of the width of the column.
+    """
+    thickness = (_ROW_HEIGHT - 3) / len(counts)
+    parts = []
+    for tick in scale.ticks:
+        x = f"{scale(tick)}%"
+        parts.append(element("line", x1=x, x2=x, y2="100%", class_="rule"))
+    for index, (count, title) in enumerate(zip(counts, titles, strict=True)):
+        if count:
+            bar = element(
+                "rect",
+                element("title", title),
+                y=1.5 + index * thickness,
+                # A single vertex, too, has a visible bar.
+                width=f"{max(scale(count), 0.3)}%",
                 height=thickness - 0.5,
-                series=SERIES[index],
+                class_=SERIES[index],
             )
             parts.append(bar)
-    return _picture(
-        f"{unit} of {len(rows):,} classes",
-        parts,
-        x=-_NAME_WIDTH,
-        y=0,
-        width=_NAME_WIDTH + _BAR_WIDTH + 24,
-        height=height + 34,
-    )
+    return element("svg", parts, class_="bars", height=_ROW_HEIGHT, aria_hidden="true")
 
 
 def draw_histogram(
@@ -175,17 +171,33 @@ def draw_histogram(
 
     for (low, high), count in zip(pairwise(edges.tolist()), counts, strict=True):
         left = across(low)
-        bar = _bar(
-            f"{shorten(low)} to {shorten(high)}: scenes: {count:,}",
-            x=left + 0.5,
-            y=up(count),
-            width=across(high) - left - 1,
-            height=-up(count),
-            series="a",
+        width = across(high) - left
+        title = f"{shorten(low)} to {shorten(high)}: {count_of(count, 'scene')}"
+        parts.append(
+            element(
+                "g",
+                element("title", title),
+                # The whole column shows the title, because low bars are hard to point at.
+                element(
+                    "rect",
+                    x=left,
+                    y=-_HISTOGRAM_HEIGHT,
+                    width=width,
+                    height=_HISTOGRAM_HEIGHT,
+                    class_="column",
+                ),
+                element(
+                    "rect",
+                    x=left + 0.5,
+                    y=up(count),
+                    width=width - 1,
+                    height=-up(count),
+                    class_="a",
+                ),
+            )
         )
-        parts.append(bar)
     return _picture(
-        f"{axis}: {len(values):,} scenes",
+        f"{axis}: {count_of(len(values), 'scene')}",
         parts,
         x=-_HISTOGRAM_LEFT,
         y=-_HISTOGRAM_HEIGHT - 8,
@@ -250,13 +262,6 @@ def shorten(value: float) -> str:
     return f"{round(value, 6):.3g}"
 
 
-def _shorten_name(name: str) -> str:
-    """Shorten a name that is too long for its column."""
-    if len(name) <= _MAX_NAME_LETTERS:
-        return name
-    return f"{name[: _MAX_NAME_LETTERS - 1]}…"
-
-
 def _picture(
     label: str, parts: Sequence[Element], *, x: float, y: float, width: float, height: float
 ) -> Element:
@@ -271,15 +276,8 @@ def _picture(
     )
 
 
-def _bar(title: str, *, x: float, y: float, width: float, height: float, series: str) -> Element:
-    return element(
-        "rect", element("title", title), x=x, y=y, width=width, height=height, class_=series
-    )
-
-
-def _text(words: str, x: float, y: float, *, anchor: str = "middle", title: str = "") -> Element:
-    titles = [element("title", title)] if title else []
-    return element("text", words, titles, x=x, y=y, text_anchor=anchor)
+def _text(words: str, x: float, y: float, *, anchor: str = "middle") -> Element:
+    return element("text", words, x=x, y=y, text_anchor=anchor)
 
 
 def _rotated_text(words: str, transform: str, anchor: str = "start") -> Element:

@@ -48,12 +48,11 @@ _SCRIPTS = (
     "page/frames.js",
     "page/link.js",
     "page/controls.js",
-    "page/request.js",
-    "page/filter.js",
-    "page/neighbours.js",
     "page/panes.js",
     "page/viewer.js",
 )
+# Only pages from a server have a next and a previous scene to request.
+_SERVED_SCRIPTS = ("page/request.js", "page/filter.js", "page/neighbours.js")
 _GRID_STEPS = 65_535
 _GRID_BITS = 16
 _DEFLATE_LEVEL = 7
@@ -94,14 +93,15 @@ def make_scene_page(
     }
     # Escape "<", so that no name can end the element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    scripts = (*_SERVED_SCRIPTS, *_SCRIPTS) if is_served else _SCRIPTS
     return make_page(
         title,
         # The children of the fragment's <body>.
         list(read_fragment("page/page.html")),
         embed_data("application/json", {"data": text}),
         embed_data("application/octet-stream", blocks.texts),
-        style=read_asset("page/page.css"),
-        script=read_asset(*_SCRIPTS),
+        style=read_asset("page/page.css", "page/print.css"),
+        script=read_asset(*scripts),
         is_served=is_served,
     )
 

@@ -27,7 +27,8 @@ function readFilter(query) {
 /** Write a filter as a query; empty if it has no conditions. */
 function writeFilter(filter) {
   const words = new URLSearchParams(Object.entries(filter).filter(([, value]) => value));
-  return words.size ? `?${words}` : "";
+  const query = String(words);
+  return query && `?${query}`;
 }
 
 /** Return the scenes that match a filter, in its order. Scenes without the compared number come last. */
