@@ -28,7 +28,14 @@ from numpy.typing import NDArray
 
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
 from scannet_prep.view.coloring import Category, Coloring, ViewedScene
-from scannet_prep.view.markup import embed_data, make_page, read_asset, read_fragment
+from scannet_prep.view.markup import (
+    element,
+    embed_data,
+    embed_png,
+    make_page,
+    read_asset,
+    read_fragment,
+)
 from scannet_prep.view.raster import SPREAD, estimate_spacing
 from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT
 from scannet_prep.view.visibility import find_floor
@@ -42,6 +49,8 @@ _SCRIPTS = (
     "page/legend.js",
     "page/tooltip.js",
     "page/link.js",
+    "page/figure.js",
+    "page/saving.js",
     "page/controls.js",
     "page/viewer.js",
 )
@@ -50,13 +59,16 @@ _GRID_BITS = 16
 _DEFLATE_LEVEL = 7
 
 
-def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str = "") -> bytes:
+def make_scene_page(
+    scenes: Iterable[ViewedScene], *, color: str = "", home: str = "", picture: bytes = b""
+) -> bytes:
     """Make a page that shows scenes.
 
     Args:
         scenes: The scenes, at least one; they are encoded one after the other.
         color: The initial colouring, if a scene has it; by default `rgb`.
         home: Address of a list of scenes that the page links to; none by default.
+        picture: PNG to show where scripts are disabled; none by default.
 
     Returns:
         The whole file, UTF-8. The same scenes always give the same bytes.
@@ -74,11 +86,16 @@ def make_scene_page(scenes: Iterable[ViewedScene], *, color: str = "", home: str
         "scenes": descriptions,
     }
     # Escape "<", so that no name can end the element.
+    without_script = []
+    if picture:
+        image = element("img", src=embed_png(picture), alt=title, class_="still")
+        without_script.append(element("noscript", image))
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return make_page(
         title,
         # The children of the fragment's <body>.
         list(read_fragment("page/page.html")),
+        without_script,
         embed_data("application/json", {"data": text}),
         embed_data("application/octet-stream", blocks.texts),
         style=read_asset("page/page.css"),

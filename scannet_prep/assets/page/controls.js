@@ -86,13 +86,13 @@ function listenToKeys(viewer) {
     ArrowLeft: turn(-1, 0), ArrowRight: turn(1, 0), ArrowUp: turn(0, 1), ArrowDown: turn(0, -1),
     "+": zoom(1 / ZOOM), "=": zoom(1 / ZOOM), "-": zoom(ZOOM),
     "[": slide("point-size", -1), "]": slide("point-size", 1), ",": slide("ceiling", -1), ".": slide("ceiling", 1),
-    t: press("top"), r: press("reset"), m: press("mesh"), x: press("backs"), g: press("grid"), b: press("theme"), l: press("fold"),
+    t: press("top"), r: press("reset"), m: press("mesh"), x: press("backs"), g: press("grid"), b: press("theme"), l: press("fold"), f: press("save"),
     n: press("next"), p: press("previous"), "?": press("keys"), "/": search,
     i: () => viewer.announceMiddle(), c: () => viewer.turnAboutMiddle(), Escape: () => viewer.pointAway(),
   };
   document.addEventListener("keydown", (event) => {
     const { target } = event;
-    if (event.ctrlKey || event.metaKey || event.altKey || document.getElementById("help").open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (target.tagName === "SELECT" || !viewer.coloring) return;
     if (target.id === "search") {
       if (event.key === "Escape") viewer.canvas.focus();

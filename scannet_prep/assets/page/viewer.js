@@ -12,6 +12,7 @@ class Viewer {
   #isPointDue = false;
   #pointed = { x: 0, y: 0, vertex: -1 };
   #linkTimer = 0;
+  #scale = 1; // of the picture; larger while it is saved
   #task = 0; // number of the latest request for a scene or a colouring
 
   constructor(data) {
@@ -33,6 +34,7 @@ class Viewer {
     };
     this.view = { ambient: data.light.ambient, light: new Float32Array(3) };
     new PointerControls(this.canvas, this);
+    new SaveDialog(this);
     this.#listen();
     listenToKeys(this);
   }
@@ -50,6 +52,11 @@ class Viewer {
   /** The view, as the part of an address after `#`. */
   get link() {
     return writeLink(this);
+  }
+
+  /** The address of the page with the view. */
+  get address() {
+    return location.href.replace(/#.*/, "") + this.link;
   }
 
   /** The width of the picture divided by its height. */
@@ -103,6 +110,7 @@ class Viewer {
     const values = await this.scene.values(coloring);
     if (task !== this.#task) return;
     this.coloring = coloring;
+    this.values = values;
     if (link) this.#hidden.set(this.#hiddenKey, hiddenByLink(link, coloring.categories));
     this.drawing.setColoring(values, coloring.categories);
     this.drawing.setHidden(this.hidden);
@@ -116,7 +124,8 @@ class Viewer {
   moved() {
     if (!this.coloring) return;
     clearTimeout(this.#linkTimer);
-    this.#linkTimer = setTimeout(() => history.replaceState(null, "", this.link), LINK_DELAY_MS);
+    // In a frame of a notebook, addresses are relative to that of the notebook.
+    this.#linkTimer = setTimeout(() => history.replaceState(null, "", this.address), LINK_DELAY_MS);
     this.invalidate();
   }
 
@@ -203,8 +212,9 @@ class Viewer {
 
   #resize() {
     const { canvas } = this;
-    const width = Math.max(1, Math.round(canvas.clientWidth * devicePixelRatio));
-    const height = Math.max(1, Math.round(canvas.clientHeight * devicePixelRatio));
+    const pixelRatio = devicePixelRatio * this.#scale;
+    const width = Math.max(1, Math.round(canvas.clientWidth * pixelRatio));
+    const height = Math.max(1, Math.round(canvas.clientHeight * pixelRatio));
     if (canvas.width !== width || canvas.height !== height) {
       canvas.width = width;
       canvas.height = height;
@@ -237,6 +247,35 @@ class Viewer {
     this.drawing.draw(this.camera, this.view);
     this.#drawAxes();
     this.canvas.ariaBusy = "false";
+  }
+
+  /**
+   * Draw the picture larger, and return a copy of it.
+   * @param {number} scale a factor of width and height
+   * @param {number[]} background red, green and blue, 0..1
+   */
+  snapshot(scale, background) {
+    const { canvas, drawing } = this;
+    this.#scale = scale;
+    try {
+      this.#prepare();
+      if (drawing.gl.drawingBufferWidth < canvas.width || drawing.gl.drawingBufferHeight < canvas.height) {
+        throw new Error("the browser cannot draw a picture of this size: choose a smaller one");
+      }
+      drawing.draw(this.camera, { ...this.view, background });
+      const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+      copy.getContext("2d").drawImage(canvas, 0, 0);
+      return copy;
+    } finally {
+      this.#scale = 1;
+      this.#prepare();
+      this.invalidate();
+    }
+  }
+
+  /** Make the picture to save; `figure.js` documents the options. */
+  makeFigure(options) {
+    return makeFigure(this, options);
   }
 
   /** Draw the directions of x, y and z in a corner of the picture. */
