@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from scannet_prep.training.mesh_sample import sample_from_mesh as sample_from_mesh
     from scannet_prep.training.samplers import EvalSampler as EvalSampler
     from scannet_prep.training.samplers import PointBudgetBatchSampler as PointBudgetBatchSampler
+    from scannet_prep.view.notebook import show as show
     from scannet_prep.view.sample import render as render
 
 __version__ = VERSION
@@ -58,6 +59,7 @@ _MODULES = {
     "read_processed": "processed.scene",
     "render": "view.sample",
     "sample_from_mesh": "training.mesh_sample",
+    "show": "view.notebook",
 }
 
 __all__ = ["__version__", *_MODULES]  # noqa: PLE0604 - the keys are strings

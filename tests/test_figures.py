@@ -145,6 +145,16 @@ def test_discs_of_a_surface_cover_the_pixels_of_its_triangles() -> None:
     assert discs.sum() < 1.3 * triangles.sum()
 
 
+@pytest.mark.parametrize("samples", [1, 3])
+def test_smaller_points_cover_less(samples: int) -> None:
+    scene = make_square(GREEN, is_mesh=False)
+    whole = render_scene(scene, "rgb", plain(300, 300, camera=TOP, samples=samples))
+    options = plain(300, 300, camera=TOP, samples=samples, point_scale=0.25)
+    drawn = render_scene(scene, "rgb", options)
+
+    assert 0.02 < (drawn == GREEN).all(axis=2).mean() / (whole == GREEN).all(axis=2).mean() < 0.8
+
+
 def test_picture_in_bands_is_that_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = make_square(RED, is_mesh=False)
     options = plain(camera=Camera(azimuth=-70, elevation=50), samples=2)

@@ -225,6 +225,7 @@ def test_public_names_do_not_change() -> None:
         "read_processed",
         "render",
         "sample_from_mesh",
+        "show",
     ]
 
 

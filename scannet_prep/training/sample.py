@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset as Dataset  # noqa: PLC0414
     from typing_extensions import NotRequired, TypedDict, TypeVar
 
+    from scannet_prep.view.notebook import NotebookPage
+
     class Sample(TypedDict):
         """One scene, with the keys that `ScanNet(keys=...)` selects; `ScanNet` documents them."""
 
@@ -63,6 +65,12 @@ else:
                 shown = f"{value.dtype} {value.shape}" if is_array else repr(value)
                 lines.append(f"{key!r}: {shown}")
             return "{" + ",\n ".join(lines) + "}"
+
+        def show(self, predictions: Any = None, **options: Any) -> NotebookPage:  # noqa: ANN401
+            """Show the sample in a notebook; `scannet_prep.show` documents the arguments."""
+            from scannet_prep.view.notebook import show
+
+            return show(self, predictions, **options)
 
         def _repr_png_(self) -> bytes | None:
             """Draw a picture, for notebooks."""

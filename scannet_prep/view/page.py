@@ -30,7 +30,14 @@ from numpy.typing import NDArray
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
 from scannet_prep.view.categories import Category, Coloring
 from scannet_prep.view.coloring import ViewedCamera, ViewedScene
-from scannet_prep.view.markup import embed_data, make_page, read_asset, read_fragment
+from scannet_prep.view.markup import (
+    element,
+    embed_data,
+    embed_png,
+    make_page,
+    read_asset,
+    read_fragment,
+)
 from scannet_prep.view.raster import SPREAD, estimate_spacing
 from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT
 from scannet_prep.view.visibility import find_floor
@@ -47,6 +54,8 @@ _SCRIPTS = (
     "page/tooltip.js",
     "page/frames.js",
     "page/link.js",
+    "page/figure.js",
+    "page/saving.js",
     "page/controls.js",
     "page/panes.js",
     "page/viewer.js",
@@ -64,6 +73,7 @@ def make_scene_page(
     color: str = "",
     beside: Sequence[str] = (),
     is_served: bool = False,
+    picture: bytes = b"",
 ) -> bytes:
     """Make a page that shows scenes.
 
@@ -74,6 +84,7 @@ def make_scene_page(
             scene from the same side.
         is_served: Whether the page comes from a server of scenes: it then links to the list of all
             scenes, and to the next and the previous scene of the list.
+        picture: PNG to show where scripts are disabled; none by default.
 
     Returns:
         The whole file, UTF-8. The same scenes always give the same bytes.
@@ -92,12 +103,17 @@ def make_scene_page(
         "scenes": descriptions,
     }
     # Escape "<", so that no name can end the element.
+    without_script = []
+    if picture:
+        image = element("img", src=embed_png(picture), alt=title, class_="still")
+        without_script.append(element("noscript", image))
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     scripts = (*_SERVED_SCRIPTS, *_SCRIPTS) if is_served else _SCRIPTS
     return make_page(
         title,
         # The children of the fragment's <body>.
         list(read_fragment("page/page.html")),
+        without_script,
         embed_data("application/json", {"data": text}),
         embed_data("application/octet-stream", blocks.texts),
         style=read_asset("page/page.css", "page/print.css"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, par
 from scannet_prep.view.camera import Camera
 from scannet_prep.view.categories import UNLABELED, Coloring
 from scannet_prep.view.coloring import (
+    COLORINGS,
     ViewedScene,
     color_instances,
     color_labels,
@@ -120,6 +122,34 @@ def describe_sample(sample: Mapping[str, Any]) -> str:
     return b"".join(map(to_html, parts)).decode()
 
 
+def view_sample(sample: Mapping[str, Any], label_set: LabelSet | None) -> ViewedScene:
+    """Check a sample, and make each colouring for which it has an array.
+
+    Args:
+        sample: A sample of `ScanNet`, with or without transforms.
+        label_set: The label set of the labels; None for that of the sample.
+
+    Raises:
+        UsageError: It has no such array, or its points cannot be drawn; the message gives the
+            reason of the first colouring.
+    """
+    scene = None
+    colorings: dict[str, Coloring] = {}
+    errors = []
+    for color in _ARRAYS:
+        try:
+            scene = _view_sample(sample, color, label_set)
+        except UsageError as error:
+            errors.append(error)
+            continue
+        coloring = scene.colorings[color]
+        colorings[coloring.name] = coloring
+    if scene is None:
+        raise errors[0]
+    in_order = {name: colorings[name] for name in COLORINGS if name in colorings}
+    return replace(scene, colorings=in_order)
+
+
 def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | None) -> ViewedScene:
     """Check a sample, and make one colouring of it.
 
@@ -132,7 +162,7 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
     points = _read_array(sample, "points", "f", (3,))
     array = _ARRAYS[color]
     values = _read_array(sample, array.key, array.kinds, array.row_shape, length=len(points))
-    label_set = _choose_label_set(sample, label_set, is_needed=color == "labels")
+    label_set = choose_label_set(sample, label_set, is_needed=color == "labels")
 
     normals = None
     if "normals" in sample:
@@ -152,7 +182,7 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
     )
 
 
-def _choose_label_set(
+def choose_label_set(
     sample: Mapping[str, Any], label_set: LabelSet | None, *, is_needed: bool
 ) -> LabelSet:
     """Choose the label set of a sample: the requested one, or its own.

@@ -86,7 +86,8 @@ function listenToKeys(viewer) {
     ArrowLeft: turn(-1, 0), ArrowRight: turn(1, 0), ArrowUp: turn(0, 1), ArrowDown: turn(0, -1),
     "+": zoom(1 / ZOOM), "=": zoom(1 / ZOOM), "-": zoom(ZOOM),
     "[": slide("point-size", -1), "]": slide("point-size", 1), ",": slide("ceiling", -1), ".": slide("ceiling", 1),
-    t: press("top"), r: press("reset"), m: press("mesh"), x: press("backs"), g: press("grid"), b: press("theme"), f: press("cameras"), l: press("fold"),
+    t: press("top"), r: press("reset"), m: press("mesh"), x: press("backs"), g: press("grid"), b: press("theme"), l: press("fold"),
+    k: press("cameras"), f: press("save"),
     n: press("next"), p: press("previous"), "?": press("keys"), "/": search,
     i: () => viewer.announceMiddle(), c: () => viewer.turnAboutMiddle(), Escape: () => viewer.pointAway(),
   };

@@ -1,25 +1,61 @@
-/** Conversion of the view to the part of the page's address after `#`, and back. */
+/** Conversion of the view to the part of the page's address after `#`, and back. `link.py` documents and reads it, too. */
 
 // A view from farther away shows nothing.
 const MAX_NUMBER = 1e9;
+// Some programs cut off addresses of 2,000 characters; the name of the page needs some of them.
+const MAX_LINK = 1800;
 
-/** Write the view as text: scene, colourings, camera, hidden categories, and options that differ from the defaults. */
-function writeLink({ scene, coloring, beside, listing, camera, hidden, options }) {
+/** Write the view as text: scene, colourings, camera, options that differ from the defaults, and hidden categories. */
+function writeLink({ scene, coloring, beside, listing, camera, hidden, options, aspect }) {
   const round = (number) => Number(number.toFixed(4)).toString();
   const words = new URLSearchParams({ scene: scene.name, color: coloring.name });
   words.set("view", [camera.azimuth, camera.elevation, camera.distance, ...camera.target].map(round).join(","));
+  words.set("aspect", round(aspect));
   for (const name of beside) words.append("beside", name);
-  const shown = listing.categories.filter((_, index) => !hidden.has(index));
-  if (hidden.size && 2 * hidden.size <= listing.categories.length) {
-    for (const index of hidden) words.append("hide", listing.categories[index].name);
-  } else if (hidden.size) {
-    for (const category of shown) words.append("only", category.name);
-    if (!shown.length) words.append("only", "");
-  }
   for (const [name, { value, start }] of Object.entries(options)) {
     if (value !== start) words.set(name, typeof value === "number" ? round(value) : String(value));
   }
-  return `#${words}`;
+  return `#${addHidden(words, hidden, listing.categories)}`;
+}
+
+/** Add the hidden categories by name, or as bits if the names are too long. */
+function addHidden(words, hidden, categories) {
+  if (!hidden.size) return words;
+  const named = new URLSearchParams(words);
+  if (2 * hidden.size <= categories.length) {
+    for (const index of hidden) named.append("hide", categories[index].name);
+  } else {
+    const shown = categories.filter((_, index) => !hidden.has(index));
+    for (const category of shown) named.append("only", category.name);
+    if (!shown.length) named.append("only", "");
+  }
+  if (String(named).length < MAX_LINK) return named;
+  const bits = new URLSearchParams(words);
+  bits.set("hidden", encodeBits(hidden));
+  // Of more than 10,000 categories, the link contains none.
+  return String(bits).length < MAX_LINK ? bits : words;
+}
+
+/** Write numbers as bits, in base64 of addresses; the lowest bit of each byte comes first. */
+function encodeBits(numbers) {
+  const bytes = new Uint8Array((Math.max(...numbers) >> 3) + 1);
+  for (const number of numbers) bytes[number >> 3] |= 1 << (number & 7);
+  return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
+/** Read numbers from bits; none from an invalid text. */
+function decodeBits(text) {
+  const numbers = new Set();
+  let letters = "";
+  try {
+    letters = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
+  } catch {
+    return numbers;
+  }
+  for (let number = 0; number < 8 * letters.length; number++) {
+    if (letters.charCodeAt(number >> 3) & (1 << (number & 7))) numbers.add(number);
+  }
+  return numbers;
 }
 
 /** Return a link for another scene: without scene and camera, with everything else. */
@@ -41,6 +77,7 @@ function readLink(text) {
   for (const name of ["hide", "only"]) {
     if (words.has(name)) link[name] = new Set(words.getAll(name));
   }
+  link.hidden = decodeBits(words.get("hidden") ?? "");
   for (const [name, low, high] of [["points", 1 / 4, 4], ["ceiling", 0, MAX_NUMBER]]) {
     const number = Number.parseFloat(words.get(name));
     if (Number.isFinite(number)) link.options[name] = Math.min(high, Math.max(low, number));
@@ -52,10 +89,10 @@ function readLink(text) {
 }
 
 /** Return the numbers of the listed categories that a link hides. */
-function hiddenByLink({ hide, only }, categories) {
+function hiddenByLink({ hide, only, hidden: numbers }, categories) {
   const hidden = new Set();
   categories.forEach(({ name }, index) => {
-    if (hide?.has(name) || (only && !only.has(name))) hidden.add(index);
+    if (hide?.has(name) || (only && !only.has(name)) || numbers.has(index)) hidden.add(index);
   });
   return hidden;
 }

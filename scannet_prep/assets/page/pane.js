@@ -25,11 +25,12 @@ class Pane {
     this.drawing.setColors(this.coloring.categories.map(({ color }, index) => (isKept(index) ? color : fade(color, background))));
   }
 
-  /** Give the canvas as many pixels as the screen has for it. */
-  resize() {
+  /** Give the canvas as many pixels as the screen has for it, or that times a scale. */
+  resize(scale = 1) {
     const { canvas } = this;
-    const width = Math.max(1, Math.round(canvas.clientWidth * devicePixelRatio));
-    const height = Math.max(1, Math.round(canvas.clientHeight * devicePixelRatio));
+    const pixelRatio = devicePixelRatio * scale;
+    const width = Math.max(1, Math.round(canvas.clientWidth * pixelRatio));
+    const height = Math.max(1, Math.round(canvas.clientHeight * pixelRatio));
     if (canvas.width !== width || canvas.height !== height) {
       canvas.width = width;
       canvas.height = height;
@@ -37,7 +38,8 @@ class Pane {
   }
 
   draw(camera, view) {
-    this.drawing.draw(camera, this.#adapt(view));
+    // It has no colouring until that is loaded.
+    if (this.coloring) this.drawing.draw(camera, this.#adapt(view));
   }
 
   /** Return the vertex at a position on the canvas, in CSS pixels; -1 if there is none. */

@@ -14,6 +14,7 @@ class Viewer {
   #isPointDue = false;
   #pointed = { x: 0, y: 0, vertex: -1 };
   #linkTimer = 0;
+  #scale = 1; // of the picture; larger while it is saved
   #task = 0; // number of the latest request for a scene or a colouring
 
   constructor(data) {
@@ -35,6 +36,7 @@ class Viewer {
       light: { value: false, start: matchMedia("(prefers-color-scheme: light)").matches },
     };
     this.view = { ambient: data.light.ambient, light: new Float32Array(3) };
+    new SaveDialog(this);
     this.#listen();
     listenToKeys(this);
   }
@@ -59,9 +61,14 @@ class Viewer {
     return this.panes.first.drawing;
   }
 
+  /** The address of the page with the view. */
+  get address() {
+    return location.href.replace(/#.*/, "") + this.link;
+  }
+
   /** The width of the picture divided by its height. */
   get aspect() {
-    for (const pane of this.panes.shown) pane.resize();
+    for (const pane of this.panes.shown) pane.resize(this.#scale);
     return this.canvas.width / this.canvas.height;
   }
 
@@ -112,6 +119,7 @@ class Viewer {
     if (task !== this.#task) return;
     const coloring = colorings[0];
     this.coloring = coloring;
+    this.values = values[0];
     this.listing = combineColorings(colorings);
     if (link) this.#hidden.set(this.#hiddenKey, hiddenByLink(link, this.listing.categories));
     this.panes.arrange(colorings.length);
@@ -137,7 +145,8 @@ class Viewer {
   moved() {
     if (!this.coloring) return;
     clearTimeout(this.#linkTimer);
-    this.#linkTimer = setTimeout(() => history.replaceState(null, "", this.link), LINK_DELAY_MS);
+    // In a frame of a notebook, addresses are relative to that of the notebook.
+    this.#linkTimer = setTimeout(() => history.replaceState(null, "", this.address), LINK_DELAY_MS);
     this.invalidate();
   }
 
@@ -278,6 +287,35 @@ class Viewer {
     this.#drawAxes();
     this.frameMarks.place(this.camera, this.canvas.clientWidth, this.canvas.clientHeight);
     this.canvas.ariaBusy = "false";
+  }
+
+  /**
+   * Draw the picture larger, and return a copy of it.
+   * @param {number} scale a factor of width and height
+   * @param {number[]} background red, green and blue, 0..1
+   */
+  snapshot(scale, background) {
+    const { canvas, drawing } = this;
+    this.#scale = scale;
+    try {
+      this.#prepare();
+      if (drawing.gl.drawingBufferWidth < canvas.width || drawing.gl.drawingBufferHeight < canvas.height) {
+        throw new Error("the browser cannot draw a picture of this size: choose a smaller one");
+      }
+      this.panes.first.draw(this.camera, { ...this.view, background });
+      const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+      copy.getContext("2d").drawImage(canvas, 0, 0);
+      return copy;
+    } finally {
+      this.#scale = 1;
+      this.#prepare();
+      this.invalidate();
+    }
+  }
+
+  /** Make the picture to save; `figure.js` documents the options. */
+  makeFigure(options) {
+    return makeFigure(this, options);
   }
 
   /** Draw the directions of x, y and z in a corner of the picture. */
