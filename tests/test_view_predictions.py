@@ -18,7 +18,7 @@ from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene
-from scannet_prep.view.categories import UNLABELED_COLOR, Coloring, Table
+from scannet_prep.view.categories import UNLABELED_COLOR, Color, Coloring, Explanation
 from scannet_prep.view.coloring import view_scene
 from scannet_prep.view.difference import color_difference
 from scannet_prep.view.explanations import MAX_ROWS, list_class_pairs
@@ -69,7 +69,7 @@ def names_of_vertices(coloring: Coloring, step: int = 1) -> list[str]:
     return [coloring.categories[index].name for index in coloring.indices[::step]]
 
 
-def find_table(coloring: Coloring, category: str) -> Table:
+def find_table(coloring: Coloring, category: str) -> Explanation:
     (table,) = [table for table in coloring.tables if table.category == category]
     return table
 
@@ -277,9 +277,19 @@ def to_lab(color: Any, vision: np.ndarray) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
+DIFFERENCE = color_difference(FIRST, SECOND, TRUTH)
+
+
 @pytest.mark.parametrize("vision", [np.eye(3), DEUTERANOPIA], ids=["usual", "deuteranopia"])
-def test_colours_of_verdicts_differ_clearly(vision: np.ndarray) -> None:
-    colors = [*VERDICT_COLORS.values(), UNLABELED_COLOR]
+@pytest.mark.parametrize(
+    "colors",
+    [
+        [*VERDICT_COLORS.values(), UNLABELED_COLOR],
+        [category.color for category in DIFFERENCE.categories],
+    ],
+    ids=["verdicts", "difference"],
+)
+def test_colours_differ_clearly(colors: list[Color], vision: np.ndarray) -> None:
     for one, other in itertools.combinations(colors, 2):
         distance = np.linalg.norm(to_lab(one, vision) - to_lab(other, vision))
         assert distance > 20, (one, other)

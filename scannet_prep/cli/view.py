@@ -8,6 +8,10 @@ The ending of -o determines the form: .html, .png or .ply. Surfaces are not draw
 the inside of a room is visible through its nearer walls. Scenes that were processed with --faces
 are drawn as triangles, others as points.
 
+With predictions, "error" shows right and wrong classes, or instances as evaluate counts them at an
+IoU of 0.5: matched, wrong class, missed, false positive, merged, split. A second --pred adds
+"prediction-2", "error-2" and "difference"; a page then shows both predictions side by side.
+
 examples:
   scannet-prep view scene0011_00
   scannet-prep view scene0011_00 scene0015_00 -o val.html

@@ -32,8 +32,9 @@ from scannet_prep.view.predicted import (
 from scannet_prep.view.verdicts import Judgement, Verdict
 
 _NAME = "difference"
-# Both right, only the first one, only the second one, neither.
-_COLORS = np.array([RIGHT_COLOR, (240, 230, 135), (130, 225, 235), WRONG_COLOR], np.uint8)
+# Both right, only the first one, only the second one, neither. No colour is that of a verdict with
+# another meaning: a page may show both.
+_COLORS = np.array([RIGHT_COLOR, (220, 120, 190), (190, 240, 160), WRONG_COLOR], np.uint8)
 
 
 def color_difference(first: Prediction, second: Prediction, truth: Truth | None) -> Coloring:
