@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from commands import TEST, VAL
 from tiny import process_written
 
-from scannet_prep import SCANNET20, read_processed
+from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.base.errors import UsageError
 from scannet_prep.evaluation import InstancePrediction
 from scannet_prep.raw.layout import RawScene
@@ -245,9 +246,18 @@ def test_difference_of_instances_without_annotation_shows_common_masks() -> None
     assert names == ["in both", "unlabeled", "only in A", "unlabeled"]
 
 
-def test_predictions_of_different_tasks_are_refused() -> None:
-    with pytest.raises(UsageError, match="has classes, and the other one has instances"):
-        color_difference(FIRST, predict_masks(ON_TABLE), TRUTH)
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (predict_masks(ON_TABLE, name="B"), "has classes, and the other one has instances"),
+        (replace(SECOND, label_set=SCANNET200), "A is of ScanNet20, and B of ScanNet200"),
+        (replace(SECOND, name="A"), "both predictions are named 'A'"),
+    ],
+    ids=["tasks", "label sets", "names"],
+)
+def test_predictions_that_cannot_be_compared_are_refused(second: Prediction, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        color_difference(FIRST, second, TRUTH)
 
 
 def test_test_scene_with_two_predictions_has_a_difference(whole_dir: Path) -> None:

@@ -48,8 +48,18 @@ def color_difference(first: Prediction, second: Prediction, truth: Truth | None)
         truth: The annotation; None if there is none.
 
     Raises:
-        UsageError: The predictions are of different tasks.
+        UsageError: The predictions are of different tasks or label sets, or have the same name.
     """
+    if first.name == second.name:
+        raise UsageError(
+            f"both predictions are named {first.name!r}", "give each a name of its own"
+        )
+    if first.label_set != second.label_set:
+        raise UsageError(
+            f"{first.name} is of {first.label_set.name}, "
+            f"and {second.name} of {second.label_set.name}",
+            "compare predictions of the same label set",
+        )
     one = first.values
     other = second.values
     if isinstance(one, InstancePrediction) and isinstance(other, InstancePrediction):
