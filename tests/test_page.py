@@ -67,6 +67,17 @@ def test_page_of_an_average_scene_takes_at_most_3_mb(tmp_path: Path) -> None:
     assert len(page) <= MAX_PAGE_BYTES
 
 
+def test_page_with_triangles_and_a_prediction_takes_at_most_3_mb(tmp_path: Path) -> None:
+    write_scene(make_scene(TRAIN, vertices=AVERAGE_VERTICES), tmp_path)
+    scene = load(tmp_path / "scans", faces=True)
+    values = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, -1)
+    # Every third segment is wrong.
+    values[scene.segments % 3 == 0] = CHAIR
+    page = make_scene_page([view_scene(scene, prediction=Prediction(SCANNET20, values))])
+
+    assert len(page) <= MAX_PAGE_BYTES
+
+
 @pytest.mark.realdata
 @pytest.mark.skipif(not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA has no scans/scene0000_00")
 def test_page_of_the_real_scene_with_triangles_takes_no_more_per_vertex() -> None:

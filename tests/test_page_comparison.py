@@ -14,7 +14,7 @@ from browsers import CHAIR, Shown, needs_browser, parse_view, share_alike
 from commands import TEST, TRAIN
 
 from scannet_prep import SCANNET20, read_processed
-from scannet_prep.view.categories import Table
+from scannet_prep.view.categories import Explanation
 from scannet_prep.view.coloring import ViewedScene, view_scene
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.predicted import Prediction
@@ -279,7 +279,7 @@ def test_scores_are_listed_below_the_legend(compared: Shown, scene: ViewedScene)
 def test_markup_in_a_table_is_shown_as_text(
     show: Callable[..., Shown], scene: ViewedScene, tmp_path: Path
 ) -> None:
-    table = Table(MARKUP, (MARKUP,), ((MARKUP,),))
+    table = Explanation(MARKUP, (MARKUP,), ((MARKUP,),))
     error = replace(scene.colorings["error"], tables=(table,))
     path = tmp_path / "page.html"
     path.write_bytes(make_scene_page([replace(scene, colorings={"error": error})]))

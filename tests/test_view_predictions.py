@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ import pytest
 from commands import TEST, VAL
 from tiny import process_written
 
-from scannet_prep import SCANNET20, read_processed
+from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.base.errors import UsageError
 from scannet_prep.evaluation import InstancePrediction
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene
-from scannet_prep.view.categories import UNLABELED_COLOR, Coloring, Table
+from scannet_prep.view.categories import UNLABELED_COLOR, Color, Coloring, Explanation
 from scannet_prep.view.coloring import view_scene
 from scannet_prep.view.difference import color_difference
 from scannet_prep.view.explanations import MAX_ROWS, list_class_pairs
@@ -69,7 +70,7 @@ def names_of_vertices(coloring: Coloring, step: int = 1) -> list[str]:
     return [coloring.categories[index].name for index in coloring.indices[::step]]
 
 
-def find_table(coloring: Coloring, category: str) -> Table:
+def find_table(coloring: Coloring, category: str) -> Explanation:
     (table,) = [table for table in coloring.tables if table.category == category]
     return table
 
@@ -245,9 +246,18 @@ def test_difference_of_instances_without_annotation_shows_common_masks() -> None
     assert names == ["in both", "unlabeled", "only in A", "unlabeled"]
 
 
-def test_predictions_of_different_tasks_are_refused() -> None:
-    with pytest.raises(UsageError, match="has classes, and the other one has instances"):
-        color_difference(FIRST, predict_masks(ON_TABLE), TRUTH)
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (predict_masks(ON_TABLE, name="B"), "has classes, and the other one has instances"),
+        (replace(SECOND, label_set=SCANNET200), "A is of ScanNet20, and B of ScanNet200"),
+        (replace(SECOND, name="A"), "both predictions are named 'A'"),
+    ],
+    ids=["tasks", "label sets", "names"],
+)
+def test_predictions_that_cannot_be_compared_are_refused(second: Prediction, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        color_difference(FIRST, second, TRUTH)
 
 
 def test_test_scene_with_two_predictions_has_a_difference(whole_dir: Path) -> None:
@@ -277,9 +287,19 @@ def to_lab(color: Any, vision: np.ndarray) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
+DIFFERENCE = color_difference(FIRST, SECOND, TRUTH)
+
+
 @pytest.mark.parametrize("vision", [np.eye(3), DEUTERANOPIA], ids=["usual", "deuteranopia"])
-def test_colours_of_verdicts_differ_clearly(vision: np.ndarray) -> None:
-    colors = [*VERDICT_COLORS.values(), UNLABELED_COLOR]
+@pytest.mark.parametrize(
+    "colors",
+    [
+        [*VERDICT_COLORS.values(), UNLABELED_COLOR],
+        [category.color for category in DIFFERENCE.categories],
+    ],
+    ids=["verdicts", "difference"],
+)
+def test_colours_differ_clearly(colors: list[Color], vision: np.ndarray) -> None:
     for one, other in itertools.combinations(colors, 2):
         distance = np.linalg.norm(to_lab(one, vision) - to_lab(other, vision))
         assert distance > 20, (one, other)

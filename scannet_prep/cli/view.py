@@ -11,6 +11,10 @@ are drawn as triangles, others as points.
 --serve lists all scenes in a browser, with search, filters and an order. With --pred, the order may
 be the mIoU or the AP of each scene, the worst first.
 
+With predictions, "error" shows right and wrong classes, or instances as evaluate counts them at an
+IoU of 0.5: matched, wrong class, missed, false positive, merged, split. A second --pred adds
+"prediction-2", "error-2" and "difference"; a page then shows both predictions side by side.
+
 examples:
   scannet-prep view scene0011_00
   scannet-prep view scene0011_00 scene0015_00 -o val.html

@@ -41,8 +41,8 @@ class Category:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A table that explains a colouring, such as the scores of the classes.
+class Explanation:
+    """A table that explains a colouring or a category, such as the scores of the classes.
 
     Attributes:
         title: Title to show.
@@ -78,7 +78,7 @@ class Coloring:
     colors: NDArray[np.uint8]
     categories: tuple[Category, ...] = ()
     indices: NDArray[np.unsignedinteger[Any]] | None = None
-    tables: tuple[Table, ...] = ()
+    tables: tuple[Explanation, ...] = ()
 
 
 def color_numbers(numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
@@ -120,7 +120,7 @@ def categorize(
     colors: NDArray[np.uint8] | None = None,
     raw_categories: Mapping[int, str] | None = None,
     notes: Mapping[int, str] | None = None,
-    tables: tuple[Table, ...] = (),
+    tables: tuple[Explanation, ...] = (),
 ) -> Coloring:
     """Make a category of each number that occurs, and one of all negative numbers.
 

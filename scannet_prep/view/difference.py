@@ -32,8 +32,9 @@ from scannet_prep.view.predicted import (
 from scannet_prep.view.verdicts import Judgement, Verdict
 
 _NAME = "difference"
-# Both right, only the first one, only the second one, neither.
-_COLORS = np.array([RIGHT_COLOR, (240, 230, 135), (130, 225, 235), WRONG_COLOR], np.uint8)
+# Both right, only the first one, only the second one, neither. No colour is that of a verdict with
+# another meaning: a page may show both.
+_COLORS = np.array([RIGHT_COLOR, (220, 120, 190), (190, 240, 160), WRONG_COLOR], np.uint8)
 
 
 def color_difference(first: Prediction, second: Prediction, truth: Truth | None) -> Coloring:
@@ -47,8 +48,18 @@ def color_difference(first: Prediction, second: Prediction, truth: Truth | None)
         truth: The annotation; None if there is none.
 
     Raises:
-        UsageError: The predictions are of different tasks.
+        UsageError: The predictions are of different tasks or label sets, or have the same name.
     """
+    if first.name == second.name:
+        raise UsageError(
+            f"both predictions are named {first.name!r}", "give each a name of its own"
+        )
+    if first.label_set != second.label_set:
+        raise UsageError(
+            f"{first.name} is of {first.label_set.name}, "
+            f"and {second.name} of {second.label_set.name}",
+            "compare predictions of the same label set",
+        )
     one = first.values
     other = second.values
     if isinstance(one, InstancePrediction) and isinstance(other, InstancePrediction):

@@ -14,7 +14,7 @@ from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores,
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.release.label_sets import LabelSet
-from scannet_prep.view.categories import Table
+from scannet_prep.view.categories import Explanation
 from scannet_prep.view.verdicts import Judgement, Verdict
 
 MAX_ROWS = 100
@@ -25,7 +25,9 @@ _NOTHING = "-"
 _MEAN_IOU = "over_ground_truth"
 
 
-def list_ious(train_ids: NDArray[np.int64], truth: NDArray[np.int64], label_set: LabelSet) -> Table:
+def list_ious(
+    train_ids: NDArray[np.int64], truth: NDArray[np.int64], label_set: LabelSet
+) -> Explanation:
     """List the IoU of each class that occurs in annotation or prediction, and their mean.
 
     Args:
@@ -38,7 +40,7 @@ def list_ious(train_ids: NDArray[np.int64], truth: NDArray[np.int64], label_set:
     for name, numbers in scores.classes.items():
         if numbers["iou"] is not None:
             rows.append((name, _percent(numbers["iou"])))
-    return Table("IoU, %", ("class", "IoU"), tuple(rows))
+    return Explanation("IoU, %", ("class", "IoU"), tuple(rows))
 
 
 def note_ious(
@@ -55,7 +57,7 @@ def note_ious(
 
 def list_precisions(
     prediction: InstancePrediction, truth: InstanceTruth, label_set: LabelSet
-) -> Table:
+) -> Explanation:
     """List the average precision of each class with annotated instances, and the means."""
     scores = InstanceScores(label_set)
     scores.add(prediction, truth)
@@ -65,7 +67,7 @@ def list_precisions(
     for name, numbers in (("mean", result.means["all"]), *result.classes.items()):
         if numbers["ap"] is not None:
             rows.append((name, *(_percent(numbers[key]) for key in columns)))
-    return Table("average precision, %", ("class", *columns.values()), tuple(rows))
+    return Explanation("average precision, %", ("class", *columns.values()), tuple(rows))
 
 
 def list_class_pairs(
@@ -74,7 +76,7 @@ def list_class_pairs(
     label_set: LabelSet,
     *,
     category: str,
-) -> list[Table]:
+) -> list[Explanation]:
     """Count which classes occur together at some vertices, the most frequent ones first.
 
     Args:
@@ -105,7 +107,7 @@ def list_instance_pairs(
     instance_name: Callable[[int], str],
     mask_name: Callable[[int], str],
     verdict_name: Callable[[Verdict], str],
-) -> list[Table]:
+) -> list[Explanation]:
     """List which instance and which mask have each verdict, and their IoU.
 
     Args:
@@ -130,7 +132,7 @@ def list_verdicts(
     instance_name: Callable[[int], str],
     *,
     category: str,
-) -> list[Table]:
+) -> list[Explanation]:
     """List the verdicts of several predictions on some instances.
 
     Args:
@@ -151,13 +153,15 @@ def list_verdicts(
     return [_make_table(category, ("instance", *judgements), rows)]
 
 
-def _make_table(category: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+def _make_table(
+    category: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]
+) -> Explanation:
     """Make the table of a category, and shorten it if it is too long."""
     listed = rows[:MAX_ROWS]
     if len(rows) > MAX_ROWS:
         blanks = [""] * (len(columns) - 1)
         listed.append((f"and {len(rows) - MAX_ROWS:,} more", *blanks))
-    return Table(category, columns, tuple(listed), category)
+    return Explanation(category, columns, tuple(listed), category)
 
 
 def _score_classes(
