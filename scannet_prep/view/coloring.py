@@ -7,7 +7,7 @@ their order and their frame are those of the processed scene or of the sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,15 @@ class Category:
         count: Number of vertices; at least one.
         raw_category: The annotator's text for an annotated instance; otherwise empty. This text
             may contain any character, too.
+        object_id: The `objectId` of an annotated instance in the file of the release; None if there
+            is none.
     """
 
     name: str
     color: Color
     count: int
     raw_category: str = ""
+    object_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +76,8 @@ class Coloring:
             and `normals`.
         indices: uint16 (V,), or uint32 for more than 65,536 categories; indices of `categories`.
             None if there are none.
+        is_per_scene: Whether a name means something else in another scene: instances and segments,
+            but not classes.
     """
 
     name: str
@@ -80,6 +85,7 @@ class Coloring:
     colors: NDArray[np.uint8]
     categories: tuple[Category, ...] = ()
     indices: NDArray[np.unsignedinteger[Any]] | None = None
+    is_per_scene: bool = False
 
 
 class Colorings(Mapping[str, Coloring]):
@@ -236,14 +242,17 @@ def color_instances(
         instances,
         title="instances",
         name_of=name_of,
-        raw_categories={group.id: group.raw_category for group in groups},
+        groups={group.id: group for group in groups},
+        is_per_scene=True,
     )
 
 
 def color_segments(segments: NDArray[np.integer[Any]], *, is_computed: bool = False) -> Coloring:
     """Colour vertices by segment; the title shows if the segments are not from the release."""
     title = "computed segments" if is_computed else "segments"
-    return _categorize("segments", segments, title=title, name_of="segment {}".format)
+    return _categorize(
+        "segments", segments, title=title, name_of="segment {}".format, is_per_scene=True
+    )
 
 
 def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:
@@ -272,6 +281,7 @@ def color_prediction(prediction: Prediction) -> Coloring:
         _find_top_masks(values),
         title="predicted instances",
         name_of=names.__getitem__,
+        is_per_scene=True,
     )
 
 
@@ -339,7 +349,8 @@ def _categorize(
     title: str,
     name_of: Callable[[int], str],
     colors: NDArray[np.uint8] | None = None,
-    raw_categories: Mapping[int, str] | None = None,
+    groups: Mapping[int, AnnotatedGroup] | None = None,
+    is_per_scene: bool = False,
 ) -> Coloring:
     """Make a category of each number that occurs, and one of all negative numbers.
 
@@ -349,9 +360,10 @@ def _categorize(
         title: Title of the colouring.
         name_of: Returns the name of a number.
         colors: uint8 (numbers, 3), the colour of each number; by default those of `color_numbers`.
-        raw_categories: The raw categories of those numbers that have one.
+        groups: The annotated groups of those numbers that have one.
+        is_per_scene: As in `Coloring`.
     """
-    raw_categories = raw_categories or {}
+    groups = groups or {}
     # The numbers that occur, (C,): the most frequent first, negative ones last, as one.
     numbers = np.maximum(numbers.astype(np.int64), -1)
     values, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
@@ -367,14 +379,24 @@ def _categorize(
     rows = zip(values.tolist(), value_colors.tolist(), counts.tolist(), strict=True)
     for value, (red, green, blue), count in rows:
         category_name = UNLABELED if value < 0 else name_of(value)
-        raw_category = raw_categories.get(value, "")
-        categories.append(Category(category_name, (red, green, blue), count, raw_category))
+        category = Category(category_name, (red, green, blue), count)
+        group = groups.get(value)
+        if group is not None:
+            category = replace(category, raw_category=group.raw_category, object_id=group.object_id)
+        categories.append(category)
 
     # The category of each vertex, (V,): `argsort` inverts the order, and so gives the new position
     # of each value.
     dtype = np.uint16 if len(order) <= 1 << 16 else np.uint32
     indices = np.argsort(order).astype(dtype)[inverse.reshape(-1)]
-    return Coloring(name, title, value_colors[indices], tuple(categories), indices)
+    return Coloring(
+        name,
+        title,
+        value_colors[indices],
+        tuple(categories),
+        indices,
+        is_per_scene=is_per_scene,
+    )
 
 
 def _find_top_masks(prediction: InstancePrediction) -> NDArray[np.int64]:
