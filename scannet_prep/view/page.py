@@ -237,7 +237,9 @@ def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[n
     """Pack triangles of the sorted vertices, (F, 3).
 
     Returns:
-        Sorted rows of the lowest corner, and the differences of the two others from it.
+        Sorted rows of the lowest corner, and of the two others as differences from it, each added
+        to those of all rows before, modulo 2**32. A block stores differences between rows, so it
+        stores these differences as they are: they are small, and rows are not alike in them.
     """
     new_indices = np.empty(len(order), np.int64)
     new_indices[order] = np.arange(len(order))
@@ -248,4 +250,5 @@ def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[n
     # Sort by the lowest corner, then by the two others: the last key of `lexsort` comes first.
     corners = corners[np.lexsort(corners.T[::-1])]
     corners[:, 1:] -= corners[:, :1]
+    corners[:, 1:] = np.cumsum(corners[:, 1:], axis=0)
     return corners.astype(np.uint32)

@@ -71,14 +71,16 @@ class Scene {
     return coloring ? this.values(coloring) : null;
   }
 
-  /** uint32 (F, 3); null if the scene has none. The second and third corner are stored as differences from the first. */
+  /**
+   * uint32 (F, 3); null if the scene has none. The second and third corner are stored as differences from the first, each
+   * added to those of all rows before.
+   */
   async corners() {
     const stored = await this.#array(this.#arrays.faces);
     if (!stored) return null;
     const corners = stored.slice();
     for (let i = 0; i < corners.length; i += 3) {
-      corners[i + 1] += corners[i];
-      corners[i + 2] += corners[i];
+      for (const k of [i + 1, i + 2]) corners[k] = corners[i] + stored[k] - (i ? stored[k - 3] : 0);
     }
     return corners;
   }
