@@ -99,6 +99,15 @@ class Shown:
         texts = self.page.locator("#tooltip dd").all_inner_texts()
         return dict(zip(names, texts, strict=True))
 
+    def select(self, x: float, y: float) -> dict[str, str]:
+        """Click a position of the picture, and return the rows of the selection."""
+        self.page.locator("#picture").click(position={"x": x, "y": y})
+        self.page.locator("#selection").wait_for(state="visible")
+        self.wait()
+        names = self.page.locator("#selection dt").all_inner_texts()
+        texts = self.page.locator("#selection dd").all_inner_texts()
+        return dict(zip(names, texts, strict=True))
+
     @property
     def link(self) -> str:
         """The link of the current view."""
@@ -211,3 +220,8 @@ def share_alike(first: np.ndarray, second: np.ndarray) -> float:
 def parse_view(link: str) -> list[float]:
     """Return the numbers of the camera in a link: azimuth, elevation, distance, target."""
     return [float(part) for part in parse_qs(link[1:])["view"][0].split(",")]
+
+
+def parse_point(text: str) -> np.ndarray:
+    """Return the coordinates in a text such as `1.000, 2.000, 3.000 m`."""
+    return np.array([float(part) for part in text.removesuffix(" m").split(",")])

@@ -27,7 +27,8 @@ from scannet_prep import SCANNET20
 from scannet_prep.base.errors import UsageError
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.camera import FIELD_OF_VIEW, Camera, PlacedCamera
-from scannet_prep.view.coloring import Category, ViewedScene, color_labels
+from scannet_prep.view.categories import Category
+from scannet_prep.view.coloring import ViewedScene, color_labels
 from scannet_prep.view.fonts import BuiltInFont, Font, PillowFont
 from scannet_prep.view.legend import Legend
 from scannet_prep.view.link import parse_link
@@ -240,6 +241,16 @@ def test_hidden_numbers_hide_their_categories(halves: ViewedScene) -> None:
     assert drawn_sides(render_with(halves, "scannet20", hidden_numbers=numbers)) == (True, False)
 
 
+def test_category_of_another_colouring_is_hidden(halves: ViewedScene) -> None:
+    others = {"scannet20": Visibility(only={"unlabeled"})}
+    assert drawn_sides(render_with(halves, "rgb", others=others)) == (False, True)
+
+
+def test_hiding_by_a_missing_colouring_is_refused(halves: ViewedScene) -> None:
+    with pytest.raises(UsageError, match="the scene has no such colouring"):
+        render_with(halves, "rgb", others={"error": Visibility(hidden=["wrong"])})
+
+
 def test_ceiling_hides_triangles_above_it(halves: ViewedScene) -> None:
     points = halves.points.copy()
     points[:, 2] = np.where(points[:, 0] < 1, 2, 0)
@@ -389,6 +400,15 @@ def test_link_contains_hidden_numbers_as_bits() -> None:
     assert parse_link(f"{LINK}&hidden=AQKA").visibility.hidden_numbers == {0, 9, 23}
 
 
+def test_link_contains_hidden_names_of_another_colouring() -> None:
+    link = parse_link(f"{LINK}&hide.prediction-2=wall")
+    assert link.visibility.others["prediction-2"].hidden == ("wall",)
+
+
+def test_edges_and_cameras_of_a_link_do_not_matter() -> None:
+    assert parse_link(f"{LINK}&edges=false&cameras=false") == parse_link(LINK)
+
+
 def test_link_without_a_view_has_the_initial_one() -> None:
     assert parse_link(f"#scene={VAL}").camera is None
 
@@ -404,7 +424,11 @@ def test_link_without_a_view_has_the_initial_one() -> None:
         ("#points=9", "the link has points='9', expected 0.25 to 4"),
         ("#backs=yes", "the link has backs='yes', expected true or false"),
         ("#hidden=%21", "the link has hidden='!', expected base64"),
-        ("#scene=a&clip=1", "the link contains 'clip', which pictures do not have"),
+        ("#scene=a&fog=1", "the link contains 'fog', which pictures do not have"),
+        ("#scene=a&hide.fog=wall", "the link contains 'hide.fog', which pictures do not have"),
+        ("#scene=a&clip=1", "the link has a clip box, which pictures do not have"),
+        ("#scene=a&boxes=true", "the link shows boxes of instances, which pictures do not have"),
+        ("#scene=a&ortho=true", "the link shows a view without perspective"),
         ("#scene=a&grid=true", "the link shows the grid, which pictures do not have"),
     ],
 )

@@ -188,6 +188,11 @@ def test_colouring_of_a_page_is_that_of_the_scene(decoded: DecodedPage, name: st
     assert np.array_equal(values, expected[decoded.order])
 
 
+def test_numbers_of_vertices_of_a_page_are_those_of_the_scene(decoded: DecodedPage) -> None:
+    numbers = decoded.decode(decoded.description["arrays"]["order"])
+    assert np.array_equal(numbers[:, 0], decoded.order)
+
+
 def sort_triangles(faces: np.ndarray) -> list[tuple[int, ...]]:
     """Rotate triangles to their lowest corner, which does not turn them over, and sort them."""
     lowest = faces.argmin(axis=1)[:, np.newaxis]
@@ -197,8 +202,8 @@ def sort_triangles(faces: np.ndarray) -> list[tuple[int, ...]]:
 
 def test_triangles_of_a_page_are_those_of_the_scene(decoded: DecodedPage) -> None:
     corners = decoded.decode(decoded.description["arrays"]["faces"])
-    # The second and third corner are differences from the first.
-    corners[:, 1:] += corners[:, :1]
+    # The second and third corner are differences from the first, added up over the rows.
+    corners[:, 1:] = np.diff(corners[:, 1:], axis=0, prepend=np.uint32(0)) + corners[:, :1]
 
     assert decoded.scene.faces is not None
     assert sort_triangles(decoded.order[corners]) == sort_triangles(decoded.scene.faces)

@@ -49,11 +49,13 @@ def test_page_shows_each_colouring_like_the_software_renderer(
 ) -> None:
     scene = seen[scene_id]
     names = scene.colorings if scene_id == TRAIN else ("rgb", "instances", "normals")
-    reloaded.follow(f"#scene={scene_id}")
+    # Pictures have no shaded edges, and their points are squares.
+    limit = 0.85 if scene_id == TRAIN else 0.75
+    reloaded.follow(f"#scene={scene_id}&edges=false")
     for name in names:
         reloaded.page.locator(f"#colorings input[value={name}]").check(force=True)
         pixels = reloaded.pixels()
-        assert share_alike(pixels, draw(scene, name)) > 0.85, name
+        assert share_alike(pixels, draw(scene, name)) > limit, name
 
     # The comparison can fail: the last colouring is not rgb.
     assert share_alike(pixels, draw(scene, "rgb")) < 0.5
@@ -169,7 +171,7 @@ def test_markup_in_the_name_of_an_instance_is_shown_as_text(odd: Shown) -> None:
     odd.follow("")
 
     assert odd.page.locator("#categories .name").first.inner_text() == f"{MARKUP} 0"
-    assert odd.page.locator("img").count() == 0
+    assert odd.page.locator("img:not(#frame-image)").count() == 0
 
 
 def test_legend_of_thousands_shows_more_lines_on_request(odd: Shown) -> None:

@@ -16,6 +16,7 @@ from commands import TEST, TRAIN
 from scannet_prep import SCANNET20, read_processed
 from scannet_prep.view.categories import Explanation
 from scannet_prep.view.coloring import ViewedScene, view_scene
+from scannet_prep.view.link import parse_link
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.predicted import Prediction
 from scannet_prep.view.renderer import PictureOptions, render_scene
@@ -167,6 +168,57 @@ def test_hidden_class_is_hidden_in_both_panes(compared: Shown) -> None:
     for number in (0, 1):
         changed = (read_pane(compared, number) != before[number]).any(axis=2)
         assert changed.mean() > 0.05, number
+
+
+def test_each_pane_shows_its_own_vertices_of_a_class(compared: Shown) -> None:
+    compared.follow(f"{PANES}&only=chair")
+
+    # One prediction has chairs on the left, and the other one on the right.
+    differing = (read_pane(compared, 0) != read_pane(compared, 1)).any(axis=2)
+    assert differing.mean() > 0.1
+
+
+def test_class_that_other_colours_hide_is_hidden_in_both_panes(compared: Shown) -> None:
+    compared.follow(PANES)
+    before = [read_pane(compared, number) for number in (0, 1)]
+
+    compared.follow(f"{PANES}&hide.scannet20=wall")
+
+    for number in (0, 1):
+        changed = (read_pane(compared, number) != before[number]).any(axis=2)
+        assert changed.mean() > 0.05, number
+
+
+def test_class_stays_hidden_without_its_pane(compared: Shown) -> None:
+    compared.follow(f"{PANES}&hide=chair")
+    compared.page.locator("#beside-1").select_option("")
+    compared.page.wait_for_function("() => viewer.panes.shown.length === 1")
+
+    assert "hide.prediction-2=chair" in compared.link
+    assert "Also hidden: 1 of" in compared.text("#hidden-elsewhere")
+
+
+def test_link_of_the_command_shows_the_first_pane(compared: Shown) -> None:
+    compared.follow(f"{PANES}&hide=chair")
+
+    link = parse_link(compared.page.evaluate("viewer.firstLink"))
+
+    assert link.color == "prediction"
+    assert link.visibility.hidden == ("chair",)
+
+
+def test_click_in_the_second_pane_outlines_the_instance_in_both(compared: Shown) -> None:
+    compared.follow(PANES)
+    before = [read_pane(compared, number) for number in (0, 1)]
+    pane = compared.page.locator(".pane canvas").nth(1)
+    box = pane.bounding_box()
+
+    pane.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
+    compared.page.locator("#selection").wait_for(state="visible")
+
+    for number in (0, 1):
+        changed = (read_pane(compared, number) != before[number]).any(axis=2)
+        assert changed.any(), number
 
 
 def test_legend_shows_the_shares_of_both_panes(compared: Shown, scene: ViewedScene) -> None:

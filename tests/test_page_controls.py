@@ -339,7 +339,7 @@ class Restored(NamedTuple):
 def restored(show: Callable[..., Shown], shown: Shown, page_path: Path) -> Iterator[Restored]:
     shown.follow(f"#scene={VAL}&color=scannet200")
     shown.page.get_by_label(re.compile("^floor")).click()
-    shown.press("ArrowLeft", "ArrowLeft", "ArrowUp", "+", "Shift+ArrowUp", "g", "]", "b")
+    shown.press("ArrowLeft", "ArrowLeft", "ArrowUp", "+", "Shift+ArrowUp", "g", "]", "k")
     shown.page.locator("#ceiling").fill("1.5")
     shown.page.wait_for_function("() => location.hash === viewer.link")
     link = shown.page.evaluate("location.hash")
@@ -505,10 +505,10 @@ def test_legend_is_folded_on_a_small_screen(fingers: Fingers) -> None:
     assert fold.get_attribute("aria-expanded") == "false"
 
 
-def test_tap_shows_the_tooltip(fingers: Fingers) -> None:
+def test_tap_selects_the_point(fingers: Fingers) -> None:
     fingers.shown.follow(f"#scene={TRAIN}")
     fingers.shown.page.touchscreen.tap(fingers.x, fingers.y)
-    fingers.shown.page.locator("#tooltip").wait_for(state="visible")
+    fingers.shown.page.locator("#selection").wait_for(state="visible")
 
 
 def test_one_finger_turns_the_view(fingers: Fingers) -> None:

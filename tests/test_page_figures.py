@@ -99,7 +99,7 @@ def options_of(link: str, samples: int) -> PictureOptions:
         (LINK, 2),
         (f"{LINK}&hide=wall&ceiling=1.5", 2),
         (f"#scene={TRAIN}&color=rgb&{VIEW}&backs=true", 2),
-        # The page draws points as squares, as pictures of one sample do.
+        # Pictures of one sample draw points as squares, which do not mix colours either.
         (f"#scene={TRAIN}&color=instances&mesh=false", 1),
         (f"#scene={VAL}&color=scannet20", 1),
     ],
@@ -108,14 +108,17 @@ def options_of(link: str, samples: int) -> PictureOptions:
 def test_picture_of_the_command_is_that_of_the_browser(
     shown: Shown, seen: dict[str, ViewedScene], link: str, samples: int
 ) -> None:
-    in_browser = shown.follow(link).pixels()
+    # Pictures have no shaded edges.
+    in_browser = shown.follow(f"{link}&edges=false").pixels()
     view = parse_link(shown.link)
 
     drawn = render_scene(seen[view.scene_id], view.color, options_of(shown.link, samples))
 
-    assert share_alike(in_browser, drawn) > 0.8
+    # The points of a page are discs, whose sizes depend on the density around them.
+    limit = 0.8 if samples > 1 else 0.75
+    assert share_alike(in_browser, drawn) > limit
     # The comparison can fail.
-    assert share_alike(in_browser, drawn[:, ::-1]) < 0.7
+    assert share_alike(in_browser, drawn[:, ::-1]) < limit - 0.1
 
 
 def test_link_contains_the_aspect_of_the_picture(shown: Shown) -> None:

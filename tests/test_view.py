@@ -312,7 +312,7 @@ def test_scene_without_the_second_prediction_is_refused(two_predictions: Path) -
     outcome = run_main(*COMPARE, cwd=two_predictions)
 
     assert outcome.status == 1
-    assert f"b: has no predictions of 1 of 1 scenes: {VAL}" in outcome.stderr
+    assert f"b: has no predictions of 1 of 1 scene: {VAL}" in outcome.stderr
 
 
 VIEW_INSTANCES = ("view", VAL, "--pred", ".", "--task", "instance", "--export", "ply")

@@ -248,8 +248,8 @@ def test_arrow_key_shows_the_next_image(page: Shown) -> None:
 
 
 @needs_browser
-def test_key_k_hides_the_cameras(page: Shown) -> None:
-    page.press("k")
+def test_key_j_hides_the_cameras(page: Shown) -> None:
+    page.press("j")
 
     page.page.locator("#frames").wait_for(state="hidden")
     assert "cameras=false" in page.link

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.release.label_sets import LabelSet
 
 UNLABELED = "unlabeled"
@@ -30,6 +31,8 @@ class Category:
         count: Number of vertices; at least one.
         raw_category: The annotator's text for an annotated instance; otherwise empty. This text
             may contain any character, too.
+        object_id: The `objectId` of an annotated instance in the file of the release; None if there
+            is none.
         note: A short remark to show beside the name, such as `IoU 62.1`; empty for none.
     """
 
@@ -37,6 +40,7 @@ class Category:
     color: Color
     count: int
     raw_category: str = ""
+    object_id: int | None = None
     note: str = ""
 
 
@@ -71,6 +75,8 @@ class Coloring:
         indices: uint16 (V,), or uint32 for more than 65,536 categories; indices of `categories`.
             None if there are none.
         tables: Tables that explain the colouring and its categories.
+        is_per_scene: Whether a name means something else in another scene: instances and segments,
+            but not classes.
     """
 
     name: str
@@ -79,6 +85,7 @@ class Coloring:
     categories: tuple[Category, ...] = ()
     indices: NDArray[np.unsignedinteger[Any]] | None = None
     tables: tuple[Explanation, ...] = ()
+    is_per_scene: bool = False
 
 
 def color_numbers(numbers: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
@@ -118,9 +125,10 @@ def categorize(
     title: str,
     name_of: Callable[[int], str],
     colors: NDArray[np.uint8] | None = None,
-    raw_categories: Mapping[int, str] | None = None,
+    groups: Mapping[int, AnnotatedGroup] | None = None,
     notes: Mapping[int, str] | None = None,
     tables: tuple[Explanation, ...] = (),
+    is_per_scene: bool = False,
 ) -> Coloring:
     """Make a category of each number that occurs, and one of all negative numbers.
 
@@ -130,11 +138,12 @@ def categorize(
         title: Title of the colouring.
         name_of: Returns the name of a number.
         colors: uint8 (numbers, 3), the colour of each number; by default those of `color_numbers`.
-        raw_categories: The raw categories of those numbers that have one.
+        groups: The annotated groups of those numbers that have one.
         notes: The notes of those numbers that have one.
         tables: The tables of the colouring.
+        is_per_scene: As in `Coloring`.
     """
-    raw_categories = raw_categories or {}
+    groups = groups or {}
     notes = notes or {}
     # The numbers that occur, (C,): the most frequent first, negative ones last, as one.
     numbers = np.maximum(numbers.astype(np.int64), -1)
@@ -153,12 +162,14 @@ def categorize(
     categories = []
     rows = zip(values.tolist(), value_colors.tolist(), counts.tolist(), strict=True)
     for value, (red, green, blue), count in rows:
+        group = groups.get(value)
         categories.append(
             Category(
                 name=UNLABELED if value < 0 else name_of(value),
                 color=(red, green, blue),
                 count=count,
-                raw_category=raw_categories.get(value, ""),
+                raw_category=group.raw_category if group else "",
+                object_id=group.object_id if group else None,
                 note=notes.get(value, ""),
             )
         )
@@ -167,4 +178,12 @@ def categorize(
     # of each value.
     dtype = np.uint16 if len(order) <= 1 << 16 else np.uint32
     indices = np.argsort(order).astype(dtype)[inverse.reshape(-1)]
-    return Coloring(name, title, value_colors[indices], tuple(categories), indices, tables)
+    return Coloring(
+        name,
+        title,
+        value_colors[indices],
+        tuple(categories),
+        indices,
+        tables,
+        is_per_scene=is_per_scene,
+    )

@@ -236,14 +236,17 @@ def color_instances(
         instances,
         title="instances",
         name_of=name_of,
-        raw_categories={group.id: group.raw_category for group in groups},
+        groups={group.id: group for group in groups},
+        is_per_scene=True,
     )
 
 
 def color_segments(segments: NDArray[np.integer[Any]], *, is_computed: bool = False) -> Coloring:
     """Colour vertices by segment; the title shows if the segments are not from the release."""
     title = "computed segments" if is_computed else "segments"
-    return categorize("segments", segments, title=title, name_of="segment {}".format)
+    return categorize(
+        "segments", segments, title=title, name_of="segment {}".format, is_per_scene=True
+    )
 
 
 def color_normals(normals: NDArray[np.floating[Any]]) -> Coloring:

@@ -9,12 +9,18 @@ aspect    width of the view divided by its height
 hide      the name of a hidden category; once for each
 only      the name of a category; all others are hidden; once for each
 hidden    numbers of hidden categories as bits, in base64 (of an address); for many of them
+hide.NAME, only.NAME, hidden.NAME   likewise, of another colouring
 points    factor of the size of points
 ceiling   everything higher above the floor is hidden, in metres
 mesh      whether triangles are drawn, otherwise points
 backs     whether surfaces are drawn from behind, too
 light     whether the background is light
+edges     whether edges are shaded; pictures have no such shading
+cameras   whether the cameras of frames are drawn; pictures have none
 grid      whether there is a grid of metres; pictures have none
+boxes     whether instances have boxes; pictures have none
+ortho     whether the view has no perspective; pictures have one
+clip      the box outside of which nothing is drawn; pictures have none
 """
 
 from __future__ import annotations
@@ -24,19 +30,27 @@ import binascii
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs
 
 import numpy as np
 
 from scannet_prep.base.errors import UsageError
 from scannet_prep.view.camera import NEAR, PlacedCamera
+from scannet_prep.view.coloring import COLORINGS
 from scannet_prep.view.visibility import Visibility
 
 _WORDS = (
     "scene", "color", "view", "aspect", "hide", "only", "hidden", "points", "ceiling", "mesh",
-    "backs", "light", "grid",
+    "backs", "light", "edges", "cameras", "grid", "boxes", "ortho", "clip",
 )  # fmt: skip
+_HIDING_WORDS = ("hide", "only", "hidden")
+# What pictures do not have, and how to switch it off in the page.
+_REFUSED = {
+    "grid": ("the grid", "switch the grid off"),
+    "boxes": ("boxes of instances", "switch the boxes off"),
+    "ortho": ("a view without perspective", "press o"),
+}
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 _MAX_NUMBER = 1e9
 _MAX_ASPECT = 100
@@ -78,21 +92,28 @@ def parse_link(text: str) -> Link:
     if not mark and "=" not in text:
         raise UsageError(f"{text!r:.80} is not the link of a view", _HINT)
     words = parse_qs(content, keep_blank_values=True)
-    unknown = [word for word in words if word not in _WORDS]
+    colorings = _find_colorings(words)
+    suffixed = {f"{word}.{name}" for word in _HIDING_WORDS for name in colorings}
+    unknown = [word for word in words if word not in _WORDS and word not in suffixed]
     if unknown:
         raise UsageError(f"the link contains {unknown[0]!r:.80}, which pictures do not have", _HINT)
     values = {word: texts[0] for word, texts in words.items()}
-    if _parse_switch(values, "grid"):
+    for word, (title, action) in _REFUSED.items():
+        if _parse_switch(values, word):
+            raise UsageError(
+                f"the link shows {title}, which pictures do not have",
+                f"{action} in the page and copy its link again, or remove &{word}=true",
+            )
+    if "clip" in words:
         raise UsageError(
-            "the link shows the grid, which pictures do not have",
-            "switch the grid off in the page and copy its link again, or remove &grid=true",
+            "the link has a clip box, which pictures do not have",
+            "press 'Whole scene' under 'Clip' in the page and copy its link again, "
+            f"or remove &clip={values['clip']:.80}",
         )
-    ceiling = _parse_number(values, "ceiling", 0, _MAX_NUMBER)
-    visibility = Visibility(
-        hidden=tuple(words.get("hide", ())),
-        only=frozenset(words["only"]) if "only" in words else None,
-        hidden_numbers=_parse_bits(values.get("hidden", "")),
-        ceiling=ceiling,
+    visibility = replace(
+        _parse_hidden(words),
+        ceiling=_parse_number(values, "ceiling", 0, _MAX_NUMBER),
+        others={name: _parse_hidden(words, f".{name}") for name in colorings},
     )
     return Link(
         scene_id=values.get("scene", ""),
@@ -103,6 +124,27 @@ def parse_link(text: str) -> Link:
         has_backs=_parse_switch(values, "backs") is True,
         point_scale=_parse_number(values, "points", 1 / 4, 4) or 1.0,
         is_light=_parse_switch(values, "light"),
+    )
+
+
+def _find_colorings(words: Mapping[str, list[str]]) -> list[str]:
+    """Find the colourings, in addition to that of the view, whose categories a link hides."""
+    pairs = [word.partition(".") for word in words]
+    names = {name for word, _, name in pairs if word in _HIDING_WORDS and name in COLORINGS}
+    return sorted(names)
+
+
+def _parse_hidden(words: Mapping[str, list[str]], suffix: str = "") -> Visibility:
+    """Parse what is hidden of a colouring.
+
+    Raises:
+        UsageError: Bits are not base64.
+    """
+    only = words.get(f"only{suffix}")
+    return Visibility(
+        hidden=tuple(words.get(f"hide{suffix}", ())),
+        only=None if only is None else frozenset(only),
+        hidden_numbers=_parse_bits(words.get(f"hidden{suffix}", [""])[0]),
     )
 
 

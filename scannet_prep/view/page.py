@@ -3,15 +3,15 @@
 The journey of a scene:
 
     coloring   all its colourings
-    page       vertices sorted along a Z-order curve
+    page       vertices sorted by cells along a Z-order curve
                --> arrays as blocks: <script type="application/octet-stream">, base64 of deflate
                --> descriptions as JSON, in one <script type="application/json">
     markup     one file of blocks, descriptions, style sheet and script
 
 Positions are whole multiples of a step. 65,535 steps are the longest side of the scene's box, so
 a step is about 0.1 mm in a room. Neighbours on a Z-order curve are similar. The blocks hold the
-differences between neighbours, byte by byte, which compress to half the size. The order of the
-mesh is lost; a page does not need it.
+differences between neighbours, byte by byte, which compress to half the size. Vertices of the same
+cell stay in the order of the mesh, so that their numbers compress, too.
 """
 
 from __future__ import annotations
@@ -46,16 +46,24 @@ from scannet_prep.view.visibility import find_floor
 _SCRIPTS = (
     "page/data.js",
     "page/camera.js",
+    "page/shaders.js",
+    "page/splats.js",
+    "page/finishing.js",
     "page/drawing.js",
     "page/picking.js",
+    "page/overlay.js",
     "page/pane.js",
+    "page/visibility.js",
     "page/explanations.js",
     "page/legend.js",
     "page/tooltip.js",
     "page/frames.js",
+    "page/clip.js",
     "page/link.js",
     "page/figure.js",
     "page/saving.js",
+    "page/selection.js",
+    "page/flight.js",
     "page/controls.js",
     "page/panes.js",
     "page/viewer.js",
@@ -64,6 +72,9 @@ _SCRIPTS = (
 _SERVED_SCRIPTS = ("page/request.js", "page/filter.js", "page/neighbours.js")
 _GRID_STEPS = 65_535
 _GRID_BITS = 16
+# A cell is 1,024 steps wide, about 0.1 m. In larger cells, positions compress worse, and numbers of
+# vertices better.
+_CELL_BITS = 10
 _DEFLATE_LEVEL = 7
 
 
@@ -196,7 +207,10 @@ def _describe_scene(scene: ViewedScene, blocks: _Blocks) -> dict[str, Any]:
     grid = np.rint((points - origin) / step).astype(np.uint16)
 
     order = _z_order(grid)
-    arrays = {"positions": blocks.add(grid[order])}
+    arrays = {
+        "positions": blocks.add(grid[order]),
+        "order": blocks.add(order.astype(np.uint32)),
+    }
     face_count = 0
     if scene.faces is not None and len(scene.faces):
         face_count = len(scene.faces)
@@ -249,6 +263,7 @@ def _describe_coloring(
         "name": coloring.name,
         "title": coloring.title,
         "values": blocks.add(values[order]),
+        "isPerScene": coloring.is_per_scene,
         "categories": [_describe_category(category) for category in coloring.categories],
         "tables": [asdict(table) for table in coloring.tables],
     }
@@ -265,16 +280,18 @@ def _describe_category(category: Category) -> dict[str, Any]:
         description["raw"] = category.raw_category
     if category.note:
         description["note"] = category.note
+    if category.object_id is not None:
+        description["object"] = category.object_id
     return description
 
 
 def _z_order(grid: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Sort points along a Z-order curve (Morton, 1966).
+    """Sort points by cells along a Z-order curve (Morton, 1966), and in their order within a cell.
 
-    The key of a point interleaves the bits of x, y and z.
+    The key of a cell interleaves the bits of x, y and z.
     """
     keys = np.zeros(len(grid), np.uint64)
-    for bit in range(_GRID_BITS):
+    for bit in range(_CELL_BITS, _GRID_BITS):
         for axis in range(3):
             bits = ((grid[:, axis] >> bit) & 1).astype(np.uint64)
             keys |= bits << np.uint64(3 * bit + axis)
@@ -285,7 +302,9 @@ def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[n
     """Pack triangles of the sorted vertices, (F, 3).
 
     Returns:
-        Sorted rows of the lowest corner, and the differences of the two others from it.
+        Sorted rows of the lowest corner, and of the two others as differences from it, each added
+        to those of all rows before, modulo 2**32. A block stores differences between rows, so it
+        stores these differences as they are: they are small, and rows are not alike in them.
     """
     new_indices = np.empty(len(order), np.int64)
     new_indices[order] = np.arange(len(order))
@@ -296,4 +315,5 @@ def _pack_faces(faces: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[n
     # Sort by the lowest corner, then by the two others: the last key of `lexsort` comes first.
     corners = corners[np.lexsort(corners.T[::-1])]
     corners[:, 1:] -= corners[:, :1]
+    corners[:, 1:] = np.cumsum(corners[:, 1:], axis=0)
     return corners.astype(np.uint32)

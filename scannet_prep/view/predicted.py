@@ -129,6 +129,7 @@ def color_prediction(
         name_of=name_masks(values, label_set).__getitem__,
         colors=color_numbers(color_ids),
         notes=notes,
+        is_per_scene=True,
     )
 
 

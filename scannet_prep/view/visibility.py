@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 import numpy as np
@@ -30,18 +30,21 @@ class Visibility:
         only: Names of the categories of the colouring to show; None for all.
         hidden_numbers: Numbers of hidden categories of the colouring.
         ceiling: Everything higher above the floor is hidden, in metres; None to hide nothing.
+        others: What is hidden of other colourings, by name.
     """
 
     hidden: Collection[str] = ()
     only: Collection[str] | None = None
     hidden_numbers: Collection[int] = ()
     ceiling: float | None = None
+    others: Mapping[str, Visibility] = field(default_factory=dict)
 
     def find_shown(self, scene: ViewedScene, coloring: Coloring) -> NDArray[np.bool_]:
         """Return which vertices are shown, bool (V,).
 
         Raises:
-            UsageError: A hidden name is neither a category of the colouring nor a class.
+            UsageError: A hidden name is neither a category of the colouring nor a class, or the
+                scene does not have one of the other colourings.
         """
         is_shown = np.ones(len(scene.points), np.bool_)
         if self.ceiling is not None:
@@ -54,6 +57,13 @@ class Visibility:
             is_shown &= np.array(is_listed, np.bool_)[coloring.indices]
         for name in self.hidden:
             is_shown &= ~_find_named(name, scene, coloring)
+        for other, visibility in self.others.items():
+            if other not in scene.colorings:
+                raise UsageError(
+                    f"categories of {other!r} cannot be hidden: the scene has no such colouring",
+                    f"its colourings: {', '.join(scene.colorings)}",
+                )
+            is_shown &= visibility.find_shown(scene, scene.colorings[other])
         return is_shown
 
 

@@ -1,12 +1,12 @@
 /** Mouse, touch and keys of the picture, which call methods of the viewer. */
 
 const TURN = 0.087; // radians per key press: 5 degrees
-const SHIFT = 0.05; // fraction of the picture's height per key press
 const ZOOM = 1.15; // factor per key press
+const CLICK_PIXELS = 4; // a click moves less
 
 class PointerControls {
   #pointers = new Map(); // the position of each finger, by its id
-  #hasMoved = false;
+  #travel = 0; // pixels since the first finger was put down
 
   constructor(canvas, viewer) {
     this.canvas = canvas;
@@ -16,14 +16,14 @@ class PointerControls {
     for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, (event) => this.#release(event));
     canvas.addEventListener("pointerleave", () => viewer.pointAway());
     canvas.addEventListener("contextmenu", (event) => event.preventDefault());
-    canvas.addEventListener("dblclick", (event) => viewer.turnAbout(event.offsetX, event.offsetY));
+    canvas.addEventListener("dblclick", (event) => viewer.centreAt(event.offsetX, event.offsetY));
     canvas.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
   }
 
   #press(event) {
     this.canvas.setPointerCapture(event.pointerId);
     this.#pointers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
-    this.#hasMoved = false;
+    if (this.#pointers.size === 1) this.#travel = 0;
   }
 
   #move(event) {
@@ -35,7 +35,7 @@ class PointerControls {
     const { camera } = this.viewer;
     const height = this.canvas.clientHeight;
     const dx = (event.offsetX - before.x) / height, dy = (event.offsetY - before.y) / height;
-    if (Math.abs(dx) + Math.abs(dy) > 0) this.#hasMoved = true;
+    this.#travel += height * Math.hypot(dx, dy) + (this.#pointers.size - 1) * CLICK_PIXELS;
     if (this.#pointers.size === 2) {
       const other = [...this.#pointers].find(([id]) => id !== event.pointerId)[1];
       const distance = (x, y) => Math.max(1, Math.hypot(x - other.x, y - other.y));
@@ -46,21 +46,25 @@ class PointerControls {
     before.x = event.offsetX;
     before.y = event.offsetY;
     this.viewer.pointAway();
-    this.viewer.moved();
+    this.viewer.cameraMoved();
   }
 
   #release(event) {
-    const isTap = event.pointerType !== "mouse" && !this.#hasMoved && this.#pointers.size === 1;
+    const isLast = this.#pointers.size === 1;
     this.#pointers.delete(event.pointerId);
-    if (isTap) this.viewer.pointAt(event.offsetX, event.offsetY);
+    if (event.type === "pointercancel" || !isLast) return;
+    if (this.#travel < CLICK_PIXELS && event.button === 0) {
+      this.viewer.select(event.offsetX, event.offsetY, event.shiftKey);
+    }
+    if (event.pointerType === "mouse") this.viewer.pointAt(event.offsetX, event.offsetY);
   }
 
   #wheel(event) {
     event.preventDefault();
     // Some browsers count in lines.
     const pixels = event.deltaY * (event.deltaMode ? 33 : 1);
-    this.viewer.camera.zoom(Math.exp(Math.max(-300, Math.min(300, pixels)) * 0.0015));
-    this.viewer.moved();
+    const factor = Math.exp(Math.max(-300, Math.min(300, pixels)) * 0.0015);
+    this.viewer.approach(event.offsetX, event.offsetY, factor);
   }
 }
 
@@ -69,27 +73,27 @@ function listenToKeys(viewer) {
   const { camera } = viewer;
   const press = (id) => () => document.getElementById(id).click();
   const slide = (id, steps) => () => viewer.slide(id, steps);
-  const turn = (right, up) => (event) => {
-    if (event.shiftKey) camera.pan(SHIFT * right, SHIFT * up);
-    else camera.orbit(TURN * right, TURN * up);
-    viewer.moved();
+  const flight = new Flight(viewer);
+  const turn = (right, up) => () => {
+    camera.orbit(TURN * right, TURN * up);
+    viewer.cameraMoved();
   };
-  const zoom = (factor) => () => {
-    camera.zoom(factor);
-    viewer.moved();
-  };
+  const { canvas } = viewer;
+  const zoom = (factor) => () => viewer.approach(canvas.clientWidth / 2, canvas.clientHeight / 2, factor);
   const search = () => {
     viewer.unfold(true);
     document.getElementById("search").focus();
   };
+  const turns = { ArrowLeft: turn(-1, 0), ArrowRight: turn(1, 0), ArrowUp: turn(0, 1), ArrowDown: turn(0, -1) };
   const actions = {
-    ArrowLeft: turn(-1, 0), ArrowRight: turn(1, 0), ArrowUp: turn(0, 1), ArrowDown: turn(0, -1),
     "+": zoom(1 / ZOOM), "=": zoom(1 / ZOOM), "-": zoom(ZOOM),
     "[": slide("point-size", -1), "]": slide("point-size", 1), ",": slide("ceiling", -1), ".": slide("ceiling", 1),
-    t: press("top"), r: press("reset"), m: press("mesh"), x: press("backs"), g: press("grid"), b: press("theme"), l: press("fold"),
-    k: press("cameras"), f: press("save"),
+    t: press("top"), r: press("reset"), m: press("mesh"), x: press("backs"), g: press("grid"), k: press("theme"), l: press("fold"),
+    b: press("boxes"), v: press("clip"), o: () => viewer.toggle("ortho"), h: () => viewer.toggle("edges"),
+    j: press("cameras"), f: press("save"),
     n: press("next"), p: press("previous"), "?": press("keys"), "/": search,
-    i: () => viewer.announceMiddle(), c: () => viewer.turnAboutMiddle(), Escape: () => viewer.pointAway(),
+    Enter: () => viewer.select(canvas.clientWidth / 2, canvas.clientHeight / 2, false),
+    i: () => viewer.announceMiddle(), c: () => viewer.centreOnMiddle(), Escape: () => viewer.unselect(),
   };
   document.addEventListener("keydown", (event) => {
     const { target } = event;
@@ -99,12 +103,17 @@ function listenToKeys(viewer) {
       if (event.key === "Escape") viewer.canvas.focus();
       return;
     }
-    if (event.key.startsWith("Arrow") && target !== viewer.canvas && target !== document.body) return;
-    const action = actions[event.key];
+    const isInPicture = target === viewer.canvas || target === document.body;
+    const needsPicture = event.key.startsWith("Arrow") || event.key === "Enter";
+    if (needsPicture && !isInPicture) return;
+    const isFlight = Object.hasOwn(FLIGHT_KEYS, event.key) && !event.shiftKey;
+    const action = event.shiftKey && turns[event.key] ? turns[event.key] : actions[event.key];
     const coloring = viewer.scene?.colorings[Number(event.key) - 1];
-    if (action) action(event);
+    if (isFlight) flight.press(event.key);
+    else if (action) action();
     else if (coloring) viewer.color(coloring.name);
     else return;
     event.preventDefault();
   });
+  document.addEventListener("keyup", (event) => flight.release(event.key));
 }

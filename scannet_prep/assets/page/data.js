@@ -71,14 +71,16 @@ class Scene {
     return coloring ? this.values(coloring) : null;
   }
 
-  /** uint32 (F, 3); null if the scene has none. The second and third corner are stored as differences from the first. */
+  /**
+   * uint32 (F, 3); null if the scene has none. The second and third corner are stored as differences from the first, each
+   * added to those of all rows before.
+   */
   async corners() {
     const stored = await this.#array(this.#arrays.faces);
     if (!stored) return null;
     const corners = stored.slice();
     for (let i = 0; i < corners.length; i += 3) {
-      corners[i + 1] += corners[i];
-      corners[i + 2] += corners[i];
+      for (const k of [i + 1, i + 2]) corners[k] = corners[i] + stored[k] - (i ? stored[k - 3] : 0);
     }
     return corners;
   }
@@ -88,10 +90,40 @@ class Scene {
     return this.#array(coloring.values);
   }
 
+  /** uint32 (V,), the number of each vertex in the mesh. */
+  vertexNumbers() {
+    return this.#array(this.#arrays.order);
+  }
+
+  /** Return the lowest and the highest corner of each category of a colouring, in metres. */
+  async boxes(coloring) {
+    const [positions, values] = await Promise.all([this.positions(), this.values(coloring)]);
+    const low = coloring.categories.map(() => [Infinity, Infinity, Infinity]);
+    const high = coloring.categories.map(() => [-Infinity, -Infinity, -Infinity]);
+    values.forEach((number, vertex) => {
+      for (let axis = 0; axis < 3; axis++) {
+        const at = this.origin[axis] + positions[3 * vertex + axis] * this.step;
+        if (at < low[number][axis]) low[number][axis] = at;
+        if (at > high[number][axis]) high[number][axis] = at;
+      }
+    });
+    return coloring.categories.map((_, number) => ({ low: low[number], high: high[number] }));
+  }
+
+  /** Return the lowest and the highest corner of one category. */
+  async box(coloring, number) {
+    return (await this.boxes(coloring))[number];
+  }
+
+  /** Return the coordinates of a vertex, in metres. */
+  async point(vertex) {
+    const positions = await this.positions();
+    return this.origin.map((start, axis) => start + positions[3 * vertex + axis] * this.step);
+  }
+
   /** Describe a vertex, as pairs of a name and a text. */
   async describe(vertex) {
-    const positions = await this.positions();
-    const rows = [];
+    const rows = [["vertex", String((await this.vertexNumbers())[vertex])]];
     for (const coloring of this.colorings) {
       if (!coloring.categories.length) continue;
       const category = coloring.categories[(await this.values(coloring))[vertex]];
@@ -99,9 +131,13 @@ class Scene {
       const text = category.note ? `${category.name}, ${category.note}` : category.name;
       rows.push([coloring.title.replace(/\b(instance|segment)s\b/, "$1"), text]);
       if (category.raw) rows.push(["raw category", category.raw]);
+      if (category.object !== undefined) rows.push(["object id", String(category.object)]);
     }
-    const coordinates = this.origin.map((start, axis) => (start + positions[3 * vertex + axis] * this.step).toFixed(3));
-    rows.push(["x, y, z", `${coordinates.join(", ")} m`]);
+    rows.push(["x, y, z", `${formatPoint(await this.point(vertex))} m`]);
     return rows;
   }
+}
+
+function formatPoint(point) {
+  return point.map((at) => at.toFixed(3)).join(", ");
 }

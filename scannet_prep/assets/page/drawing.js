@@ -1,98 +1,14 @@
-/** The drawing of a scene with WebGL2: its vertices or triangles, a metre grid, and numbers of vertices for picking. */
-
-const VERTEX_SHADER = `#version 300 es
-precision highp float;
-precision highp int;
-uniform mat4 clipFromGrid;
-uniform bool isPoints, hasCategories, hasLight, hasBacks;
-uniform float pointScale, ambient, ceiling;
-uniform vec3 eye;  // in the frame of position
-uniform vec3 light;  // the direction towards the light
-uniform highp sampler2D palette;
-in vec3 position;
-in vec3 color;
-in uint category;
-in vec3 normal;  // integers, with 128 for 0
-out vec3 shade;
-out float brightness, below;
-flat out vec3 categoryShade;
-flat out float isOn;
-flat out int vertex;
-
-void main() {
-  ivec2 texel = ivec2(category & 255u, category >> 8);
-  vec4 entry = hasCategories ? texelFetch(palette, texel, 0) : vec4(color, 1.0);
-  vec3 unit = (normal - 128.0) / 127.5;
-  bool hasNormal = unit != vec3(0.0);
-  brightness = hasLight && hasNormal ? ambient + (1.0 - ambient) * clamp(dot(unit, light), 0.0, 1.0) : 1.0;
-  shade = entry.rgb;
-  categoryShade = entry.rgb;
-  isOn = entry.a;
-  below = position.z <= ceiling ? 1.0 : 0.0;
-  vertex = gl_VertexID;
-  gl_Position = clipFromGrid * vec4(position, 1.0);
-  gl_PointSize = clamp(ceil(pointScale / gl_Position.w), 1.0, 64.0);
-  bool isBack = !hasBacks && dot(eye - position, unit) < 0.0;
-  // Move hidden points out of the picture.
-  if (isPoints && (isBack || isOn * below < 0.5)) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);
-}`;
-
-// A triangle is hidden if one of its corners is above the ceiling. Its class is that of one corner, so that its colour is
-// in the legend and not a mixture.
-const COLOR_SHADER = `#version 300 es
-precision highp float;
-uniform bool hasCategories;
-in vec3 shade;
-in float brightness, below;
-flat in vec3 categoryShade;
-flat in float isOn;
-out vec4 result;
-
-void main() {
-  if (isOn < 0.5 || below < 0.999) discard;
-  result = vec4((hasCategories ? categoryShade : shade) * brightness, 1.0);
-}`;
-
-const NUMBER_SHADER = `#version 300 es
-precision highp float;
-precision highp int;
-uniform bool isPoints;
-in float below;
-flat in float isOn;
-flat in int vertex;
-out vec4 result;
-
-void main() {
-  if (isOn < 0.5 || below < 0.999) discard;
-  ivec3 bytes = ivec3(vertex, vertex >> 8, vertex >> 16) & 255;
-  result = vec4(vec3(bytes) / 255.0, isPoints ? 1.0 : 0.5);
-}`;
-
-const LINE_VERTEX_SHADER = `#version 300 es
-uniform mat4 clipFromScene;
-in vec3 position;
-in vec3 color;
-out vec3 shade;
-
-void main() {
-  shade = color;
-  gl_Position = clipFromScene * vec4(position, 1.0);
-}`;
-
-const LINE_SHADER = `#version 300 es
-precision mediump float;
-in vec3 shade;
-out vec4 result;
-
-void main() {
-  result = vec4(shade, 1.0);
-}`;
+/** The drawing of a scene with WebGL2: its surfaces or round points, a metre grid, and numbers of vertices for picking. */
 
 const PALETTE_WIDTH = 256;
 // Rooms are smaller than 20 m, but a stray vertex may be anywhere.
 const MAX_GRID_M = 1000;
-const ATTRIBUTES = ["position", "color", "category", "normal"];
-const [POSITION, COLOR, CATEGORY, NORMAL] = ATTRIBUTES.keys();
+// While the camera moves without a graphics card, at most this many points are drawn.
+const DRAFT_POINTS = 25_000;
+// WebGL limits the distance between two values of an attribute to 255 bytes, and a position takes 6.
+const MAX_EVERY = 42;
+const ATTRIBUTES = ["position", "color", "category", "normal", "state", "radius"];
+const [POSITION, COLOR, CATEGORY, NORMAL, STATE, RADIUS_OF_DISC] = ATTRIBUTES.keys();
 const AXIS_COLORS = [[0.9, 0.25, 0.25], [0.2, 0.7, 0.3], [0.3, 0.5, 1]];
 
 /** Compile a program, and find its uniforms by name. */
@@ -122,19 +38,20 @@ class Drawing {
   #cornerCount = 0;
   #lineCount = 0;
   #hasCategories = false;
-  #numbers = null;
-  #lines = null;
-  #palette = new Uint8Array(0);
+  #palette = new Uint8Array(0); // the colours of the categories, four bytes each
+  #formats = new Map(); // of the attributes in use, by location
+  #every = 1; // only every so many vertices are drawn as points
+  #programs = new Map();
 
   /** @throws {Error} The browser has no WebGL2. */
   constructor(canvas) {
-    const gl = canvas.getContext("webgl2", { alpha: false, antialias: devicePixelRatio < 2 });
+    const gl = canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false });
     if (!gl) throw new Error("no WebGL2");
     this.canvas = canvas;
     this.gl = gl;
-    this.colors = makeProgram(gl, VERTEX_SHADER, COLOR_SHADER);
     this.clipFromScene = new Float32Array(16);
-    this.sceneState = gl.createVertexArray();
+    this.surfaceState = gl.createVertexArray();
+    this.splatState = gl.createVertexArray();
     this.lineState = gl.createVertexArray();
     this.buffers = Object.fromEntries(
       [...ATTRIBUTES, "corners", "lines"].map((name) => [name, gl.createBuffer()]),
@@ -145,16 +62,10 @@ class Drawing {
     gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
     gl.vertexAttrib3f(NORMAL, 128, 128, 128);
     gl.vertexAttribI4ui(CATEGORY, 0, 0, 0, 0);
+    gl.vertexAttribI4ui(STATE, 1, 0, 0, 0);
     gl.enable(gl.DEPTH_TEST);
-  }
-
-  /** The program that draws numbers of vertices, made on its first use after the first picture. */
-  get numbers() {
-    return (this.#numbers ??= makeProgram(this.gl, VERTEX_SHADER, NUMBER_SHADER));
-  }
-
-  get lines() {
-    return (this.#lines ??= makeProgram(this.gl, LINE_VERTEX_SHADER, LINE_SHADER));
+    this.finishing = new Finishing(gl);
+    this.isSoftware = isSoftware(gl);
   }
 
   get hasTriangles() {
@@ -164,11 +75,15 @@ class Drawing {
   /** Set the arrays of a scene; `normals` and `corners` may be null. */
   setScene(scene, positions, normals, corners) {
     const { gl } = this;
+    this.scene = scene;
+    this.positions = positions;
     this.#vertexCount = positions.length / 3;
     this.#cornerCount = corners ? corners.length : 0;
-    gl.bindVertexArray(this.sceneState);
-    this.#setAttribute(POSITION, positions, gl.UNSIGNED_SHORT);
-    this.#setAttribute(NORMAL, normals, gl.UNSIGNED_BYTE);
+    this.#setAttribute(POSITION, positions, 3, gl.UNSIGNED_SHORT);
+    this.#setAttribute(NORMAL, normals, 3, gl.UNSIGNED_BYTE);
+    this.#setAttribute(STATE, null);
+    this.#setAttribute(RADIUS_OF_DISC, null);
+    gl.bindVertexArray(this.surfaceState);
     gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, this.buffers.corners);
     if (corners) gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, corners, gl.STATIC_DRAW);
     this.#setLines(scene);
@@ -178,17 +93,16 @@ class Drawing {
   setColoring(values, categories) {
     const { gl } = this;
     this.#hasCategories = categories.length > 0;
-    gl.bindVertexArray(this.sceneState);
-    this.#setAttribute(COLOR, this.#hasCategories ? null : values, gl.UNSIGNED_BYTE, true);
-    this.#setAttribute(CATEGORY, this.#hasCategories ? Uint32Array.from(values) : null, gl.UNSIGNED_INT);
+    this.#setAttribute(COLOR, this.#hasCategories ? null : values, 3, gl.UNSIGNED_BYTE, true);
+    this.#setAttribute(CATEGORY, this.#hasCategories ? Uint32Array.from(values) : null, 1, gl.UNSIGNED_INT);
     const height = Math.max(1, Math.ceil(categories.length / PALETTE_WIDTH));
     this.#palette = new Uint8Array(4 * PALETTE_WIDTH * height);
+    gl.bindTexture(gl.TEXTURE_2D, this.paletteTexture);
     gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, PALETTE_WIDTH, height, 0, gl.RGBA, gl.UNSIGNED_BYTE, null);
     this.setColors(categories.map(({ color }) => color));
-    this.setHidden(new Set());
   }
 
-  /** Change the colours of the categories, `#rrggbb` each; what is hidden stays hidden. */
+  /** Change the colours of the categories, `#rrggbb` each. */
   setColors(colors) {
     const { gl } = this;
     colors.forEach((color, i) => {
@@ -197,56 +111,103 @@ class Drawing {
       }
     });
     const height = this.#palette.length / 4 / PALETTE_WIDTH;
+    gl.bindTexture(gl.TEXTURE_2D, this.paletteTexture);
     gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, 0, PALETTE_WIDTH, height, gl.RGBA, gl.UNSIGNED_BYTE, this.#palette);
   }
 
-  /** Hide the categories with these numbers. */
-  setHidden(hidden) {
-    const { gl } = this;
-    const height = this.#palette.length / 4 / PALETTE_WIDTH;
-    for (let i = 0; 4 * i < this.#palette.length; i++) this.#palette[4 * i + 3] = hidden.has(i) ? 0 : 255;
-    gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, 0, PALETTE_WIDTH, height, gl.RGBA, gl.UNSIGNED_BYTE, this.#palette);
+  /** Set the states of all vertices, uint8 (V,): 1 if it is shown, and 2 more if it is selected; null if all are shown. */
+  setStates(states) {
+    this.#setAttribute(STATE, states, 1, this.gl.UNSIGNED_BYTE);
   }
 
-  /** Draw the picture. `view`: pointScale, ceiling, light, ambient, hasLight, hasBacks, hasMesh, hasGrid, background. */
+  /**
+   * Draw the picture. `view`: splatScale, metrePixels, low, high, light, ambient, hasLight, hasBacks, hasMesh, hasGrid,
+   * hasEdges, hasOutline, isDraft, pixelRatio, background.
+   */
   draw(camera, view) {
-    const { gl, canvas } = this;
-    gl.bindFramebuffer(gl.FRAMEBUFFER, null);
-    gl.viewport(0, 0, canvas.width, canvas.height);
-    gl.clearColor(view.background[0], view.background[1], view.background[2], 1);
+    const { gl, canvas, finishing } = this;
+    const hasMesh = view.hasMesh && this.hasTriangles;
+    // Discs have no smooth rims, and a draft has to be fast.
+    finishing.begin(canvas.width, canvas.height, hasMesh && !view.isDraft && devicePixelRatio < 2);
+    gl.clearColor(...view.background, 0);
     gl.clear(gl.COLOR_BUFFER_BIT | gl.DEPTH_BUFFER_BIT);
-    this.drawScene(this.colors, camera, view, view.hasMesh && this.hasTriangles);
-    if (view.hasGrid) {
-      gl.useProgram(this.lines.program);
-      this.clipFromScene.set(camera.clipFromScene);
-      gl.uniformMatrix4fv(this.lines.uniforms.clipFromScene, false, this.clipFromScene);
-      gl.bindVertexArray(this.lineState);
-      gl.drawArrays(gl.LINES, 0, this.#lineCount);
-    }
+    this.#drawScene("colors", camera, view, hasMesh);
+    if (view.hasGrid) this.#drawLines(camera);
+    finishing.finish(camera, view);
   }
 
-  /** Draw triangles or points with one of the two programs. */
-  drawScene({ program, uniforms }, camera, view, hasMesh) {
+  /** Draw the numbers of vertices: points, or triangles in `hasMesh`. */
+  drawNumbers(camera, view, hasMesh) {
+    this.#drawScene("numbers", camera, { ...view, isDraft: false }, hasMesh);
+  }
+
+  #drawScene(kind, camera, view, hasMesh) {
     const { gl } = this;
+    const { program, uniforms } = this.#program(kind, hasMesh);
     gl.useProgram(program);
-    gl.bindVertexArray(this.sceneState);
     gl.uniformMatrix4fv(uniforms.clipFromGrid, false, camera.clipFromGrid);
-    gl.uniform1i(uniforms.isPoints, hasMesh ? 0 : 1);
     gl.uniform1i(uniforms.hasCategories, this.#hasCategories ? 1 : 0);
-    gl.uniform1f(uniforms.pointScale, view.pointScale);
-    gl.uniform1f(uniforms.ceiling, view.ceiling);
+    gl.uniform3fv(uniforms.low, view.low);
+    gl.uniform3fv(uniforms.high, view.high);
     gl.uniform1i(uniforms.hasLight, view.hasLight ? 1 : 0);
     gl.uniform1f(uniforms.ambient, view.ambient);
     gl.uniform3fv(uniforms.light, view.light);
-    gl.uniform1i(uniforms.hasBacks, view.hasBacks ? 1 : 0);
-    gl.uniform3fv(uniforms.eye, camera.gridEye);
-    if (!hasMesh) {
-      gl.drawArrays(gl.POINTS, 0, this.#vertexCount);
+    if (hasMesh) {
+      gl.bindVertexArray(this.surfaceState);
+      if (!view.hasBacks) gl.enable(gl.CULL_FACE);
+      gl.drawElements(gl.TRIANGLES, this.#cornerCount, gl.UNSIGNED_INT, 0);
+      gl.disable(gl.CULL_FACE);
       return;
     }
-    if (!view.hasBacks) gl.enable(gl.CULL_FACE);
-    gl.drawElements(gl.TRIANGLES, this.#cornerCount, gl.UNSIGNED_INT, 0);
-    gl.disable(gl.CULL_FACE);
+    const every = view.isDraft ? Math.min(MAX_EVERY, Math.ceil(this.#vertexCount / DRAFT_POINTS)) : 1;
+    this.#pointAtEvery(every);
+    gl.uniform1i(uniforms.isPoints, 1);
+    gl.uniform1i(uniforms.hasBacks, view.hasBacks ? 1 : 0);
+    gl.uniform4fv(uniforms.eye, camera.gridEye);
+    gl.uniform1f(uniforms.splatScale, view.splatScale * Math.sqrt(every));
+    gl.uniform1f(uniforms.metrePixels, view.metrePixels);
+    gl.uniform1f(uniforms.step, this.scene.step);
+    gl.uniform1f(uniforms.depthSlope, camera.depthSlope);
+    for (const name of ["right", "up", "back"]) gl.uniform3fv(uniforms[name], camera[name]);
+    gl.drawArrays(gl.POINTS, 0, Math.floor(this.#vertexCount / every));
+  }
+
+  /** The program that draws colours or numbers, on surfaces or points; made on its first use. */
+  #program(kind, hasMesh) {
+    const key = `${kind} ${hasMesh}`;
+    if (!this.#programs.has(key)) {
+      const vertexText = hasMesh ? SURFACE_SHADER : SPLAT_SHADER;
+      const fragmentText = (hasMesh ? SURFACE_FRAGMENT : SPLAT_FRAGMENT) + (kind === "colors" ? COLOR_MAIN : NUMBER_MAIN);
+      this.#programs.set(key, makeProgram(this.gl, vertexText, fragmentText));
+    }
+    return this.#programs.get(key);
+  }
+
+  /** Draw the lines over the scene, but not into its depths, so that they cast no shadow. */
+  #drawLines(camera) {
+    const { gl } = this;
+    this.lines ??= makeProgram(gl, LINE_VERTEX_SHADER, LINE_SHADER);
+    gl.useProgram(this.lines.program);
+    this.clipFromScene.set(camera.clipFromScene);
+    gl.uniformMatrix4fv(this.lines.uniforms.clipFromScene, false, this.clipFromScene);
+    gl.bindVertexArray(this.lineState);
+    gl.depthMask(false);
+    gl.drawArrays(gl.LINES, 0, this.#lineCount);
+    gl.depthMask(true);
+  }
+
+  /** Make points take their attributes from every so many vertices: neighbours in the arrays are neighbours in the room. */
+  #pointAtEvery(every) {
+    const { gl } = this;
+    // Scenes with triangles need no sizes of points until points are drawn.
+    if (!this.#formats.has(RADIUS_OF_DISC)) {
+      const radii = estimateRadii(this.positions, this.scene.pointSize / 2 / this.scene.step);
+      this.#setAttribute(RADIUS_OF_DISC, radii, 1, gl.UNSIGNED_SHORT);
+    }
+    gl.bindVertexArray(this.splatState);
+    if (every === this.#every) return;
+    this.#every = every;
+    for (const location of this.#formats.keys()) this.#point(location, every);
   }
 
   /** Set the grid of metres on the floor, unless it is too large, and the axes of one metre at its corner. */
@@ -273,20 +234,38 @@ class Drawing {
   }
 
   /** Set an attribute of the vertices; null for the value for all vertices that the constructor has set. */
-  #setAttribute(location, data, type, isScaled = false) {
+  #setAttribute(location, data, columns, type, isScaled = false) {
     const { gl } = this;
-    if (!data) {
-      gl.disableVertexAttribArray(location);
-      return;
+    if (data) {
+      this.#fill(ATTRIBUTES[location], data);
+      this.#formats.set(location, { columns, type, isScaled, bytes: columns * data.BYTES_PER_ELEMENT });
+    } else this.#formats.delete(location);
+    for (const [state, every] of [[this.surfaceState, 1], [this.splatState, this.#every]]) {
+      gl.bindVertexArray(state);
+      if (data) {
+        gl.enableVertexAttribArray(location);
+        this.#point(location, every);
+      } else gl.disableVertexAttribArray(location);
     }
-    this.#fill(ATTRIBUTES[location], data);
-    gl.enableVertexAttribArray(location);
-    if (type === gl.UNSIGNED_INT) gl.vertexAttribIPointer(location, 1, type, 0, 0);
-    else gl.vertexAttribPointer(location, 3, type, isScaled, 0, 0);
+  }
+
+  #point(location, every) {
+    const { gl } = this;
+    const { columns, type, isScaled, bytes } = this.#formats.get(location);
+    gl.bindBuffer(gl.ARRAY_BUFFER, this.buffers[ATTRIBUTES[location]]);
+    if (columns === 1) gl.vertexAttribIPointer(location, 1, type, every * bytes, 0);
+    else gl.vertexAttribPointer(location, columns, type, isScaled, every * bytes, 0);
   }
 
   #fill(name, data) {
     this.gl.bindBuffer(this.gl.ARRAY_BUFFER, this.buffers[name]);
     this.gl.bufferData(this.gl.ARRAY_BUFFER, data, this.gl.STATIC_DRAW);
   }
+}
+
+/** Whether the browser draws without a graphics card. */
+function isSoftware(gl) {
+  const extension = gl.getExtension("WEBGL_debug_renderer_info");
+  const name = gl.getParameter(extension ? extension.UNMASKED_RENDERER_WEBGL : gl.RENDERER);
+  return /swiftshader|llvmpipe|softpipe|software|basic render/i.test(name);
 }

@@ -18,7 +18,7 @@ function findSeenCategories({ drawing, camera, view, values }) {
   gl.viewport(0, 0, width, height);
   gl.clearColor(0, 0, 0, 0);
   gl.clear(gl.COLOR_BUFFER_BIT | gl.DEPTH_BUFFER_BIT);
-  drawing.drawScene(drawing.numbers, camera, view, view.hasMesh && drawing.hasTriangles);
+  drawing.drawNumbers(camera, view, view.hasMesh && drawing.hasTriangles);
   const pixels = new Uint8Array(4 * width * height);
   gl.readPixels(0, 0, width, height, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
   gl.bindFramebuffer(gl.FRAMEBUFFER, null);
@@ -43,7 +43,7 @@ function makeFigure(viewer, { scale, hasLegend, isTransparent }) {
   const { categories } = viewer.coloring;
   if (!hasLegend || !categories.length) return picture;
   const seen = findSeenCategories(viewer);
-  const listed = categories.filter((_, number) => seen.has(number) && !viewer.hidden.has(viewer.listing.numbers[0][number]));
+  const listed = categories.filter((_, number) => seen.has(number));
   const total = categories.reduce((sum, category) => sum + category.count, 0);
   return addLegend(picture, listed, total, {
     unit: scale * devicePixelRatio,

@@ -80,17 +80,9 @@ class FrameMarks {
   }
 }
 
-function makeShape(kind, name) {
-  const shape = document.createElementNS("http://www.w3.org/2000/svg", kind);
-  shape.setAttribute("class", name);
-  return shape;
-}
-
 /** Project a point of the scene into the picture, in CSS pixels from the top left; null if it is behind the eye. */
-function project(m, [x, y, z], width, height) {
-  const w = m[3] * x + m[7] * y + m[11] * z + m[15];
+function project(clipFromScene, point, width, height) {
+  const [x, y, w] = projectPoint(clipFromScene, point);
   if (w < NEAR_W) return null;
-  const right = (m[0] * x + m[4] * y + m[8] * z + m[12]) / w;
-  const up = (m[1] * x + m[5] * y + m[9] * z + m[13]) / w;
-  return [(((1 + right) / 2) * width).toFixed(1), (((1 - up) / 2) * height).toFixed(1)];
+  return [(((1 + x / w) / 2) * width).toFixed(1), (((1 - y / w) / 2) * height).toFixed(1)];
 }

@@ -6,7 +6,7 @@ const MAX_NUMBER = 1e9;
 const MAX_LINK = 1800;
 
 /** Write the view as text: scene, colourings, camera, options that differ from the defaults, and hidden categories. */
-function writeLink({ scene, coloring, beside, listing, camera, hidden, options, aspect }) {
+function writeLink({ scene, coloring, beside, panes, listing, camera, hidden, visibility, options, clip, aspect }) {
   const round = (number) => Number(number.toFixed(4)).toString();
   const words = new URLSearchParams({ scene: scene.name, color: coloring.name });
   words.set("view", [camera.azimuth, camera.elevation, camera.distance, ...camera.target].map(round).join(","));
@@ -15,23 +15,29 @@ function writeLink({ scene, coloring, beside, listing, camera, hidden, options, 
   for (const [name, { value, start }] of Object.entries(options)) {
     if (value !== start) words.set(name, typeof value === "number" ? round(value) : String(value));
   }
-  return `#${addHidden(words, hidden, listing.categories)}`;
+  if (clip.isUsed) words.set("clip", clip.numbers.map(round).join(","));
+  // The names of the listed categories have no suffix.
+  let link = addHidden(words, "", hidden, listing.categories);
+  for (const hiding of visibility.hiding(scene).filter((each) => !panes.shows(each))) {
+    link = addHidden(link, `.${hiding.name}`, visibility.hidden(scene, hiding), hiding.categories);
+  }
+  return `#${link}`;
 }
 
 /** Add the hidden categories by name, or as bits if the names are too long. */
-function addHidden(words, hidden, categories) {
+function addHidden(words, suffix, hidden, categories) {
   if (!hidden.size) return words;
   const named = new URLSearchParams(words);
   if (2 * hidden.size <= categories.length) {
-    for (const index of hidden) named.append("hide", categories[index].name);
+    for (const number of hidden) named.append(`hide${suffix}`, categories[number].name);
   } else {
-    const shown = categories.filter((_, index) => !hidden.has(index));
-    for (const category of shown) named.append("only", category.name);
-    if (!shown.length) named.append("only", "");
+    const shown = categories.filter((_, number) => !hidden.has(number));
+    for (const { name } of shown) named.append(`only${suffix}`, name);
+    if (!shown.length) named.append(`only${suffix}`, "");
   }
   if (String(named).length < MAX_LINK) return named;
   const bits = new URLSearchParams(words);
-  bits.set("hidden", encodeBits(hidden));
+  bits.set(`hidden${suffix}`, encodeBits(hidden));
   // Of more than 10,000 categories, the link contains none.
   return String(bits).length < MAX_LINK ? bits : words;
 }
@@ -58,11 +64,14 @@ function decodeBits(text) {
   return numbers;
 }
 
-/** Return a link for another scene: without scene and camera, with everything else. */
-function linkWithoutScene(link) {
+/** Return a link for another scene: without scene, camera, clip box, and names that mean something else there. */
+function linkWithoutScene(link, colorings) {
   const words = new URLSearchParams(link.replace(/^#/, ""));
-  words.delete("scene");
-  words.delete("view");
+  for (const word of ["scene", "view", "clip"]) words.delete(word);
+  for (const { name } of colorings.filter(({ isPerScene }) => isPerScene)) {
+    const suffix = name === words.get("color") ? "" : `.${name}`;
+    for (const kind of ["hide", "only", "hidden"]) words.delete(kind + suffix);
+  }
   return `#${words}`;
 }
 
@@ -74,25 +83,32 @@ function readLink(text) {
   if (view.length === 6 && view.every((number) => Math.abs(number) < MAX_NUMBER) && view[2] > 0) {
     link.view = { azimuth: view[0], elevation: view[1], distance: view[2], target: view.slice(3) };
   }
-  for (const name of ["hide", "only"]) {
-    if (words.has(name)) link[name] = new Set(words.getAll(name));
+  link.hidden = new Map(); // of the listed categories by "", and of other colourings by their names
+  for (const [key, text] of words) {
+    const [, kind, coloring = ""] = key.match(/^(hide|only|hidden)(?:\.([\w-]+))?$/) ?? [];
+    if (!kind) continue;
+    if (!link.hidden.has(coloring)) link.hidden.set(coloring, {});
+    const found = link.hidden.get(coloring);
+    if (kind === "hidden") found.numbers = decodeBits(text);
+    else (found[kind] ??= new Set()).add(text);
   }
-  link.hidden = decodeBits(words.get("hidden") ?? "");
+  const clip = (words.get("clip") ?? "").split(",").map(Number);
+  if (clip.length === 6 && clip.every((number) => Math.abs(number) < MAX_NUMBER)) link.clip = clip;
   for (const [name, low, high] of [["points", 1 / 4, 4], ["ceiling", 0, MAX_NUMBER]]) {
     const number = Number.parseFloat(words.get(name));
     if (Number.isFinite(number)) link.options[name] = Math.min(high, Math.max(low, number));
   }
-  for (const name of ["mesh", "grid", "backs", "cameras", "light"]) {
+  for (const name of ["mesh", "grid", "backs", "cameras", "edges", "boxes", "ortho", "light"]) {
     if (words.has(name)) link.options[name] = words.get(name) === "true";
   }
   return link;
 }
 
-/** Return the numbers of the listed categories that a link hides. */
-function hiddenByLink({ hide, only, hidden: numbers }, categories) {
+/** Return the numbers of the categories that a link hides: by their names, those of the shown ones, or their numbers. */
+function hiddenByLink({ hide, only, numbers }, categories) {
   const hidden = new Set();
   categories.forEach(({ name }, index) => {
-    if (hide?.has(name) || (only && !only.has(name)) || numbers.has(index)) hidden.add(index);
+    if (hide?.has(name) || (only && !only.has(name)) || numbers?.has(index)) hidden.add(index);
   });
   return hidden;
 }

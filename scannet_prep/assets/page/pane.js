@@ -49,8 +49,8 @@ class Pane {
   }
 
   /** Put the ring around a point, in metres; hide it if the point is null or behind the camera. */
-  mark(point, { clipFromScene: m }) {
-    const clip = point && [0, 1, 3].map((row) => m[row] * point[0] + m[4 + row] * point[1] + m[8 + row] * point[2] + m[12 + row]);
+  mark(point, { clipFromScene }) {
+    const clip = point && projectPoint(clipFromScene, point);
     this.ring.hidden = !clip || clip[2] <= 0;
     if (this.ring.hidden) return;
     this.ring.style.left = `${50 + (50 * clip[0]) / clip[2]}%`;

@@ -64,12 +64,9 @@ class Panes {
     this.selects[1].hidden = colorings.length < 2;
   }
 
-  /** Hide categories by their numbers in the listing. */
-  setHidden({ numbers }, hidden) {
-    this.shown.forEach((pane, index) => {
-      const own = numbers[index].flatMap((number, category) => (hidden.has(number) ? [category] : []));
-      pane.drawing.setHidden(new Set(own));
-    });
+  /** Whether one of the panes shows a colouring. */
+  shows(coloring) {
+    return this.shown.some((pane) => pane.coloring === coloring);
   }
 
   /** Show all categories but one of the listing in faint colours; none if the number is null. */

@@ -36,11 +36,11 @@ class Picking {
     if (view.hasMesh && drawing.hasTriangles) {
       gl.enable(gl.POLYGON_OFFSET_FILL);
       gl.polygonOffset(4, 4);
-      drawing.drawScene(drawing.numbers, camera, view, true);
+      drawing.drawNumbers(camera, view, true);
       gl.disable(gl.POLYGON_OFFSET_FILL);
-      drawing.drawScene(drawing.numbers, camera, { ...view, pointScale: 0 }, false);
+      drawing.drawNumbers(camera, { ...view, splatScale: 0 }, false);
     } else {
-      drawing.drawScene(drawing.numbers, camera, view, false);
+      drawing.drawNumbers(camera, view, false);
     }
     gl.readPixels(0, 0, PICK_SIZE, PICK_SIZE, gl.RGBA, gl.UNSIGNED_BYTE, this.#pixels);
     return this.#nearest();

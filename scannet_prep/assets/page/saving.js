@@ -23,10 +23,10 @@ class SaveDialog {
     return `${scene.name || "scene"}_${coloring.name}.png`.replace(/[^\w.-]+/g, "_");
   }
 
-  /** The command that draws this view. A link contains no quotes and no blanks. */
+  /** The command that draws the view of the first pane, as the saved picture does. A link contains no quotes and no blanks. */
   get #command() {
     const { viewer } = this;
-    const words = ["scannet-prep", "view", "--link", `'${viewer.link}'`];
+    const words = ["scannet-prep", "view", "--link", `'${viewer.firstLink}'`];
     words.push("--width", Math.round(this.scale.value * viewer.canvas.clientWidth * devicePixelRatio));
     if (!this.legend.checked) words.push("--legend", "none");
     if (this.transparent.checked) words.push("--background", "transparent");

@@ -4,14 +4,10 @@ class Tooltip {
     this.box = document.getElementById("tooltip");
   }
 
-  /** @param {[string, string][]} rows names and texts; they come from files, so they are set as text and never as markup. */
+  /** @param {[string, string][]} rows names and texts */
   show(rows) {
     const list = document.createElement("dl");
-    for (const pair of rows) {
-      pair.forEach((text, column) => {
-        list.append(Object.assign(document.createElement(column ? "dd" : "dt"), { textContent: text }));
-      });
-    }
+    list.append(...makeRows(rows));
     this.box.replaceChildren(list);
     this.box.hidden = false;
   }
@@ -26,4 +22,10 @@ class Tooltip {
   hide() {
     this.box.hidden = true;
   }
+}
+
+/** Make the terms and texts of a list. They come from files, so they are set as text and never as markup. */
+function makeRows(rows) {
+  const make = (name, textContent) => Object.assign(document.createElement(name), { textContent });
+  return rows.flatMap(([name, text]) => [make("dt", name), make("dd", text)]);
 }

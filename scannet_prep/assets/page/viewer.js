@@ -3,18 +3,32 @@
 const $ = (id) => document.getElementById(id);
 // Browsers allow only a few changes of the address per second.
 const LINK_DELAY_MS = 300;
+// A camera that has not moved for so long stands still.
+const SETTLE_MS = 200;
+// The wheel turns on if it turns again within this time.
+const ANCHOR_MS = 400;
+// Without a graphics card, scenes of more vertices are drawn in less detail while the camera moves.
+const DRAFT_VERTICES = 30_000;
+
+// Their boxes are as large as the room.
+const WITHOUT_BOX = /^(unlabeled$|(wall|floor|ceiling) \d)/;
 
 class Viewer {
   coloring = null;
   scene = null;
   beside = []; // names of the colourings of the panes beside the first one, if the scene has them
   listing = null; // what the legend lists, see combineColorings
-  #hidden = new Map(); // sets of the numbers of hidden categories, by scene and listing
+  hidden = new Set(); // the numbers of the listed categories that are hidden
   #isDue = false;
   #isPointDue = false;
-  #pointed = { x: 0, y: 0, vertex: -1 };
+  #pointed = { x: 0, y: 0, vertex: -1, isInside: false };
+  #anchor = { x: 0, y: 0, time: 0, point: null };
   #linkTimer = 0;
   #scale = 1; // of the picture; larger while it is saved
+  #isDraft = false;
+  #isLoading = false; // whether the picture still shows an older scene or colouring
+  #settleTimer = 0;
+  #statesTask = 0; // number of the latest request for states of vertices
   #task = 0; // number of the latest request for a scene or a colouring
 
   constructor(data) {
@@ -25,6 +39,10 @@ class Viewer {
     this.camera = new Camera(data.camera);
     this.tooltip = new Tooltip();
     this.frameMarks = new FrameMarks();
+    this.overlay = new Overlay();
+    this.selection = new Selection(this);
+    this.clip = new ClipBox(() => this.moved());
+    this.visibility = new Visibility();
     this.legend = new Legend(() => this.#switched(), (number) => this.#highlight(number));
     this.options = {
       points: { value: 1, start: 1 },
@@ -33,6 +51,9 @@ class Viewer {
       grid: { value: false, start: false },
       backs: { value: false, start: false },
       cameras: { value: true, start: true },
+      edges: { value: true, start: true }, // eye-dome lighting
+      boxes: { value: false, start: false },
+      ortho: { value: false, start: false },
       light: { value: false, start: matchMedia("(prefers-color-scheme: light)").matches },
     };
     this.view = { ambient: data.light.ambient, light: new Float32Array(3) };
@@ -41,19 +62,15 @@ class Viewer {
     listenToKeys(this);
   }
 
-  get #hiddenKey() {
-    return `${this.scene.name} ${this.listing.name}`;
-  }
-
-  /** The numbers of the hidden categories. */
-  get hidden() {
-    if (!this.#hidden.has(this.#hiddenKey)) this.#hidden.set(this.#hiddenKey, new Set());
-    return this.#hidden.get(this.#hiddenKey);
-  }
-
   /** The view, as the part of an address after `#`. */
   get link() {
     return writeLink(this);
+  }
+
+  /** The view of the first pane alone, likewise. */
+  get firstLink() {
+    const { scene, coloring, visibility, aspect } = this;
+    return writeLink({ ...this, aspect, beside: [], listing: coloring, hidden: visibility.hidden(scene, coloring) });
   }
 
   /** The drawing of the first pane. */
@@ -75,6 +92,7 @@ class Viewer {
   /** Show the view of a link, with defaults for all that it does not contain. */
   async follow(text) {
     const link = readLink(text);
+    this.selection.clear();
     for (const [name, option] of Object.entries(this.options)) option.value = link.options[name] ?? option.start;
     this.beside = link.color || link.beside.length ? link.beside : this.data.beside;
     await this.open(this.scenes.find((scene) => scene.name === link.scene) ?? this.scenes[0], link.color, link);
@@ -83,6 +101,7 @@ class Viewer {
   /** Show a scene in the same colouring, if it has that, and in the view of a link, if one is given. */
   async open(scene, colorName = this.coloring?.name, link = null) {
     const task = ++this.#task;
+    this.#isLoading = true;
     this.canvas.ariaBusy = "true";
     const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners()]);
     if (task !== this.#task) return;
@@ -95,10 +114,16 @@ class Viewer {
       // Without a colouring, there is no view to write into the address.
       clearTimeout(this.#linkTimer);
       this.pointAway();
+      this.selection.clear();
+      this.clip.setScene(scene);
       this.#describeScene();
+      this.camera.isOrthographic = this.options.ortho.value;
       this.camera.reset(scene, positions, this.aspect);
     }
     if (link) {
+      this.camera.isOrthographic = this.options.ortho.value;
+      this.clip.reset();
+      if (link.clip) this.clip.numbers = link.clip;
       if (link.view) {
         Object.assign(this.camera, link.view);
         // These keep angle and distance within their limits.
@@ -113,6 +138,7 @@ class Viewer {
   /** Show a colouring of the scene in the first pane; the others keep theirs. */
   async color(name, link = null) {
     const task = ++this.#task;
+    this.#isLoading = true;
     this.canvas.ariaBusy = "true";
     const colorings = this.#colorings(this.scene, name);
     const values = await Promise.all(colorings.map((coloring) => this.scene.values(coloring)));
@@ -121,13 +147,16 @@ class Viewer {
     this.coloring = coloring;
     this.values = values[0];
     this.listing = combineColorings(colorings);
-    if (link) this.#hidden.set(this.#hiddenKey, hiddenByLink(link, this.listing.categories));
     this.panes.arrange(colorings.length);
     this.panes.setColorings(colorings, values);
-    this.panes.setHidden(this.listing, this.hidden);
+    if (link) this.#hideByLink(link);
+    else this.#listHidden();
     this.legend.show(this.listing, this.hidden);
     for (const input of $("colorings").querySelectorAll("input")) input.checked = input.value === name;
     this.canvas.ariaLabel = `${this.scene.name}, coloured by ${coloring.title}`;
+    await this.#showStates();
+    if (task !== this.#task) return;
+    this.#isLoading = false;
     this.moved();
   }
 
@@ -150,6 +179,20 @@ class Viewer {
     this.invalidate();
   }
 
+  /** Show the new view of the camera: on slow machines first in less detail, and in full once the camera stands still. */
+  cameraMoved() {
+    if (this.drawing.isSoftware && this.scene?.vertices > DRAFT_VERTICES) {
+      this.#isDraft = true;
+      this.canvas.ariaBusy = "true";
+      clearTimeout(this.#settleTimer);
+      this.#settleTimer = setTimeout(() => {
+        this.#isDraft = false;
+        this.invalidate();
+      }, SETTLE_MS);
+    }
+    this.moved();
+  }
+
   /** Draw before the next frame. */
   invalidate() {
     if (this.#isDue) return;
@@ -161,12 +204,14 @@ class Viewer {
   pointAt(x, y) {
     this.#pointed.x = x;
     this.#pointed.y = y;
+    this.#pointed.isInside = true;
     if (this.#isPointDue) return;
     this.#isPointDue = true;
     requestAnimationFrame(async () => {
       this.#isPointDue = false;
+      if (!this.#pointed.isInside) return;
       const vertex = this.#pick(this.#pointed.x, this.#pointed.y);
-      if (vertex < 0) this.pointAway();
+      if (vertex < 0) this.#hideTooltip();
       else if (vertex !== this.#pointed.vertex) await this.#showTooltip(vertex);
       this.panes.mark(this.#pointed.vertex);
       const { left, top } = this.panes.active.canvas.getBoundingClientRect();
@@ -174,10 +219,41 @@ class Viewer {
     });
   }
 
+  /** Describe no point any more. */
   pointAway() {
+    this.#pointed.isInside = false;
+    this.#hideTooltip();
+  }
+
+  #hideTooltip() {
     this.#pointed.vertex = -1;
     this.panes.mark(-1);
     this.tooltip.hide();
+  }
+
+  /** Select the vertex at a position, or measure the distance to it; nothing is selected on the background. */
+  async select(x, y, isOther) {
+    const vertex = this.#pick(x, y);
+    if (vertex >= 0) await this.selection.pick(vertex, isOther || this.selection.isMeasuring);
+    else this.selection.clear();
+  }
+
+  unselect() {
+    this.pointAway();
+    this.selection.clear();
+  }
+
+  /** Show a selection that has changed. */
+  async selected() {
+    this.overlay.setDistance(await this.selection.measured());
+    await this.#showStates();
+    this.invalidate();
+  }
+
+  /** Hide all groups but one. */
+  async showOnly({ coloring, number }) {
+    this.visibility.showOnly(this.scene, coloring, number);
+    await this.#visibilityChanged();
   }
 
   /** Describe the point in the middle, for people without a mouse. */
@@ -188,23 +264,80 @@ class Viewer {
     $("announcement").textContent = rows.map((pair) => pair.join(": ")).join("; ") || "nothing is in the middle";
   }
 
-  turnAboutMiddle() {
-    this.turnAbout(this.canvas.clientWidth / 2, this.canvas.clientHeight / 2);
+  centreOnMiddle() {
+    this.centreAt(this.canvas.clientWidth / 2, this.canvas.clientHeight / 2);
   }
 
-  turnAbout(x, y) {
+  /** Centre the point at a position, and turn about it from now on. */
+  centreAt(x, y) {
     const vertex = this.#pick(x, y);
-    if (vertex < 0) return;
+    if (vertex >= 0) this.centreOn(vertex);
+  }
+
+  centreOn(vertex) {
+    this.camera.target = this.#point(vertex);
+    this.cameraMoved();
+  }
+
+  /** Zoom towards the point at a position. */
+  approach(x, y, factor) {
+    this.camera.approach(this.#findAnchor(x, y), factor);
+    this.cameraMoved();
+  }
+
+  /** Find the point at a position that keeps its place; the same one as long as the wheel keeps turning. */
+  #findAnchor(x, y) {
+    const now = performance.now();
+    const isSame = this.#anchor.x === x && this.#anchor.y === y && now - this.#anchor.time < ANCHOR_MS;
+    const point = isSame ? this.#anchor.point : this.#pointAlong(x, y);
+    this.#anchor = { x, y, time: now, point };
+    return point;
+  }
+
+  /** Return the point of the scene at a position; on the background, and from above, the one in the plane of the target. */
+  #pointAlong(x, y) {
+    const { camera, canvas } = this;
+    const vertex = camera.isOrthographic ? -1 : this.#pick(x, y);
+    camera.update(this.scene, this.aspect);
+    const point = camera.pointInPicture((2 * x) / canvas.clientWidth - 1, 1 - (2 * y) / canvas.clientHeight, this.aspect);
+    if (vertex < 0) return point;
+    const depth = this.#point(vertex).reduce((sum, at, axis) => sum + (camera.eye[axis] - at) * camera.back[axis], 0);
+    return point.map((at, axis) => camera.eye[axis] + ((at - camera.eye[axis]) * depth) / camera.distance);
+  }
+
+  /** Return the coordinates of a vertex, in metres. */
+  #point(vertex) {
     const { origin, step } = this.scene;
-    this.camera.target = origin.map((start, axis) => start + this.positions[3 * vertex + axis] * step);
-    this.moved();
+    return origin.map((start, axis) => start + this.positions[3 * vertex + axis] * step);
+  }
+
+  toggle(name) {
+    this.#set(name, !this.options[name].value);
+  }
+
+  /** Return to the first view, and show everything again. */
+  async reset() {
+    if (!this.scene) return;
+    for (const name of ["ceiling", "ortho"]) this.options[name].value = this.options[name].start;
+    this.camera.isOrthographic = this.options.ortho.value;
+    this.camera.reset(this.scene, this.positions, this.aspect);
+    this.clip.reset();
+    this.selection.clear();
+    this.#showOptions();
+    await this.showAll();
+  }
+
+  /** Show all categories of all colourings. */
+  async showAll() {
+    this.visibility.showAll();
+    await this.#visibilityChanged();
   }
 
   /** Open the next or the previous scene: of the list that the page was opened from, or of the page. */
   step(steps) {
     if (this.neighbours) {
       // The page takes the place of this one: one step back leads to the list.
-      location.replace(this.neighbours.address(steps) + linkWithoutScene(this.link));
+      location.replace(this.neighbours.address(steps) + linkWithoutScene(this.link, this.scene.colorings));
       return;
     }
     const count = this.scenes.length;
@@ -241,9 +374,11 @@ class Viewer {
     if (this.#pointed.vertex === vertex && scene === this.scene) this.tooltip.show(rows);
   }
 
-  #switched() {
+  /** Hide what the legend hides. */
+  async #switched() {
     if (!this.coloring) return;
-    this.panes.setHidden(this.listing, this.hidden);
+    this.#hideListed();
+    await this.#showStates();
     this.moved();
   }
 
@@ -261,17 +396,106 @@ class Viewer {
     return [first, ...beside].slice(0, MAX_PANES);
   }
 
+  /** Show in the legend, too, that other categories are hidden. */
+  async #visibilityChanged() {
+    if (!this.coloring) return;
+    this.#listHidden();
+    this.legend.show(this.listing, this.hidden);
+    await this.#showStates();
+    this.moved();
+  }
+
+  /** List as hidden what one of the panes hides, and hide it in all panes. */
+  #listHidden() {
+    const { scene, visibility, listing } = this;
+    this.hidden = new Set();
+    this.panes.shown.forEach(({ coloring }, pane) => {
+      for (const category of visibility.hidden(scene, coloring)) this.hidden.add(listing.numbers[pane][category]);
+    });
+    this.#hideListed();
+  }
+
+  /** Hide the categories of all panes that the listing hides. */
+  #hideListed() {
+    this.panes.shown.forEach(({ coloring }, pane) => {
+      const own = this.listing.numbers[pane].flatMap((number, category) => (this.hidden.has(number) ? [category] : []));
+      this.visibility.hide(this.scene, coloring, new Set(own));
+    });
+  }
+
+  /** Hide the categories of a link: those that are listed, and those of other colourings. */
+  #hideByLink(link) {
+    this.visibility.showAll();
+    for (const coloring of this.scene.colorings) {
+      const words = link.hidden.get(coloring.name);
+      if (words) this.visibility.hide(this.scene, coloring, hiddenByLink(words, coloring.categories));
+    }
+    this.hidden = hiddenByLink(link.hidden.get("") ?? {}, this.listing.categories);
+    this.#hideListed();
+  }
+
+  /**
+   * Draw hidden vertices no longer, and the selection with an outline. A pane hides by its own colouring, so that two
+   * predictions of a class can be compared, and by those that no pane shows.
+   */
+  async #showStates() {
+    const { scene, selection, panes, visibility } = this;
+    const task = ++this.#statesTask;
+    const shown = [...panes.shown];
+    const states = await Promise.all(shown.map(({ coloring }) => {
+      const hiding = visibility.hiding(scene).filter((each) => each === coloring || !panes.shows(each));
+      return visibility.states(scene, hiding, selection.group);
+    }));
+    if (task !== this.#statesTask || scene !== this.scene) return;
+    shown.forEach((pane, index) => pane.drawing.setStates(states[index]));
+    this.#describeHidden();
+    await this.#showBoxes(states[0]);
+  }
+
+  /** Mention what other colourings hide: the legend lists only the categories of the panes. */
+  #describeHidden() {
+    const others = this.visibility.hiding(this.scene).filter((coloring) => !this.panes.shows(coloring));
+    const parts = others.map((coloring) => `${this.visibility.hidden(this.scene, coloring).size} of ${coloring.title}`);
+    $("hidden-elsewhere").hidden = !parts.length;
+    $("hidden-list").textContent = `Also hidden: ${parts.join(", ")}`;
+  }
+
+  /** Draw boxes around the instances that are shown, those of the current colouring or of the scene. */
+  async #showBoxes(states) {
+    const { scene, coloring } = this;
+    const isOfInstances = coloring?.isPerScene && coloring.name !== "segments";
+    const instances = isOfInstances ? coloring : scene.coloring("instances");
+    const boxes = [];
+    if (this.options.boxes.value && instances) {
+      const [values, limits] = await Promise.all([scene.values(instances), scene.boxes(instances)]);
+      const isShown = new Uint8Array(instances.categories.length);
+      values.forEach((number, vertex) => {
+        if (!states || states[vertex]) isShown[number] = 1;
+      });
+      instances.categories.forEach(({ name, color }, number) => {
+        if (isShown[number] && !WITHOUT_BOX.test(name)) boxes.push({ name, color, ...limits[number] });
+      });
+    }
+    if (scene === this.scene) this.overlay.setBoxes(boxes);
+  }
+
   #prepare() {
     const { camera, canvas, view, options, scene } = this;
+    camera.isOrthographic = options.ortho.value;
     camera.update(scene, this.aspect);
     const { slope } = this.data.camera;
-    // The length of one metre at a distance of one metre, in pixels.
-    const metrePixels = Math.min(canvas.width, canvas.height) / (2 * slope);
-    view.pointScale = options.points.value * scene.pointSize * metrePixels;
-    view.ceiling = (scene.floor + options.ceiling.value - scene.origin[2]) / scene.step;
+    // The length of one metre in pixels, at a distance of one metre, or in all of an orthographic picture.
+    view.metrePixels = Math.min(canvas.width, canvas.height) / (2 * slope) / (camera.isOrthographic ? camera.distance : 1);
+    view.splatScale = options.points.value;
+    Object.assign(view, this.clip.corners);
+    view.high[2] = Math.min(view.high[2], (scene.floor + options.ceiling.value - scene.origin[2]) / scene.step);
     view.hasMesh = options.mesh.value;
     view.hasGrid = options.grid.value;
     view.hasBacks = options.backs.value;
+    view.hasEdges = options.edges.value && !this.#isDraft;
+    view.hasOutline = this.selection.group !== null;
+    view.isDraft = this.#isDraft;
+    view.pixelRatio = devicePixelRatio * this.#scale;
     view.background = this.data.backgrounds[options.light.value ? "light" : "dark"];
     const [right, up, back] = this.data.light.direction;
     for (let axis = 0; axis < 3; axis++) {
@@ -286,7 +510,11 @@ class Viewer {
     for (const pane of this.panes.shown) pane.draw(this.camera, this.view);
     this.#drawAxes();
     this.frameMarks.place(this.camera, this.canvas.clientWidth, this.canvas.clientHeight);
-    this.canvas.ariaBusy = "false";
+    this.overlay.draw(this.camera);
+    // Another point may be under the mouse now.
+    if (this.#isDraft) this.#hideTooltip();
+    else if (this.#pointed.isInside) this.pointAt(this.#pointed.x, this.#pointed.y);
+    this.canvas.ariaBusy = String(this.#isDraft || this.#isLoading);
   }
 
   /**
@@ -302,7 +530,9 @@ class Viewer {
       if (drawing.gl.drawingBufferWidth < canvas.width || drawing.gl.drawingBufferHeight < canvas.height) {
         throw new Error("the browser cannot draw a picture of this size: choose a smaller one");
       }
-      this.panes.first.draw(this.camera, { ...this.view, background });
+      // In full, also while the camera moves.
+      const full = { ...this.view, background, isDraft: false, hasEdges: this.options.edges.value };
+      this.panes.first.draw(this.camera, full);
       const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
       copy.getContext("2d").drawImage(canvas, 0, 0);
       return copy;
@@ -367,7 +597,7 @@ class Viewer {
 
   /** Set the controls to the options. */
   #showOptions() {
-    const { points, ceiling, mesh, grid, backs, cameras, light } = this.options;
+    const { points, ceiling, mesh, grid, backs, boxes, cameras, light } = this.options;
     this.frameMarks.svg.classList.toggle("off", !cameras.value);
     $("point-size").value = 20 + 10 * Math.log2(points.value);
     $("point-size").disabled = mesh.value && this.scene.triangles > 0;
@@ -376,13 +606,15 @@ class Viewer {
     $("ceiling").value = isWhole ? $("ceiling").max : ceiling.value;
     $("ceiling").ariaValueText = isWhole ? "nothing is cut off" : `cut off at ${ceiling.value.toFixed(2)} m`;
     $("ceiling-value").textContent = isWhole ? "whole" : `${ceiling.value.toFixed(1)} m`;
-    for (const [id, option] of [["mesh", mesh], ["grid", grid], ["backs", backs], ["cameras", cameras], ["theme", light]]) $(id).ariaPressed = option.value;
+    const switches = [["mesh", mesh], ["grid", grid], ["backs", backs], ["boxes", boxes], ["cameras", cameras], ["theme", light]];
+    for (const [id, option] of switches) $(id).ariaPressed = option.value;
     document.documentElement.dataset.theme = light.value ? "light" : "dark";
   }
 
   #set(name, value) {
     this.options[name].value = value;
     if (this.scene) this.#showOptions();
+    if (name === "boxes" && this.coloring) this.#showStates().then(() => this.invalidate());
     this.moved();
   }
 
@@ -392,18 +624,26 @@ class Viewer {
     $("ceiling").addEventListener("input", ({ target }) => {
       this.#set("ceiling", target.value === target.max ? Infinity : Number(target.value));
     });
-    for (const [id, name] of [["mesh", "mesh"], ["grid", "grid"], ["backs", "backs"], ["cameras", "cameras"], ["theme", "light"]]) {
+    for (const [id, name] of [["mesh", "mesh"], ["grid", "grid"], ["backs", "backs"], ["boxes", "boxes"], ["cameras", "cameras"], ["theme", "light"]]) {
       $(id).addEventListener("click", () => this.#set(name, !options[name].value));
     }
     $("top").addEventListener("click", () => {
       if (!this.scene) return;
+      options.ortho.value = true;
+      this.camera.isOrthographic = true;
       this.camera.lookFromAbove(this.scene, this.positions, this.aspect);
-      this.moved();
+      this.cameraMoved();
     });
-    $("reset").addEventListener("click", () => {
-      if (!this.scene) return;
-      this.camera.reset(this.scene, this.positions, this.aspect);
-      this.#set("ceiling", options.ceiling.start);
+    $("reset").addEventListener("click", () => this.reset());
+    $("show-all").addEventListener("click", () => this.showAll());
+    $("clip").addEventListener("click", () => {
+      const isOpen = $("clip-panel").hidden;
+      $("clip-panel").hidden = !isOpen;
+      $("clip").ariaExpanded = String(isOpen);
+    });
+    $("clip-reset").addEventListener("click", () => {
+      this.clip.reset();
+      this.moved();
     });
     $("colorings").addEventListener("change", (event) => this.color(event.target.value));
     $("beside").addEventListener("change", () => this.showBeside(this.panes.chosen));
