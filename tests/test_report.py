@@ -29,6 +29,7 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, encode_lock
 from scannet_prep.release.label_map import LABEL_MAP_NAME
+from scannet_prep.report.changes import Change, fold_changes
 from scannet_prep.report.figures import MEASURES
 from scannet_prep.report.measures import SceneMeasures, measure_scene
 from scannet_prep.stages import report as stages_report
@@ -780,6 +781,34 @@ def test_what_differs_in_another_way_in_each_scene_takes_one_line(
     ]
     # The test scene has no axis alignment.
     assert line.startswith("points differ in 2 of 3 scenes")
+
+
+def make_changes(subject: str, scene_count: int) -> dict[str, list[Change]]:
+    """Make a change of one subject in each scene, with another detail in each."""
+    changes = {}
+    for number in range(scene_count):
+        changes[f"scene{number:04d}_00"] = [Change(subject, f"group 2: {number} -> x")]
+    return changes
+
+
+def test_subject_that_differs_in_all_scenes_takes_one_line_with_an_example() -> None:
+    (line,) = fold_changes(make_changes("axis alignment", 20), 20)
+    assert line == "axis alignment differs in all 20 scenes; scene0000_00: group 2: 0 -> x"
+
+
+def test_few_changed_groups_have_a_line_each() -> None:
+    lines = list(fold_changes(make_changes("groups", 2), 20))
+    assert lines == ["scene0000_00: group 2: 0 -> x", "scene0001_00: group 2: 1 -> x"]
+
+
+def test_many_changed_groups_take_one_line() -> None:
+    (line,) = fold_changes(make_changes("groups", 300), 1513)
+    assert line == "groups differ in 300 of 1,513 scenes; scene0000_00: group 2: 0 -> x"
+
+
+def test_changed_groups_come_before_other_changes() -> None:
+    changes = {TRAIN: [Change("points", "here"), Change("groups", "group 1: there")]}
+    assert next(fold_changes(changes, 1)) == f"{TRAIN}: group 1: there"
 
 
 def test_equal_folders_have_no_changes(whole_dir: Path, other_dir: Path) -> None:

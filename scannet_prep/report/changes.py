@@ -29,8 +29,8 @@ _GROUPS = "groups"
 # What matters most comes first.
 _LABELS = (_GROUPS, "labels", "nyu40 ids", "ScanNet ids", "instances")
 _RAW_FILE = "raw file"
-# Each scene with changed groups has lines of its own, unless there are more of them.
-_MAX_SCENES_WITH_GROUPS = 5
+# Each changed group has a line of its own, unless there are more of them.
+_MAX_GROUP_LINES = 20
 # Scenes are named unless there are more of them.
 _MAX_NAMED_SCENES = 3
 _ARRAY_NAMES = {
@@ -193,17 +193,23 @@ def fold_changes(changes: Mapping[str, Sequence[Change]], compared_count: int) -
         first_id, first_changes = next(iter(by_scene.items()))
         is_equal = all(scene_changes == first_changes for scene_changes in by_scene.values())
         where = _describe_scenes(list(by_scene), compared_count)
-        max_scenes = _MAX_SCENES_WITH_GROUPS if subject == _GROUPS else 1
         if len(by_scene) > 1 and is_equal:
             for change in first_changes:
                 yield f"{change}, {where}"
-        elif len(by_scene) > max_scenes:
+        elif _needs_one_line(subject, by_scene):
             verb = "differ" if subject.endswith("s") else "differs"
             yield f"{subject} {verb} {where}; {first_id}: {first_changes[0].detail}"
         else:
             for scene_id, scene_changes in by_scene.items():
                 for change in scene_changes:
                     yield f"{scene_id}: {change}"
+
+
+def _needs_one_line(subject: str, by_scene: Mapping[str, Sequence[Change]]) -> bool:
+    """Whether the scenes that differ in one subject share a line, with the first as an example."""
+    if subject == _GROUPS:
+        return sum(map(len, by_scene.values())) > _MAX_GROUP_LINES
+    return len(by_scene) > 1
 
 
 def _rank(subject: str) -> int:
@@ -247,28 +253,27 @@ def _describe_group(group: AnnotatedGroup) -> str:
 
 
 def _describe_regrouping(old: AnnotatedGroup, new: AnnotatedGroup) -> str:
-    """Describe how a group differs; empty if only its box does."""
-    details = []
-    name = _isolate(old.raw_category)
-    if old.raw_category != new.raw_category:
-        name = f"{name} -> {_isolate(new.raw_category)}"
-    if old.vertex_count == new.vertex_count:
-        size = _count_vertices(old.vertex_count)
+    """Describe how a group differs; empty if at most its box does."""
+    fields = ["object_id", "aliases", "segment_count"]
+    is_renamed = old.raw_category != new.raw_category
+    if is_renamed:
+        name = f"{_isolate(old.raw_category)} -> {_isolate(new.raw_category)}"
     else:
-        size = f"{old.vertex_count:,} -> {_count_vertices(new.vertex_count)}"
-        details.append(size)
-    for field in ("object_id", "aliases", "scannet_id", "nyu40_id", "segment_count"):
+        name = _isolate(old.raw_category)
+        # Another raw category has other ids, which need no mention.
+        fields += ["nyu40_id", "scannet_id"]
+
+    details = []
+    if old.vertex_count != new.vertex_count:
+        details.append(f"{old.vertex_count:,} -> {_count_vertices(new.vertex_count)}")
+    elif is_renamed:
+        details.append(_count_vertices(new.vertex_count))
+    for field in fields:
         value_old = getattr(old, field)
         value_new = getattr(new, field)
-        # The ids follow from the raw category.
-        is_implied = "->" in name and field in ("scannet_id", "nyu40_id")
-        if value_old != value_new and not is_implied:
+        if value_old != value_new:
             details.append(f"{field.replace('_', ' ')} {value_old} -> {value_new}")
-    if old.raw_category != new.raw_category and old.vertex_count == new.vertex_count:
-        details.insert(0, size)
-    if old.raw_category == new.raw_category and not details:
-        return ""
-    return ", ".join([name, *details])
+    return ", ".join([name, *details]) if details else ""
 
 
 def _count_vertices(count: int) -> str:

@@ -102,8 +102,9 @@ def _describe(
     facts.pop("warnings", None)
     boxes = facts.pop("groups", None)
     facts = {name: values for name, values in facts.items() if not name.startswith("array ")}
-    # Boxes follow from the points: they are only shown if no group and no array differs.
-    if boxes is not None and not details:
+    # Boxes follow from points and instances, and are shown if neither these nor groups differ.
+    causes = {"groups", "points", "instances"}
+    if boxes is not None and not any(change.subject in causes for change in details):
         facts["boxes of groups"] = boxes
     yield from describe_facts(scene_id, facts)
     yield from details
