@@ -27,7 +27,7 @@ from scannet_prep import SCANNET20
 from scannet_prep.base.errors import UsageError
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.camera import FIELD_OF_VIEW, Camera, PlacedCamera
-from scannet_prep.view.coloring import ViewedScene, color_labels
+from scannet_prep.view.coloring import Category, ViewedScene, color_labels
 from scannet_prep.view.fonts import BuiltInFont, Font, PillowFont
 from scannet_prep.view.legend import Legend
 from scannet_prep.view.link import parse_link
@@ -322,6 +322,19 @@ def test_legend_lists_only_the_classes_in_the_picture(listed: list[str]) -> None
 
     names = [text for text in listed if text in SCANNET20.names]
     assert names == list(SCANNET20.names[:10])
+
+
+def test_legend_has_room_for_the_longest_name_in_the_picture() -> None:
+    names = ["wall"] * 99 + ["a category of a longer name"]
+    categories = [Category(name, RED, 1) for name in names]
+    legend = Legend(categories, 100, BuiltInFont(1), 300)
+    image = np.full((300, 400, 3), 255, np.uint8)
+
+    legend.draw(image, categories[-1:], (0, 0, 0))
+
+    share_left = 400 - 8 - 4 * 6
+    assert (image[:, share_left - 8 : share_left] == 255).all()
+    assert (image[:, :share_left] == 0).any()
 
 
 def test_legend_does_not_list_hidden_classes(halves: ViewedScene, listed: list[str]) -> None:

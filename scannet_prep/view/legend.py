@@ -15,6 +15,8 @@ MARGIN = 8
 
 _SYMBOL_SIZE = 7
 _MAX_LETTERS = 28
+# Names that are measured, of possibly thousands.
+_MEASURED = 50
 
 
 class Legend:
@@ -38,10 +40,16 @@ class Legend:
         margin = MARGIN * font.scale
         self._max_lines = max(1, (height - 2 * margin) // font.line_height)
         self.width = 0
-        names, shares, _ = self._make_lines(categories)
-        if names:
+        if categories:
+            # Any of them may be in the picture: the longest names are the widest, nearly always.
+            longest = sorted(categories, key=lambda category: -len(category.name))[:_MEASURED]
+            names = [_shorten_name(category) for category in longest]
+            if len(categories) > self._max_lines:
+                names.append(_count_more(len(categories)))
+            # The largest category is the first, or the last if that is unlabeled.
+            ends = (categories[0], categories[-1])
+            share_width = max(font.measure(self._format_share(each)) for each in ends)
             name_width = max(map(font.measure, names))
-            share_width = max(map(font.measure, shares))
             self.width = name_width + share_width + 3 * margin + font.line_height
 
     def draw(
@@ -77,12 +85,21 @@ class Legend:
         if len(categories) > self._max_lines:
             listed = categories[: self._max_lines - 1]
         names = [_shorten_name(category) for category in listed]
-        shares = [f"{category.count / self._vertex_count:.1%}" for category in listed]
+        shares = [self._format_share(category) for category in listed]
         omitted_count = len(categories) - len(listed)
         if omitted_count:
-            names.append(f"and {omitted_count:,} more")
+            names.append(_count_more(omitted_count))
             shares.append("")
         return names, shares, listed
+
+    def _format_share(self, category: Category) -> str:
+        """Return the share of a category, such as `12.3%`."""
+        return f"{category.count / self._vertex_count:.1%}"
+
+
+def _count_more(count: int) -> str:
+    """Return the line that counts the omitted categories."""
+    return f"and {count:,} more"
 
 
 def _shorten_name(category: Category) -> str:
