@@ -22,9 +22,9 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
-from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.predictions.ids import check_predicted_ids
 from scannet_prep.predictions.reader import Predictions, Task
+from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.training.dataset import ScanNet
@@ -164,21 +164,14 @@ def _score_scenes(plan: Predictions, progress: Progress) -> _Scored:
 
 
 def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any, Any]:
-    """Read the prediction and the ground truth of a scene, as the scores of the task take them.
-
-    The class of an instance is that of its group, because with labels from `labels.ply`, its
-    vertices may have several classes.
-    """
+    """Read the prediction and the ground truth of a scene, as the scores of the task take them."""
     sample = dataset[scene_id]
     prediction = plan.read(scene_id, len(sample["labels"]))
     if plan.task == "semantic":
         return prediction, sample["labels"]
-    # The raw id of each group; the last entry is 0, for vertices without a group (-1).
-    raw_ids = table_by_group(raw_ids_of_groups(dataset.groups(scene_id), plan.label_set), none=0)
-    # The train id of each group, then of each vertex, (V,); -1 for none.
-    group_labels = plan.label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
-    labels = group_labels[sample["instances"]]
-    return prediction, InstanceTruth(labels=labels, instances=sample["instances"])
+    instances = sample["instances"]
+    labels = classes_of_instances(instances, dataset.groups(scene_id), plan.label_set)
+    return prediction, InstanceTruth(labels=labels, instances=instances)
 
 
 def _count_mask_classes(
