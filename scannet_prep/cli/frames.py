@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_made, format_count
+from scannet_prep.cli.console import Console, format_count, summarize_run
 
 if TYPE_CHECKING:
     from scannet_prep.stages.frames import FramesEstimate, FramesPlan, FramesReport
@@ -234,7 +234,7 @@ def _describe_estimate(plan: FramesPlan, estimate: FramesEstimate) -> str:
 def _describe_report(report: FramesReport, seconds: float) -> str:
     """Describe the result of a run."""
     size = f"{format_count(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
-    lines = describe_made(report, size, seconds)
+    lines = summarize_run(report, size, seconds)
     if report.lost_frames:
         verb = "written" if report.options.keeps_lost else "omitted"
         lost = _describe_lost(report.lost_frames)

@@ -74,9 +74,11 @@ def draw_points(
         width: Width of the picture, in pixels.
         height: Height of the picture, in pixels.
     """
-    # The side of each square, (V,), in pixels: one of a few, so that equal ones are drawn together.
+    # The side of each square, (V,), in pixels. It is rounded up to one of `_SIDES`, because all
+    # squares of one size are drawn together.
     exact_sides = np.ceil(points.scale * np.float32(spacing * SPREAD))
-    sides = _SIDES[np.searchsorted(_SIDES, exact_sides.clip(1, _SIDES[-1]))]
+    size_indices = np.searchsorted(_SIDES, exact_sides.clip(1, _SIDES[-1]))
+    sides = _SIDES[size_indices]
 
     # Only squares that touch the picture.
     x = np.rint(points.x)
@@ -86,23 +88,33 @@ def draw_points(
     is_in_height = (y >= -reach) & (y < height + reach)
     shown = shown & is_in_width & is_in_height
 
+<<<<<<< HEAD
     # Squares may extend beyond the picture, so it gets a border.
     keys = make_keys(points.nearness, np.arange(len(x)))
+=======
+    keys = _make_keys(points.nearness, np.arange(len(x)))
+    # Squares may extend beyond the picture, so it gets a border.
+>>>>>>> frames-view
     border = int(_SIDES[-1])
-    pixels = np.zeros((height + 2 * border, width + 2 * border), np.uint64)
+    bordered_width = width + 2 * border
+    pixels = np.zeros((height + 2 * border, bordered_width), np.uint64)
     # A view of the picture, so that changes of it change the picture.
     flat_pixels = pixels.reshape(-1)
     for side in np.unique(sides[shown]).tolist():
+        # The N squares with this side.
         chosen = np.flatnonzero(shown & (sides == side))
-        # The corner of each square; the vertex is in the middle.
-        offset = border - (side - 1) // 2
-        left = x[chosen].astype(np.intp) + offset
-        top = y[chosen].astype(np.intp) + offset
+        # The first column and the first row of each, (N,). The vertex is in the middle, so they are
+        # half a side before it.
+        half_side = (side - 1) // 2
+        left = x[chosen].astype(np.intp) + border - half_side
+        top = y[chosen].astype(np.intp) + border - half_side
+        # All squares are drawn row by row. The columns and keys of a row of each, (N * side,), are
+        # the same in all rows.
         columns = (left[:, np.newaxis] + np.arange(side)).reshape(-1)
-        square_keys = keys[chosen].repeat(side)
-        for down in range(side):
-            row_starts = ((top + down) * pixels.shape[1]).repeat(side)
-            np.maximum.at(flat_pixels, row_starts + columns, square_keys)
+        row_keys = keys[chosen].repeat(side)
+        for row in range(side):
+            row_starts = ((top + row) * bordered_width).repeat(side)
+            np.maximum.at(flat_pixels, row_starts + columns, row_keys)
 
     filled, vertices = read_keys(pixels[border:-border, border:-border])
     return Seen(filled, vertices[np.newaxis], np.ones((1, len(filled)), np.float32))
@@ -123,7 +135,8 @@ def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, heig
     corners = triangles.corners.take(numbers, axis=1)
     rows, columns = np.divmod(filled, width)
     weights = triangles.weigh(numbers, rows, columns).clip(0)
-    # Weights are linear in the picture. Multiplied by the nearness, they are linear in space.
+    # These are the weights in the flat picture. In perspective, a corner counts for less the
+    # farther away it is. Multiplied by the nearness, the weights are those of the point in space.
     weights *= triangles.nearness.take(numbers, axis=1)
     return Seen(filled, corners, weights / weights.sum(axis=0))
 
@@ -141,7 +154,10 @@ def estimate_spacing(points: NDArray[np.float32]) -> float:
     x, y, z = (columns / np.float32(cell)).astype(np.int32).clip(0, _CELLS - 1)
     is_filled = np.zeros(_CELLS**3, np.bool_)
     is_filled[(x * _CELLS + y) * _CELLS + z] = True
-    return cell * math.sqrt(np.count_nonzero(is_filled) / len(points))
+    # The surface has about the area of the filled cells, cell**2 each. If the points share it
+    # equally, each has a square whose side is the distance to its neighbours.
+    filled_count = np.count_nonzero(is_filled)
+    return cell * math.sqrt(filled_count / len(points))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,6 +244,7 @@ class _Triangles:
         Returns:
             uint64 (height * width,), as `make_keys` makes them.
         """
+<<<<<<< HEAD
         pixels = np.zeros(height * width, np.uint64)
         spans = self._find_spans(width)
         lengths = spans.right - spans.left + 1
@@ -246,6 +263,42 @@ class _Triangles:
                 ] * across.astype(np.float32)
                 keys = make_keys(nearness, spans.numbers[chosen, np.newaxis])
                 np.maximum.at(pixels, (starts + across).reshape(-1), keys.reshape(-1))
+=======
+        # All tests are numbered, triangle by triangle, in each box row by row.
+        box_widths = self.right - self.left + 1
+        counts = box_widths * (self.bottom - self.top + 1)
+        ends = np.cumsum(counts)
+        starts = ends - counts
+        total = int(counts.sum())
+        # The weights of a pixel add up to the area of its triangle. The nearness of the pixel is
+        # the sum of their products with these numbers, (3, N).
+        nearness_per_area = self.nearness / self.areas
+
+        pixels = np.zeros(height * width, np.uint64)
+        for first in range(0, total, _MAX_TESTS):
+            # The triangle of each test from `first` to `stop - 1`: from `low` to `high`. Some tests
+            # of these two triangles may be outside this range.
+            stop = min(first + _MAX_TESTS, total)
+            low, high = np.searchsorted(ends, [first, stop - 1], side="right").tolist()
+            first_tests = starts[low : high + 1].clip(first)
+            stop_tests = ends[low : high + 1].clip(None, stop)
+            numbers = np.repeat(np.arange(low, high + 1), stop_tests - first_tests)
+
+            # The pixel of each test.
+            indices_in_box = np.arange(first, stop) - starts.take(numbers)
+            rows, columns = np.divmod(indices_in_box, box_widths.take(numbers))
+            rows = rows + self.top.take(numbers)
+            columns = columns + self.left.take(numbers)
+
+            # The tests whose pixel is inside its triangle.
+            weights = self.weigh(numbers, rows, columns)
+            inside = np.flatnonzero(weights.min(axis=0) >= _MIN_WEIGHT)
+            numbers = numbers.take(inside)
+            weights = weights.take(inside, axis=1)
+            nearness = (weights * nearness_per_area.take(numbers, axis=1)).sum(axis=0)
+            pixel_indices = (rows * width + columns).take(inside)
+            np.maximum.at(pixels, pixel_indices, _make_keys(nearness, numbers))
+>>>>>>> frames-view
         return pixels
 
     def _find_spans(self, width: int) -> _Spans:
