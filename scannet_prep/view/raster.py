@@ -88,13 +88,8 @@ def draw_points(
     is_in_height = (y >= -reach) & (y < height + reach)
     shown = shown & is_in_width & is_in_height
 
-<<<<<<< HEAD
     # Squares may extend beyond the picture, so it gets a border.
     keys = make_keys(points.nearness, np.arange(len(x)))
-=======
-    keys = _make_keys(points.nearness, np.arange(len(x)))
-    # Squares may extend beyond the picture, so it gets a border.
->>>>>>> frames-view
     border = int(_SIDES[-1])
     bordered_width = width + 2 * border
     pixels = np.zeros((height + 2 * border, bordered_width), np.uint64)
@@ -244,7 +239,6 @@ class _Triangles:
         Returns:
             uint64 (height * width,), as `make_keys` makes them.
         """
-<<<<<<< HEAD
         pixels = np.zeros(height * width, np.uint64)
         spans = self._find_spans(width)
         lengths = spans.right - spans.left + 1
@@ -263,42 +257,6 @@ class _Triangles:
                 ] * across.astype(np.float32)
                 keys = make_keys(nearness, spans.numbers[chosen, np.newaxis])
                 np.maximum.at(pixels, (starts + across).reshape(-1), keys.reshape(-1))
-=======
-        # All tests are numbered, triangle by triangle, in each box row by row.
-        box_widths = self.right - self.left + 1
-        counts = box_widths * (self.bottom - self.top + 1)
-        ends = np.cumsum(counts)
-        starts = ends - counts
-        total = int(counts.sum())
-        # The weights of a pixel add up to the area of its triangle. The nearness of the pixel is
-        # the sum of their products with these numbers, (3, N).
-        nearness_per_area = self.nearness / self.areas
-
-        pixels = np.zeros(height * width, np.uint64)
-        for first in range(0, total, _MAX_TESTS):
-            # The triangle of each test from `first` to `stop - 1`: from `low` to `high`. Some tests
-            # of these two triangles may be outside this range.
-            stop = min(first + _MAX_TESTS, total)
-            low, high = np.searchsorted(ends, [first, stop - 1], side="right").tolist()
-            first_tests = starts[low : high + 1].clip(first)
-            stop_tests = ends[low : high + 1].clip(None, stop)
-            numbers = np.repeat(np.arange(low, high + 1), stop_tests - first_tests)
-
-            # The pixel of each test.
-            indices_in_box = np.arange(first, stop) - starts.take(numbers)
-            rows, columns = np.divmod(indices_in_box, box_widths.take(numbers))
-            rows = rows + self.top.take(numbers)
-            columns = columns + self.left.take(numbers)
-
-            # The tests whose pixel is inside its triangle.
-            weights = self.weigh(numbers, rows, columns)
-            inside = np.flatnonzero(weights.min(axis=0) >= _MIN_WEIGHT)
-            numbers = numbers.take(inside)
-            weights = weights.take(inside, axis=1)
-            nearness = (weights * nearness_per_area.take(numbers, axis=1)).sum(axis=0)
-            pixel_indices = (rows * width + columns).take(inside)
-            np.maximum.at(pixels, pixel_indices, _make_keys(nearness, numbers))
->>>>>>> frames-view
         return pixels
 
     def _find_spans(self, width: int) -> _Spans:
