@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scannet_prep.base.errors import ScanNetPrepError
-from scannet_prep.base.typed_json import to_plain
 from scannet_prep.processed.folder import find_state
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages import process
@@ -106,7 +105,7 @@ def check_manifest(out_dir: Path) -> None:
     assert manifest.scenes.keys() <= metas.keys()
     assert not manifest.scenes.keys() & manifest.failures.keys()
     for meta in metas.values():
-        assert meta["options"] == to_plain(manifest.options)
+        assert meta["options"] == manifest.options.to_json()
         if meta["split"] != "test":
             assert meta["label_map"] == manifest.label_map
 

@@ -37,7 +37,7 @@ WALL, FLOOR, CABINET, CHAIR, TABLE = 0, 1, 2, 4, 6
 
 # Of vertices with a class: four walls, two floors, one cabinet.
 LABELS = np.array([WALL, WALL, WALL, WALL, FLOOR, FLOOR, CABINET, -1])
-TRUTH = Truth(LABELS, np.full(8, -1))
+TRUTH = Truth(LABELS, np.full(8, -1), np.full(8, -1))
 FIRST = Prediction(SCANNET20, np.array([WALL, WALL, FLOOR, FLOOR, FLOOR, -1, CABINET, 9]), "A")
 SECOND = Prediction(SCANNET20, np.array([WALL, 5, WALL, FLOOR, FLOOR, FLOOR, 5, 9]), "B")
 
@@ -45,6 +45,7 @@ SECOND = Prediction(SCANNET20, np.array([WALL, 5, WALL, FLOOR, FLOOR, FLOOR, 5, 
 OBJECTS = Truth(
     labels=np.repeat([CHAIR, CHAIR, TABLE, WALL], 200),
     instances=np.repeat([0, 1, 2, 3], 200),
+    instance_labels=np.repeat([CHAIR, CHAIR, TABLE, WALL], 200),
     names={0: "chair 0", 1: "chair 1", 2: "table 2"},
 )
 
@@ -175,6 +176,14 @@ def test_matched_mask_has_the_colour_of_its_instance(tmp_path: Path) -> None:
     expected = color_at(colorings["instances"], vertex)
     assert color_at(colorings["prediction"], vertex) == expected
     assert colorings["prediction"].categories[0].note == "matched"
+
+
+def test_class_of_an_instance_is_that_of_its_group() -> None:
+    """With labels from `labels.ply`, its vertices may have other classes."""
+    truth = replace(OBJECTS, labels=np.full(800, WALL))
+    coloring = color_error(predict_masks(ON_FIRST_CHAIR), truth)
+
+    assert names_of_vertices(coloring, 200)[0] == "matched"
 
 
 def test_other_masks_have_the_colour_of_no_instance() -> None:

@@ -45,8 +45,8 @@ class Threads:
             function: The function.
             tasks: The memory that each task takes, in bytes, and the task. The next one is taken
                 when there is room: at most 160 MiB are in work, and a larger task is in work alone.
-            on_error: Called after a failure, or if the caller stops early, before the threads are
-                waited for. It has to end what they may be waiting for.
+            on_error: Called after a failure, or if the caller stops early. Then `map` waits until
+                the threads end, so `on_error` has to end whatever may block them, such as a read.
         """
         pending = deque[tuple[int, Future[Result]]]()
 

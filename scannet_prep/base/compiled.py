@@ -145,9 +145,10 @@ def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
         # Characters before "0" wrap around to large numbers, so one comparison is enough.
         digit = np.uint8(character - np.uint8(_ZERO))
         is_digit = digit < 10
-        # A leading zero, which no other digit may follow, is a value of 0 with a digit. Too many
-        # digits overflow here; such numbers are refused at their end.
-        if is_digit and (value or not digit_count):
+        # A value of 0 after a digit: that digit was a leading zero, which no other may follow.
+        is_after_leading_zero = value == 0 and digit_count > 0
+        if is_digit and not is_after_leading_zero:
+            # Too many digits overflow. Such a number is refused below, at its end.
             value = value * 10 + np.int64(digit)
             digit_count += 1
         elif character == _COMMA and 0 < digit_count < _TOO_MANY_DIGITS:

@@ -27,7 +27,8 @@ _HINT_START = (
     "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
 )
 _PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-# Variables with the number of processes on this node; that of Slurm lists the numbers of all nodes.
+# Variables with the number of processes on this node. SLURM_STEP_TASKS_PER_NODE is a list with the
+# numbers of all nodes.
 _PROCESS_COUNTS_ON_NODE = (
     "SLURM_STEP_TASKS_PER_NODE",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -101,7 +102,7 @@ def read_rank(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def find_launcher(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Find a variable of Slurm or MPI by which this process is one of several.
+    """Find a variable of Slurm or MPI that contains a number of processes above 1.
 
     Returns:
         Its name and its value, the number of processes; None if this process was started alone.

@@ -61,6 +61,7 @@ def parse_duration(text: str) -> float:
     text = text.strip()
     if _PLAIN_NUMBER.fullmatch(text):
         raise ValueError(f"{text!r} has no unit, {_DURATION_EXAMPLES}")
+    # Every part of a duration is optional, so an empty text matches, too.
     match = _DURATION.fullmatch(text.lower())
     if match is None or not text:
         raise ValueError(f"{text!r:.80} is not a duration, {_DURATION_EXAMPLES}")

@@ -355,7 +355,7 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
         yield f"hint: {hint}"
 
 
-def describe_made(
+def summarize_run(
     report: ProcessReport | ExportReport | FramesReport, size: str, seconds: float
 ) -> list[str]:
     """Summarize a run that makes scenes, with what to do about those that are left.

@@ -52,12 +52,13 @@ def _describe(steps: dict[str, list[str]], seconds: float) -> str:
         paragraphs.append("\n   ".join([f"{number}. {title}", *lines]))
     steps_text = "\n\n".join(paragraphs)
     duration = format_duration(seconds)
+    activation = _describe_activation()  # a whole line, or empty
     return f"""\
 {steps_text}
 
 All of it took {duration}. The same with the real data, once you have signed its terms
 ({TERMS_URL}):
-{_describe_activation()}   scannet-prep download --types seg --accept-terms
+{activation}   scannet-prep download --types seg --accept-terms
    scannet-prep process --scannet200 --align-axis
    scannet-prep pack
 and in Python:
@@ -66,7 +67,10 @@ and in Python:
 
 
 def _describe_activation() -> str:
-    """Return the line that activates this environment; empty if its commands are on the PATH."""
+    """Return the line that activates this environment, with its indent and its end.
+
+    It is empty if the commands of the environment are on the PATH, or if it cannot be activated.
+    """
     script_path = Path(sys.prefix, "bin/activate")
     if not script_path.exists():
         return ""

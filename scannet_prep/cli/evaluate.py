@@ -74,14 +74,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError(
             "instances have no confusion matrix", "leave out --confusion, or pass --task semantic"
         )
-    hint = "predict these scenes, or add --allow-missing to skip them"
+    # An empty hint allows missing predictions.
+    hint = ""
+    if not arguments.allow_missing:
+        hint = "predict these scenes, or add --allow-missing to skip them"
     plan = find_predictions(
         arguments.predictions,
         arguments.gt,
         task=arguments.task,
         label_set=arguments.labels,
         splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
-        hint="" if arguments.allow_missing else hint,
+        hint=hint,
     )
     if plan.missing:
         count = format_count(len(plan.missing), "scene")
@@ -122,10 +125,12 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
     yield ", ".join(f"{_name(key)} {_format(value)}" for key, value in scores.totals.items())
     yield "\n" + _format_numbers("mean over", scores.means)
 
-    # Classes without a score have None in the first column.
-    shown = dict(scores.classes)
-    if not has_all:
-        shown = {name: row for name, row in shown.items() if next(iter(row.values())) is not None}
+    shown = {}
+    for name, row in scores.classes.items():
+        # Classes without a score have None in the first column.
+        has_score = next(iter(row.values())) is not None
+        if has_score or has_all:
+            shown[name] = row
     yield "\n" + _format_numbers("class", shown)
     hidden_count = len(scores.classes) - len(shown)
     if hidden_count:
@@ -148,7 +153,9 @@ def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
         title: Heading of the first column, which has the names of the rows.
         rows: Numbers by row and column.
     """
-    keys = list(next(iter(rows.values()), {}))
+    # All rows have the same keys. Without rows, there are no columns of numbers.
+    first_row = next(iter(rows.values()), {})
+    keys = list(first_row)
     header = [title, *(_name(key) for key in keys)]
     cells = [[name, *(_format(row[key]) for key in keys)] for name, row in rows.items()]
     return format_table(header, cells, right=frozenset(range(1, len(header))))

@@ -28,7 +28,7 @@ from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.benchmark_arguments import add_labels_argument
-from scannet_prep.cli.console import Console, describe_made, format_count
+from scannet_prep.cli.console import Console, format_count, summarize_run
 from scannet_prep.export import FORMATS, Setting
 
 if TYPE_CHECKING:
@@ -152,14 +152,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         certificates=certificates_from(arguments, console),
     )
     if arguments.dry_run:
-        value = {
+        planned = {
             "dry_run": True,
             "out_dir": plan.out_dir,
             "settings": plan.format.settings,
             "scenes": plan.scene_ids,
         }
         text = f"{_describe_start(plan)}\ndry run: nothing was done"
-        return console.result(text, value, status=0)
+        return console.result(text, planned, status=0)
     console.say(_describe_start(plan))
     with shared.executor_from(arguments) as executor:
         report = export.run(
@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         trace = f"\n{failure.trace}" if failure.trace else ""
         console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
     size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)}"
-    text = "\n".join(describe_made(report, size, console.seconds))
+    text = "\n".join(summarize_run(report, size, console.seconds))
     status = 3 if report.failures else 0
     return console.result(text, report, status, seconds=console.seconds)
 
@@ -177,11 +177,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _describe_start(plan: ExportPlan) -> str:
     """Describe what is exported, what is left out, and what is missing, one line each."""
     settings = plan.format.settings
-    parts = [
-        plan.format.name,
-        format_count(len(plan.scene_ids), "scene"),
-        str(settings["label_set"] or "both label sets"),
-    ]
+    # Empty if the files do not depend on a label set: they hold the labels of both, or raw ids.
+    label_set = settings["label_set"] or "both label sets"
+    parts = [plan.format.name, format_count(len(plan.scene_ids), "scene"), str(label_set)]
     if plan.format.uses_frame:
         parts.append("axis-aligned" if settings["aligned"] else "frame of the scan")
     if plan.format.draws_points:

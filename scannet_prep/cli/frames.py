@@ -9,7 +9,7 @@ has one set of options, which a later command need not repeat. Each scene has a 
 numbers of its frames, its cameras, and a checksum of every file.
 
 Scenes without a stream are left out. All streams together have 1.2 TB, so download those of some
-scenes only; see the first example.
+scenes only; see the last example.
 
 layouts:
   official    color/0.jpg, depth/0.png, pose/0.txt, intrinsic/: reader.py, 3DMV, BPNet, OpenScene
@@ -17,11 +17,11 @@ layouts:
   mmdet3d     00000.jpg, 00000.png, 00000.txt, intrinsic.txt: posed_images of mmdetection3d
 
 examples:
-  scannet-prep download --types .sens --scenes scene0000_00
   scannet-prep frames --size 320x240
   scannet-prep frames --with color depth pose labels instances --label-set scannet200
   scannet-prep frames --at-most 300 --layout mmdet3d -o mmdetection3d/data/scannet/posed_images
   scannet-prep frames --every 1 --scenes scene0000_00 --dry-run
+  scannet-prep download --types .sens --scenes scene0000_00
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_made, format_count
+from scannet_prep.cli.console import Console, format_count, summarize_run
 
 if TYPE_CHECKING:
     from scannet_prep.stages.frames import FramesEstimate, FramesPlan, FramesReport
@@ -234,7 +234,7 @@ def _describe_estimate(plan: FramesPlan, estimate: FramesEstimate) -> str:
 def _describe_report(report: FramesReport, seconds: float) -> str:
     """Describe the result of a run."""
     size = f"{format_count(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
-    lines = describe_made(report, size, seconds)
+    lines = summarize_run(report, size, seconds)
     if report.lost_frames:
         verb = "written" if report.options.keeps_lost else "omitted"
         lost = _describe_lost(report.lost_frames)

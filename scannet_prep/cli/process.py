@@ -34,7 +34,7 @@ from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_made, format_count
+from scannet_prep.cli.console import Console, format_count, summarize_run
 
 if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
@@ -157,8 +157,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _print_oddities(report, console)
     text = _describe_report(plan, report, console.seconds)
     status = 3 if report.failures else 0
-    more = {"options": plan.context.options, "options_source": plan.options_source}
-    return console.result(text, report, status, **more, seconds=console.seconds)
+    return console.result(
+        text,
+        report,
+        status,
+        options=plan.context.options,
+        options_source=plan.options_source,
+        seconds=console.seconds,
+    )
 
 
 def _plan(arguments: argparse.Namespace) -> ProcessPlan:
@@ -294,7 +300,7 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
     from scannet_prep.processed.folder import FAILED_NAME
 
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}"
-    lines = describe_made(report, size, seconds)
+    lines = summarize_run(report, size, seconds)
     if report.raw_gone:
         scenes = f"{format_count(len(report.raw_gone), 'scene')} ({list_some(report.raw_gone)})"
         lines.append(f"kept, although their raw files are gone: {scenes}")

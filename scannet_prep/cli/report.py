@@ -75,6 +75,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     comparison = None
     if arguments.against:
         comparison = stage.compare(arguments.places, arguments.against, reading)
+    # A comparison for standard output needs no report; the page shows both.
     report = None
     if comparison is None or output is not None:
         report = stage.run(arguments.places, reading, output, comparison)
@@ -99,9 +100,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _warn(errors: Sequence[Finding], console: Console) -> None:
-    """Print on standard error what standard output does not list.
+    """Print errors on standard error, unless standard output shows them completely.
 
-    Standard output lists errors without their tracebacks; with `-q`, it lists nothing.
+    With `-q`, standard output lists no errors, so all are printed. Otherwise it lists them without
+    their tracebacks, so only errors with a traceback are printed.
     """
     unique = list(dict.fromkeys(errors))
     if not console.is_quiet:
@@ -119,7 +121,10 @@ def _show_comparison(comparison: Comparison, *, has_all: bool) -> Iterator[str]:
 
 
 def _show_tables(tables: Sequence[Table], *, has_all: bool) -> Iterator[str]:
-    """Format the tables that have rows: tables with numbers as columns, others as lists."""
+    """Format the tables that have rows.
+
+    A table with columns of numbers is formatted in columns, any other table as a list.
+    """
     for table in tables:
         if not table.rows:
             continue

@@ -2,9 +2,9 @@
 
 Checks the predictions of all 100 scenes, and writes them into a .zip file that the server accepts.
 
-PRED contains files like those for scannet-prep evaluate; arrays are converted to raw ids. Every
-test scene needs a prediction that fits its processed scene. Instances of wall and floor, and those
-under 100 vertices, are left out.
+PRED contains files like those for scannet-prep evaluate. Predictions in .npy and .npz files are
+converted to the raw ids that the server expects. Every test scene needs a prediction that fits its
+processed scene. Instances of wall and floor, and those under 100 vertices, are left out.
 
 Nothing is written if the predicted ids look wrong: more than 1 % are none of the classes, or they
 belong to another label set, or count from 1.
@@ -44,8 +44,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--min-score",
         type=float,
         metavar="X",
-        help="omit instances below this confidence; the server rejects files that take long to "
-        "unpack (default: keep all)",
+        help="omit instances below this confidence; with too many masks, the file takes long to "
+        "unpack, and the server rejects it (default: keep all)",
     )
 
 
@@ -66,7 +66,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if report.warning:
         console.warn(f"warning: {report.warning}")
     elif report.unknown_ids:
-        # Few enough to be accepted. Too many are an error, or with --force the warning above.
+        # These ids are few enough to be accepted. With too many, the run would have failed or, with
+        # --force, printed the warning above.
         ids = ", ".join(map(str, list(report.unknown_ids)[:5]))
         console.warn(f"warning: ids that are none of the classes of {report.label_set}: {ids}")
     return console.result("\n".join(_describe(report)), report, status=0)

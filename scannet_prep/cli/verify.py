@@ -96,7 +96,8 @@ def _download_command(report: VerifyReport) -> str:
     types, scenes = report.to_download
     root = quote(report.paths[0])
     command = f"scannet-prep download --types {' '.join(types)} --verify -o {root}"
-    # Name the damaged scenes if there are only a few: not every tree has to become complete.
+    # Without --scenes, the command would also download scenes that this tree never had. It does
+    # so if too many scenes are damaged to list them, or if an error may concern any scene.
     if 0 < len(scenes) <= _MAX_SHOWN_SCENES:
         command += f" --scenes {' '.join(scenes)}"
     return command
@@ -120,4 +121,5 @@ def _summarize(report: VerifyReport, seconds: float) -> str:
         counts.append(f"files in tasks/: {report.shared_files:,}")
     counts.append(format_bytes(report.size_bytes))
     counts.append(f"in {format_duration(seconds)}")
-    return f"{list_some(report.paths, 1)}: {', '.join(counts)}"
+    place = list_some(report.paths, shown=1)
+    return f"{place}: {', '.join(counts)}"

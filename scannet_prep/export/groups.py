@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.errors import RawFileError, ScanNetPrepError
 from scannet_prep.base.files import read_file
-from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.segments import parse_segments
 from scannet_prep.release.files import SEGMENTS
@@ -21,28 +20,6 @@ TEST_SEGMENTS_NEEDED = (
     "the release has no segments of test scenes; process the scenes with --compute-segments, or "
     f"give a folder of *{SEGMENTS.suffix} files of ScanNet's Segmentator with --test-segments DIR"
 )
-
-
-def table_by_group(values: Mapping[int, int], *, none: int) -> NDArray[np.int64]:
-    """Make a table of the value of each group, to be indexed by the array `instances`.
-
-    Args:
-        values: The value of each group, by its id in `instances`.
-        none: The value for "no group".
-
-    Returns:
-        int64 (largest id + 2,). The last entry, which -1 reaches, is `none`.
-    """
-    table = np.full(max(values, default=-1) + 2, none, np.int64)
-    table[list(values)] = list(values.values())
-    return table
-
-
-def raw_ids_of_groups(groups: Iterable[AnnotatedGroup], label_set: LabelSet) -> dict[int, int]:
-    """Return the raw id of each group, by its id in `instances`; 0 if the label map lacks it."""
-    # The array of the vertices is `nyu40_ids` or `scannet_ids`; a group has a single id.
-    key = label_set.raw_ids_key.removesuffix("s")
-    return {group.id: getattr(group, key) for group in groups}
 
 
 def vertex_raw_ids(scene: ProcessedScene, label_set: LabelSet) -> NDArray[np.int64]:

@@ -31,11 +31,10 @@ from scannet_prep.export.format import (
 )
 from scannet_prep.export.groups import (
     TEST_SEGMENTS_NEEDED,
-    raw_ids_of_groups,
     segments_of,
-    table_by_group,
     vertex_raw_ids,
 )
+from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS, SPLIT_DIRS
 from scannet_prep.release.label_sets import SCANNET20

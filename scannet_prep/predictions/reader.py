@@ -34,8 +34,12 @@ _ENDINGS: Mapping[Task, tuple[str, ...]] = {
     "semantic": (".txt", ".npy", "_pred.npy", _OCTFORMER_ENDING),
     "instance": (".txt", ".npz"),
 }
-# A line of the benchmark's list: path of the mask, raw id (as an integer or 3.0), and confidence.
-_LIST_LINE = re.compile(r"([^ \0]+) (\d{1,9})(?:\.0*)? ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+# A line of the benchmark's list has three values, separated by single blanks.
+_LIST_LINE = re.compile(
+    r"([^ \0]+) "  # path of the mask
+    r"(\d{1,9})(?:\.0*)? "  # raw id, as 3 or 3.0
+    r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"  # confidence, as 1, 0.5, .5 or 5e-1
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class Predictions:
         """
         class_count = len(self.label_set)
         if self.has_raw_ids(scene_id):
-            # Negative ids end up at -1 as well: they are clipped to 0, which is no class.
+            # The lookup clips negative ids to 0. As 0 is not the raw id of a class, they become -1.
             train_ids = self.label_set.train_ids_from_raw_ids(ids, ignore_index=-1)
         else:
             train_ids = np.where((ids >= 0) & (ids < class_count), ids, -1)
@@ -242,6 +246,7 @@ def find_predictions(
     processed_ids = {scene_id for dataset in datasets for scene_id in dataset.scene_ids}
     paths = find_prediction_files(folder, task, processed_ids)
     missing = sorted(processed_ids - paths.keys())
+    # Without a hint, the caller allows missing predictions, but not that all are missing.
     has_any = len(missing) < len(processed_ids)
     allows_missing = has_any and not hint
     if missing and not allows_missing:
@@ -252,7 +257,7 @@ def find_predictions(
             hint,
         )
 
-    # The datasets without the scenes that have no prediction.
+    # Reduce each dataset to its scenes with a prediction.
     predicted = []
     for dataset in datasets:
         predicted_ids = [scene_id for scene_id in dataset.scene_ids if scene_id in paths]
@@ -310,7 +315,7 @@ def _read_mask(path: Path, vertex_count: int) -> NDArray[np.bool_]:
     Raises:
         FileError: The mask cannot be read, or is not as expected.
     """
-    # The caller would take a ContentError for a fault of the list.
+    # A ContentError names no file: `Predictions.read` would add the name of the list, not the mask.
     try:
         numbers = check_integers(parse_lines(read_file(path)), "mask", vertex_count)
     except ContentError as error:

@@ -60,10 +60,11 @@ def _points_and_normals(
     cofactors: NDArray[np.float64],
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Compute points and normals with NumPy. The matrices, (4, 4) and (3, 3), may have no rows."""
-    # Positions, and the sums of the cross products at each vertex; both (3, V), in the chosen
-    # frame.
+    # Positions, and the sum of the cross products at each vertex: both (3, V), frame of the scan.
     columns = np.ascontiguousarray(positions.T, np.float64)
     sums = _sum_products(columns, faces)
+    # Move both to the aligned frame. The sums are not computed there, because moved coordinates are
+    # rounded, and faces without area would no longer give 0.
     if len(matrix):
         columns = move_columns(columns, matrix[:3])
         sums = move_columns(sums, cofactors)
@@ -108,23 +109,23 @@ def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> N
     """
     moved = np.empty_like(columns)
     term = np.empty_like(columns[0])
-    # Not a matrix product, so that the order of the additions is the same on every machine. `shift`
-    # is empty for a matrix (3, 3).
-    for row, (a, b, c, *shift) in zip(moved, matrix, strict=True):
-        np.multiply(columns[0], a, out=row)
-        row += np.multiply(columns[1], b, out=term)
-        row += np.multiply(columns[2], c, out=term)
-        if shift:
-            row += shift[0]
+    # Not a matrix product, so that the order of the additions is the same on every machine.
+    for moved_axis, factors in zip(moved, matrix, strict=True):
+        np.multiply(columns[0], factors[0], out=moved_axis)
+        moved_axis += np.multiply(columns[1], factors[1], out=term)
+        moved_axis += np.multiply(columns[2], factors[2], out=term)
+        # A matrix (3, 4) has a shift in its last column.
+        if len(factors) == 4:
+            moved_axis += factors[3]
     return moved
 
 
 def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
     """Add up, for each vertex, the cross products of two edges of its faces, float64 (3, V).
 
-    For float32 coordinates, the products are exact except for the last bits, so that a face without
-    area gives 0, and not a direction that consists of rounding errors. The order of the additions
-    is that of the faces, and for each face that of its corners.
+    A face without area gives 0, and not a direction that consists of rounding errors: edges between
+    float32 coordinates are exact in float64, and the two halves of its product are rounded alike.
+    The order of the additions is that of the faces, and for each face that of its corners.
     """
     # The cross product of each face, (3, F).
     products = np.empty((3, len(faces)), np.float64)
@@ -134,11 +135,12 @@ def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDA
     for start in range(0, len(faces), _FACES_AT_ONCE):
         part = slice(start, start + _FACES_AT_ONCE)
         corners = faces[part].T.astype(np.intp, order="C")
-        # The three corners of each face, each (3, part); then the edges a and b from `origin`. All
-        # indices are in range; `clip` only spares NumPy a buffer.
+        # First, the coordinates of the three corners of each face. Each array is (3 axes, faces).
         origin, a, b = memory[:, :, : corners.shape[1]]
         for corner, out in zip(corners, (origin, a, b), strict=True):
+            # All indices are in range; `clip` only spares NumPy a buffer.
             columns.take(corner, axis=1, out=out, mode="clip")
+        # From here on, a and b are the edges from `origin` to the other two corners.
         a -= origin
         b -= origin
         x, y, z = products[:, part]

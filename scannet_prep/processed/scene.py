@@ -7,7 +7,6 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,7 +29,7 @@ from scannet_prep.release.scene_warnings import SceneWarning
 # Increased whenever the bytes of a processed folder, or their interpretation, change.
 FORMAT_VERSION: Literal[2] = 2
 MAX_FILE_BYTES = 1 << 31
-# The float32 of each float16, by its 16 bits.
+# All float16 values as float32. The index of a value is its 16 bits, read as a number.
 _FLOATS_BY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 LabelsFrom = Literal["aggregation", "ply"]
@@ -51,7 +50,8 @@ _LAYOUTS = {
     "axis_alignment": (["<f8"], (4, 4)),
 }
 _OPTIONAL = {"segments", "faces"}
-# Arrays whose field of `ProcessedScene` has another name: the file holds train ids + 1.
+# Fields of `ProcessedScene` that have other names than their arrays in the file, by array. `labels`
+# in the file are train ids + 1, but `ProcessedScene.labels` returns train ids.
 _FIELDS = {"labels": "stored_labels"}
 _DEFLATED = frozenset({"labels", "nyu40_ids", "scannet_ids", "instances", "segments", "meta"})
 
@@ -189,8 +189,8 @@ class ProcessedScene:
         normals: float16 (V, 3), area-weighted unit normals in the frame of `points`; (0, 0, 0) if
             undefined.
         colors: uint8 (V, 3), red, green, blue, 0..255.
-        stored_labels: uint8 (V,), the array `labels` of the file, of `meta.options.label_set`: 0
-            unlabeled, else train id + 1. `labels` has the train ids.
+        stored_labels: uint8 (V,), train id of `meta.options.label_set` + 1; 0 unlabeled. The file
+            stores it as `labels`; the property `labels` returns the train ids.
         nyu40_ids: uint8 (V,), 0 unannotated.
         scannet_ids: uint16 (V,), 0 unannotated.
         instances: int16 (V,), group id, -1 for no group.
@@ -333,19 +333,27 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     Raises:
         ProcessedFileError: It is missing, damaged, or in the format of another version.
     """
-    # Surrogates occur in damaged files only; the JSON parser refuses them with a message.
+    # Only damaged files have surrogates. "surrogatepass" lets them pass here, because the JSON
+    # parser refuses them with a message.
     text = str(reader.read("meta")).encode("utf-8", "surrogatepass")
     try:
         return parse_json(text, _META)
     except ContentError as error:
-        # Another version explains the error better, if the text has one.
-        with suppress(ContentError):
-            version = parse_json(text, _VERSION_ONLY).format_version
-            if version != FORMAT_VERSION:
-                raise ProcessedFileError(path, describe_other_format(version), FORCE_HINT) from None
+        # A file in another format is not damaged, and the message should say so.
+        version = _find_version(text)
+        if version is not None and version != FORMAT_VERSION:
+            raise ProcessedFileError(path, describe_other_format(version), FORCE_HINT) from None
         raise ProcessedFileError(
             path, f"has a damaged or foreign description: {error}", again_hint(path)
         ) from error
+
+
+def _find_version(text: bytes) -> int | None:
+    """Find the format version of a description; None if it has none."""
+    try:
+        return parse_json(text, _VERSION_ONLY).format_version
+    except ContentError:
+        return None
 
 
 def describe_other_format(version: int) -> str:
@@ -381,7 +389,8 @@ def check_identity(
         # Parsing finds the difference and raises an error that describes it. If there is none, the
         # fields have another order than this program writes.
         meta = parse_meta(reader, path)
-        check_meta(meta, path, scene_id, meta.split, options)
+        # Any split is accepted: it is not among the compared fields.
+        check_meta(meta, path, scene_id, split=meta.split, options=options)
         raise ProcessedFileError(path, "has a description in a foreign order", again_hint(path))
     points = reader.read("points")
     if points.shape != (vertex_count, 3):
@@ -397,8 +406,8 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
         yield "points are not all finite"
     yield from _find_group_problems(scene, is_finite=is_finite)
 
-    # Half precision has 11 bits: each component is off by at most 2**-12 relative, and the squared
-    # length by 2**-11.
+    # float16 has 11 significant bits. Rounding changes each component by less than 2**-11 of its
+    # value, and so the squared length by less than 2**-10.
     squared_lengths = np.square(scene.normals.astype(np.float32)).sum(axis=1)
     is_unit = np.abs(squared_lengths - 1) < 2**-10
     wrong_normals = int(np.count_nonzero(~(is_unit | (squared_lengths == 0))))
@@ -406,8 +415,8 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
         yield f"normals of {wrong_normals:,} vertices are neither of unit length nor zero"
 
     label_set = scene.meta.options.label_set
-    expected_labels = label_set.labels_from_raw_ids(getattr(scene, label_set.raw_ids_key))
-    wrong_labels = int(np.count_nonzero(scene.stored_labels != expected_labels))
+    expected_stored = label_set.labels_from_raw_ids(getattr(scene, label_set.raw_ids_key))
+    wrong_labels = int(np.count_nonzero(scene.stored_labels != expected_stored))
     if wrong_labels:
         yield f"labels disagree with the raw ids at {wrong_labels:,} vertices"
     largest_id = scene.nyu40_ids.max()
@@ -464,8 +473,11 @@ def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[st
             if key not in _OPTIONAL:
                 yield f"has no array {key!r}"
             continue
-        lengths: dict[object, int] = {"V": vertex_count, "F": len(array) if array.ndim else 0}
-        expected_shape = tuple(lengths.get(length, length) for length in shape)
+        # Any number of faces is right, so F is the length of the array itself.
+        face_count = len(array) if array.ndim else 0
+        # V and F are replaced by their values. Numbers, such as 3, stay as they are.
+        values: dict[object, int] = {"V": vertex_count, "F": face_count}
+        expected_shape = tuple(values.get(length, length) for length in shape)
         if array.dtype.str not in types or array.shape != expected_shape:
             type_names = " or ".join(str(np.dtype(type_code)) for type_code in types)
             yield (

@@ -42,7 +42,7 @@ class LockEntry:
     size_bytes: int
 
 
-def read_locks(raw_dir: Path) -> dict[str, LockEntry]:
+def read_tree_lock(raw_dir: Path) -> dict[str, LockEntry]:
     """Read the lock file of a raw tree, as `read_lock` does; an empty dict if there is none.
 
     Raises:

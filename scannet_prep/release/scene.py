@@ -10,7 +10,7 @@ from scannet_prep.base.errors import UnknownSceneError, UsageError
 _RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
 _OWN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 # Names that are easily taken for a scene of the release, such as `0011_00` and `Scene0011`.
-_NEARLY_RELEASE_ID = re.compile(r"(scene)?\d{4}(_\d{2})?", re.ASCII | re.IGNORECASE)
+_NEARLY_RELEASE_ID = re.compile(r"(scene)?\d{3,5}(_\d{1,3})?", re.ASCII | re.IGNORECASE)
 
 
 class SceneId(str):

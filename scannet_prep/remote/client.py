@@ -33,8 +33,8 @@ from scannet_prep.remote.request_errors import (
 
 _PIECE_BYTES = 1 << 20
 _MAX_CONNECTIONS = 64
-# How often the watch looks at a body. Tests with short time windows look more often.
-_WATCH_INTERVAL_S = 1.0
+# The longest time between two looks of `Answer._watch` at the clock.
+_MAX_WATCH_INTERVAL_S = 1.0
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _CONTENT_RANGE = re.compile(
     r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})", re.IGNORECASE
@@ -73,12 +73,17 @@ class Answer:
     def read_pieces(self) -> Iterator[bytes]:
         """Iterate over the body as it arrives. Raises AttemptError if it arrives too slowly."""
         policy = self._client.policy
-        # A piece of any other body arrives within the timeout of the socket.
+        # Only chunked bodies need the watch. With any other body, the timeout of the socket limits
+        # how long a piece takes to arrive.
         if "Transfer-Encoding" in self.headers:
             threading.Thread(target=self._watch, name="watch", daemon=True).start()
         waited_s = 0.0
         received_bytes = 0
-        while piece := self._read_piece():
+        while True:
+            self._waiting_since_s = time.monotonic()
+            piece = self._read_piece()
+            if not piece:
+                return
             waited_s += time.monotonic() - self._waiting_since_s
             self._waiting_since_s = math.inf
             received_bytes += len(piece)
@@ -101,7 +106,7 @@ class Answer:
         self._is_closed.set()
 
     def shut_down(self) -> None:
-        """Shut the connection down. A thread that waits for a piece then wakes, as at its end."""
+        """Shut the connection down. A thread that waits for a piece wakes, as if the body ended."""
         # These errors are raised if the response has ended meanwhile.
         with suppress(ValueError, RuntimeError, OSError):
             self._response.raw.shutdown()
@@ -113,7 +118,6 @@ class Answer:
             AttemptError: Nothing of the file has arrived for too long.
             ServerDownError: The transfers were stopped.
         """
-        self._waiting_since_s = time.monotonic()
         try:
             piece: bytes = self._response.raw.read1(_PIECE_BYTES, decode_content=False)
         except urllib3.exceptions.HTTPError:
@@ -135,11 +139,14 @@ class Answer:
     def _watch(self) -> None:
         """Shut the connection down if a piece of a chunked body takes too long to arrive.
 
-        A timeout of the socket would not do: the lines before and after the pieces may arrive byte
-        by byte and never end.
+        The timeout of the socket is not enough, because it starts again with each byte that
+        arrives. The size line before a chunk, or the lines after the last one, may arrive byte by
+        byte and never end.
         """
         longest_wait_s = self._client.policy.slow_window_s
-        while not self._is_closed.wait(min(_WATCH_INTERVAL_S, longest_wait_s / 4)):
+        # A quarter is for tests, whose time windows are short.
+        interval_s = min(_MAX_WATCH_INTERVAL_S, longest_wait_s / 4)
+        while not self._is_closed.wait(interval_s):
             if time.monotonic() - self._waiting_since_s > longest_wait_s:
                 self._is_too_slow = True
                 self.shut_down()
@@ -185,13 +192,14 @@ class Client:
         self.stop = threading.Event()
         self.received_bytes = 0
         self._lock = threading.Lock()
-        # By this time of the monotonic clock, the maximum rate allows all bytes received so far.
-        self._free_s = 0.0
+        # When the maximum rate allows the next bytes, on the monotonic clock.
+        self._next_allowed_s = 0.0
         self._open_answers: set[Answer] = set()
 
         if certificates is True:
             certificates = find_authorities(os.environ)
-        # The file or folder of authorities; empty if connections trust those of certifi, or all.
+        # The file or folder of authorities, for error messages. Empty if the authorities are those
+        # of certifi, and if any certificate is accepted.
         self._authorities = ""
         verify: bool | str
         if isinstance(certificates, Path):
@@ -243,7 +251,8 @@ class Client:
                 answer = Answer(response, self)
                 self._open_answers.add(answer)
                 try:
-                    # `close` shuts down only the answers that it finds.
+                    # `close` may have run since the check above, too early to find this answer in
+                    # `_open_answers` and shut it down.
                     self.check_not_stopped()
                     yield answer
                 finally:
@@ -264,8 +273,11 @@ class Client:
             if self.policy.bytes_per_s is None:
                 return
             now_s = time.monotonic()
-            self._free_s = max(self._free_s, now_s) + size_bytes / self.policy.bytes_per_s
-            pause_s = self._free_s - now_s
+            # At the maximum rate, these bytes take this long, after all earlier ones. A time in
+            # which none arrived does not allow more later.
+            duration_s = size_bytes / self.policy.bytes_per_s
+            self._next_allowed_s = max(self._next_allowed_s, now_s) + duration_s
+            pause_s = self._next_allowed_s - now_s
         self.stop.wait(pause_s)
 
     def check_not_stopped(self) -> None:

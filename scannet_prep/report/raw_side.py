@@ -93,8 +93,11 @@ class RawSide:
         there = other.find_files(scene_id)
         names = []
         for name in {**here, **there}:
+            # Scenes are made from the inputs, so an input that only one side has is a difference.
+            # Any other file is an optional download, and is compared if both sides have it.
             is_input = name.removeprefix(scene_id) in _INPUT_SUFFIXES
-            if is_input or (name in here and name in there):
+            is_on_both_sides = name in here and name in there
+            if is_input or is_on_both_sides:
                 names.append(name)
         differences = compare_facts(_collect_facts(here, names), _collect_facts(there, names))
         return SceneChanges(differences, tuple(describe_facts(scene_id, differences)), {})

@@ -45,16 +45,16 @@ class ArchiveScenes(SceneSource):
         options = _read_shared_options(archives)
         _check_has_all_shards(names)
 
-        groups: dict[str, StoredGroup] = {}
         stored: dict[str, tuple[Archive, StoredGroup]] = {}
         failures: dict[str, Finding] = {}
         for archive in archives:
             for group in archive.index.scenes:
-                groups[group.scene_id] = group
                 stored[group.scene_id] = (archive, group)
             for scene_id, message in archive.index.failures.items():
                 hint = f"make it: scannet-prep process --scenes {scene_id}{_HINT_THEN_PACK}"
                 failures[scene_id] = Finding(scene_id=scene_id, message=message, hint=hint)
+        # The base class takes the groups alone. To read a scene, its archive is needed as well.
+        groups = {scene_id: group for scene_id, (_, group) in stored.items()}
         super().__init__(
             place=names if len(names) > 1 else names[0],
             options=options,
@@ -64,7 +64,7 @@ class ArchiveScenes(SceneSource):
             command_end=_HINT_THEN_PACK,
         )
         self._archives = archives
-        # The archive and the group of each scene of the split, which are the scenes in `lengths`.
+        # Only the scenes of the split are read. The base class has put them into `lengths`.
         self._stored = {scene_id: stored[scene_id] for scene_id in self.lengths}
         # The groups of the other scenes are no longer needed.
         for archive in archives:
@@ -85,7 +85,8 @@ class ArchiveScenes(SceneSource):
         entries = dict[str, SceneEntry]()
         for archive in self._archives:
             # All shards of a set have the same manifest, so the first one usually suffices.
-            if entries.keys() >= self.lengths.keys():
+            has_all_entries = self.lengths.keys() <= entries.keys()
+            if has_all_entries:
                 break
             # The first group of an archive holds the files that belong to no scene.
             shared_files = archive.index.groups[0]

@@ -42,6 +42,7 @@ class FolderScenes(SceneSource):
         if must_be_usable and state.faults:
             raise state.faults[0]
         manifest = state.manifest
+        # `command_end` completes the commands in hints: `scannet-prep process ... -o FOLDER`.
         super().__init__(
             place=str(path),
             options=manifest.options,
@@ -52,8 +53,9 @@ class FolderScenes(SceneSource):
         )
         self.folder = path
         self.faults = state.faults
-        # Commands read all splits and use the entries, so these are kept. A dataset is opened for
-        # one split and seldom needs them: `entries` then reads the manifest again.
+        # Keep the entries for commands, which open all splits and use them. A dataset opens one
+        # split and seldom needs entries. If it does, the property `entries` reads the manifest
+        # again.
         if split is None:
             self._entries = dict(sorted(manifest.scenes.items()))
 
@@ -81,7 +83,7 @@ class FolderScenes(SceneSource):
         return manifest.scenes
 
     def _read_meta(self, scene_id: str) -> SceneMeta:
-        """Read only a few pages of the file."""
+        """Read the description of a scene from a few memory pages of its file, not all of it."""
         return read_meta(self.file_path(scene_id))
 
     def read(self, scene_id: str) -> memoryview:

@@ -9,7 +9,7 @@ Files are written only after all predictions have been read and their ids have b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,9 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
 from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
-from scannet_prep.export.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.predictions.ids import check_predicted_ids
 from scannet_prep.predictions.reader import Predictions, Task
-from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.training.dataset import ScanNet
@@ -173,28 +172,9 @@ def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any
     prediction = plan.read(scene_id, len(sample["labels"]))
     if plan.task == "semantic":
         return prediction, sample["labels"]
-    groups = dataset.groups(scene_id)
-    return prediction, make_instance_truth(groups, sample["instances"], plan.label_set)
-
-
-def make_instance_truth(
-    groups: Iterable[AnnotatedGroup], instances: NDArray[np.integer[Any]], label_set: LabelSet
-) -> InstanceTruth:
-    """Make the ground truth of the instances of a scene.
-
-    The class of an instance is that of its group, because with labels from `labels.ply`, its
-    vertices may have several classes.
-
-    Args:
-        groups: The groups of the scene.
-        instances: (V,), the id of the group of each vertex, -1 for none.
-        label_set: The label set of the classes.
-    """
-    # The raw id of each group; the last entry is 0, for vertices without a group (-1).
-    raw_ids = table_by_group(raw_ids_of_groups(groups, label_set), none=0)
-    # The train id of each group, then of each vertex, (V,); -1 for none.
-    group_labels = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
-    return InstanceTruth(labels=group_labels[instances], instances=instances)
+    instances = sample["instances"]
+    labels = classes_of_instances(instances, dataset.groups(scene_id), plan.label_set)
+    return prediction, InstanceTruth(labels=labels, instances=instances)
 
 
 def _count_mask_classes(

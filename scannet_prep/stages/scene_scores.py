@@ -15,9 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from scannet_prep.base.failures import explain
+from scannet_prep.evaluation.instance import InstanceTruth
 from scannet_prep.predictions.reader import Predictions
+from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.release.scene import Split
-from scannet_prep.stages.evaluate import SCENE_SCORES, SCORES, make_instance_truth
+from scannet_prep.stages.evaluate import SCENE_SCORES, SCORES
 from scannet_prep.stages.view import Viewing, read_prediction
 
 _NAMES = {"semantic": "mIoU", "instance": "AP"}
@@ -94,7 +96,8 @@ class SceneScores:
         label_set = prediction.label_set
         truth: Any
         if self._predictions.task == "instance":
-            truth = make_instance_truth(scene.meta.groups, scene.instances, label_set)
+            labels = classes_of_instances(scene.instances, scene.meta.groups, label_set)
+            truth = InstanceTruth(labels=labels, instances=scene.instances)
         else:
             raw_ids = getattr(scene, label_set.raw_ids_key)
             truth = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)

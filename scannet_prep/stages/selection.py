@@ -23,8 +23,8 @@ class Selection:
     """The scenes that the user has selected; all of them by default.
 
     Attributes:
-        splits: Only these splits; empty for all. A single one is also the split of selected scenes
-            that no official list contains.
+        splits: Only these splits; empty for all. If there is just one, selected scenes that no
+            official list contains belong to it, too.
         scene_ids: Only these scenes; None for all.
         limit: Maximum number of scenes; None for all.
     """
@@ -43,8 +43,8 @@ class Selection:
         """Whether all scenes of the selected splits are selected."""
         return self.scene_ids is None and self.limit is None
 
-    def names(self, scene_id: str) -> bool:
-        """Whether a scene is named, or none is, whatever its split."""
+    def selects_id(self, scene_id: str) -> bool:
+        """Whether `scene_ids` selects a scene; its split and the limit are not considered."""
         return self.scene_ids is None or scene_id in self.scene_ids
 
     def wants(self, scene_id: str, split: str | None) -> bool:
@@ -54,7 +54,7 @@ class Selection:
             scene_id: The scene.
             split: Its split; empty or None if unknown.
         """
-        return self.names(scene_id) and (not self.splits or split in self.splits)
+        return self.selects_id(scene_id) and (not self.splits or split in self.splits)
 
     def check_found(self, place: str | Path, held: Mapping[str, str | None], hint: str) -> None:
         """Check that a place has all scenes that were named, and any scene of the splits.
@@ -87,18 +87,18 @@ def select_scenes(
     available: Iterable[SceneId],
     selection: Selection,
     source: Path,
-    filed: Mapping[SceneId, Split] | None = None,
+    previous_splits: Mapping[SceneId, Split] | None = None,
 ) -> tuple[tuple[tuple[SceneId, Split], ...], tuple[Finding, ...]]:
     """Select raw scenes, and determine the split of each.
 
-    The split is that of the official lists. A scene that they do not contain has the only split
-    of the selection, or the split that it had before.
+    The split is that of the official lists. A scene that they do not contain has the split that it
+    had before, or the only split of the selection: `_find_split` describes which one.
 
     Args:
         available: The scenes of the tree.
         selection: The selection.
         source: The tree, for messages.
-        filed: The splits that scenes of no official list had before.
+        previous_splits: The splits that scenes of no official list had before.
 
     Returns:
         The scenes with their splits, sorted by id; and the selected scenes that are missing or have
@@ -115,10 +115,13 @@ def select_scenes(
     selected: list[tuple[SceneId, Split]] = []
     failures: list[Finding] = []
     for scene_id in sorted(candidates):
-        split = _find_split(scene_id, selection, (filed or {}).get(scene_id))
-        if split is not None and not selection.wants(scene_id, split):
-            if selection.scene_ids is None:
-                continue
+        previous = previous_splits.get(scene_id) if previous_splits else None
+        split = _find_split(scene_id, selection, previous)
+        is_excluded = split is not None and not selection.wants(scene_id, split)
+        if is_excluded and selection.scene_ids is None:
+            continue
+        # The scene is named, but its split is not selected.
+        if is_excluded:
             splits = ", ".join(selection.splits)
             raise UnknownSceneError(
                 f"{scene_id} is in the split {split}, but only {splits} was asked for",
@@ -136,16 +139,16 @@ def select_scenes(
 def _find_split(scene_id: SceneId, selection: Selection, previous: Split | None) -> Split | None:
     """Find the split of a raw scene; None if it has none.
 
-    A scene of no official list keeps its previous split unless it is named: the only selected
-    split then replaces the previous one.
+    A scene of no official list has its previous split, if any, and otherwise the only selected one.
+    If the scene is named, the only selected split comes first.
     """
     official = find_official_split(scene_id)
     if official is not None:
         return official
-    only = selection.splits[0] if len(selection.splits) == 1 else None
+    only_split = selection.splits[0] if len(selection.splits) == 1 else None
     if selection.scene_ids is not None:
-        return only or previous
-    return previous or only
+        return only_split or previous
+    return previous or only_split
 
 
 def _report_missing(scene_id: SceneId, source: Path) -> Finding:

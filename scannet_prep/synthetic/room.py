@@ -5,6 +5,7 @@ The floor is at z = 0, and the walls are along x and y. One corner of the room i
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple, TypeAlias
 
@@ -19,9 +20,10 @@ _PIECES_PER_CELL = 4
 _ROOM_HEIGHT = 2.6
 # Gives edges of about 0.05 m, as in the release.
 _VERTICES_PER_CELL = 22_000
-# In small scenes, only some cells get furniture: one for this many vertices. Even the coarsest mesh
-# has four vertices on each side of a box: at most 96 for the furniture of a cell, and 24 for the
-# walls, the ceiling and the floor.
+# In small scenes, only some cells get furniture: one for this many vertices. That is enough even
+# for the coarsest mesh, whose vertices are the four corners of each side of a box: at most
+# 4 boxes * 6 sides * 4 = 96 for the furniture of a cell, and 6 sides * 4 = 24 for the walls, the
+# ceiling and the floor.
 _MIN_VERTICES_PER_CELL = 250
 # Metres. Narrower sides are left out, as a scan rounds off the rims of boards.
 _MIN_SIDE = 0.055
@@ -78,9 +80,11 @@ SHELL = (
 )
 
 _FURNITURE = (
-    # Every room has these four. Their raw categories are in both label sets (bed), in ScanNet200
-    # only (pillow), in ScanNet20 only (wardrobe cabinet: nyu40 id 39, but ScanNet id 1177 is not
-    # one of the 200), and in neither (rug).
+    # Every room has the first four. They differ in the label sets that have their raw category:
+    # - bed: ScanNet20 and ScanNet200.
+    # - pillow: only ScanNet200.
+    # - wardrobe cabinet: only ScanNet20, as nyu40 id 39. Its ScanNet id 1177 is not one of the 200.
+    # - rug: none.
     Piece("bed", _BLUE, (1.0, 1.1, 0.5)),
     Piece("pillow", _WHITE, (0.5, 0.35, 0.12), 0.5),
     Piece("wardrobe cabinet", _WOOD, (0.5, 1.0, 1.9)),
@@ -106,23 +110,28 @@ def furnish_room(vertex_count: int, rng: np.random.Generator) -> Room:
     rows = max(2, round(vertex_count / _VERTICES_PER_CELL / columns))
     size = (columns * _CELL_SIZE, rows * _CELL_SIZE, _ROOM_HEIGHT)
 
-    # The shell is a box that is seen from inside: exchange u and v, which turns the front of each
-    # side inwards, and put the corner of the box at the origin.
+    # The shell is a box that is seen from inside. The front of each side points along the cross
+    # product of its two edges, so exchanging the edges turns it inwards.
     shell = _box_sides(*size)[:, [0, 2, 1]]
-    shell[:, 0, :2] += size[0] / 2, size[1] / 2
+    # The box is centred on the z axis. Move its corner to the origin.
+    shell[:, 0, 0] += size[0] / 2
+    shell[:, 0, 1] += size[1] / 2
     pieces = list(SHELL)
     sides = [shell]
     side_pieces = list(range(len(SHELL)))
 
     furnished_count = min(columns * rows, max(1, vertex_count // _MIN_VERTICES_PER_CELL))
-    cells = rng.permutation(columns * rows)[:furnished_count].tolist()
-    for cell_index, cell in enumerate(cells):
+    furnished_cells = rng.permutation(columns * rows)[:furnished_count].tolist()
+    # All rooms take the pieces in the same order, and start again after the last one.
+    furniture = itertools.cycle(_FURNITURE)
+    for cell in furnished_cells:
         row, column = divmod(cell, columns)
         for quarter in range(_PIECES_PER_CELL):
-            piece = _FURNITURE[(cell_index * _PIECES_PER_CELL + quarter) % len(_FURNITURE)]
-            # The centre of the quarter, which lies at 1/4 or 3/4 of the cell.
-            x = (column + 0.25 + quarter % 2 / 2) * _CELL_SIZE
-            y = (row + 0.25 + quarter // 2 / 2) * _CELL_SIZE
+            piece = next(furniture)
+            # The centre of the quarter, which lies at 1/4 or 3/4 of the cell along x, and along y.
+            quarter_row, quarter_column = divmod(quarter, 2)
+            x = (column + 0.25 + 0.5 * quarter_column) * _CELL_SIZE
+            y = (row + 0.25 + 0.5 * quarter_row) * _CELL_SIZE
             box = _turn_around_z(_box_sides(*piece.size, piece.bottom), rng.uniform(-8, 8))
             box[:, 0, :2] += x, y
             sides.append(box)

@@ -11,7 +11,7 @@ from scannet_prep.base.errors import UsageError
 class SceneKey(NamedTuple):
     """Key of a sample: `dataset[key]` reads a scene with the random numbers of an epoch.
 
-    PyTorch's `Subset` and `ConcatDataset` use a key as a number. With this one, that is an error
+    PyTorch's `Subset` and `ConcatDataset` use keys as numbers. A `SceneKey` raises an error there,
     which names the class to use instead.
 
     Attributes:
@@ -65,7 +65,7 @@ class WithEpoch:
 
     def __iter__(self) -> Iterator[SceneKey]:
         """Iterate over pairs of an index and the epoch, which stays the same until the end."""
-        # A generator would read `self.epoch` again for each index.
+        # Read once, here: in the expression below, `self.epoch` would be read for each index.
         epoch = self.epoch
         return (SceneKey(index, epoch) for index in self.sampler)
 

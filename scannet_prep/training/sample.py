@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     SampleT_co = TypeVar("SampleT_co", covariant=True, default=Sample)
 
 else:
+    # At run time, a sample is a dict with its own repr, and PyTorch's class has a stand-in.
     from typing import Generic, TypeVar
 
     SampleT_co = TypeVar("SampleT_co", covariant=True)
@@ -96,7 +97,7 @@ def refuse_wrapper(dataset: object) -> None:
     if hasattr(dataset, "lengths"):
         return
     problem = f"a {type(dataset).__name__} of PyTorch has no lengths"
-    # The attributes of `Subset` and of `ConcatDataset`, because PyTorch may not be imported.
+    # PyTorch may not be imported, so its classes are recognized by their attributes.
     if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
         raise UsageError(
             problem,

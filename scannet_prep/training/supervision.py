@@ -36,6 +36,7 @@ def count_classes(scenes: Sequence[Mapping[int, int]], label_set: LabelSet) -> N
     """
     # `ids` are the raw ids of the classes, in the order of the train ids.
     rows = [[scene.get(raw_id, 0) for raw_id in label_set.ids] for scene in scenes]
+    # Without scenes, the array would have only one axis.
     return np.array(rows, np.int64).reshape(len(rows), len(label_set))
 
 
@@ -74,9 +75,9 @@ def weigh_classes(counts: NDArray[np.int64], formula: Formula) -> NDArray[np.flo
     elif formula == "log":
         weights = 1 / np.log(1.02 + shares)
     else:
-        # Labeled vertices of each scene, (scenes, 1), and, for each class, of the scenes that have
-        # it, (P,).
+        # Labeled vertices of each scene, (scenes, 1).
         labeled = counts.sum(axis=1, keepdims=True)
+        # For each class, the labeled vertices of all scenes that have it, (P,).
         has_class = counts[:, occurs] > 0
         labeled_by_class = (has_class * labeled).sum(axis=0)
         frequencies = totals[occurs] / labeled_by_class

@@ -14,8 +14,8 @@ from scannet_prep.release.label_sets import SCANNET20, SCANNET200, parse_label_s
 
 Triple: TypeAlias = tuple[float, float, float]
 
-# Lengths, magnitudes and factors beyond these limits make float32 coordinates infinite, or cells
-# without an extent.
+# Limits of lengths, magnitudes and factors. Values beyond them would lead to infinite float32
+# coordinates, or to cells of size zero.
 SMALLEST = 1e-6
 LARGEST = 1e6
 
@@ -73,7 +73,7 @@ def number(lowest: float, highest: float = LARGEST) -> Argument:
             raise TypeError
         if not lowest <= value <= highest:
             raise ValueError
-        # Adding 0 turns -0.0 into 0.0, because NumPy refuses the range from 0.0 to -0.0.
+        # NumPy refuses to draw a number from 0.0 to -0.0. Adding 0 turns -0.0 into 0.0.
         return value + 0
 
     return Argument(f"a number from {lowest:g} to {highest:g}", convert)
@@ -158,10 +158,10 @@ def train_ids() -> Argument:
     expected = f"train ids from 0 to {highest}, such as (3, 7) or SCANNET200.tail"
 
     def convert_one(value: Any) -> int:  # noqa: ANN401
-        train_id = whole_number(0).convert(value)
+        train_id: int = whole_number(0).convert(value)
         if train_id > highest:
             raise ValueError
-        return int(train_id)
+        return train_id
 
     return Argument(expected, _sequence_converter(convert_one, count=None))
 

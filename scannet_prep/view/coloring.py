@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
+from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
@@ -193,6 +194,7 @@ def _read_truth(scene: ProcessedScene, label_set: LabelSet) -> Truth:
     return Truth(
         labels=_read_train_ids(scene, label_set),
         instances=scene.instances,
+        instance_labels=classes_of_instances(scene.instances, scene.meta.groups, label_set),
         names=_name_groups(scene.meta.groups, label_set),
     )
 

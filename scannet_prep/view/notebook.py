@@ -223,6 +223,8 @@ def _add_prediction(
             prediction.values, InstancePrediction
         )
         if is_comparable:
-            colorings["error"] = color_error(prediction, Truth(labels, instances))
+            # A sample has no groups: the class of an instance is that of its vertices.
+            truth = Truth(labels, instances, instance_labels=labels)
+            colorings["error"] = color_error(prediction, truth)
     in_order = {name: colorings[name] for name in COLORINGS if name in colorings}
     return replace(scene, colorings=in_order)

@@ -69,12 +69,20 @@ class Truth:
     Attributes:
         labels: int64 (V,), train ids of the label set of the predictions, -1 where unlabeled.
         instances: Integers (V,), number of the instance; negative for none.
+        instance_labels: int64 (V,), train id of the instance, -1 for none; it may differ from that
+            of the vertex.
         names: Names of the instances by number; others are called `instance 7`.
     """
 
     labels: NDArray[np.int64]
     instances: NDArray[np.integer[Any]]
+    instance_labels: NDArray[np.int64]
     names: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def instance_truth(self) -> InstanceTruth:
+        """The instances, as scores take them."""
+        return InstanceTruth(labels=self.instance_labels, instances=self.instances)
 
     def name_of(self, instance: int) -> str:
         """Return the name of an instance."""
@@ -151,7 +159,6 @@ def color_error(prediction: Prediction, truth: Truth, *, name: str = "error") ->
     if isinstance(values, InstancePrediction):
         judgement = judge(values, truth, label_set)
         mask_names = name_masks(values, label_set)
-        ground_truth = InstanceTruth(labels=truth.labels, instances=truth.instances)
         tables = list_instance_pairs(
             judgement,
             columns=("instance", "prediction"),
@@ -165,7 +172,7 @@ def color_error(prediction: Prediction, truth: Truth, *, name: str = "error") ->
             title=title,
             name_of=lambda verdict: str(Verdict(verdict)),
             colors=np.array(list(VERDICT_COLORS.values()), np.uint8),
-            tables=(list_precisions(values, ground_truth, label_set), *tables),
+            tables=(list_precisions(values, truth.instance_truth, label_set), *tables),
         )
     is_labeled = truth.labels >= 0
     is_wrong = is_labeled & (truth.labels != values)
@@ -188,13 +195,12 @@ def as_reference(masks: InstancePrediction, label_set: LabelSet) -> Truth:
     top = find_top_masks(masks)
     # Index -1, for no mask, leads to the train id -1 at the end.
     labels = np.append(np.asarray(masks.labels, np.int64), -1)[top]
-    return Truth(labels, top, dict(enumerate(name_masks(masks, label_set))))
+    return Truth(labels, top, labels, dict(enumerate(name_masks(masks, label_set))))
 
 
 def judge(values: InstancePrediction, reference: Truth, label_set: LabelSet) -> Judgement:
     """Give verdicts on predicted instances."""
-    ground_truth = InstanceTruth(labels=reference.labels, instances=reference.instances)
-    return judge_instances(values, ground_truth, label_set)
+    return judge_instances(values, reference.instance_truth, label_set)
 
 
 def title_of(text: str, prediction: Prediction) -> str:

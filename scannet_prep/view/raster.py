@@ -74,9 +74,11 @@ def draw_points(
         width: Width of the picture, in pixels.
         height: Height of the picture, in pixels.
     """
-    # The side of each square, (V,), in pixels: one of a few, so that equal ones are drawn together.
+    # The side of each square, (V,), in pixels. It is rounded up to one of `_SIDES`, because all
+    # squares of one size are drawn together.
     exact_sides = np.ceil(points.scale * np.float32(spacing * SPREAD))
-    sides = _SIDES[np.searchsorted(_SIDES, exact_sides.clip(1, _SIDES[-1]))]
+    size_indices = np.searchsorted(_SIDES, exact_sides.clip(1, _SIDES[-1]))
+    sides = _SIDES[size_indices]
 
     # Only squares that touch the picture.
     x = np.rint(points.x)
@@ -89,20 +91,25 @@ def draw_points(
     # Squares may extend beyond the picture, so it gets a border.
     keys = make_keys(points.nearness, np.arange(len(x)))
     border = int(_SIDES[-1])
-    pixels = np.zeros((height + 2 * border, width + 2 * border), np.uint64)
+    bordered_width = width + 2 * border
+    pixels = np.zeros((height + 2 * border, bordered_width), np.uint64)
     # A view of the picture, so that changes of it change the picture.
     flat_pixels = pixels.reshape(-1)
     for side in np.unique(sides[shown]).tolist():
+        # The N squares with this side.
         chosen = np.flatnonzero(shown & (sides == side))
-        # The corner of each square; the vertex is in the middle.
-        offset = border - (side - 1) // 2
-        left = x[chosen].astype(np.intp) + offset
-        top = y[chosen].astype(np.intp) + offset
+        # The first column and the first row of each, (N,). The vertex is in the middle, so they are
+        # half a side before it.
+        half_side = (side - 1) // 2
+        left = x[chosen].astype(np.intp) + border - half_side
+        top = y[chosen].astype(np.intp) + border - half_side
+        # All squares are drawn row by row. The columns and keys of a row of each, (N * side,), are
+        # the same in all rows.
         columns = (left[:, np.newaxis] + np.arange(side)).reshape(-1)
-        square_keys = keys[chosen].repeat(side)
-        for down in range(side):
-            row_starts = ((top + down) * pixels.shape[1]).repeat(side)
-            np.maximum.at(flat_pixels, row_starts + columns, square_keys)
+        row_keys = keys[chosen].repeat(side)
+        for row in range(side):
+            row_starts = ((top + row) * bordered_width).repeat(side)
+            np.maximum.at(flat_pixels, row_starts + columns, row_keys)
 
     filled, vertices = read_keys(pixels[border:-border, border:-border])
     return Seen(filled, vertices[np.newaxis], np.ones((1, len(filled)), np.float32))
@@ -123,7 +130,8 @@ def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, heig
     corners = triangles.corners.take(numbers, axis=1)
     rows, columns = np.divmod(filled, width)
     weights = triangles.weigh(numbers, rows, columns).clip(0)
-    # Weights are linear in the picture. Multiplied by the nearness, they are linear in space.
+    # These are the weights in the flat picture. In perspective, a corner counts for less the
+    # farther away it is. Multiplied by the nearness, the weights are those of the point in space.
     weights *= triangles.nearness.take(numbers, axis=1)
     return Seen(filled, corners, weights / weights.sum(axis=0))
 
@@ -141,7 +149,10 @@ def estimate_spacing(points: NDArray[np.float32]) -> float:
     x, y, z = (columns / np.float32(cell)).astype(np.int32).clip(0, _CELLS - 1)
     is_filled = np.zeros(_CELLS**3, np.bool_)
     is_filled[(x * _CELLS + y) * _CELLS + z] = True
-    return cell * math.sqrt(np.count_nonzero(is_filled) / len(points))
+    # The surface has about the area of the filled cells, cell**2 each. If the points share it
+    # equally, each has a square whose side is the distance to its neighbours.
+    filled_count = np.count_nonzero(is_filled)
+    return cell * math.sqrt(filled_count / len(points))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

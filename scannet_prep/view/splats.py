@@ -6,8 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.view.camera import NEAR, Projected
-from scannet_prep.view.raster import SPREAD, Seen, make_keys, read_keys
+from scannet_prep.view.raster import Seen, make_keys, read_keys
 
+# From the middle of a disc to its rim, in mean distances between vertices: flat surfaces of the
+# release have fewer vertices than others, and must have no holes either.
+_RADIUS = 1.6
 # Discs that are seen from the side are drawn as if they were turned to this cosine: they keep a
 # width, and no pixel of them is far away from its vertex.
 _MIN_COSINE = 0.25
@@ -37,7 +40,7 @@ def draw_splats(
         height: Height of the picture, in pixels.
     """
     # In pixels; at least half a pixel, so that every disc covers the middle of a pixel.
-    radii = (points.scale * np.float32(spacing * SPREAD / 2)).clip(0.75, _MAX_REACH)
+    radii = (points.scale * np.float32(spacing * _RADIUS)).clip(0.75, _MAX_REACH)
     squared_radii = radii**2
     reaches = np.ceil(radii).astype(np.intp)
     columns = np.rint(points.x)

@@ -52,8 +52,8 @@ def read_and_digest(remote: RemoteFile, path: Path) -> tuple[bytes | None, LockE
     """Read a file once, for its digest and for its check.
 
     Returns:
-        The bytes of the file, and its digest. Files that scenes are not made from may be large:
-        they are read piece by piece, and None is returned in place of their bytes.
+        The bytes of the file, and its digest. Files of kinds outside `INPUT_KINDS` may be large.
+        They are read piece by piece, and None is returned in place of their bytes.
 
     Raises:
         FileError: It cannot be read, or is too large.

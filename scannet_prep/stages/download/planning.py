@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scannet_prep.base.errors import UsageError
 from scannet_prep.base.files import check_is_folder
-from scannet_prep.raw.lock import LockEntry, read_locks
+from scannet_prep.raw.lock import LockEntry, read_tree_lock
 from scannet_prep.release import files as release
 from scannet_prep.release.files import BASE_URL, FileKind
 from scannet_prep.release.scene import SceneId, Split
@@ -125,7 +125,7 @@ def plan(
         raise UsageError(
             "no file of these types exists for these scenes", "test scenes have no annotation"
         )
-    return _compare_with_disk(data_dir, base_url, files, read_locks(data_dir))
+    return _compare_with_disk(data_dir, base_url, files, read_tree_lock(data_dir))
 
 
 def _parse_types(types: Sequence[str]) -> list[FileKind]:

@@ -11,7 +11,7 @@ from scannet_prep.base.files import make_directory, write_if_changed
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
-from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_locks
+from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
 from scannet_prep.release import files as release
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import read_scene_list
@@ -69,7 +69,7 @@ def run(
         problem = f"{jobs} connections at a time, expected 1 to {_MAX_JOBS}"
         raise UsageError(problem, f"the server is shared: --jobs {_MAX_JOBS}, or leave it out")
     # Check the lock file before anything is changed.
-    read_locks(plan.data_dir)
+    read_tree_lock(plan.data_dir)
     # scans/ holds nearly all files, and may be a link to another disk.
     scans_dir = plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]
     check_space(scans_dir.resolve(), plan.needed_bytes, len(plan.missing))

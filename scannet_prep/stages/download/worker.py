@@ -9,7 +9,7 @@ from shlex import quote
 
 from scannet_prep.base.errors import DiskFullError, FileError, OutputError, TransferError
 from scannet_prep.base.files import output_error
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_locks
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_tree_lock
 from scannet_prep.release.files import BASE_URL, LABEL_MAP
 from scannet_prep.release.label_map import LABEL_MAP_HINT, describe_differences, read_label_map
 from scannet_prep.remote.client import Client
@@ -43,7 +43,7 @@ class Worker:
     def __init__(
         self, plan: DownloadPlan, client: Client, notify: Callable[[str], None], *, is_strict: bool
     ) -> None:
-        self.locked = read_locks(plan.data_dir)
+        self.locked = read_tree_lock(plan.data_dir)
         self._plan = plan
         self._client = client
         self._notify = notify

@@ -104,12 +104,15 @@ class ProcessTask:
 
     @property
     def mesh_bytes(self) -> int:
-        """Size of the mesh; 0 if no scene can be made of it."""
-        # The worker reports errors.
+        """Size of the mesh, to estimate the disk space for the scene.
+
+        It is 0 if no scene can be made of the mesh, because it is missing or too large.
+        """
+        # Not an error here, because the worker reports it when it reads the mesh.
+        size_bytes = 0
         with suppress(OSError):
             size_bytes = self.scene.path(MESH).stat().st_size
-            return size_bytes if size_bytes <= MESH.max_bytes else 0
-        return 0
+        return size_bytes if size_bytes <= MESH.max_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +192,11 @@ def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene
 
     chunks = encode_processed(scene)
     temporary_path = write_temporary(task.path, chunks)
-    written = describe_files(task.scene, task.split, temporary_path, context.label_map)
     entry = SceneEntry.from_scene(scene, Fingerprint.from_bytes(*chunks))
-    return FinishedScene(entry, replace(before, output=written.output), temporary_path)
+    # The run will rename the new file, which changes neither its size, nor its time, nor its inode.
+    written = describe_files(task.scene, task.split, temporary_path, context.label_map)
+    seen = replace(before, output=written.output)
+    return FinishedScene(entry, seen, temporary_path)
 
 
 def has_errors(task: ProcessTask, context: ProcessContext) -> bool:
@@ -247,8 +252,9 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
     try:
         if recorded is not None and Fingerprint.from_file(task.path) == recorded.fingerprint:
             return FinishedScene(recorded, seen=None)
-        head = Manifest(context.options, context.label_map.digest)
-        entry = read_entry(task.path, task.scene.scene_id, task.split, head)
+        # A manifest without scenes, for its options and label map: the file must be made with them.
+        expected = Manifest(context.options, context.label_map.digest)
+        entry = read_entry(task.path, task.scene.scene_id, task.split, expected)
     except FileError as error:
         raise _error_without_raw_files(task, error.problem) from None
     # The file is whole, but it is not the recorded one.
@@ -259,8 +265,10 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
 
 def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
     """Describe a processed scene that can neither be used nor be processed again."""
-    parent = task.scene.parent
-    raw_dir = parent.parent if parent.name in SPLIT_DIRS.values() else parent
+    # Scenes lie in `scans` or `scans_test` of the raw tree, or directly in the tree.
+    raw_dir = task.scene.parent
+    if raw_dir.name in SPLIT_DIRS.values():
+        raw_dir = raw_dir.parent
     download = (
         f"scannet-prep download --types seg -o {quote(str(raw_dir))} --scenes {task.scene_id}"
     )

@@ -172,7 +172,7 @@ class ProcessedTarget(UnpackTarget):
         """
         if before.scenes.keys() <= unpacked.keys():
             return arrived.program_version
-        if not self._has_begun:
+        if not self._has_written:
             return before.program_version
         return VERSION
 

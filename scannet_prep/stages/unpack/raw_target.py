@@ -19,7 +19,7 @@ from scannet_prep.raw.lock import (
     digest_file,
     encode_lock,
     read_lock,
-    read_locks,
+    read_tree_lock,
 )
 from scannet_prep.release.splits import read_scene_list
 from scannet_prep.stages.selection import Selection
@@ -42,7 +42,7 @@ class RawTarget(UnpackTarget):
     def __init__(self, archives: ArchiveSet, out_dir: Path, selection: Selection) -> None:
         super().__init__(archives, out_dir, selection)
         # The entries of the `scannet.lock` of the tree, and of the archives.
-        self._before_digests = read_locks(out_dir)
+        self._before_digests = read_tree_lock(out_dir)
         self._arrived_digests: dict[str, LockEntry] = {}
 
     def begin(self, reader: GroupReader) -> None:

@@ -102,11 +102,12 @@ class UnpackTarget(ABC):
         self.warnings: list[str] = []
         self._out_dir = out_dir
         self._selection = selection
-        # The scenes to unpack, as far as indexes name them; and the selected scenes that the
-        # manifests of the archives list.
+        # The scenes to unpack, as far as the indexes of the archives name them.
         self._chosen = {group.scene_id for group in archives.chosen}
+        # The selected scenes that the manifests of the archives list; `begin` adds them.
         self._listed = set[str]()
-        self._has_begun = False
+        # Whether a file of the folder has been written, or is about to be.
+        self._has_written = False
         # Digests of the files of scenes that failed, as far as an index names them.
         self._expected_digests: dict[str, LockEntry] = {}
         self._check_kind()
@@ -138,6 +139,7 @@ class UnpackTarget(ABC):
             if name in _NAMES_OF_THE_FOLDER or name.startswith(OWN_PREFIX):
                 continue
             path = self._out_dir / name
+            # A link is not kept: `_write_file` replaces it by a file.
             is_file = path.is_file() and not path.is_symlink()
             if is_file and not has_content(path, data):
                 self.warnings.append(
@@ -225,13 +227,14 @@ class UnpackTarget(ABC):
             if problem:
                 raise FileError(folder, problem, f"remove it, or {HINT_OTHER_FOLDER}")
 
-        # In this order: `has_content` is False if the file cannot be accessed, `is_symlink` raises.
+        # `has_content` comes first: it is False if the path cannot be accessed, but `is_symlink`
+        # raises.
         if has_content(path, data) and not path.is_symlink():
             outcome = "kept"
         else:
-            if not self._has_begun:
+            if not self._has_written:
                 self._begin_writing()
-            self._has_begun = True
+            self._has_written = True
             # A link counts, too, even one that leads nowhere: it is replaced by the file.
             outcome = "replaced" if os.path.lexists(path) else "written"
             make_directory(path.parent)

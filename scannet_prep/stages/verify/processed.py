@@ -104,7 +104,7 @@ def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
 def _report_failures(out_dir: Path, manifest: Manifest, inspection: Inspection) -> None:
     """Report the scenes that failed in processing, whose splits are not recorded."""
     for scene_id, failure in manifest.failures.items():
-        if inspection.selection.names(scene_id):
+        if inspection.selection.selects_id(scene_id):
             problem = f"this scene failed: {failure.message}"
             path = out_dir / MANIFEST_NAME
             inspection.findings.error(path, problem, failure.hint, scene_id=scene_id)

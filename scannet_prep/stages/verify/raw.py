@@ -31,7 +31,7 @@ from scannet_prep.raw.layout import (
     find_shared_files,
     has_segmentation_files,
 )
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_locks
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_tree_lock
 from scannet_prep.raw.mesh import LabelsMesh
 from scannet_prep.release import files as release
 from scannet_prep.release.findings import Finding, Findings
@@ -265,7 +265,7 @@ def _has_other_files(files: RawScene) -> bool:
 
 def _read_records(raw_dir: Path, findings: Findings) -> dict[Path, LockRecords]:
     """Read the lock files of a tree; records by folder."""
-    entries = findings.attempt(raw_dir / LOCK_NAME, read_locks, raw_dir) or {}
+    entries = findings.attempt(raw_dir / LOCK_NAME, read_tree_lock, raw_dir) or {}
     records = defaultdict[Path, LockRecords](list)
     for name, entry in entries.items():
         path = raw_dir / name
