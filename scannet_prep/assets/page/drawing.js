@@ -5,6 +5,8 @@ const PALETTE_WIDTH = 256;
 const MAX_GRID_M = 1000;
 // While the camera moves without a graphics card, at most this many points are drawn.
 const DRAFT_POINTS = 25_000;
+// The width of a pixel on the canvas, in pixels of a draft.
+const DRAFT_SCALE = 0.5;
 // WebGL limits the distance between two values of an attribute to 255 bytes, and a position takes 6.
 const MAX_EVERY = 42;
 const ATTRIBUTES = ["position", "color", "category", "normal", "state", "radius"];
@@ -128,12 +130,14 @@ class Drawing {
     const { gl, canvas, finishing } = this;
     const hasMesh = view.hasMesh && this.hasTriangles;
     // Discs have no smooth rims, and a draft has to be fast.
-    finishing.begin(canvas.width, canvas.height, hasMesh && !view.isDraft && devicePixelRatio < 2);
+    const scale = view.isDraft ? DRAFT_SCALE : 1;
+    const isSmooth = hasMesh && !view.isDraft && devicePixelRatio < 2;
+    finishing.begin(Math.ceil(scale * canvas.width), Math.ceil(scale * canvas.height), isSmooth);
     gl.clearColor(...view.background, 0);
     gl.clear(gl.COLOR_BUFFER_BIT | gl.DEPTH_BUFFER_BIT);
     this.#drawScene("colors", camera, view, hasMesh);
     if (view.hasGrid) this.#drawLines(camera);
-    finishing.finish(camera, view);
+    finishing.finish(camera, view, canvas);
   }
 
   /** Draw the numbers of vertices: points, or triangles in `hasMesh`. */
@@ -165,7 +169,7 @@ class Drawing {
     gl.uniform1i(uniforms.hasBacks, view.hasBacks ? 1 : 0);
     gl.uniform4fv(uniforms.eye, camera.gridEye);
     gl.uniform1f(uniforms.splatScale, view.splatScale * Math.sqrt(every));
-    gl.uniform1f(uniforms.metrePixels, view.metrePixels);
+    gl.uniform1f(uniforms.metrePixels, view.metrePixels * (view.isDraft ? DRAFT_SCALE : 1));
     gl.uniform1f(uniforms.step, this.scene.step);
     gl.uniform1f(uniforms.depthSlope, camera.depthSlope);
     for (const name of ["right", "up", "back"]) gl.uniform3fv(uniforms[name], camera[name]);

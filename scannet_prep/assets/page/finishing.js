@@ -28,12 +28,13 @@ class Finishing {
     gl.viewport(0, 0, width, height);
   }
 
-  /** Draw the picture on the canvas. `view`: hasEdges, hasOutline, pixelRatio. */
-  finish(camera, view) {
+  /** Draw the picture on the canvas, in its size. `view`: hasEdges, hasOutline, pixelRatio. */
+  finish(camera, view, canvas) {
     const { gl } = this;
     const { program, uniforms } = this.program;
     if (this.#samples) this.#resolve();
     gl.bindFramebuffer(gl.FRAMEBUFFER, null);
+    gl.viewport(0, 0, canvas.width, canvas.height);
     gl.useProgram(program);
     gl.bindVertexArray(this.state);
     this.#textures.forEach((texture, unit) => {
@@ -49,6 +50,7 @@ class Finishing {
     // With the depth from 0 to 1, the distance is far * near / (far - depth * (far - near)).
     gl.uniform1f(uniforms.nearnessStart, camera.far / (camera.far - camera.near));
     gl.uniform1f(uniforms.depthScale, (camera.far - camera.near) / camera.distance);
+    gl.uniform2f(uniforms.scale, this.#width / canvas.width, this.#height / canvas.height);
     gl.uniform1i(uniforms.reach, Math.max(1, Math.round(1.5 * view.pixelRatio)));
     gl.disable(gl.DEPTH_TEST);
     gl.drawArrays(gl.TRIANGLES, 0, 3);

@@ -163,6 +163,7 @@ uniform bool hasEdges, hasOutline, isOrthographic;
 uniform float nearnessStart;  // nearness is this number minus the depth, up to a factor
 uniform float depthScale;  // of an orthographic camera
 uniform int reach;  // pixels
+uniform vec2 scale;  // the size of the unfinished picture divided by that of the canvas
 out vec4 result;
 
 const float STRENGTH = 16.0;
@@ -171,7 +172,7 @@ const vec3 OUTLINE = vec3(1.0, 0.0, 0.78);
 const ivec2 SIDES[4] = ivec2[4](ivec2(1, 0), ivec2(0, 1), ivec2(1, 1), ivec2(1, -1));
 
 void main() {
-  ivec2 pixel = ivec2(gl_FragCoord.xy);
+  ivec2 pixel = ivec2(scale * gl_FragCoord.xy);
   ivec2 last = textureSize(colors, 0) - 1;
   vec4 color = texelFetch(colors, pixel, 0);
   float depth = texelFetch(depths, pixel, 0).r;
