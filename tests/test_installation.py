@@ -27,7 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     ):
         pytest.skip("hatchling or ensurepip is not installed")
     directory = tmp_path_factory.mktemp("clone")
-    for name in ("scannet_prep", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("scannet_prep", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         source = REPOSITORY_DIR / name
         if source.is_dir():
             shutil.copytree(source, directory / name)

@@ -11,7 +11,7 @@ examples:
   scannet-prep pack                                    data/processed -> data/scannet.tar.zst
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
   scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
-  scannet-prep pack -o s3://bucket/scannet.tar.zst     needs scannet-prep[cloud] and s3fs
+  scannet-prep pack -o s3://bucket/scannet.tar.zst     needs s3fs
 """
 
 from __future__ import annotations

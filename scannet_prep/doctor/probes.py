@@ -129,7 +129,7 @@ def check_versions(_environ: Mapping[str, str]) -> Iterator[Remark]:
     versions.append(f"{platform.system()} {platform.machine()}")
     yield Remark("ok", ", ".join(versions))
     if find_spec("numba") is None:
-        hint = 'to make process faster: pip install "scannet-prep[fast]"'
+        hint = 'to make process faster: pip install ".[fast]" in a clone'
         yield Remark("note", "numba is not installed", hint)
 
 
