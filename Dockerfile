@@ -11,7 +11,7 @@ FROM ${PYTHON} AS build
 # --build-arg EXTRAS=fast
 ARG EXTRAS=""
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY scannet_prep scannet_prep
 RUN python -m venv --without-pip /opt/scannet-prep \
     && python -m pip --python /opt/scannet-prep/bin/python install --no-cache-dir ".${EXTRAS:+[$EXTRAS]}"

@@ -19,7 +19,9 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    _SIGNALS.append(signal.SIGHUP)
 _CLEANUP_S = 10.0
 # `timeout` and Slurm send a signal to the process, and again to its group. A second signal within
 # this time counts as the same one.

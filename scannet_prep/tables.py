@@ -349,7 +349,7 @@ def write_table(
         writers[path.suffix]()
     except ImportError as error:  # of pyarrow
         first_line = f"{path}: {error}".splitlines()[0]
-        raise UsageError(first_line, "pip install 'scannet-prep[parquet]'") from None
+        raise UsageError(first_line, "in a clone: pip install '.[parquet]'") from None
     write_atomically(path, [buffer.getvalue()])
     return len(table), ""
 

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 import pytest
-from commands import PYTHON, Outcome, run_words
+from commands import PYTHON, run_words
 
 from scannet_prep.base import errors
 from scannet_prep.base.errors import FileError, ScanNetPrepError
@@ -86,38 +86,6 @@ def test_map_for_contributors_names_every_room() -> None:
     names = [f"{path.name}/" if path.is_dir() else path.name for path in paths]
 
     assert [name for name in names if f"`{name}`" not in page] == []
-
-
-def run_as_on_windows(code: str) -> Outcome:
-    """Run code without the parts of the standard library that Windows lacks."""
-    hide = (
-        "import os, sys\n"
-        "from multiprocessing import reduction\n"
-        "sys.modules['fcntl'] = None\n"
-        "del os.statvfs, os.memfd_create, reduction.DupFd\n"
-    )
-    return run_words(PYTHON, "-c", hide + code)
-
-
-def test_windows_reads_processed_folder(whole_dir: Path) -> None:
-    outcome = run_as_on_windows(
-        "from scannet_prep import ScanNet\n"
-        f"dataset = ScanNet({str(whole_dir / 'processed')!r}, split='train')\n"
-        "print(dataset[0]['points'].shape)\n"
-    )
-
-    assert outcome.status == 0, outcome.stderr
-    assert outcome.stdout == "(600, 3)\n"
-
-
-def test_windows_refuses_to_process_with_hint(whole_dir: Path, tmp_path: Path) -> None:
-    argv = ["process", str(whole_dir / "raw"), "-o", str(tmp_path)]
-
-    outcome = run_as_on_windows(f"from scannet_prep.cli.main import main\nsys.exit(main({argv}))")
-
-    assert outcome.status == 1
-    error = f"error: {tmp_path}: can be written to on Linux and macOS only"
-    assert f"{error}\nhint: on Windows, run this in WSL" in outcome.stderr
 
 
 def test_no_two_types_have_the_same_name() -> None:

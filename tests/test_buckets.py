@@ -401,7 +401,7 @@ def test_missing_package_is_named_with_the_command_that_installs_it(
     assert outcome.status == 2
     assert f"{scheme}:// addresses need the package {package}: " in outcome.stderr
     assert missing in outcome.stderr
-    assert f"hint: pip install 'scannet-prep[cloud]' {package}\n" in outcome.stderr
+    assert f"hint: in a clone: pip install '.[cloud]' {package}\n" in outcome.stderr
 
 
 def test_public_object_is_read_without_credentials(server: BucketServer, archive: Path) -> None:

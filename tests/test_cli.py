@@ -609,6 +609,26 @@ def test_help_fits_60_columns_except_examples(help_of_command: tuple[str, Outcom
     assert [line for line in lines if len(line) > 60] == []
 
 
+def test_examples_in_help_fit_80_columns(help_of_command: tuple[str, Outcome]) -> None:
+    _, outcome = help_of_command
+
+    assert [line for line in outcome.stdout.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("command", ["", "process"])
+def test_help_command_prints_help_of_command(command: str) -> None:
+    words = command.split()
+
+    assert run_main("help", *words) == run_main(*words, "--help")
+
+
+def test_help_of_unknown_command_suggests_a_similar_one() -> None:
+    outcome = run_main("help", "proces")
+
+    assert outcome.status == 2
+    assert "did you mean process?" in outcome.stderr
+
+
 def test_examples_in_help_are_accepted_by_parser(help_of_command: tuple[str, Outcome]) -> None:
     _, outcome = help_of_command
 

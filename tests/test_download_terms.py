@@ -11,7 +11,13 @@ from release_server import ReleaseServer
 
 from scannet_prep.release.files import TERMS_URL
 
-SIGNING = (TERMS_URL, "institution", "scannet@googlegroups.com", "within a week")
+SIGNING = (
+    TERMS_URL,
+    "institution",
+    "scannet@googlegroups.com",
+    "within a week",
+    "docs/access.md",
+)
 QUESTION = "[y/N]"
 
 

@@ -15,7 +15,7 @@ import runpy
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -191,6 +191,22 @@ def test_page_of_commands_shows_current_help_texts() -> None:
 @pytest.mark.parametrize("command", COMMANDS or ())
 def test_command_is_documented(command: str) -> None:
     assert f"scannet-prep {command}" in WRITTEN_TEXT
+
+
+def find_variables(paths: Iterable[Path]) -> set[str]:
+    """Find the names of all variables of this program in files."""
+    texts = [path.read_text(encoding="utf-8") for path in paths if path.is_file()]
+    return set(re.findall(r"SCANNET_PREP_[A-Z]+(?:_[A-Z]+)*", "\n".join(texts)))
+
+
+def test_page_of_variables_lists_those_of_program_tools_and_tests() -> None:
+    paths = [REPOSITORY_DIR / "Dockerfile", REPOSITORY_DIR / ".ci/run"]
+    paths += (REPOSITORY_DIR / "scannet_prep").rglob("*.py")
+    paths += (REPOSITORY_DIR / "tools").glob("*")
+    paths += (REPOSITORY_DIR / "tests").glob("*.py")
+
+    page = REPOSITORY_DIR / "docs/environment.md"
+    assert find_variables([page]) == find_variables(paths)
 
 
 @pytest.mark.parametrize("name", scannet_prep.__all__)

@@ -599,7 +599,7 @@ class TestNewerVersion:
         outcome = run_main(command, archive)
 
         assert outcome.status == 1
-        assert "newer scannet-prep, which pip install --upgrade" in outcome.stderr
+        assert "newer scannet-prep: update yours" in outcome.stderr
 
     def test_newer_archive_from_a_pipe_is_refused_with_the_command_to_type(
         self, archive: Path, tmp_path: Path
@@ -607,7 +607,7 @@ class TestNewerVersion:
         outcome = unpack_pipe(archive, "-o", tmp_path)
 
         assert outcome.status == 1
-        assert "newer scannet-prep, which pip install --upgrade" in outcome.stderr
+        assert "newer scannet-prep: update yours" in outcome.stderr
 
 
 class TestEscapeSequences:

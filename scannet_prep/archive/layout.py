@@ -27,9 +27,7 @@ MAX_INDEX_BYTES = 1 << 24
 FREE_BYTES = 1 << 20
 DEFAULT_LEVEL = 1
 
-MADE_BY_NEWER = (
-    "was made by a newer scannet-prep, which pip install --upgrade scannet-prep installs"
-)
+MADE_BY_NEWER = "was made by a newer scannet-prep: update yours (git pull; pip install .)"
 _SplitName = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)?\Z")]
 _ID = r"(?P<scene>scene\d{4}_\d{2})"
 # A file that belongs to no scene: at the top level or in `tasks/`, and not named like a folder of a

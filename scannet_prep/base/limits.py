@@ -45,9 +45,13 @@ def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict
 def find_memory_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
     """Find how many bytes of memory this process may use, by the name of each limit that applies.
 
-    The smallest number counts. Arguments as for `find_core_limits`.
+    The smallest number counts. Empty on Windows, which does not show it to the standard library.
+    Arguments as for `find_core_limits`.
     """
-    import resource  # does not exist on Windows
+    try:
+        import resource
+    except ImportError:  # Windows
+        return {}
 
     limits = {"machine": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
     # Without a limit, the text is "max".

@@ -7,11 +7,11 @@ export has one format with its options, and contains scenes that were processed 
 options. It records them in export.json, which scannet-prep verify reads.
 
 examples:
-  scannet-prep export --format octformer --labels scannet200 -o OctFormer/data/scannet200.npz
+  scannet-prep export --format octformer --labels scannet200 -o scannet200.npz
   scannet-prep export --format pointcept -o Pointcept/data/scannet
-  scannet-prep export data/scannet.tar.zst --format mmdet3d --for oneformer3d -o data/oneformer3d
-  scannet-prep export --format votenet -o votenet/scannet/scannet_train_detection_data
-  scannet-prep export --format scanrefer --points all -o ScanRefer/data/scannet/scannet_data
+  scannet-prep export --format mmdet3d --for oneformer3d -o oneformer3d
+  scannet-prep export --format votenet -o scannet_train_detection_data
+  scannet-prep export --format scanrefer --points all -o scannet_data
   scannet-prep export --format benchmark-gt --splits val
   scannet-prep export --format ply --color label --scenes scene0011_00
 """

@@ -8,6 +8,8 @@ examples:
   scannet-prep verify data/processed
   scannet-prep report data/processed -o report.html
 
+help of a command: scannet-prep help COMMAND, or scannet-prep COMMAND --help
+
 exit status:
   0    everything requested was done
   1    stopped by an error
@@ -46,6 +48,7 @@ _COMMANDS = (
     "view",
     "doctor",
     "demo",
+    "completion",
 )
 
 
@@ -59,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     _make_streams_writable()
     # Reports wrong arguments. It is replaced as soon as the arguments are known.
     console = Console(is_json="--json" in words)

@@ -8,10 +8,10 @@ name when it is complete. An existing archive is compared with the folder, and l
 is up to date. Beside it, FILE.sha256 shows that a copy is complete: sha256sum -c.
 
 examples:
-  scannet-prep pack                                    data/processed -> data/scannet.tar.zst
+  scannet-prep pack  data/processed -> data/scannet.tar.zst
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
   scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
-  scannet-prep pack -o s3://bucket/scannet.tar.zst     needs scannet-prep[cloud] and s3fs
+  scannet-prep pack -o s3://bucket/s.tar.zst  needs s3fs
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ again. A scene that fails does not stop the others. It is listed, and written to
 
 examples:
   scannet-prep process --scannet200 --align-axis
-  scannet-prep process /datasets/ScanNet -o /fast/scannet --splits train val --jobs 16
+  scannet-prep process /datasets/ScanNet -o /fast/scannet --jobs 16
   scannet-prep process --scenes @data/processed/failed.txt
   scannet-prep process --scannet200 --align-axis --compute-segments
   scannet-prep process --dry-run
   scannet-prep process --scannet200 --align-axis --faces --force
-  scannet-prep process room.ply -o data/own --up y --scale 0.001 --compute-segments
+  scannet-prep process room.ply -o data/own --up y --compute-segments
   scannet-prep process --dask tcp://node01:8786
 """
 

@@ -11,7 +11,7 @@ belong to another label set, or count from 1.
 
 examples:
   scannet-prep submit predictions -o submission.zip --gt data/processed
-  scannet-prep submit instances -o submission.zip --task instance --min-score 0.01
+  scannet-prep submit instances -o submission.zip --task instance
 """
 
 from __future__ import annotations

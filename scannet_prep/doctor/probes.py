@@ -6,11 +6,9 @@ Each check yields one or more remarks, and `make_check` merges them into one fin
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import platform
 import re
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -129,7 +127,7 @@ def check_versions(_environ: Mapping[str, str]) -> Iterator[Remark]:
     versions.append(f"{platform.system()} {platform.machine()}")
     yield Remark("ok", ", ".join(versions))
     if find_spec("numba") is None:
-        hint = 'to make process faster: pip install "scannet-prep[fast]"'
+        hint = 'to make process faster: pip install ".[fast]" in a clone'
         yield Remark("note", "numba is not installed", hint)
 
 
@@ -147,6 +145,9 @@ def check_cores(environ: Mapping[str, str]) -> Iterator[Remark]:
 def check_memory(environ: Mapping[str, str]) -> Iterator[Remark]:
     """Find the memory of the machine, and the amount that may be used."""
     limits = find_memory_limits(environ)
+    if not limits:
+        yield Remark("ok", "not known on Windows")
+        return
     limit = min(limits.values())
     names = ", ".join(f"{name} {format_bytes(number)}" for name, number in limits.items())
     yield Remark("ok", f"{format_bytes(limit)} may be used ({names})")
@@ -181,6 +182,11 @@ def check_shared_memory(_environ: Mapping[str, str]) -> Iterator[Remark]:
 
 def check_open_files(_environ: Mapping[str, str]) -> Iterator[Remark]:
     """Check the limit of open files of a process."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        yield Remark("ok", "not limited on Windows")
+        return
     # -1 stands for no limit.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"soft limit {soft:,}, hard limit {hard:,}".replace("-1", "none")
@@ -219,6 +225,13 @@ def check_folder(place: str) -> Iterator[Remark]:
     folder = Path(place or DEFAULT_PLACE).absolute()
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
+    if not hasattr(os, "statvfs"):  # Windows
+        free_bytes = shutil.disk_usage(folder).free
+        yield Remark("ok", f"{folder}: {format_bytes(free_bytes)} free")
+        yield Remark(
+            "note", "on Windows, scenes can be read but not made", "to process scenes, use WSL"
+        )
+        return
     file_system = _find_type(folder)
     status = os.statvfs(folder)
     free_bytes = status.f_bavail * status.f_frsize
@@ -439,6 +452,8 @@ def _check_locks(folder: Path) -> Remark:
 
 def _refuses_second_lock(descriptor: int, other_descriptor: int) -> bool:
     """Whether a lock on one descriptor of a file prevents a lock on another descriptor."""
+    import fcntl  # not on Windows, where no folder is locked
+
     # A lock belongs to an open file, so two open files of one process compete like two processes.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -22,6 +22,30 @@ _MORE_BYTES = 1 << 20
 _SIZE_BYTES = 8
 
 
+def make_cache(scene_ids: Iterable[str], lengths: NDArray[Any]) -> SceneCache | OwnCache:
+    """Make a cache, which processes share if the system lets them; arguments as `SceneCache`."""
+    if hasattr(os, "pread"):
+        return SceneCache(scene_ids, lengths)
+    return OwnCache()
+
+
+class OwnCache:
+    """A cache for this process alone, on Windows. The copy for a new process is empty."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, Buffer] = {}
+
+    def read(self, scene_id: str, read: Callable[[], Buffer]) -> Buffer:
+        """Return the file of a scene: from memory or, the first time, from `read`."""
+        if scene_id not in self._files:
+            self._files[scene_id] = read()
+        return self._files[scene_id]
+
+    def __reduce__(self) -> tuple[type[OwnCache], tuple[()]]:
+        """Pass on no files."""
+        return OwnCache, ()
+
+
 class SceneCache:
     """A cache that keeps each file after its first read, for this process and those it starts.
 

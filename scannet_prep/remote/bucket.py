@@ -403,7 +403,7 @@ def _make_file_system(scheme: str, options: Mapping[str, object]) -> _FileSystem
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         problem = f"{scheme}:// addresses need the package {package}: {error}"
-        raise UsageError(problem, f"pip install 'scannet-prep[cloud]' {package}") from None
+        raise UsageError(problem, f"in a clone: pip install '.[cloud]' {package}") from None
     # Python prints the messages of loggers without a handler. gcsfs logs each error with its
     # traceback, although the error is also raised.
     logger = logging.getLogger(package)

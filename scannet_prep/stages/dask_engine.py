@@ -10,7 +10,7 @@ from scannet_prep.base.errors import UsageError
 from scannet_prep.base.version import VERSION
 
 _CONNECT_TIMEOUT_S = 30
-_HINT_INSTALL = 'pip install "scannet-prep[dask]", here and in the environment of the workers'
+_HINT_INSTALL = 'pip install ".[dask]" in a clone, here and in the environment of the workers'
 
 
 @contextmanager

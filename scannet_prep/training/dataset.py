@@ -30,7 +30,7 @@ from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader, again_hint
 from scannet_prep.processed.scene import parse_meta, widen_normals
-from scannet_prep.processed.scene_cache import SceneCache
+from scannet_prep.processed.scene_cache import make_cache
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split, read_scene_list
@@ -198,7 +198,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             points = read_points(Path(points).expanduser())
         if points is not None:
             self._points = check_points(points, self.scene_ids, self._lengths)
-        self._cache = SceneCache(self.scene_ids, self._lengths) if cache else None
+        self._cache = make_cache(self.scene_ids, self._lengths) if cache else None
 
         # Only now, because the scenes are checked and cached once each.
         loop = check_number(loop, "loop", 1)

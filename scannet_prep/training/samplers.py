@@ -436,10 +436,12 @@ class EvalSampler(RankedSampler):
 
     Args:
         lengths: The dataset, or the number of vertices of each scene, such as `dataset.lengths`.
-        rank, world_size: As for `PointBudgetBatchSampler`.
+        rank: As for `PointBudgetBatchSampler`.
+        world_size: As for `PointBudgetBatchSampler`.
 
     Attributes:
-        rank, world_size: As given or found.
+        rank: As given or found.
+        world_size: As given or found.
         step_count: Number of scenes of the ranks that have the most.
 
     Raises:

@@ -19,7 +19,8 @@ HOW_TO_SIGN = (
     f"To sign the terms, fill in the form {TERMS_URL} and send it from the e-mail address of your "
     "institution to scannet@googlegroups.com. The answer comes by e-mail; if there is none within "
     "a week, your message has probably bounced. There is no account and no password: once your "
-    "form is accepted, you may accept the terms here."
+    "form is accepted, you may accept the terms here. docs/access.md describes all of it, and what "
+    "works without the data."
 )
 
 

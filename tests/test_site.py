@@ -1,0 +1,94 @@
+"""The site is built without warnings, has all pages and all public names, and its links work."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import PYTHON, run_words
+
+import scannet_prep
+from scannet_prep import evaluation, synthetic, transforms
+
+REPOSITORY_DIR = Path(__file__).parent.parent
+DOCS_DIR = REPOSITORY_DIR / "docs"
+PUBLIC_NAMES = [
+    *(f"scannet_prep.{name}" for name in scannet_prep.__all__ if name != "__version__"),
+    *(f"scannet_prep.transforms.{name}" for name in transforms.__all__),
+    *(f"scannet_prep.evaluation.{name}" for name in evaluation.__all__),
+    *(f"scannet_prep.synthetic.{name}" for name in synthetic.__all__),
+]
+
+
+def find_pages(entries: list[object]) -> set[str]:
+    """Find the pages in a tree of navigation."""
+    pages = set()
+    for entry in entries:
+        if isinstance(entry, str):
+            pages.add(entry)
+        else:
+            (value,) = entry.values()
+            pages |= find_pages(value)
+    return pages
+
+
+def test_navigation_has_every_page_of_docs() -> None:
+    config = yaml.safe_load((REPOSITORY_DIR / "mkdocs.yml").read_text())
+    pages = {path.name for path in DOCS_DIR.glob("*.md")}
+
+    assert pages - find_pages(config["nav"]) == set()
+
+
+def build_site(directory: Path) -> None:
+    words = ["-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", directory]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    outcome = run_words(PYTHON, *words, cwd=REPOSITORY_DIR, env=environment)
+    assert outcome.status == 0, outcome.stdout + outcome.stderr
+
+
+@pytest.fixture(scope="module")
+def site_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for name in ("mkdocs", "material", "mkdocstrings"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed: pip install '.[docs]'")
+    # The processes of pytest-xdist share a folder, in which the first of them builds the site.
+    directory = tmp_path_factory.getbasetemp() / "site"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = tmp_path_factory.getbasetemp().parent / "site"
+    with (directory.parent / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            build_site(directory)
+    return directory
+
+
+def test_reference_has_every_public_name(site_dir: Path) -> None:
+    text = "\n".join(path.read_text() for path in site_dir.glob("api/*/index.html"))
+    anchors = set(re.findall(r'id="([\w.]+)"', text))
+
+    assert [name for name in PUBLIC_NAMES if name not in anchors] == []
+
+
+def test_search_finds_words_of_a_page(site_dir: Path) -> None:
+    index = json.loads((site_dir / "search/search_index.json").read_text())
+
+    assert [entry for entry in index["docs"] if "scannet@googlegroups.com" in entry["text"]]
+
+
+def test_links_of_first_page_lead_to_pages_of_the_site(site_dir: Path) -> None:
+    links = re.findall(r'<a href="([^"#:]+)(?:#[^"]*)?"', (site_dir / "index.html").read_text())
+
+    assert "access/" in links
+    assert [link for link in links if not (site_dir / unescape(link)).exists()] == []
+
+
+def test_first_page_shows_its_picture(site_dir: Path) -> None:
+    assert 'src="images/scene.png"' in (site_dir / "index.html").read_text()
+    assert (site_dir / "images/scene.png").exists()

