@@ -14,7 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import scannet_prep
-from scannet_prep import evaluation, synthetic, transforms
+from scannet_prep import evaluation, frames, synthetic, transforms
 
 REPOSITORY_DIR = Path(__file__).resolve().parent.parent
 
@@ -25,6 +25,7 @@ API_PAGES: dict[str, tuple[str, list[str]]] = {
     "api/evaluation.md": ("scannet_prep.evaluation", list(evaluation.__all__)),
     "api/tables.md": ("scannet_prep.tables", []),
     "api/superpoints.md": ("scannet_prep.superpoints", []),
+    "api/frames.md": ("scannet_prep.frames", list(frames.__all__)),
     "api/convert.md": ("scannet_prep.convert", []),
     "api/synthetic.md": ("scannet_prep.synthetic", list(synthetic.__all__)),
 }

@@ -210,7 +210,7 @@ def _import_pillow() -> Any:  # noqa: ANN401 - a module
     except ImportError:
         raise UsageError(
             "Pillow is not installed, and is needed to decode or resize images",
-            'pip install "scannet-prep[frames]"',
+            "in a clone: pip install '.[frames]'",
         ) from None
     return Image
 
