@@ -851,7 +851,7 @@ def test_options_that_need_pillow_are_refused_without_it(
     outcome = extract(streams_dir, out_dir, *words)
 
     assert outcome.status == 2
-    assert 'hint: pip install "scannet-prep[frames]"' in outcome.stderr
+    assert "hint: in a clone: pip install '.[frames]'" in outcome.stderr
 
 
 def test_frames_of_stored_size_need_no_pillow(

@@ -18,8 +18,8 @@ layouts:
 
 examples:
   scannet-prep frames --size 320x240
-  scannet-prep frames --with color depth pose labels instances --label-set scannet200
-  scannet-prep frames --at-most 300 --layout mmdet3d -o mmdetection3d/data/scannet/posed_images
+  scannet-prep frames --with color pose labels --label-set scannet200
+  scannet-prep frames --at-most 300 --layout mmdet3d -o data/posed_images
   scannet-prep frames --every 1 --scenes scene0000_00 --dry-run
   scannet-prep download --types .sens --scenes scene0000_00
 """
