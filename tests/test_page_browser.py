@@ -312,6 +312,7 @@ def test_policy_of_the_page_stops_scripts_styles_and_requests(
     ("script", "message"),
     [
         ("HTMLCanvasElement.prototype.getContext = () => null;", "WebGL2 is missing"),
+        ("HTMLCanvasElement.prototype.getContext = () => null;", "view SCENE -o scene.png"),
         ("delete window.DecompressionStream;", "too old"),
     ],
     ids=["no WebGL2", "no DecompressionStream"],

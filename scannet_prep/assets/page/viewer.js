@@ -695,7 +695,9 @@ async function start() {
     await viewer.follow(location.hash);
   } catch (error) {
     const isMissing = error.message === "no WebGL2";
-    showTrouble(isMissing ? "This browser shows no 3D pictures: WebGL2 is missing or switched off." : String(error));
+    const advice = "scannet-prep view SCENE -o scene.png writes a picture instead.";
+    const reason = "This browser shows no 3D pictures: WebGL2 is missing or switched off.";
+    showTrouble(isMissing ? `${reason} ${advice}` : String(error));
   }
 }
 
