@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 EXPORT_NAME = "export.json"
 
-Setting: TypeAlias = "bool | int | str"
+Setting: TypeAlias = bool | int | str
 """The value of a setting that all scenes of an export share."""
 
 # Module, class and one-line summary of each format, by its name for `--format`. They are listed
