@@ -76,7 +76,9 @@ class WorkersHere(pool.WorkerProcesses):
 def run_main(
     *words: str | Path, cwd: Path | None = None, main: Callable[[list[str]], int] = main
 ) -> Outcome:
-    """Run the command in this process, with one worker that is in it too, unless `--jobs` is given.
+    """Run the command in this process.
+
+    Without `--jobs` and `--dask`, its only worker is in this process too.
 
     Args:
         words: The arguments.
@@ -85,7 +87,8 @@ def run_main(
     """
     argv = [*map(str, words)]
     has_workers = "--jobs" in argv[:-1] and argv[argv.index("--jobs") + 1] != "1"
-    if argv and argv[0] in _COMMANDS_WITH_WORKERS and "--jobs" not in argv:
+    names_workers = "--jobs" in argv or "--dask" in argv
+    if argv and argv[0] in _COMMANDS_WITH_WORKERS and not names_workers:
         argv += ["--jobs", "1"]
     out = io.StringIO()
     err = io.StringIO()

@@ -56,6 +56,35 @@ for name in (
     os.environ.pop(name.lower(), None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one worker of xdist run all tests in the browser, and another one those with PyTorch.
+
+    So one worker starts a browser, and only few load PyTorch into their fork servers. Each worker
+    gets an equal part of the list, and begins at its start. Workers that have finished take tests
+    from the ends of the parts of others.
+    """
+    worker_count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    in_browser = []
+    with_torch = []
+    others = []
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            in_browser.append(item)
+        elif item.get_closest_marker("torch"):
+            with_torch.append(item)
+        else:
+            others.append(item)
+
+    part_size = len(items) // worker_count
+    rest_of_first_part = max(0, part_size - len(in_browser))
+    items[:] = [
+        *in_browser,
+        *others[:rest_of_first_part],
+        *with_torch,
+        *others[rest_of_first_part:],
+    ]
+
+
 @pytest.fixture(scope="session")
 def whole_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A raw tree, `raw`, and a processed folder, `processed`; not to be changed."""

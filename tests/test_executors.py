@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from commands import PYTHON, Outcome, digests, is_running, run_command, run_words
+from commands import PYTHON, Outcome, digests, is_running, run_command, run_main, run_words
 from worker_functions import (
     DiesWhileStarting,
     fail,
@@ -33,6 +33,7 @@ from scannet_prep.stages import dask_engine, export, process
 from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessContext, make_scene_file
+from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import write_release
 
 SCENES = official_scenes("train")[:6]
@@ -113,16 +114,24 @@ class Forgetful(Executor):
         return future
 
 
+@pytest.fixture(scope="module")
+def many_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release of 80 scenes."""
+    raw_dir = tmp_path_factory.mktemp("many") / "raw"
+    write_release(raw_dir, official_scenes("train")[:80], vertices=500)
+    return raw_dir
+
+
 @pytest.mark.parametrize(
     ("scenes", "jobs", "uses_numba"), [(39, 1, False), (40, 1, True), (79, 2, False), (80, 2, True)]
 )
 def test_run_uses_numba_from_40_scenes_per_worker(
-    scenes: int, jobs: int, uses_numba: bool, tmp_path: Path
+    many_raw: Path, scenes: int, jobs: int, uses_numba: bool, tmp_path: Path
 ) -> None:
-    write_release(tmp_path / "raw", official_scenes("train")[:scenes], vertices=500)
     recorder = Recorder()
 
-    plan = process.plan(tmp_path / "raw", tmp_path / "out", ProcessOptions())
+    selection = Selection(limit=scenes)
+    plan = process.plan(many_raw, tmp_path / "out", ProcessOptions(), selection=selection)
     process.run(plan, jobs=jobs, executor=recorder)
 
     assert {context.uses_numba for context in recorder.contexts} == {uses_numba}
@@ -520,7 +529,7 @@ def scheduler() -> Iterator[str]:
 def test_process_on_dask_makes_the_same_bytes(
     raw: Path, expected: Path, tmp_path: Path, scheduler: str
 ) -> None:
-    outcome = run_command("process", raw, "-o", tmp_path / "out", "--dask", scheduler)
+    outcome = run_main("process", raw, "-o", tmp_path / "out", "--dask", scheduler)
 
     assert outcome.status == 0, outcome.stderr
     assert digests(tmp_path / "out") == digests(expected)
@@ -530,7 +539,7 @@ def test_export_on_dask_makes_the_same_files(
     raw: Path, expected: Path, tmp_path: Path, scheduler: str
 ) -> None:
     words = ("--format", "octformer", "-o", tmp_path / "octformer", "--dask", scheduler)
-    outcome = run_command("export", expected, *words)
+    outcome = run_main("export", expected, *words)
 
     assert outcome.status == 0, outcome.stderr
     made = files_of_export(tmp_path / "octformer")
@@ -543,7 +552,7 @@ def test_relative_paths_reach_dask_workers_with_another_folder(
     (tmp_path / "data").mkdir()
     (tmp_path / "data/ScanNet").symlink_to(raw)
 
-    outcome = run_command("process", "--dask", scheduler, cwd=tmp_path)
+    outcome = run_main("process", "--dask", scheduler, cwd=tmp_path)
 
     assert outcome.status == 0, outcome.stderr
 

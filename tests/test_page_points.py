@@ -219,9 +219,9 @@ def many_points(show: Callable[..., Shown], tmp_path_factory: pytest.TempPathFac
 def test_moving_camera_draws_fewer_points_without_a_graphics_card(many_points: Shown) -> None:
     many_points.page.evaluate("counts.length = 0")
     many_points.press("Shift+ArrowLeft")
-    many_points.page.wait_for_function("() => counts.length > 0")
 
-    assert many_points.page.evaluate("counts[0]") < MANY_VERTICES / 2
+    # Looking for the vertex under the mouse draws all of them once, at any time.
+    many_points.page.wait_for_function(f"counts.some(count => count < {MANY_VERTICES / 2})")
 
 
 def test_camera_that_stands_still_draws_all_points(many_points: Shown) -> None:
