@@ -25,13 +25,13 @@ from scannet_prep.export.format import (
     ExportOptions,
     encode_npy,
 )
-from scannet_prep.export.groups import vertex_raw_ids
 from scannet_prep.export.objects import (
     ObjectBox,
     find_object_boxes,
     mask_objects,
     number_objects,
 )
+from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import AGGREGATION, INFO, SEGMENTS
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
@@ -113,12 +113,17 @@ class DetectionFormat(ExportFormat):
     ) -> dict[str, NDArray[Any]]:
         """Return the nyu40 ids and the objects of chosen vertices, each uint32 (N,), by suffix.
 
-        All vertices of an object have the nyu40 id of its group.
+        The nyu40 id of a vertex is that of its group, and 0 without a group, also if the labels of
+        the scene are from `labels.ply`. The programs take the points without an object for one
+        more object: if the first of them had a class with boxes, all of them would get votes.
         """
-        objects = mask_objects(scene.instances, _number_objects(scene))
+        instances = scene.instances[chosen]
+        nyu40_id_of_group = table_by_group(
+            raw_ids_of_groups(scene.meta.groups, self.label_set), none=0
+        )
         return {
-            "sem_label": vertex_raw_ids(scene, self.label_set)[chosen].astype(np.uint32),
-            "ins_label": objects[chosen].astype(np.uint32),
+            "sem_label": nyu40_id_of_group.take(instances).astype(np.uint32),
+            "ins_label": mask_objects(instances, _number_objects(scene)).astype(np.uint32),
         }
 
 
