@@ -484,7 +484,31 @@ def test_vertices_of_an_object_have_the_label_of_its_group(tmp_path: Path, name:
 
     folder = write_export(name, [scene], tmp_path / "out")
 
-    assert load(folder, TRAIN, "sem_label").tolist() == [2, 2, 1, 1, 1, 7]
+    assert load(folder, TRAIN, "sem_label").tolist()[:5] == [2, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vertices_of_no_object_have_no_label(tmp_path: Path, name: str) -> None:
+    labels = tiny.Ply(labels=(2, 2, 1, 1, 1, 7)).encode()
+    files = {"_vh_clean_2.labels.ply": labels}
+    scene = tiny.process_tiny(tmp_path / "raw", files, labels_from="ply")
+
+    folder = write_export(name, [scene], tmp_path / "out")
+
+    assert load(folder, TRAIN, "sem_label").tolist() == [2, 2, 1, 1, 1, 0]
+
+
+def test_points_of_no_object_have_no_vote(tmp_path: Path) -> None:
+    # In labels.ply, the vertex of no group belongs to a table. The dataset would take all such
+    # points for one object.
+    labels = tiny.Ply(labels=(2, 2, 1, 1, 1, 7)).encode()
+    files = {"_vh_clean_2.labels.ply": labels}
+    scene = tiny.process_tiny(tmp_path / "raw", files, labels_from="ply")
+    folder = write_export("votenet", [scene], tmp_path / "out")
+
+    (sample,) = read_votenet(folder, Split.TRAIN).values()
+
+    assert not sample.has_vote.any()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,17 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.export.detection import (
-    DetectionFormat,
-    check_is_annotated,
-    encode_arrays,
-    stack_columns,
-)
-from scannet_prep.export.format import ExportedScene, convert_scene
+from scannet_prep.export.detection import DetectionFormat, stack_columns
+from scannet_prep.export.format import convert_scene
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.scene import Split
 
-# By nyu40 id: all but wall, floor and ceiling.
+# By nyu40 id: all but wall (1), floor (2) and ceiling (22).
 _CLASSES = frozenset(range(3, 41)) - {22}
 
 
@@ -35,20 +30,16 @@ class ScanRefer(DetectionFormat):
     uses_frame = False
     box_classes = _CLASSES
 
-    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make the arrays of a scene.
-
-        Raises:
-            ScanNetPrepError: It has no groups or no axis alignment because a file was missing.
-        """
-        check_is_annotated(scene)
-        chosen = self.choose_vertices(scene)
+    def make_arrays(
+        self, scene: ProcessedScene, chosen: NDArray[np.intp]
+    ) -> dict[str, NDArray[Any]]:
+        """Make the arrays of a scene, by suffix."""
         arrays = self.label_vertices(scene, chosen)
         for prefix, is_aligned in (("", False), ("aligned_", True)):
             in_frame = convert_scene(scene, replace(self.options, is_aligned=is_aligned))
             arrays[f"{prefix}vert"] = stack_columns(in_frame, chosen, has_normals=True)
             arrays[f"{prefix}bbox"] = self._make_boxes(in_frame)
-        return encode_arrays(scene.meta.scene_id, arrays)
+        return arrays
 
     def _make_boxes(self, scene: ProcessedScene) -> NDArray[Any]:
         """Make the array of the boxes of a scene, in the frame of its points, float64 (K, 8)."""

@@ -6,16 +6,14 @@ read, too. `detection` describes the arrays.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from scannet_prep.base.errors import UsageError
-from scannet_prep.export.detection import (
-    DetectionFormat,
-    check_is_annotated,
-    encode_arrays,
-    stack_columns,
-)
-from scannet_prep.export.format import ExportedScene, ExportOptions, convert_scene
+from scannet_prep.export.detection import DetectionFormat, stack_columns
+from scannet_prep.export.format import ExportOptions, convert_scene
 from scannet_prep.export.objects import VOTENET_CLASSES
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.scene import Split
@@ -40,19 +38,14 @@ class VoteNet(DetectionFormat):
         """Exclude test scenes, as VoteNet's script does."""
         return "test scenes have no annotation" if split is Split.TEST else ""
 
-    def encode_scene(self, scene: ProcessedScene) -> ExportedScene:
-        """Make the arrays of a scene.
-
-        Raises:
-            ScanNetPrepError: It has no groups or no axis alignment because a file was missing.
-        """
-        check_is_annotated(scene)
+    def make_arrays(
+        self, scene: ProcessedScene, chosen: NDArray[np.intp]
+    ) -> dict[str, NDArray[Any]]:
+        """Make the arrays of a scene, by suffix."""
         scene = convert_scene(scene, self.options)
-        chosen = self.choose_vertices(scene)
         boxes = [[*box.center_and_size, box.raw_id] for box in self.find_boxes(scene)]
-        arrays = {
+        return {
             "vert": stack_columns(scene, chosen, has_normals=False),
             **self.label_vertices(scene, chosen),
             "bbox": np.array(boxes, np.float64).reshape(-1, 7),
         }
-        return encode_arrays(scene.meta.scene_id, arrays)
