@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_transforms import ALL, make_sample, rng
 
@@ -82,6 +82,7 @@ def test_every_argument_of_every_class_is_listed_here() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), ARGUMENTS)
 @given(value=VALUES)
+@example(value=None)
 def test_any_argument_is_refused_by_name_or_the_transform_works(
     kind: Any, name: str, value: Any
 ) -> None:
@@ -145,7 +146,7 @@ def check_works(transform: Any) -> None:
         ),
         (
             lambda: aug.CropPoints(9, classes=(0, 19)),
-            r"classes is \(0, 19\), which are train ids of both label sets",
+            r"classes is \(0, 19\), expected label_set with them: both label sets have these",
         ),
         (
             lambda: aug.RandomRotate((1, -1)),

@@ -68,8 +68,8 @@ class CropPoints(
             )
         if self.label_set is None and highest < len(SCANNET20):
             raise UsageError(
-                f"{name}: classes is {self.classes}, which are train ids of both label sets, "
-                "for different classes: expected label_set",
+                f"{name}: classes is {self.classes}, expected label_set with them: "
+                "both label sets have these train ids, for different classes",
                 f"{name}({self.max_points}, classes={self.classes}, label_set=SCANNET20), "
                 "or SCANNET200",
             )
