@@ -12,6 +12,7 @@ _START_MARKER = 0xD8
 _END_MARKER = 0xD9
 # Lower markers are reserved, and occur in damaged files only.
 _FIRST_SEGMENT = 0xC0
+_SCAN_MARKER = 0xDA
 # The segments that contain the size of the image. The other three numbers of this range are tables.
 _FRAME_HEADERS = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
@@ -19,7 +20,8 @@ _FRAME_HEADERS = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 def find_jpeg_problem(data: bytes, size: tuple[int, int] | None = None) -> str:
     """Follow the markers of a JPEG image to its end, and describe damage; empty if there is none.
 
-    Bytes after the end are allowed, as in decoders.
+    An image has a frame header with its size, then at least one scan with its pixels. Bytes after
+    the end are allowed, as in decoders.
 
     Args:
         data: The image.
@@ -27,6 +29,8 @@ def find_jpeg_problem(data: bytes, size: tuple[int, int] | None = None) -> str:
     """
     if not data.startswith(_START):
         return "color does not begin as a JPEG image"
+    actual_size = None
+    has_scan = False
     position = len(_START)
     while True:
         match = _MARKER.search(data, position)
@@ -36,7 +40,7 @@ def find_jpeg_problem(data: bytes, size: tuple[int, int] | None = None) -> str:
         start = match.end()
         marker = data[start - 1]
         if marker == _END_MARKER:
-            return ""
+            break
         if marker < _FIRST_SEGMENT or marker == _START_MARKER:
             return f"color has the JPEG marker 0x{marker:02x} in the wrong place"
         # The length of a segment includes the two bytes that it is stored in.
@@ -44,9 +48,18 @@ def find_jpeg_problem(data: bytes, size: tuple[int, int] | None = None) -> str:
         position = start + length
         if length < 2 or position > len(data):
             return "color has a JPEG segment of a wrong length"
-        if marker in _FRAME_HEADERS and size is not None:
+        if marker in _FRAME_HEADERS:
             # Length, bits per sample, height, width.
             height = int.from_bytes(data[start + 3 : start + 5], "big")
             width = int.from_bytes(data[start + 5 : start + 7], "big")
-            if (width, height) != size:
-                return f"color has {width} x {height} pixels, expected {size[0]} x {size[1]}"
+            actual_size = (width, height)
+        if marker == _SCAN_MARKER:
+            has_scan = True
+
+    if actual_size is None or not has_scan:
+        return "color is a JPEG image without pixels"
+    if size is not None and actual_size != size:
+        return (
+            f"color has {actual_size[0]} x {actual_size[1]} pixels, expected {size[0]} x {size[1]}"
+        )
+    return ""
