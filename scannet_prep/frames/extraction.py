@@ -33,7 +33,8 @@ from scannet_prep.frames.options import (
 )
 from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord, encode_record
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
+from scannet_prep.raw.sensor_header import SensorCamera
+from scannet_prep.raw.sensor_stream import Frame, SensorStream
 from scannet_prep.raw.zip_file import open_zip
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import Split
