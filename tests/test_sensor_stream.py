@@ -153,6 +153,20 @@ def test_damaged_color_image_is_named_with_frame_and_byte(path: Path) -> None:
         stream[3].color()
 
 
+def test_color_image_of_another_format_is_damaged(path: Path) -> None:
+    image_module = pytest.importorskip("PIL.Image")
+    content = make_content(1)
+    image_module.new("RGB", COLOR_SIZE).save(path, "PNG")
+    content.jpegs[0] = path.read_bytes()
+    path.write_bytes(content.encode())
+
+    with (
+        SensorStream(path) as stream,
+        pytest.raises(FileError, match=r"color is not a JPEG image \(it begins"),
+    ):
+        stream[0].color()
+
+
 def test_color_image_of_another_size_is_damaged(path: Path) -> None:
     content = make_content(2)
     content.color_size = (64, 48)
