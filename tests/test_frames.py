@@ -570,8 +570,24 @@ def test_folder_with_other_options_is_refused(streams_dir: Path, out_dir: Path) 
     outcome = extract(streams_dir, out_dir, "--every", "2")
 
     assert outcome.status == 2
-    assert "holds frames with other options (every: 3 -> 2)" in outcome.stderr
+    assert "holds frames with other options (--every 3 --with color depth pose" in outcome.stderr
+    assert "not those of this command (--every 2 --with color depth pose" in outcome.stderr
     assert digests(out_dir) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(("--at-most", "3"), ("--every", "1")), (("--every", "1"), ("--at-most", "3"))],
+)
+def test_every_and_at_most_replace_each_other(
+    streams_dir: Path, out_dir: Path, first: tuple[str, ...], second: tuple[str, ...]
+) -> None:
+    extract(streams_dir, out_dir, *first)
+
+    outcome = extract(streams_dir, out_dir, *second)
+
+    assert outcome.status == 2
+    assert f"not those of this command ({' '.join(second)} --with" in outcome.stderr
 
 
 def test_scene_is_extracted_again_if_its_stream_changes(raw_dir: Path, out_dir: Path) -> None:
@@ -829,6 +845,7 @@ def test_folder_of_frames_is_not_a_raw_tree(streams_dir: Path, out_dir: Path) ->
         (["--every", "0"], "is not a positive whole number"),
         (["--every", "2", "--at-most", "3"], "not allowed with argument"),
         (["--layout", "mmdet3d", "--with", "labels"], "the layout mmdet3d has no place for labels"),
+        (["--label-set", "nyu40"], "hint: --with color depth pose labels --label-set nyu40"),
     ],
 )
 def test_options_that_make_no_sense_are_wrong_usage(

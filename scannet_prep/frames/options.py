@@ -130,6 +130,11 @@ class FrameOptions:
                 f"the layout {self.layout} has no place for {missing[0]}",
                 "use the layout official or frames25k, or leave it out of --with",
             )
+        if self.label_set != "raw" and "labels" not in self.contents:
+            raise UsageError(
+                f"the label set {self.label_set} is of no use without label images",
+                f"--with {' '.join(self.contents)} labels --label-set {self.label_set}",
+            )
 
     @property
     def needs_pillow(self) -> bool:
@@ -141,10 +146,11 @@ class FrameOptions:
     @property
     def flags(self) -> str:
         """The options of the command that they come from."""
-        selection = f"--every {self.every}"
+        words = []
+        if self.at_most is None or self.every > 1:
+            words.append(f"--every {self.every}")
         if self.at_most is not None:
-            selection = f"--at-most {self.at_most}"
-        words = [selection]
+            words.append(f"--at-most {self.at_most}")
         if self.size is not None:
             words.append(f"--size {self.size[0]}x{self.size[1]}")
         words.append(f"--with {' '.join(self.contents)}")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -424,14 +424,9 @@ def _choose_options(
     else:
         chosen = replace(present or FrameOptions(), **options)
     if present is not None and chosen != present:
-        before = asdict(present)
-        changes = [
-            f"{name}: {before[name]} -> {value}"
-            for name, value in asdict(chosen).items()
-            if before[name] != value
-        ]
         raise UsageError(
-            f"{out_dir}: holds frames with other options ({', '.join(changes)})",
+            f"{out_dir}: holds frames with other options ({present.flags}), "
+            f"not those of this command ({chosen.flags})",
             "choose a new folder with -o",
         )
     return chosen
