@@ -373,6 +373,7 @@ def test_id_that_the_label_map_lacks_fails_the_scene(raw_dir: Path, out_dir: Pat
     assert "'label-filt/0.png' in it has ScanNet ids that are not in the label map: 9999" in (
         outcome.stderr
     )
+    assert "hint: to extract the ids as they are stored: --label-set raw" in outcome.stderr
 
 
 # Faults.
