@@ -816,6 +816,16 @@ def test_verify_finds_a_missing_file(streams_dir: Path, out_dir: Path) -> None:
     assert run_main("verify", out_dir).status == 3
 
 
+def test_verify_finds_a_scene_without_its_record(streams_dir: Path, out_dir: Path) -> None:
+    extract(streams_dir, out_dir)
+    (out_dir / TRAIN / "frames.json").unlink()
+
+    outcome = run_main("verify", out_dir)
+
+    assert outcome.status == 3
+    assert f"error: {TRAIN}: has no frames.json" in outcome.stdout
+
+
 def test_info_counts_frames(streams_dir: Path, out_dir: Path) -> None:
     extract(streams_dir, out_dir, "--every", "3")
 

@@ -108,14 +108,25 @@ def iter_records(path: Path) -> Iterator[tuple[SceneId, Path]]:
     Raises:
         FileError: The folder cannot be read.
     """
+    for scene_id, scene_path in iter_scene_folders(path):
+        record_path = scene_path / RECORD_NAME
+        if os.path.lexists(record_path):
+            yield scene_id, record_path
+
+
+def iter_scene_folders(path: Path) -> Iterator[tuple[SceneId, Path]]:
+    """Iterate over what has the name of a scene in a folder, sorted, with or without a record.
+
+    Raises:
+        FileError: The folder cannot be read.
+    """
     try:
         names = sorted(os.listdir(path)) if os.path.isdir(path) else []  # noqa: PTH112, PTH208
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from error
     for name in names:
-        record_path = path / name / RECORD_NAME
-        if SceneId.is_valid(name) and os.path.lexists(record_path):
-            yield SceneId(name), record_path
+        if SceneId.is_valid(name):
+            yield SceneId(name), path / name
 
 
 def read_record(path: Path) -> FramesRecord:
