@@ -321,7 +321,7 @@ def test_test_scenes_have_no_label_images(streams_dir: Path, out_dir: Path) -> N
     assert extract(streams_dir, out_dir, "--with", "pose", "labels").status == 0
 
     assert not (out_dir / TEST / "label").exists()
-    with pytest.raises(UsageError, match="labels was not extracted, only pose"):
+    with pytest.raises(UsageError, match="holds only pose, not labels\nhint: test scenes have no"):
         FrameFolder(out_dir)[TEST][0].labels()
 
 

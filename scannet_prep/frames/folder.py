@@ -62,6 +62,10 @@ class FrameFolder:
         """Return the number of scenes."""
         return len(self.scene_ids)
 
+    def __contains__(self, scene_id: object) -> bool:
+        """Whether the folder holds a scene."""
+        return scene_id in self._record_paths
+
     def __iter__(self) -> Iterator[SceneFrames]:
         """Iterate over the scenes."""
         return (self[scene_id] for scene_id in self.scene_ids)
@@ -164,9 +168,12 @@ class ExtractedFrame:
         record = self.scene.record
         contents = record.options.contents_of(record.split)
         if content not in contents:
+            # 2D labels may be among the options, but scenes of test have none.
+            is_in_options = content in record.options.contents
+            hint = f"scannet-prep frames --with {' '.join(contents)} {content} -o DIR"
             raise UsageError(
-                f"{self.scene.path}: {content} was not extracted, only {', '.join(contents)}",
-                f"scannet-prep frames --with {' '.join(contents)} {content} -o DIR",
+                f"{self.scene.path}: holds only {', '.join(contents)}, not {content}",
+                "test scenes have no 2D labels" if is_in_options else hint,
             )
         layout = LAYOUTS[record.options.layout]
         return self.scene.path / layout.path(content, self.position, self.number)
