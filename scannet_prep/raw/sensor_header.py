@@ -19,6 +19,8 @@ from scannet_prep.base.errors import FileError
 # A raw color image of 1296 x 968 has 3.8 MB.
 MAX_IMAGE_BYTES = 1 << 26
 DEPTH_VALUE_BYTES = 2
+# Far more than the largest file could hold. Python limits the length of a sequence, too.
+_MAX_FRAMES = 1 << 32
 _VERSION = 4
 # Version, length of the name.
 _START = struct.Struct("<IQ")
@@ -146,8 +148,11 @@ def _find_problem(fields: Any) -> str:  # noqa: ANN401 - a structured scalar
             f"its header has color compression {color_compression} and depth compression "
             f"{depth_compression}, expected {_JPEG_COLOR} (JPEG) and {_ZLIB_DEPTH} (zlib)"
         )
-    if not fields["frame_count"]:
+    frame_count = int(fields["frame_count"])
+    if frame_count == 0:
         return "has no frames"
+    if frame_count > _MAX_FRAMES:
+        return f"its header is damaged: {frame_count:,} frames"
     for name in ("color", "depth"):
         width, height = fields[f"{name}_size"].tolist()
         if not 0 < width * height * DEPTH_VALUE_BYTES <= MAX_IMAGE_BYTES:

@@ -393,9 +393,10 @@ def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     """
     is_finite = np.isfinite(poses).all(axis=(1, 2))
     has_last_row = (poses[:, 3] == (0, 0, 0, 1)).all(axis=1)
-    # float64, so that even the product of the greatest numbers of float32 is finite.
-    rotations = poses[:, :3, :3].astype(np.float64)
-    rotations[~is_finite] = 0
+    # float64, so that even the product of the greatest numbers of float32 is finite. Some values
+    # of NaN cannot be converted without a warning.
+    rotations = np.zeros((len(poses), 3, 3))
+    rotations[is_finite] = poses[is_finite, :3, :3]
     deviations = np.abs(rotations @ rotations.transpose(0, 2, 1) - np.eye(3))
     is_orthonormal = deviations.max(axis=(1, 2), initial=0) < _ROTATION_TOLERANCE
     # The determinant of a reflection is negative.
