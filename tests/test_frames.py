@@ -255,6 +255,18 @@ def test_frames_without_tracking_are_counted_and_listed(streams_dir: Path, out_d
     assert record["lost"] == list(LOST_FRAMES)
 
 
+def test_lost_frames_that_are_kept_are_counted_if_they_are_written(
+    streams_dir: Path, out_dir: Path
+) -> None:
+    words = ("--at-most", "4", "--keep-lost", "--with", "pose", "--scenes", TRAIN)
+
+    outcome = extract(streams_dir, out_dir, *words)
+
+    # Of the frames 0, 1, 3 and 5.
+    assert "without tracking" not in outcome.stdout
+    assert FrameFolder(out_dir)[TRAIN].record.lost == ()
+
+
 def test_kept_lost_frame_has_the_pose_of_the_official_reader(
     streams_dir: Path, out_dir: Path
 ) -> None:

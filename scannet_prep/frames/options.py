@@ -176,13 +176,21 @@ class FrameOptions:
             is_tracked: bool (N,), whether each frame has a usable pose.
 
         Returns:
-            The numbers of the frames to extract; and, of every n-th frame, those without tracking.
+            The numbers of the frames to extract; and of those without tracking. These are omitted,
+            or are among the others, as the options demand.
         """
         numbers = np.arange(0, len(is_tracked), self.every)
-        lost = numbers[~is_tracked[numbers]]
-        if not self.keeps_lost:
-            numbers = numbers[is_tracked[numbers]]
-        if self.at_most is not None and len(numbers) > self.at_most:
-            positions = np.arange(self.at_most) * len(numbers) // self.at_most
-            numbers = numbers[positions]
+        if self.keeps_lost:
+            numbers = self._thin(numbers)
+            lost = numbers[~is_tracked[numbers]]
+        else:
+            lost = numbers[~is_tracked[numbers]]
+            numbers = self._thin(numbers[is_tracked[numbers]])
         return numbers.tolist(), lost.tolist()
+
+    def _thin(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Choose at most `at_most` numbers, evenly spaced."""
+        if self.at_most is None or len(numbers) <= self.at_most:
+            return numbers
+        positions = np.arange(self.at_most) * len(numbers) // self.at_most
+        return numbers[positions]
