@@ -8,8 +8,12 @@ import zlib
 WIDTH = 8
 HEIGHT = 6
 DEPTH = zlib.compress(bytes(range(WIDTH * HEIGHT)) * 2)
-# Start, a comment, the start of a scan, its data (with an escaped 0xFF and a restart marker), end.
-JPEG = b"\xff\xd8\xff\xfe\x00\x05abc\xff\xda\x00\x03\x01da\xff\x00ta\xff\xd0!\xff\xd9"
+# The frame header of a JPEG image: its size, and no components.
+FRAME_HEADER = struct.pack(">2sHBHHB", b"\xff\xc0", 8, 8, HEIGHT, WIDTH, 0)
+# Start, a comment, the frame header, the start of a scan, its data (with an escaped 0xFF and a
+# restart marker), end.
+JPEG = b"\xff\xd8\xff\xfe\x00\x05abc" + FRAME_HEADER
+JPEG += b"\xff\xda\x00\x03\x01da\xff\x00ta\xff\xd0!\xff\xd9"
 
 
 def make_stream(

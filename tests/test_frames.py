@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -38,10 +39,12 @@ from streams import COLOR_SIZE, DEPTH_SIZE, make_content, read_plainly
 
 from scannet_prep.base.errors import FileError, UnknownSceneError, UsageError
 from scannet_prep.base.images import decode_gray, encode_png, resize_color, resize_nearest
+from scannet_prep.base.progress import Progress
 from scannet_prep.frames import FrameFolder, FrameOptions
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.stages import frames
+from scannet_prep.stages.frames.scene_worker import extract_frames
 
 SCENES = (TRAIN, VAL, TEST)
 LOST_FRAMES = (2, 4)
@@ -252,6 +255,18 @@ def test_frames_without_tracking_are_counted_and_listed(streams_dir: Path, out_d
     assert record["lost"] == list(LOST_FRAMES)
 
 
+def test_lost_frames_that_are_kept_are_counted_if_they_are_written(
+    streams_dir: Path, out_dir: Path
+) -> None:
+    words = ("--at-most", "4", "--keep-lost", "--with", "pose", "--scenes", TRAIN)
+
+    outcome = extract(streams_dir, out_dir, *words)
+
+    # Of the frames 0, 1, 3 and 5.
+    assert "without tracking" not in outcome.stdout
+    assert FrameFolder(out_dir)[TRAIN].record.lost == ()
+
+
 def test_kept_lost_frame_has_the_pose_of_the_official_reader(
     streams_dir: Path, out_dir: Path
 ) -> None:
@@ -321,7 +336,7 @@ def test_test_scenes_have_no_label_images(streams_dir: Path, out_dir: Path) -> N
     assert extract(streams_dir, out_dir, "--with", "pose", "labels").status == 0
 
     assert not (out_dir / TEST / "label").exists()
-    with pytest.raises(UsageError, match="labels was not extracted, only pose"):
+    with pytest.raises(UsageError, match="holds only pose, not labels\nhint: test scenes have no"):
         FrameFolder(out_dir)[TEST][0].labels()
 
 
@@ -373,6 +388,7 @@ def test_id_that_the_label_map_lacks_fails_the_scene(raw_dir: Path, out_dir: Pat
     assert "'label-filt/0.png' in it has ScanNet ids that are not in the label map: 9999" in (
         outcome.stderr
     )
+    assert "hint: to extract the ids as they are stored: --label-set raw" in outcome.stderr
 
 
 # Faults.
@@ -469,6 +485,28 @@ def test_damaged_source_fails_its_scene(
     assert f"--types {suffix}" in outcome.stderr
 
 
+def test_error_of_a_zip_file_names_no_other_file(raw_dir: Path, out_dir: Path) -> None:
+    path = raw_file(raw_dir, "_2d-label-filt.zip")
+    path.unlink()
+
+    outcome = extract(raw_dir, out_dir, "--with", "labels")
+
+    assert f"failed: {TRAIN}: {path}: no such file" in outcome.stderr
+
+
+def test_files_of_a_failed_scene_are_removed_before_the_next_one(
+    raw_dir: Path, out_dir: Path
+) -> None:
+    write(raw_file(raw_dir, ".sens", TRAIN), make_content(1).encode()[:-300])
+    plan = frames.plan(raw_dir, out_dir)
+    out_dir.mkdir()
+
+    with pytest.raises(FileError, match="is truncated"):
+        extract_frames(plan.tasks[0], plan.context)
+
+    assert list(plan.context.work_dir.iterdir()) == []
+
+
 def test_fifo_in_place_of_a_stream_fails_its_scene(raw_dir: Path, out_dir: Path) -> None:
     raw_file(raw_dir, ".sens").unlink()
     os.mkfifo(raw_file(raw_dir, ".sens"))
@@ -497,7 +535,7 @@ def test_file_in_the_way_of_a_scene_fails_it(streams_dir: Path, out_dir: Path) -
     outcome = extract(streams_dir, out_dir)
 
     assert outcome.status == 3
-    assert f"{out_dir / TRAIN}: is in the way" in outcome.stderr
+    assert f"failed: {TRAIN}: {out_dir / TRAIN}: is in the way" in outcome.stderr
     assert (out_dir / TRAIN).read_bytes() == b"mine"
 
 
@@ -570,8 +608,24 @@ def test_folder_with_other_options_is_refused(streams_dir: Path, out_dir: Path) 
     outcome = extract(streams_dir, out_dir, "--every", "2")
 
     assert outcome.status == 2
-    assert "holds frames with other options (every: 3 -> 2)" in outcome.stderr
+    assert "holds frames with other options (--every 3 --with color depth pose" in outcome.stderr
+    assert "not those of this command (--every 2 --with color depth pose" in outcome.stderr
     assert digests(out_dir) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(("--at-most", "3"), ("--every", "1")), (("--every", "1"), ("--at-most", "3"))],
+)
+def test_every_and_at_most_replace_each_other(
+    streams_dir: Path, out_dir: Path, first: tuple[str, ...], second: tuple[str, ...]
+) -> None:
+    extract(streams_dir, out_dir, *first)
+
+    outcome = extract(streams_dir, out_dir, *second)
+
+    assert outcome.status == 2
+    assert f"not those of this command ({' '.join(second)} --with" in outcome.stderr
 
 
 def test_scene_is_extracted_again_if_its_stream_changes(raw_dir: Path, out_dir: Path) -> None:
@@ -606,14 +660,37 @@ def test_raw_tree_is_refused_as_output(raw_dir: Path) -> None:
 def test_dry_run_counts_frames_and_bytes_and_writes_nothing(
     streams_dir: Path, out_dir: Path
 ) -> None:
-    outcome = extract(
-        streams_dir, out_dir, "--every", "1", "--with", "color", "--dry-run", "--json"
-    )
+    words = ("--every", "1", "--with", "color", "depth", "pose", "labels")
+    outcome = extract(streams_dir, out_dir, *words, "--dry-run", "--json")
 
-    color_bytes = sum(len(read_scene_plainly(streams_dir)[number][1]) for number in TRACKED_FRAMES)
-    expected = {"frames": 5, "lost": 2, "size_bytes": color_bytes}
-    assert outcome.json["scenes"] == dict.fromkeys(SCENES, expected)
     assert not out_dir.exists()
+    extract(streams_dir, out_dir, *words)
+    for scene in FrameFolder(out_dir):
+        # The scene has few frames, all of which were encoded.
+        expected = {"frames": 5, "lost": 2, "size_bytes": scene.record.size_bytes}
+        assert outcome.json["scenes"][scene.scene_id] == expected
+
+
+@needs_pillow
+def test_dry_run_estimates_the_bytes_of_many_resized_frames(tmp_path: Path, out_dir: Path) -> None:
+    content = make_content(60, is_decodable=True)
+    write(raw_file(tmp_path / "raw", ".sens"), content.encode())
+    words = ("--every", "1", "--size", "16x12")
+
+    outcome = extract(tmp_path / "raw", out_dir, *words, "--dry-run", "--json")
+
+    extract(tmp_path / "raw", out_dir, *words)
+    written_bytes = FrameFolder(out_dir)[TRAIN].record.size_bytes
+    assert outcome.json["scenes"][TRAIN]["size_bytes"] == pytest.approx(written_bytes, rel=0.05)
+
+
+def test_dry_run_reports_a_damaged_label_image(raw_dir: Path, out_dir: Path) -> None:
+    write(raw_file(raw_dir, "_2d-label-filt.zip"), make_zip("other", make_label_image))
+
+    outcome = extract(raw_dir, out_dir, "--with", "labels", "--dry-run")
+
+    assert outcome.status == 3
+    assert "has no 'label-filt/0.png'" in outcome.stdout
 
 
 def test_dry_run_reports_a_damaged_stream(damaged_raw_dir: Path, out_dir: Path) -> None:
@@ -727,6 +804,26 @@ def test_depth_of_a_folder_is_that_of_the_stream(streams_dir: Path, out_dir: Pat
     assert np.array_equal(depth, read_scene_plainly(streams_dir, VAL)[3][2])
 
 
+def test_folder_contains_the_ids_of_its_scenes(streams_dir: Path, out_dir: Path) -> None:
+    extract(streams_dir, out_dir, "--scenes", TRAIN)
+    folder = FrameFolder(out_dir)
+
+    assert TRAIN in folder
+    assert VAL not in folder
+
+
+def test_progress_shows_frames_and_failures(damaged_raw_dir: Path, out_dir: Path) -> None:
+    statuses = []
+
+    class Recorder(Progress):
+        def status(self, text: str) -> None:
+            statuses.append(text)
+
+    frames.run(frames.plan(damaged_raw_dir, out_dir), progress=Recorder())
+
+    assert re.fullmatch(r"2 frames, \d+ MB/s, 1 failed", statuses[-1])
+
+
 def test_unknown_scene_of_a_folder_names_those_that_it_has(
     streams_dir: Path, out_dir: Path
 ) -> None:
@@ -799,6 +896,16 @@ def test_verify_finds_a_missing_file(streams_dir: Path, out_dir: Path) -> None:
     assert run_main("verify", out_dir).status == 3
 
 
+def test_verify_finds_a_scene_without_its_record(streams_dir: Path, out_dir: Path) -> None:
+    extract(streams_dir, out_dir)
+    (out_dir / TRAIN / "frames.json").unlink()
+
+    outcome = run_main("verify", out_dir)
+
+    assert outcome.status == 3
+    assert f"error: {TRAIN}: has no frames.json" in outcome.stdout
+
+
 def test_info_counts_frames(streams_dir: Path, out_dir: Path) -> None:
     extract(streams_dir, out_dir, "--every", "3")
 
@@ -829,6 +936,7 @@ def test_folder_of_frames_is_not_a_raw_tree(streams_dir: Path, out_dir: Path) ->
         (["--every", "0"], "is not a positive whole number"),
         (["--every", "2", "--at-most", "3"], "not allowed with argument"),
         (["--layout", "mmdet3d", "--with", "labels"], "the layout mmdet3d has no place for labels"),
+        (["--label-set", "nyu40"], "hint: --with color depth pose labels --label-set nyu40"),
     ],
 )
 def test_options_that_make_no_sense_are_wrong_usage(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from large_files import DEPTH, JPEG, make_stream, make_zip
+from large_files import DEPTH, FRAME_HEADER, JPEG, make_stream, make_zip
 
 from scannet_prep.base.errors import FileError
 from scannet_prep.raw.sensor_stream import check_sensor_stream
@@ -105,6 +105,9 @@ def test_stream_with_a_tail_of_zeros_is_damaged(path: Path, tail_bytes: int) -> 
         (JPEG.replace(b"da\xff\x00", b"da\xff\x01"), "JPEG marker 0x01 in the wrong place"),
         (JPEG.replace(b"ta", b"\xff\xd8"), "JPEG marker 0xd8 in the wrong place"),
         (JPEG.replace(b"\x00\x05abc", b"\x05\x05abc"), "segment of a wrong length"),
+        (JPEG.replace(FRAME_HEADER, b""), "without pixels"),
+        (JPEG[:2] + FRAME_HEADER + JPEG[-2:], "without pixels"),
+        (JPEG[:2] + JPEG[-2:], "without pixels"),
     ],
 )
 def test_damaged_color_image_is_named_by_its_frame(path: Path, color: bytes, problem: str) -> None:

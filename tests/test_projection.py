@@ -128,6 +128,23 @@ def test_point_that_is_not_in_front_of_the_camera_is_not_visible(z: float) -> No
     assert visible.tolist() == [False]
 
 
+@pytest.mark.parametrize("point", [(np.inf, 0, 1), (0, 0, np.inf), (np.nan, 0, 1), (1e308,) * 3])
+def test_point_that_is_not_finite_or_far_too_large_is_not_visible(
+    point: tuple[float, float, float],
+) -> None:
+    _, visible = project(np.array([point]), np.eye(4) * 2, INTRINSIC, SIZE)
+
+    assert not visible.any()
+
+
+@pytest.mark.parametrize("is_aligned", [False, True])
+def test_camera_in_a_sample_refuses_a_lost_pose(is_aligned: bool) -> None:
+    sample = {"axis_alignment": np.eye(4)}
+
+    with pytest.raises(UsageError, match="tracking was lost"):
+        camera_in(sample, LOST, is_aligned=is_aligned)
+
+
 def test_no_points_have_no_pixels() -> None:
     pixels, visible = project(np.zeros((0, 3), np.float32), np.eye(4), INTRINSIC, SIZE)
 
@@ -142,7 +159,15 @@ def test_no_points_have_no_pixels() -> None:
         ({"camera_to_points": np.eye(3)}, r"pose has the shape \(3, 3\)"),
         ({"camera_to_points": LOST}, "tracking was lost"),
         ({"intrinsics": np.eye(5)}, r"intrinsics have the shape \(5, 5\)"),
-        ({"depth": np.zeros((32, 24), np.uint16)}, "has 24 x 32 pixels, expected 32 x 24"),
+        (
+            {"depth": np.zeros((32, 24), np.uint16)},
+            r"shape \(32, 24\), expected \(height, width\) \(24",
+        ),
+        ({"camera_to_points": np.zeros((4, 4))}, "tracking was lost"),
+        ({"intrinsics": np.full((3, 3), np.nan)}, "intrinsics are not finite"),
+        ({"depth": np.zeros(24 * 32, np.uint16)}, r"depth image has the shape \(768,\)"),
+        ({"margin": -1}, "the margin -1, expected at least 0"),
+        ({"tolerance": float("nan")}, "the tolerance is nan"),
         ({"depth": np.zeros((24, 32))}, "is float64, expected uint16 in millimetres"),
     ],
 )

@@ -153,6 +153,20 @@ def test_damaged_color_image_is_named_with_frame_and_byte(path: Path) -> None:
         stream[3].color()
 
 
+def test_color_image_of_another_format_is_damaged(path: Path) -> None:
+    image_module = pytest.importorskip("PIL.Image")
+    content = make_content(1)
+    image_module.new("RGB", COLOR_SIZE).save(path, "PNG")
+    content.jpegs[0] = path.read_bytes()
+    path.write_bytes(content.encode())
+
+    with (
+        SensorStream(path) as stream,
+        pytest.raises(FileError, match=r"color is not a JPEG image \(it begins"),
+    ):
+        stream[0].color()
+
+
 def test_color_image_of_another_size_is_damaged(path: Path) -> None:
     content = make_content(2)
     content.color_size = (64, 48)
@@ -240,6 +254,15 @@ def test_header_that_cannot_be_used_is_refused(path: Path, options: dict, proble
         SensorStream(path)
 
 
+def test_number_of_frames_that_python_cannot_count_is_refused(path: Path) -> None:
+    data = bytearray(DATA)
+    struct.pack_into("<Q", data, HEAD_BYTES - 8, 1 << 63)
+    path.write_bytes(data)
+
+    with pytest.raises(FileError, match="damaged: 9,223,372,036,854,775,808 frames"):
+        SensorStream(path)
+
+
 def test_fifo_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.sens")
 
@@ -299,6 +322,7 @@ def with_entry(row: int, column: int, value: float) -> np.ndarray:
         LOST,
         np.zeros((4, 4), np.float32),
         np.full((4, 4), np.nan, np.float32),
+        np.full((4, 4), 0x7F800001, np.uint32).view(np.float32),
         np.full((4, 4), 3e38, np.float32),
         with_entry(0, 3, np.nan),
         with_entry(3, 3, 2.0),
@@ -306,10 +330,10 @@ def with_entry(row: int, column: int, value: float) -> np.ndarray:
         np.diag([2.0, 2.0, 2.0, 1.0]),
         np.diag([1.0, 1.0, -1.0, 1.0]),
     ],
-    ids=["-inf", "0", "nan", "huge", "one nan", "w", "last row", "scaling", "reflection"],
+    ids=["-inf", "0", "nan", "signalling nan", "huge", "one nan", "w", "last row", "scaling", "reflection"],
 )
 def test_pose_that_is_no_rigid_motion_is_not_tracked(pose: np.ndarray) -> None:
-    assert find_tracked(pose[np.newaxis].astype(np.float32)).tolist() == [False]
+    assert find_tracked(pose[np.newaxis].astype(np.float32, copy=False)).tolist() == [False]
 
 
 def test_pose_far_from_the_origin_is_tracked() -> None:

@@ -91,7 +91,7 @@ def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
 
 
 def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Decode a JPEG or PNG image in color.
+    """Decode a JPEG image in color.
 
     Args:
         data: The file.
@@ -104,7 +104,7 @@ def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
         ContentError: It is damaged, or has another size.
         UsageError: Pillow is not installed.
     """
-    return np.array(_decode(data, size, "RGB"), np.uint8)
+    return np.array(_decode(data, size, "JPEG").convert("RGB"), np.uint8)
 
 
 def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
@@ -122,7 +122,7 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
         UsageError: Pillow is not installed.
     """
     check_gray_png(data, size)
-    image = _decode(data, size, "")
+    image = _decode(data, size, "PNG")
     if image.mode not in _GRAY_MODES:
         raise ContentError(f"is an image of mode {image.mode}, expected 8 or 16 bits of gray")
     return np.array(image).astype(_GRAY_MODES[image.mode])
@@ -180,16 +180,19 @@ def _nearest_indices(old_count: int, new_count: int) -> NDArray[np.int64]:
     return (2 * np.arange(new_count) + 1) * old_count // (2 * new_count)
 
 
-def _decode(data: bytes, size: tuple[int, int], mode: str) -> Any:  # noqa: ANN401 - an image of Pillow
-    """Decode an image with Pillow, into a mode unless it is empty."""
+def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noqa: ANN401 - an image of Pillow
+    """Decode an image of one format, `JPEG` or `PNG`, with Pillow."""
     pillow = _import_pillow()
     try:
         # Warnings about odd metadata, or about huge images, whose size is checked here.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            image = pillow.open(io.BytesIO(data), formats=["JPEG", "PNG"])
+            image = pillow.open(io.BytesIO(data), formats=[file_format])
             if image.size == size:
-                return image.convert(mode or image.mode)
+                image.load()
+                return image
+    except pillow.UnidentifiedImageError:
+        raise ContentError(f"is not a {file_format} image") from None
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
         raise ContentError(f"is not an image that can be decoded: {error}"[:200]) from None
     raise ContentError(f"is an image of {_format(image.size)}, expected {_format(size)}")

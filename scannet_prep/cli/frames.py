@@ -171,9 +171,11 @@ def _options_from(arguments: argparse.Namespace) -> dict[str, object]:
         "keeps_lost": arguments.keep_lost,
     }
     options: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    # --every and --at-most replace each other, also if the folder has the other one.
     if arguments.at_most is not None:
-        # Evenly spaced among all frames.
         options["every"] = 1
+    if arguments.every is not None:
+        options["at_most"] = None
     if arguments.contents is not None:
         # In a fixed order, and each once.
         options["contents"] = tuple(name for name in _CONTENTS if name in arguments.contents)

@@ -11,8 +11,8 @@ Images that keep their size are not decoded: stored JPEG images are copied.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from scannet_prep.frames.options import (
 )
 from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord, encode_record
 from scannet_prep.raw.layout import RawScene
-from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
+from scannet_prep.raw.sensor_stream import SensorStream
 from scannet_prep.raw.zip_file import open_zip
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import Split
@@ -41,6 +41,8 @@ from scannet_prep.release.scene import Split
 # At most a fifth larger than at level 6, and made in less than a quarter of the time.
 _DEPTH_LEVEL = 1
 _JPEG_QUALITY = 95
+# Enough for an estimate, and done in a fraction of a second.
+_SAMPLE_FRAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +86,31 @@ class Estimate(NamedTuple):
     size_bytes: int
 
 
-def estimate(sources: FrameSources, split: Split, options: FrameOptions) -> Estimate:
-    """Estimate the result of an extraction, from the index of the stream.
+def estimate_scene(
+    scene: RawScene, split: Split, options: FrameOptions, label_map: LabelMap
+) -> Estimate:
+    """Estimate the result of an extraction, from a few frames.
 
-    The sizes of resized images are assumed to be in proportion to their pixels.
+    All files of these frames are encoded as in an extraction. Those of the other frames are assumed
+    to be in the same proportion to their stored images.
 
     Raises:
-        FileError: The stream is damaged, or a file is missing.
+        FileError: A source is missing or damaged.
+        UsageError: Pillow is not installed, and the options need it.
     """
-    contents = options.contents_of(split)
-    with SensorStream(sources.stream) as stream:
-        numbers, lost = options.select(stream.is_tracked)
-        color_share = _pixel_share(stream.color_camera, options)
-        depth_share = _pixel_share(stream.depth_camera, options)
+    sources = FrameSources.from_scene(scene, split, options)
+    with _open_encoder(sources, options, label_map) as encoder:
+        numbers, lost = options.select(encoder.stream.is_tracked)
+        sample = _choose_sample(numbers)
         size_bytes = 0.0
-        for number in numbers:
-            if "color" in contents:
-                size_bytes += stream[number].color_bytes * color_share
-            if "depth" in contents:
-                size_bytes += stream[number].depth_bytes * depth_share
-    for path in sources.zips.values():
-        with open_zip(path) as archive:
-            stored_bytes = sum(member.compress_size for member in archive.infolist())
-        size_bytes += stored_bytes * color_share * len(numbers) / len(stream)
+        for name in LAYOUTS[options.layout].matrices:
+            size_bytes += len(encode_matrix(encoder.matrices[name]))
+        if sample:
+            for content in options.contents_of(split):
+                written_bytes = sum(len(encoder.encode(content, number)) for number in sample)
+                weights = [encoder.weigh(content, number) for number in numbers]
+                sample_weights = [encoder.weigh(content, number) for number in sample]
+                size_bytes += written_bytes * sum(weights) / sum(sample_weights)
     return Estimate(len(numbers), len(lost), round(size_bytes))
 
 
@@ -141,16 +145,12 @@ def extract_scene(
     layout = LAYOUTS[options.layout]
     files = _Files(out_dir)
 
-    with ExitStack() as stack:
-        stream = stack.enter_context(SensorStream(sources.stream))
-        archives = {}
-        for content, path in sources.zips.items():
-            archives[content] = (path, stack.enter_context(open_zip(path)))
-        encoder = _Encoder(stream, archives, options, label_map)
-        numbers, lost = options.select(stream.is_tracked)
+    with _open_encoder(sources, options, label_map) as encoder:
+        stream_frames = len(encoder.stream)
+        numbers, lost = options.select(encoder.stream.is_tracked)
         for position, number in enumerate(numbers):
             for content in contents:
-                data = encoder.encode(content, stream[number])
+                data = encoder.encode(content, number)
                 files.write(layout.path(content, position, number), data)
         for name, path_name in layout.matrices.items():
             files.write(path_name, encode_matrix(encoder.matrices[name]))
@@ -161,7 +161,7 @@ def extract_scene(
         split=split,
         options=options,
         sources=source_sizes,
-        stream_frames=len(stream),
+        stream_frames=stream_frames,
         frames=tuple(numbers),
         lost=tuple(lost),
         color_camera=CameraRecord.from_camera(encoder.color_camera),
@@ -218,6 +218,29 @@ class _Files:
         self.fingerprints[name] = Fingerprint.from_bytes(data)
 
 
+def _choose_sample(numbers: Sequence[int]) -> list[int]:
+    """Choose some frames, evenly spaced; all if there are few."""
+    count = min(len(numbers), _SAMPLE_FRAMES)
+    return [numbers[position * len(numbers) // count] for position in range(count)]
+
+
+@contextmanager
+def _open_encoder(
+    sources: FrameSources, options: FrameOptions, label_map: LabelMap
+) -> Iterator[_Encoder]:
+    """Open the files of a scene.
+
+    Raises:
+        FileError: A file is missing or damaged.
+    """
+    with ExitStack() as stack:
+        stream = stack.enter_context(SensorStream(sources.stream))
+        archives = {}
+        for content, path in sources.zips.items():
+            archives[content] = (path, stack.enter_context(open_zip(path)))
+        yield _Encoder(stream, archives, options, label_map)
+
+
 class _Encoder:
     """Makes the files of the frames of a stream.
 
@@ -228,6 +251,7 @@ class _Encoder:
         label_map: The label map, for label images.
 
     Attributes:
+        stream: The stream.
         color_camera: The color camera of the images that are written.
         depth_camera: The depth camera of the images that are written.
 
@@ -245,11 +269,11 @@ class _Encoder:
         stored_cameras = (stream.color_camera, stream.depth_camera)
         if not all(camera.is_finite for camera in stored_cameras):
             raise FileError(stream.path, "its header has a matrix that is not finite")
-        self._stored_camera = stream.color_camera
+        self.stream = stream
         self._archives = archives
         self._table = LabelTable(options.label_set, label_map)
-        self.color_camera = _resize(stream.color_camera, options)
-        self.depth_camera = _resize(stream.depth_camera, options)
+        self.color_camera = stream.color_camera.resized(options.size or stream.color_camera.size)
+        self.depth_camera = stream.depth_camera.resized(options.size or stream.depth_camera.size)
 
     @property
     def matrices(self) -> dict[str, NDArray[np.float32]]:
@@ -261,15 +285,16 @@ class _Encoder:
             "extrinsic_depth": self.depth_camera.extrinsic,
         }
 
-    def encode(self, content: FrameContent, frame: Frame) -> bytes:
+    def encode(self, content: FrameContent, number: int) -> bytes:
         """Make the file with one content of a frame.
 
         Raises:
             FileError: The frame, or the image of its labels, is missing or damaged.
             UsageError: Pillow is not installed, and is needed.
         """
+        frame = self.stream[number]
         if content == "color":
-            if self.color_camera.size == self._stored_camera.size:
+            if self.color_camera.size == self.stream.color_camera.size:
                 return frame.checked_jpeg()
             return encode_jpeg(resize_color(frame.color(), self.color_camera.size), _JPEG_QUALITY)
         if content == "depth":
@@ -281,19 +306,17 @@ class _Encoder:
         return read_label_image(
             archive,
             path,
-            name=f"{folder}/{frame.number}.png",
-            color_size=self._stored_camera.size,
+            name=f"{folder}/{number}.png",
+            color_size=self.stream.color_camera.size,
             size=self.color_camera.size,
             table=self._table if content == "labels" else None,
         )
 
-
-def _resize(camera: SensorCamera, options: FrameOptions) -> SensorCamera:
-    """Return the camera of the images that are written."""
-    return camera.resized(options.size or camera.size)
-
-
-def _pixel_share(camera: SensorCamera, options: FrameOptions) -> float:
-    """Return the number of pixels that are written for each one of a camera."""
-    width, height = _resize(camera, options).size
-    return width * height / (camera.size[0] * camera.size[1])
+    def weigh(self, content: FrameContent, number: int) -> int:
+        """Return a number to which the size of a file is in proportion."""
+        frame = self.stream[number]
+        if content == "color":
+            return frame.color_bytes
+        if content == "depth":
+            return frame.depth_bytes
+        return 1

@@ -22,7 +22,8 @@ from scannet_prep.base.files import read_file
 from scannet_prep.base.images import GrayImage, decode_color, decode_gray
 from scannet_prep.frames.options import LAYOUTS, FrameContent
 from scannet_prep.frames.record import FramesRecord, iter_records, read_record
-from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
+from scannet_prep.raw.sensor_header import SensorCamera
+from scannet_prep.raw.sensor_stream import find_tracked
 from scannet_prep.release.scene import SceneId
 
 # A raw image of 1296 x 968 has 3.8 MB.
@@ -60,6 +61,10 @@ class FrameFolder:
     def __len__(self) -> int:
         """Return the number of scenes."""
         return len(self.scene_ids)
+
+    def __contains__(self, scene_id: object) -> bool:
+        """Whether the folder holds a scene."""
+        return scene_id in self._record_paths
 
     def __iter__(self) -> Iterator[SceneFrames]:
         """Iterate over the scenes."""
@@ -163,9 +168,12 @@ class ExtractedFrame:
         record = self.scene.record
         contents = record.options.contents_of(record.split)
         if content not in contents:
+            # 2D labels may be among the options, but scenes of test have none.
+            is_in_options = content in record.options.contents
+            hint = f"scannet-prep frames --with {' '.join(contents)} {content} -o DIR"
             raise UsageError(
-                f"{self.scene.path}: {content} was not extracted, only {', '.join(contents)}",
-                f"scannet-prep frames --with {' '.join(contents)} {content} -o DIR",
+                f"{self.scene.path}: holds only {', '.join(contents)}, not {content}",
+                "test scenes have no 2D labels" if is_in_options else hint,
             )
         layout = LAYOUTS[record.options.layout]
         return self.scene.path / layout.path(content, self.position, self.number)

@@ -57,8 +57,10 @@ class LabelTable:
         is_unknown = ~self._is_known[scannet_ids]
         if is_unknown.any():
             unknown = [str(number) for number in np.unique(scannet_ids[is_unknown])]
-            problem = f"has ScanNet ids that are not in the label map: {list_some(unknown)}"
-            raise ContentError(problem)
+            raise ContentError(
+                f"has ScanNet ids that are not in the label map: {list_some(unknown)}",
+                "to extract the ids as they are stored: --label-set raw",
+            )
         return self._ids[scannet_ids]
 
 
@@ -98,4 +100,4 @@ def read_label_image(
             image = table.convert(image)
         return encode_png(image)
     except ContentError as error:
-        raise FileError(path, f"{name!r} in it {error.message}") from None
+        raise FileError(path, f"{name!r} in it {error.message}", error.hint) from None

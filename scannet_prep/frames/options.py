@@ -130,6 +130,11 @@ class FrameOptions:
                 f"the layout {self.layout} has no place for {missing[0]}",
                 "use the layout official or frames25k, or leave it out of --with",
             )
+        if self.label_set != "raw" and "labels" not in self.contents:
+            raise UsageError(
+                f"the label set {self.label_set} is of no use without label images",
+                f"--with {' '.join(self.contents)} labels --label-set {self.label_set}",
+            )
 
     @property
     def needs_pillow(self) -> bool:
@@ -141,10 +146,11 @@ class FrameOptions:
     @property
     def flags(self) -> str:
         """The options of the command that they come from."""
-        selection = f"--every {self.every}"
+        words = []
+        if self.at_most is None or self.every > 1:
+            words.append(f"--every {self.every}")
         if self.at_most is not None:
-            selection = f"--at-most {self.at_most}"
-        words = [selection]
+            words.append(f"--at-most {self.at_most}")
         if self.size is not None:
             words.append(f"--size {self.size[0]}x{self.size[1]}")
         words.append(f"--with {' '.join(self.contents)}")
@@ -170,13 +176,21 @@ class FrameOptions:
             is_tracked: bool (N,), whether each frame has a usable pose.
 
         Returns:
-            The numbers of the frames to extract; and, of every n-th frame, those without tracking.
+            The numbers of the frames to extract; and of those without tracking. These are omitted,
+            or are among the others, as the options demand.
         """
         numbers = np.arange(0, len(is_tracked), self.every)
-        lost = numbers[~is_tracked[numbers]]
-        if not self.keeps_lost:
-            numbers = numbers[is_tracked[numbers]]
-        if self.at_most is not None and len(numbers) > self.at_most:
-            positions = np.arange(self.at_most) * len(numbers) // self.at_most
-            numbers = numbers[positions]
+        if self.keeps_lost:
+            numbers = self._thin(numbers)
+            lost = numbers[~is_tracked[numbers]]
+        else:
+            lost = numbers[~is_tracked[numbers]]
+            numbers = self._thin(numbers[is_tracked[numbers]])
         return numbers.tolist(), lost.tolist()
+
+    def _thin(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Choose at most `at_most` numbers, evenly spaced."""
+        if self.at_most is None or len(numbers) <= self.at_most:
+            return numbers
+        positions = np.arange(self.at_most) * len(numbers) // self.at_most
+        return numbers[positions]

@@ -55,23 +55,32 @@ def project(
         `visible`, bool (V,).
 
     Raises:
-        UsageError: An array has another shape or type, or the pose is not finite, as if tracking
-            was lost.
+        UsageError: An array has another shape or type, a number is negative, or the pose cannot be
+            used, because tracking was lost.
     """
-    _check_arguments(points, camera_to_points, intrinsics, size, depth)
+    points = np.asarray(points)
+    intrinsic_matrix = np.asarray(intrinsics, np.float64)
+    points_from_camera = _check_pose(camera_to_points)
+    _check_arguments(points, intrinsic_matrix, size, depth)
+    # NaN is neither.
+    if not (tolerance >= 0 and margin >= 0):
+        raise UsageError(
+            f"the tolerance is {tolerance} and the margin {margin}, expected at least 0"
+        )
     width, height = size
     # From points to pixels, (3, 4). In float64, so that no result depends on rounding errors.
-    camera_from_points = np.linalg.inv(np.asarray(camera_to_points, np.float64))
-    matrix = np.asarray(intrinsics, np.float64)[:3, :3] @ camera_from_points[:3]
-    # Written out, because a product of a (3, 4) matrix is slow where many threads share the cores.
+    matrix = intrinsic_matrix[:3, :3] @ np.linalg.inv(points_from_camera)[:3]
     x, y, z = points.T.astype(np.float64)
-    columns, rows, depths = (row[0] * x + row[1] * y + row[2] * z + row[3] for row in matrix)
+    # Points that are not finite, or far too large, are not visible.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        # Written out, because a product of a (3, 4) matrix is slow where many threads share the
+        # cores.
+        columns, rows, depths = (row[0] * x + row[1] * y + row[2] * z + row[3] for row in matrix)
+        columns = np.rint(columns / depths)
+        rows = np.rint(rows / depths)
 
     # Points behind the camera, and those in its centre, have no pixel.
     visible = depths > 0
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        columns = np.rint(columns / depths)
-        rows = np.rint(rows / depths)
     visible &= (columns >= margin) & (columns < width - margin)
     visible &= (rows >= margin) & (rows < height - margin)
 
@@ -109,8 +118,10 @@ def camera_in(
         float64 (4, 4), points <- camera.
 
     Raises:
-        UsageError: A sample does not record `is_aligned`, or has no `axis_alignment`.
+        UsageError: A sample does not record `is_aligned`, or has no `axis_alignment`; or the pose
+            cannot be used, because tracking was lost.
     """
+    scan_from_camera = _check_pose(pose)
     if isinstance(sample, Mapping):
         if is_aligned is None:
             is_aligned = getattr(sample, "is_aligned", None)
@@ -129,39 +140,50 @@ def camera_in(
     else:
         is_aligned = sample.meta.options.align_axis
         axis_alignment = sample.axis_alignment
-    scan_from_camera = np.asarray(pose, np.float64)
     if not is_aligned:
         return scan_from_camera
     return np.asarray(axis_alignment @ scan_from_camera, np.float64)
 
 
+def _check_pose(pose: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return a pose as float64 (4, 4).
+
+    Raises:
+        UsageError: It has another shape, or tracking was lost.
+    """
+    matrix = np.asarray(pose, np.float64)
+    if matrix.shape != (4, 4):
+        raise UsageError(f"the pose has the shape {matrix.shape}, expected (4, 4)")
+    # Lost poses of the release are -inf, NaN or 0.
+    if not np.isfinite(matrix).all() or np.linalg.det(matrix) == 0:
+        raise UsageError(
+            "the pose is not finite, or is 0: tracking was lost in this frame",
+            "leave out frames whose is_tracked is False",
+        )
+    return matrix
+
+
 def _check_arguments(
     points: NDArray[Any],
-    camera_to_points: NDArray[Any],
-    intrinsics: NDArray[Any],
+    intrinsics: NDArray[np.float64],
     size: tuple[int, int],
     depth: NDArray[Any] | None,
 ) -> None:
-    """Check the shapes and types of the arguments of `project`."""
+    """Check the shapes and types of the arrays that `project` is given."""
     if points.ndim != 2 or points.shape[1] != 3:
         raise UsageError(f"points have the shape {points.shape}, expected (V, 3)")
-    if camera_to_points.shape != (4, 4):
-        raise UsageError(f"the pose has the shape {camera_to_points.shape}, expected (4, 4)")
-    if not np.isfinite(camera_to_points).all():
-        raise UsageError(
-            "the pose is not finite: tracking was lost in this frame",
-            "leave out frames whose is_tracked is False",
-        )
     if intrinsics.shape not in {(3, 3), (4, 4)}:
         raise UsageError(
             f"the intrinsics have the shape {intrinsics.shape}, expected (3, 3) or (4, 4)"
         )
+    if not np.isfinite(intrinsics).all():
+        raise UsageError("the intrinsics are not finite")
     if depth is None:
         return
     if depth.shape != (size[1], size[0]):
         raise UsageError(
-            f"the depth image has {depth.shape[1]} x {depth.shape[0]} pixels, "
-            f"expected {size[0]} x {size[1]}",
+            f"the depth image has the shape {depth.shape}, expected (height, width) "
+            f"{(size[1], size[0])}",
             "give the size and the intrinsics of the depth image",
         )
     if depth.dtype != np.uint16:

@@ -16,7 +16,7 @@ from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.typed_json import Count, make_decoder, parse_json, to_plain
 from scannet_prep.base.version import VERSION
 from scannet_prep.frames.options import FrameOptions
-from scannet_prep.raw.sensor_stream import SensorCamera
+from scannet_prep.raw.sensor_header import SensorCamera
 from scannet_prep.release.scene import SceneId, Split
 
 RECORD_NAME = "frames.json"
@@ -65,7 +65,8 @@ class FramesRecord:
         sources: The sizes in bytes of the stream and of the zip files of 2D labels, by name.
         stream_frames: The number of frames of the stream.
         frames: The numbers of the extracted frames in the stream.
-        lost: The numbers of the frames without tracking among those that were considered.
+        lost: The numbers of the frames without tracking: those that were omitted; or, if the options
+            keep them, those that were extracted.
         color_camera: The color camera.
         depth_camera: The depth camera.
         label_map: The digest of the label map, if label images depend on it; otherwise empty.
@@ -108,14 +109,25 @@ def iter_records(path: Path) -> Iterator[tuple[SceneId, Path]]:
     Raises:
         FileError: The folder cannot be read.
     """
+    for scene_id, scene_path in iter_scene_folders(path):
+        record_path = scene_path / RECORD_NAME
+        if os.path.lexists(record_path):
+            yield scene_id, record_path
+
+
+def iter_scene_folders(path: Path) -> Iterator[tuple[SceneId, Path]]:
+    """Iterate over what has the name of a scene in a folder, sorted, with or without a record.
+
+    Raises:
+        FileError: The folder cannot be read.
+    """
     try:
         names = sorted(os.listdir(path)) if os.path.isdir(path) else []  # noqa: PTH112, PTH208
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from error
     for name in names:
-        record_path = path / name / RECORD_NAME
-        if SceneId.is_valid(name) and os.path.lexists(record_path):
-            yield SceneId(name), record_path
+        if SceneId.is_valid(name):
+            yield SceneId(name), path / name
 
 
 def read_record(path: Path) -> FramesRecord:

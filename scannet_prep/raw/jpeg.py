@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+
+from scannet_prep.base.errors import ContentError
 
 # In the compressed data of a JPEG, 0xFF is followed by 0x00 (a data byte), a restart marker, or
 # another 0xFF. Any other byte after it is a marker.
@@ -12,41 +15,63 @@ _START_MARKER = 0xD8
 _END_MARKER = 0xD9
 # Lower markers are reserved, and occur in damaged files only.
 _FIRST_SEGMENT = 0xC0
+_SCAN_MARKER = 0xDA
 # The segments that contain the size of the image. The other three numbers of this range are tables.
 _FRAME_HEADERS = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def find_jpeg_problem(data: bytes, size: tuple[int, int] | None = None) -> str:
-    """Follow the markers of a JPEG image to its end, and describe damage; empty if there is none.
+def check_jpeg(data: bytes, size: tuple[int, int] | None = None) -> None:
+    """Follow the markers of a JPEG image from its start to its end.
 
-    Bytes after the end are allowed, as in decoders.
+    An image has a frame header with its size, then at least one scan with its pixels. Bytes after
+    the end are allowed, as in decoders.
 
     Args:
         data: The image.
         size: The expected width and height; None if the size does not matter.
+
+    Raises:
+        ContentError: The image is damaged, or has another size.
+    """
+    actual_size = None
+    has_scan = False
+    for marker, segment in _iter_segments(data):
+        if marker in _FRAME_HEADERS:
+            # Bits per sample, height, width.
+            height = int.from_bytes(segment[1:3], "big")
+            width = int.from_bytes(segment[3:5], "big")
+            actual_size = (width, height)
+        elif marker == _SCAN_MARKER:
+            has_scan = True
+
+    if actual_size is None or not has_scan:
+        raise ContentError("is a JPEG image without pixels")
+    if size is not None and actual_size != size:
+        actual = f"{actual_size[0]} x {actual_size[1]}"
+        raise ContentError(f"has {actual} pixels, expected {size[0]} x {size[1]}")
+
+
+def _iter_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the marker and the content of each segment, without compressed data.
+
+    Raises:
+        ContentError: A segment is damaged, or the image does not end.
     """
     if not data.startswith(_START):
-        return "color does not begin as a JPEG image"
+        raise ContentError("does not begin as a JPEG image")
     position = len(_START)
-    while True:
-        match = _MARKER.search(data, position)
-        if match is None:
-            return "color ends within a JPEG image"
+    while match := _MARKER.search(data, position):
         # The match ends after the two bytes of the marker, 0xFF and its number.
         start = match.end()
         marker = data[start - 1]
         if marker == _END_MARKER:
-            return ""
+            return
         if marker < _FIRST_SEGMENT or marker == _START_MARKER:
-            return f"color has the JPEG marker 0x{marker:02x} in the wrong place"
+            raise ContentError(f"has the JPEG marker 0x{marker:02x} in the wrong place")
         # The length of a segment includes the two bytes that it is stored in.
         length = int.from_bytes(data[start : start + 2], "big")
         position = start + length
         if length < 2 or position > len(data):
-            return "color has a JPEG segment of a wrong length"
-        if marker in _FRAME_HEADERS and size is not None:
-            # Length, bits per sample, height, width.
-            height = int.from_bytes(data[start + 3 : start + 5], "big")
-            width = int.from_bytes(data[start + 5 : start + 7], "big")
-            if (width, height) != size:
-                return f"color has {width} x {height} pixels, expected {size[0]} x {size[1]}"
+            raise ContentError("has a JPEG segment of a wrong length")
+        yield marker, data[start + 2 : position]
+    raise ContentError("ends within a JPEG image")

@@ -2,15 +2,16 @@
 
 Layout of version 4, little-endian (SensReader in ScanNet's repository):
 
-    version          uint32, 4
-    sensor name      uint64 length, then the name
-    cameras          intrinsic and extrinsic matrix of color, then of depth: float32 (4, 4) each
-    compressions     int32 of color, int32 of depth: 2 (JPEG) and 1 (zlib, uint16) in the release
-    image sizes      uint32 each: color width and height, depth width and height
-    depth shift      float32: a stored value divided by it is in metres
-    frame count      uint64
-    frames           96 bytes each (`_FRAME_HEAD`), followed by the color and the depth image
-    inertial records uint64 number, then 128 bytes each; some files end before the number
+    header (see `sensor_header`)
+        version          uint32, 4
+        sensor name      uint64 length, then the name
+        cameras          intrinsic and extrinsic matrix of color, then of depth: float32 (4, 4) each
+        compressions     int32 of color and of depth: 2 (JPEG) and 1 (zlib, uint16) in the release
+        image sizes      uint32 each: color width and height, depth width and height
+        depth shift      float32: a stored value divided by it is in metres
+        frame count      uint64
+    frames               96 bytes each (`_FRAME_HEAD`), then the color and the depth image
+    inertial records     uint64 number, then 128 bytes each; some files end before the number
 
 The index is made by skipping from frame to frame: only the 96 bytes of each are read.
 """
@@ -33,28 +34,11 @@ from numpy.typing import NDArray
 from scannet_prep.base.errors import ContentError, FileError
 from scannet_prep.base.files import open_file
 from scannet_prep.base.images import decode_color
-from scannet_prep.raw.jpeg import find_jpeg_problem
+from scannet_prep.raw.jpeg import check_jpeg
+from scannet_prep.raw.sensor_header import DEPTH_VALUE_BYTES, MAX_IMAGE_BYTES, read_header
 
 # No file of the release is larger.
 _MAX_FILE_BYTES = 1 << 40
-_VERSION = 4
-# Version, length of the name.
-_START = struct.Struct("<IQ")
-# The fields of the header after the name.
-_HEADER = np.dtype(
-    [
-        ("color_intrinsic", "<f4", (4, 4)),
-        ("color_extrinsic", "<f4", (4, 4)),
-        ("depth_intrinsic", "<f4", (4, 4)),
-        ("depth_extrinsic", "<f4", (4, 4)),
-        ("color_compression", "<i4"),
-        ("depth_compression", "<i4"),
-        ("color_size", "<u4", (2,)),
-        ("depth_size", "<u4", (2,)),
-        ("depth_shift", "<f4"),
-        ("frame_count", "<u8"),
-    ]
-)
 _FRAME_HEAD = np.dtype(
     [
         ("pose", "<f4", (4, 4)),
@@ -66,52 +50,10 @@ _FRAME_HEAD = np.dtype(
 # The sizes of both images are at the end of the head of a frame.
 _IMAGE_SIZES = struct.Struct("<80x2Q")
 _INERTIAL_BYTES = 128
-# A raw color image of 1296 x 968 has 3.8 MB.
-_MAX_IMAGE_BYTES = 1 << 26
-_DEPTH_VALUE_BYTES = 2
-_JPEG_COLOR = 2
-_ZLIB_DEPTH = 1
 _MILLIMETRES = 1000.0
 _MAX_DEPTH = 65_535
 # Largest deviation of `R @ R.T` from the identity. Tracking computes rotations in float32.
 _ROTATION_TOLERANCE = 1e-2
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SensorCamera:
-    """The color camera or the depth camera of a stream.
-
-    Attributes:
-        intrinsic: float32 (4, 4), in pixels of an image of `size`: fx 0 cx / 0 fy cy / 0 0 1. Whole
-            numbers are the middles of pixels.
-        extrinsic: float32 (4, 4), as stored. In most scans it is the identity for both cameras.
-        size: Width and height of the images, in pixels.
-    """
-
-    intrinsic: NDArray[np.float32]
-    extrinsic: NDArray[np.float32]
-    size: tuple[int, int]
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether all numbers of both matrices are finite."""
-        return bool(np.isfinite([self.intrinsic, self.extrinsic]).all())
-
-    def resized(self, size: tuple[int, int]) -> SensorCamera:
-        """Return the camera for images that were resized to another width and height.
-
-        Columns and rows are scaled by their own factors. As whole numbers are the middles of
-        pixels, cx becomes `(cx + 0.5) * factor - 0.5`.
-        """
-        if size == self.size:
-            return self
-        scaling = np.eye(4)
-        for axis in (0, 1):
-            factor = size[axis] / self.size[axis]
-            scaling[axis, axis] = factor
-            scaling[axis, 2] = 0.5 * factor - 0.5
-        intrinsic = (scaling @ self.intrinsic).astype(np.float32)
-        return SensorCamera(intrinsic, self.extrinsic, size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,11 +98,7 @@ class Frame:
         Raises:
             FileError: It is damaged, or has another size than the color camera.
         """
-        jpeg = self.jpeg
-        problem = find_jpeg_problem(jpeg, self._stream.color_camera.size)
-        if problem:
-            raise self.damage(problem)
-        return jpeg
+        return self._check_jpeg(self._stream.color_camera.size)
 
     def color(self) -> NDArray[np.uint8]:
         """Decode the color image, with Pillow.
@@ -203,9 +141,7 @@ class Frame:
         Raises:
             FileError: One of them is damaged.
         """
-        problem = find_jpeg_problem(self.jpeg)
-        if problem:
-            raise self.damage(problem)
+        self._check_jpeg(size=None)
         self._decompress_depth()
 
     def damage(self, problem: str) -> FileError:
@@ -214,10 +150,19 @@ class Frame:
         message = f"{name} is damaged: {problem} (it begins at byte {self.offset:,})"
         return FileError(self._stream.path, message)
 
+    def _check_jpeg(self, size: tuple[int, int] | None) -> bytes:
+        """Return the color image as stored, after following its markers."""
+        jpeg = self.jpeg
+        try:
+            check_jpeg(jpeg, size)
+        except ContentError as error:
+            raise self.damage(f"color {error.message}") from None
+        return jpeg
+
     def _decompress_depth(self) -> bytes:
         """Decompress the depth image, which verifies zlib's checksum."""
         width, height = self._stream.depth_camera.size
-        expected_bytes = width * height * _DEPTH_VALUE_BYTES
+        expected_bytes = width * height * DEPTH_VALUE_BYTES
         problem = f"depth does not decompress to {expected_bytes:,} bytes"
         try:
             # Never decompresses to more than the given size.
@@ -270,8 +215,11 @@ class SensorStream:
         with ExitStack() as stack:
             self._file = stack.enter_context(open_file(self.path, _MAX_FILE_BYTES))
             self.size_bytes = os.fstat(self._file.fileno()).st_size
-            self._read_header()
+            self._header = read_header(self.path, self.size_bytes, self.read_at)
             self._stack = stack.pop_all()
+        self.color_camera = self._header.color_camera
+        self.depth_camera = self._header.depth_camera
+        self.depth_shift = self._header.depth_shift
 
     def __enter__(self) -> SensorStream:
         """Return the stream, which is open already."""
@@ -287,7 +235,7 @@ class SensorStream:
 
     def __len__(self) -> int:
         """Return the number of frames in the header."""
-        return self._frame_count
+        return self._header.frame_count
 
     def __iter__(self) -> Iterator[Frame]:
         """Iterate over the frames in their order, without making the index.
@@ -378,49 +326,24 @@ class SensorStream:
             # ValueError: the stream is closed.
             raise FileError(self.path, f"cannot be read: {error}") from error
 
-    def _read_header(self) -> None:
-        truncation = f"is truncated within its header: {self.size_bytes:,} bytes"
-        if self.size_bytes < _START.size + _HEADER.itemsize:
-            raise FileError(self.path, truncation)
-        version, name_bytes = _START.unpack(self.read_at(0, _START.size))
-        if version != _VERSION or name_bytes > self.size_bytes:
-            raise FileError(
-                self.path,
-                f"is not a sensor stream of version {_VERSION}: its version is {version:,}, "
-                f"and the name of its sensor has {name_bytes:,} bytes",
-            )
-        start = _START.size + name_bytes
-        self._first_offset = start + _HEADER.itemsize
-        if self._first_offset > self.size_bytes:
-            raise FileError(self.path, truncation)
-
-        fields = np.frombuffer(self.read_at(start, _HEADER.itemsize), _HEADER)[0]
-        self._frame_count = int(fields["frame_count"])
-        self.depth_shift = float(fields["depth_shift"])
-        self.color_camera = _make_camera(fields, "color")
-        self.depth_camera = _make_camera(fields, "depth")
-        problem = _find_header_problem(fields)
-        if problem:
-            raise FileError(self.path, problem)
-
     def _iter_heads(self) -> Iterator[tuple[int, bytes]]:
         """Yield the offset and the head of each frame, and skip its images.
 
         Raises:
             FileError: The file is truncated, or a size is damaged.
         """
-        offset = self._first_offset
-        for number in range(self._frame_count):
+        offset = self._header.size_bytes
+        for number in range(len(self)):
             end = offset + _FRAME_HEAD.itemsize
             image_bytes = (0, 0)
             if end <= self.size_bytes:
                 head = self.read_at(offset, _FRAME_HEAD.itemsize)
                 image_bytes = _IMAGE_SIZES.unpack(head)
                 end += sum(image_bytes)
-            if end > self.size_bytes or max(image_bytes) > _MAX_IMAGE_BYTES:
+            if end > self.size_bytes or max(image_bytes) > MAX_IMAGE_BYTES:
                 raise FileError(
                     self.path,
-                    f"is truncated or damaged within frame {number:,} of {self._frame_count:,}, "
+                    f"is truncated or damaged within frame {number:,} of {len(self):,}, "
                     f"which begins at byte {offset:,}: the file has {self.size_bytes:,} bytes",
                 )
             yield offset, head
@@ -470,9 +393,10 @@ def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     """
     is_finite = np.isfinite(poses).all(axis=(1, 2))
     has_last_row = (poses[:, 3] == (0, 0, 0, 1)).all(axis=1)
-    # float64, so that even the product of the greatest numbers of float32 is finite.
-    rotations = poses[:, :3, :3].astype(np.float64)
-    rotations[~is_finite] = 0
+    # float64, so that even the product of the greatest numbers of float32 is finite. Some values
+    # of NaN cannot be converted without a warning.
+    rotations = np.zeros((len(poses), 3, 3))
+    rotations[is_finite] = poses[is_finite, :3, :3]
     deviations = np.abs(rotations @ rotations.transpose(0, 2, 1) - np.eye(3))
     is_orthonormal = deviations.max(axis=(1, 2), initial=0) < _ROTATION_TOLERANCE
     # The determinant of a reflection is negative.
@@ -513,31 +437,3 @@ def _check_end(stream: SensorStream, end: int) -> None:
     if rest_bytes != expected_bytes:
         problem = f"{rest_bytes:,} bytes follow the frames, expected {expected_bytes:,}"
         raise FileError(stream.path, f"is truncated, or damaged at its end: {problem}")
-
-
-def _make_camera(fields: Any, name: str) -> SensorCamera:  # noqa: ANN401 - a structured scalar
-    width, height = fields[f"{name}_size"].tolist()
-    intrinsic = np.array(fields[f"{name}_intrinsic"], np.float32)
-    extrinsic = np.array(fields[f"{name}_extrinsic"], np.float32)
-    return SensorCamera(intrinsic, extrinsic, (width, height))
-
-
-def _find_header_problem(fields: Any) -> str:  # noqa: ANN401 - a structured scalar
-    """Describe why a header cannot be used; empty if it can."""
-    color_compression = int(fields["color_compression"])
-    depth_compression = int(fields["depth_compression"])
-    if (color_compression, depth_compression) != (_JPEG_COLOR, _ZLIB_DEPTH):
-        return (
-            f"its header has color compression {color_compression} and depth compression "
-            f"{depth_compression}, expected {_JPEG_COLOR} (JPEG) and {_ZLIB_DEPTH} (zlib)"
-        )
-    if not fields["frame_count"]:
-        return "has no frames"
-    for name in ("color", "depth"):
-        width, height = fields[f"{name}_size"].tolist()
-        if not 0 < width * height * _DEPTH_VALUE_BYTES <= _MAX_IMAGE_BYTES:
-            return f"its header is damaged: {name} images of {width:,} x {height:,}"
-    depth_shift = float(fields["depth_shift"])
-    if not 0 < depth_shift < float("inf"):
-        return f"its header is damaged: a depth shift of {depth_shift}, expected a positive number"
-    return ""

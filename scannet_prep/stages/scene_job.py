@@ -1,4 +1,4 @@
-"""A run that makes scenes in worker processes, for the stages `process` and `export`.
+"""A run that makes scenes in worker processes, for `process`, `export` and `frames`.
 
     plan --> lock the folder --> remove what killed runs left
          --> begin   : remove what is outdated, check that there is room
@@ -91,6 +91,10 @@ class SceneJob(ABC, Generic[Task, Result]):
         """Note that a scene could not be made."""
         self.failures[task.scene_id] = failure
 
+    def status(self) -> str:
+        """Describe the state of the run in a few words, for the progress; may be empty."""
+        return f"{len(self.failures):,} failed" if self.failures else ""
+
     def save(self) -> None:
         """Record the finished scenes when the run ends early, if their files do not show it."""
 
@@ -136,8 +140,9 @@ class SceneJob(ABC, Generic[Task, Result]):
                 progress.advance(self._scene_count - len(self._tasks))
                 for task, outcome in outcomes:
                     self._settle(task, outcome)
-                    if self.failures:
-                        progress.status(f"{len(self.failures):,} failed")
+                    status = self.status()
+                    if status:
+                        progress.status(status)
                     progress.advance()
             done = self.record()
             mark_finished(self._out_dir, done)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scannet_prep.frames.record import FramesRecord, iter_records, read_record
+from scannet_prep.frames.record import (
+    RECORD_NAME,
+    FramesRecord,
+    iter_records,
+    iter_scene_folders,
+    read_record,
+)
 from scannet_prep.release.findings import Findings
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.scene_checks import CheckTask, Inspection, check_recorded_files
@@ -34,6 +40,10 @@ def plan(
         options[record.options] = path
         if selection.wants(scene_id, record.split):
             tasks.append(CheckTask(scene_id, path.parent, record))
+    recorded_ids = {scene_id for scene_id, _ in iter_records(out_dir)}
+    for scene_id, path in iter_scene_folders(out_dir):
+        if scene_id not in recorded_ids and selection.selects_id(scene_id):
+            findings.error(path, f"has no {RECORD_NAME}", _HINT_AGAIN, scene_id=scene_id)
     if len(options) > 1:
         findings.error(out_dir, f"holds frames with {len(options)} different sets of options")
     return tuple(tasks[: selection.limit]), splits, None
