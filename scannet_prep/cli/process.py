@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
 
 # Meshes of all formats get the errors of own scans; only PLY is read.
-_MESH_SUFFIXES = frozenset({".ply", ".obj", ".off", ".stl", ".glb", ".gltf"})
+_MESH_SUFFIXES = frozenset({".ply", ".obj", ".off", ".stl", ".glb", ".gltf", ".gz"})
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
