@@ -14,6 +14,7 @@ from commands import PYTHON, Outcome, digests, run_main, run_words
 
 import scannet_prep
 from scannet_prep import ScanNet, read_processed, sample_from_mesh
+from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.raw.own_scan import UP_AXES, UpAxis, find_own_scans
 from scannet_prep.release.scene import SceneId
 from scannet_prep.superpoints import segment_mesh
@@ -709,7 +710,8 @@ def test_mask3d_keeps_scans_apart_whose_names_differ_by_scene(
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [([], [0, 0, 3]), (["--aligned"], [0, 0, 3]), (["--unaligned"], [0, 3, 0])]
+    ("words", "expected"),
+    [([], [0, 0, 3]), (["--aligned"], [0, 0, 3]), (["--unaligned"], [0, 3, 0])],
 )
 def test_export_keeps_own_scans_upright(
     tmp_path: Path, own_dir: Path, words: list[str], expected: list[float]
@@ -854,3 +856,44 @@ def test_mesh_with_labels_is_refused_as_such(room: Path, own_dir: Path) -> None:
     (failure,) = process(room, "-o", own_dir).json["failures"]
 
     assert "has labels" in failure["message"]
+
+
+# Runs that were interrupted.
+
+
+def test_own_scans_are_refused_where_the_release_is_unfinished(room: Path, own_dir: Path) -> None:
+    own_dir.mkdir()
+    mark_unfinished(own_dir, ["scene0000_00"])
+
+    outcome = process(room, "-o", own_dir)
+
+    assert outcome.status == 2
+    assert "is for scenes of the release: scene0000_00" in outcome.json["message"]
+
+
+def test_release_is_refused_where_own_scans_are_unfinished(raw_dir: Path, own_dir: Path) -> None:
+    own_dir.mkdir()
+    mark_unfinished(own_dir, ["room"])
+
+    outcome = process(raw_dir, "-o", own_dir)
+
+    assert outcome.status == 2
+    assert "is for own scans: room" in outcome.json["message"]
+
+
+def test_unfinished_scan_whose_file_is_gone_can_be_left_out(room: Path, own_dir: Path) -> None:
+    own_dir.mkdir()
+    mark_unfinished(own_dir, ["lost", "room"])
+
+    outcome = run_main("process", room, "-o", own_dir)
+
+    assert f"rm {own_dir / 'unfinished.txt'}" in outcome.stdout
+
+
+def test_release_forgets_own_scans_that_failed(room: Path, own_dir: Path, raw_dir: Path) -> None:
+    room.write_bytes(b"")
+    process(room, "-o", own_dir)
+
+    process(raw_dir, "-o", own_dir, "--limit", "1")
+
+    assert json.loads((own_dir / "manifest.json").read_text())["failures"] == {}
