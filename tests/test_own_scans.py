@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from archives import flip_middle, unpack_file, unpack_pipe
 from commands import PYTHON, Outcome, digests, run_main, run_words
 
 import scannet_prep
@@ -469,6 +470,51 @@ def test_release_is_refused_in_a_folder_of_own_scans(
     assert "do not mix" in outcome.json["message"]
 
 
+@pytest.mark.parametrize("unpack", [unpack_file, unpack_pipe])
+def test_own_scans_are_not_unpacked_into_a_folder_of_the_release(
+    room: Path, own_dir: Path, out_dir: Path, tmp_path: Path, unpack: Callable[..., Outcome]
+) -> None:
+    process(room, "-o", own_dir)
+    archive = tmp_path / "own.tar.zst"
+    run_main("pack", own_dir, "-o", archive)
+    before = digests(out_dir)
+
+    outcome = unpack(archive, "-o", out_dir)
+
+    assert outcome.status == 2
+    assert "do not mix" in outcome.stderr
+    assert digests(out_dir) == before
+
+
+def test_own_scans_of_a_damaged_archive_are_not_unpacked_into_a_folder_of_the_release(
+    room: Path, own_dir: Path, out_dir: Path, tmp_path: Path
+) -> None:
+    process(room, "-o", own_dir)
+    archive = tmp_path / "own.tar.zst"
+    run_main("pack", own_dir, "-o", archive)
+    # The manifest is lost, and a pipe shows the index only at its end.
+    flip_middle(archive, "files")
+
+    outcome = unpack_pipe(archive, "-o", out_dir)
+
+    assert outcome.status == 2
+    assert not (out_dir / "test/room.npz").exists()
+
+
+def test_release_and_own_scans_are_not_unpacked_together(
+    room: Path, own_dir: Path, out_dir: Path, tmp_path: Path
+) -> None:
+    process(room, "-o", own_dir)
+    archives = [tmp_path / "own.tar.zst", tmp_path / "release.tar.zst"]
+    run_main("pack", own_dir, "-o", archives[0])
+    run_main("pack", out_dir, "-o", archives[1])
+
+    outcome = run_main("unpack", *archives, "-o", tmp_path / "both")
+
+    assert outcome.status == 2
+    assert not list((tmp_path / "both").rglob("*.npz"))
+
+
 def test_dry_run_writes_nothing(room: Path, own_dir: Path) -> None:
     assert process(room, "-o", own_dir, "--dry-run").json["to_process"] == ["room"]
 
@@ -868,7 +914,7 @@ def test_own_scans_are_refused_where_the_release_is_unfinished(room: Path, own_d
     outcome = process(room, "-o", own_dir)
 
     assert outcome.status == 2
-    assert "is for scenes of the release: scene0000_00" in outcome.json["message"]
+    assert "scenes of the release (scene0000_00) do not mix" in outcome.json["message"]
 
 
 def test_release_is_refused_where_own_scans_are_unfinished(raw_dir: Path, own_dir: Path) -> None:
@@ -878,7 +924,7 @@ def test_release_is_refused_where_own_scans_are_unfinished(raw_dir: Path, own_di
     outcome = process(raw_dir, "-o", own_dir)
 
     assert outcome.status == 2
-    assert "is for own scans: room" in outcome.json["message"]
+    assert "own scans (room)" in outcome.json["message"]
 
 
 def test_unfinished_scan_whose_file_is_gone_can_be_left_out(room: Path, own_dir: Path) -> None:

@@ -43,6 +43,8 @@ class ProcessedTarget(UnpackTarget):
         # The options and the label map of its scenes: from the manifest or, if that is lost, from
         # the files.
         self._head = self._before or processed_folder.find_head(out_dir)
+        # The scenes of the folder, whether it holds them or is to hold them.
+        self._scenes_before = processed_folder.find_scene_ids(out_dir)
         # The manifests of the archives, merged and reduced to the selection.
         self._arrived: Manifest | None = None
 
@@ -52,23 +54,29 @@ class ProcessedTarget(UnpackTarget):
         Raises:
             FileError: The manifest is damaged; or the folder, or another archive, has scenes of
                 other options or another label map, so that no dataset could read both.
+            UsageError: The folder would hold own scans and scenes of the release.
         """
         manifest = reader.read_manifest()
+        wants = self._selection.wants
+        scenes = {}
+        if manifest is not None:
+            scenes = {
+                scene_id: entry
+                for scene_id, entry in manifest.scenes.items()
+                if wants(scene_id, entry.split)
+            }
+        self._listed |= scenes.keys()
+        # Of an archive without index and manifest, `_chosen` has the first scene at least.
+        arriving = self._chosen | self._listed
+        processed_folder.check_unmixed(self._out_dir, self._scenes_before | arriving)
         if manifest is None:
             return
         self._check_belongs_here(manifest)
-        wants = self._selection.wants
-        scenes = {
-            scene_id: entry
-            for scene_id, entry in manifest.scenes.items()
-            if wants(scene_id, entry.split)
-        }
         failures = {
             scene_id: failure
             for scene_id, failure in manifest.failures.items()
             if wants(scene_id, find_official_split(scene_id))
         }
-        self._listed |= scenes.keys()
         if self._arrived is not None:
             scenes = {**self._arrived.scenes, **scenes}
             failures = {**self._arrived.failures, **failures}
