@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from archives import flip_middle, unpack_file, unpack_pipe
 from commands import PYTHON, Outcome, digests, run_main, run_words
 
 import scannet_prep
 from scannet_prep import ScanNet, read_processed, sample_from_mesh
+from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.raw.own_scan import UP_AXES, UpAxis, find_own_scans
 from scannet_prep.release.scene import SceneId
 from scannet_prep.superpoints import segment_mesh
@@ -348,7 +350,8 @@ def test_alignment_is_stored(room: Path, own_dir: Path) -> None:
     ("text", "problem"),
     [
         ("1 2 3", "has 3 values, expected 16"),
-        ("2 0 0 0 0 2 0 0 0 0 2 0 0 0 0 1", "is not a rotation with a shift"),
+        ("2 0 0 0 0 2 0 0 0 0 2 0 0 0 0 1", "is not a rotation with a shift: it deviates by 3"),
+        ("1 0 0 0 0 1 0 0 0 0 -1 0 0 0 0 1", "it mirrors the points"),
         ("nan " * 16, "has 'nan' among them"),
     ],
 )
@@ -468,6 +471,51 @@ def test_release_is_refused_in_a_folder_of_own_scans(
     assert "do not mix" in outcome.json["message"]
 
 
+@pytest.mark.parametrize("unpack", [unpack_file, unpack_pipe])
+def test_own_scans_are_not_unpacked_into_a_folder_of_the_release(
+    room: Path, own_dir: Path, out_dir: Path, tmp_path: Path, unpack: Callable[..., Outcome]
+) -> None:
+    process(room, "-o", own_dir)
+    archive = tmp_path / "own.tar.zst"
+    run_main("pack", own_dir, "-o", archive)
+    before = digests(out_dir)
+
+    outcome = unpack(archive, "-o", out_dir)
+
+    assert outcome.status == 2
+    assert "do not mix" in outcome.stderr
+    assert digests(out_dir) == before
+
+
+def test_own_scans_of_a_damaged_archive_are_not_unpacked_into_a_folder_of_the_release(
+    room: Path, own_dir: Path, out_dir: Path, tmp_path: Path
+) -> None:
+    process(room, "-o", own_dir)
+    archive = tmp_path / "own.tar.zst"
+    run_main("pack", own_dir, "-o", archive)
+    # The manifest is lost, and a pipe shows the index only at its end.
+    flip_middle(archive, "files")
+
+    outcome = unpack_pipe(archive, "-o", out_dir)
+
+    assert outcome.status == 2
+    assert not (out_dir / "test/room.npz").exists()
+
+
+def test_release_and_own_scans_are_not_unpacked_together(
+    room: Path, own_dir: Path, out_dir: Path, tmp_path: Path
+) -> None:
+    process(room, "-o", own_dir)
+    archives = [tmp_path / "own.tar.zst", tmp_path / "release.tar.zst"]
+    run_main("pack", own_dir, "-o", archives[0])
+    run_main("pack", out_dir, "-o", archives[1])
+
+    outcome = run_main("unpack", *archives, "-o", tmp_path / "both")
+
+    assert outcome.status == 2
+    assert not list((tmp_path / "both").rglob("*.npz"))
+
+
 def test_dry_run_writes_nothing(room: Path, own_dir: Path) -> None:
     assert process(room, "-o", own_dir, "--dry-run").json["to_process"] == ["room"]
 
@@ -524,6 +572,36 @@ def test_own_scans_can_be_packed_and_read(room: Path, own_dir: Path, tmp_path: P
     assert run_main("pack", own_dir, "-o", archive).status == 0
 
     assert ScanNet(archive, split="test").scene_ids == ["room"]
+
+
+@pytest.fixture
+def own_dir_with_failure(room: Path, own_dir: Path) -> Path:
+    """A folder of one own scan, in which another one has failed."""
+    broken = room.with_name("broken.ply")
+    broken.write_bytes(b"ply\n")
+    assert process(room, broken, "-o", own_dir).status == 3
+    return own_dir
+
+
+def test_failed_own_scan_is_reported_if_its_split_is_packed(
+    own_dir_with_failure: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "own.tar.zst"
+
+    outcome = run_main("pack", own_dir_with_failure, "-o", archive, "--splits", "test", "--json")
+
+    assert list(outcome.json["missing"]) == ["broken"]
+
+
+def test_failed_own_scan_is_listed_if_its_split_is_unpacked(
+    own_dir_with_failure: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "own.tar.zst"
+    run_main("pack", own_dir_with_failure, "-o", archive)
+
+    run_main("unpack", archive, "-o", tmp_path / "copy", "--splits", "test")
+
+    assert "broken" in (tmp_path / "copy" / "failed.txt").read_text().splitlines()
 
 
 def test_archive_of_own_scans_has_no_notice_of_scannet(
@@ -606,7 +684,7 @@ def test_own_name_is_a_scene_id_without_space(name: str) -> None:
     assert SceneId(name).space is None
 
 
-@pytest.mark.parametrize("name", ["", "a.b", "_a", "a/b", "..", "a" * 101, "scene0011", "\u0663"])
+@pytest.mark.parametrize("name", ["", "a.b", "_a", "a/b", "..", "a" * 97, "scene0011", "\u0663"])
 def test_text_that_is_no_name_is_no_scene_id(name: str) -> None:
     assert not SceneId.is_valid(name)
 
@@ -653,3 +731,237 @@ def test_verify_computes_segments_of_own_scans_again(room: Path, own_dir: Path) 
 
     assert outcome.status == 0, outcome.stdout
     assert "segments computed: 1 scene" in outcome.stdout
+
+
+# Long names.
+
+LONGEST_NAME = "a" * 96
+
+
+def test_dataset_reads_scans_with_long_names(room: Path, own_dir: Path) -> None:
+    names = ["living-room-upstairs", "living-room-upstairs-2"]
+    process(*[write_ply(room.with_name(f"{name}.ply")) for name in names], "-o", own_dir)
+
+    dataset = ScanNet(own_dir, split="test")
+
+    assert dataset.scene_ids == names
+    assert [sample["scene_id"] for sample in dataset] == names
+
+
+def test_dataset_finds_scan_by_long_name(room: Path, own_dir: Path) -> None:
+    process(room.rename(room.with_name("living-room-upstairs.ply")), "-o", own_dir)
+
+    sample = ScanNet(own_dir, split="test")["living-room-upstairs"]
+
+    assert sample["scene_id"] == "living-room-upstairs"
+
+
+def test_scan_with_longest_name_can_be_packed(room: Path, own_dir: Path, tmp_path: Path) -> None:
+    process(room.rename(room.with_name(f"{LONGEST_NAME}.ply")), "-o", own_dir)
+    archive = tmp_path / "own.tar.zst"
+
+    assert run_main("pack", own_dir, "-o", archive).status == 0
+
+    assert ScanNet(archive, split="test").scene_ids == [LONGEST_NAME]
+
+
+def test_longer_name_is_refused(room: Path, own_dir: Path) -> None:
+    outcome = process(room.rename(room.with_name(f"{LONGEST_NAME}a.ply")), "-o", own_dir)
+
+    assert outcome.status == 2
+    assert "cannot be the name of a scan" in outcome.json["message"]
+
+
+# Exports.
+
+
+def test_mask3d_keeps_scans_apart_whose_names_differ_by_scene(
+    room: Path, own_dir: Path, tmp_path: Path
+) -> None:
+    process(room, write_ply(room.with_name("sceneroom.ply")), "-o", own_dir, "--compute-segments")
+
+    run_main("export", own_dir, "--format", "mask3d", "-o", tmp_path / "mask3d")
+
+    matrices = sorted(path.name for path in (tmp_path / "mask3d/test").iterdir())
+    assert matrices == ["room.npy", "sceneroom.npy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], [0, 0, 3]), (["--aligned"], [0, 0, 3]), (["--unaligned"], [0, 3, 0])],
+)
+def test_export_keeps_own_scans_upright(
+    tmp_path: Path, own_dir: Path, words: list[str], expected: list[float]
+) -> None:
+    path = write_ply(tmp_path / "room.ply", [(0, 0, 0), (0, 3, 0), (1, 1, 1)], None,
+                     faces=[(0, 1, 2)])  # fmt: skip
+    process(path, "-o", own_dir, "--up", "y", "--compute-segments")
+
+    run_main("export", own_dir, "--format", "mask3d", "-o", tmp_path / "mask3d", *words)
+
+    assert np.load(tmp_path / "mask3d/test/room.npy")[1, :3].tolist() == expected
+
+
+# Far from the origin.
+
+
+def write_far_wall(path: Path, shift: float) -> Path:
+    """Write two walls of small triangles that meet at a right angle, with doubles."""
+    positions = []
+    for column in range(21):
+        x = min(column, 10) / 100 + shift
+        y = max(column - 10, 0) / 100
+        positions += [(x, y, row / 100) for row in range(11)]
+    faces = []
+    for column in range(20):
+        for row in range(10):
+            a = 11 * column + row
+            faces += [(a, a + 11, a + 1), (a + 1, a + 11, a + 12)]
+    return write_ply(path, positions, colors=None, faces=faces, coordinate_type="double")
+
+
+@pytest.fixture
+def far_dir(tmp_path: Path, own_dir: Path) -> Path:
+    """A folder with a scan that a matrix moves to the origin."""
+    matrix = tmp_path / "shift.txt"
+    matrix.write_text("1 0 0 -400000\n0 1 0 0\n0 0 1 0\n0 0 0 1\n")
+    path = write_far_wall(tmp_path / "far.ply", shift=400_000)
+    process(path, "-o", own_dir, "--matrix", matrix, "--compute-segments")
+    return own_dir
+
+
+def test_segments_of_a_far_scan_are_those_of_a_near_one(far_dir: Path, tmp_path: Path) -> None:
+    near = write_far_wall(tmp_path / "near.ply", shift=0)
+    process(near, "-o", far_dir, "--up", "z")
+
+    far_scene = read_scene(far_dir, "far")
+
+    np.testing.assert_array_equal(far_scene.segments, read_scene(far_dir, "near").segments)
+
+
+def test_verify_computes_segments_of_a_far_scan_again(far_dir: Path) -> None:
+    outcome = run_main("verify", far_dir, "--checksum")
+
+    assert outcome.status == 0, outcome.stdout
+
+
+# Messages.
+
+
+def test_suggested_name_is_that_of_no_file(room: Path, own_dir: Path) -> None:
+    write_ply(room.with_name("my-room.ply"))
+    path = write_ply(room.with_name("my r\u00f6om.ply")).rename(room.with_name("my room.ply"))
+
+    outcome = process(path, "-o", own_dir)
+
+    assert outcome.json["hint"].endswith(f"{room.with_name('my-room-2.ply')}")
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("r\u00e4um", "raum"),
+        ("scene0011_00", "scan-scene0011_00"),
+        (".hidden", "hidden"),
+        ("a.b (1)", "a-b-1"),
+        ("\u623f", "scan"),
+        ("a" * 120, "a" * 80),
+    ],
+)
+def test_suggested_name_resembles_the_file(
+    tmp_path: Path, own_dir: Path, name: str, suggestion: str
+) -> None:
+    outcome = process(write_ply(tmp_path / f"{name}.ply"), "-o", own_dir)
+
+    assert outcome.json["hint"].endswith(f" {tmp_path / suggestion}.ply")
+
+
+def test_suggested_command_takes_no_file_for_an_option(
+    room: Path, own_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room.rename(room.with_name("-x.ply"))
+    monkeypatch.chdir(room.parent)
+
+    outcome = process("./-x.ply", "-o", own_dir)
+
+    assert outcome.json["hint"].endswith("mv ./-x.ply x.ply")
+
+
+def test_file_that_is_named_twice_is_refused(room: Path, own_dir: Path) -> None:
+    outcome = process(room, room, "-o", own_dir)
+
+    assert outcome.json["message"].endswith("room.ply is named twice")
+
+
+def test_compressed_file_gets_the_command_that_unpacks_it(room: Path, own_dir: Path) -> None:
+    path = room.rename(room.with_name("room.ply.gz"))
+
+    outcome = process(path, "-o", own_dir)
+
+    assert outcome.json["hint"] == f"unpack it: gunzip -k {path}"
+
+
+def test_line_ends_of_cr_alone_are_named(room: Path, own_dir: Path) -> None:
+    room.write_bytes(room.read_bytes().replace(b"\n", b"\r"))
+
+    (failure,) = process(room, "-o", own_dir).json["failures"]
+
+    assert "expected a line of ply, ended by LF or CR LF" in failure["message"]
+
+
+def test_strips_of_triangles_are_refused(room: Path, own_dir: Path) -> None:
+    text = room.read_text().replace("element face", "element tristrips")
+    room.write_text(text)
+
+    (failure,) = process(room, "-o", own_dir).json["failures"]
+
+    assert "has strips of triangles" in failure["message"]
+
+
+def test_mesh_with_labels_is_refused_as_such(room: Path, own_dir: Path) -> None:
+    room.write_text(room.read_text().replace("property float x", "property uchar label"))
+
+    (failure,) = process(room, "-o", own_dir).json["failures"]
+
+    assert "has labels" in failure["message"]
+
+
+# Runs that were interrupted.
+
+
+def test_own_scans_are_refused_where_the_release_is_unfinished(room: Path, own_dir: Path) -> None:
+    own_dir.mkdir()
+    mark_unfinished(own_dir, ["scene0000_00"])
+
+    outcome = process(room, "-o", own_dir)
+
+    assert outcome.status == 2
+    assert "scenes of the release (scene0000_00) do not mix" in outcome.json["message"]
+
+
+def test_release_is_refused_where_own_scans_are_unfinished(raw_dir: Path, own_dir: Path) -> None:
+    own_dir.mkdir()
+    mark_unfinished(own_dir, ["room"])
+
+    outcome = process(raw_dir, "-o", own_dir)
+
+    assert outcome.status == 2
+    assert "own scans (room)" in outcome.json["message"]
+
+
+def test_unfinished_scan_whose_file_is_gone_can_be_left_out(room: Path, own_dir: Path) -> None:
+    own_dir.mkdir()
+    mark_unfinished(own_dir, ["lost", "room"])
+
+    outcome = run_main("process", room, "-o", own_dir)
+
+    assert f"rm {own_dir / 'unfinished.txt'}" in outcome.stdout
+
+
+def test_release_forgets_own_scans_that_failed(room: Path, own_dir: Path, raw_dir: Path) -> None:
+    room.write_bytes(b"")
+    process(room, "-o", own_dir)
+
+    process(raw_dir, "-o", own_dir, "--limit", "1")
+
+    assert json.loads((own_dir / "manifest.json").read_text())["failures"] == {}

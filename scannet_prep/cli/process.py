@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
 
 # Meshes of all formats get the errors of own scans; only PLY is read.
-_MESH_SUFFIXES = frozenset({".ply", ".obj", ".off", ".stl", ".glb", ".gltf"})
+_MESH_SUFFIXES = frozenset({".ply", ".obj", ".off", ".stl", ".glb", ".gltf", ".gz"})
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -297,10 +297,14 @@ def _print_oddities(report: ProcessReport, console: Console) -> None:
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
     """Describe the result of a run, and the next step."""
-    from scannet_prep.processed.folder import FAILED_NAME
+    from scannet_prep.processed.folder import FAILED_NAME, UNFINISHED_NAME
 
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}"
     lines = summarize_run(report, size, seconds)
+    if report.unfinished and plan.is_own:
+        # No run is for all own scans, so that none could find out that files are gone.
+        mark = quote(str(report.out_dir / UNFINISHED_NAME))
+        lines.append(f"if their files are gone, leave them out: rm {mark}")
     if report.raw_gone:
         scenes = f"{format_count(len(report.raw_gone), 'scene')} ({list_some(report.raw_gone)})"
         lines.append(f"kept, although their raw files are gone: {scenes}")

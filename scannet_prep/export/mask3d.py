@@ -191,8 +191,13 @@ class Mask3D(ExportFormat):
         return text
 
 
-def _matrix_name(scene_id: str, split: Split) -> str:
-    return f"{_MODES[split]}/{scene_id.removeprefix('scene')}.npy"
+def _matrix_name(scene_id: SceneId, split: Split) -> str:
+    """Return the name that Mask3D expects: `0000_00` for `scene0000_00`."""
+    name = str(scene_id)
+    # Without `scene`, the names of two own scans could be equal.
+    if SceneId.is_of_release(name):
+        name = name.removeprefix("scene")
+    return f"{_MODES[split]}/{name}.npy"
 
 
 def _ground_truth_name(scene_id: str, split: Split) -> str:

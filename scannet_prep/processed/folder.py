@@ -6,7 +6,7 @@ The dataset, pack, verify and info all use `find_state` to decide whether a fold
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -15,7 +15,14 @@ from shlex import quote
 
 import msgspec
 
-from scannet_prep.base.errors import FileError, MissingFileError, OldFormatError, ProcessedFileError
+from scannet_prep.base.errors import (
+    FileError,
+    MissingFileError,
+    OldFormatError,
+    ProcessedFileError,
+    UsageError,
+)
+from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import (
     Fingerprint,
     make_directory,
@@ -121,6 +128,33 @@ def iter_processed_scenes(out_dir: Path) -> Iterator[tuple[SceneId, Split, Path]
             is_own = split is Split.TEST and SceneId.is_own(path.stem)
             if is_own or SceneId.is_of_release(path.stem):
                 yield SceneId(path.stem), split, path
+
+
+def find_scene_ids(out_dir: Path) -> set[str]:
+    """Find the scenes that a folder holds, or that an interrupted run had still to make."""
+    held = {str(scene_id) for scene_id, _, _ in iter_processed_scenes(out_dir)}
+    return held | read_unfinished(out_dir)
+
+
+def check_unmixed(out_dir: Path, scene_ids: Iterable[str]) -> None:
+    """Check that scenes can share a folder: all are own scans, or all are of the release.
+
+    Args:
+        out_dir: The folder, for the message.
+        scene_ids: The scenes that it holds, and those that are to be written into it.
+
+    Raises:
+        UsageError: There are scenes of both kinds.
+    """
+    names = sorted(scene_ids)
+    own = [name for name in names if SceneId.is_own(name)]
+    of_release = [name for name in names if SceneId.is_of_release(name)]
+    if own and of_release:
+        raise UsageError(
+            f"{out_dir}: own scans ({list_some(own)}) and scenes of the release "
+            f"({list_some(of_release)}) do not mix in one folder",
+            "choose another output folder with -o",
+        )
 
 
 def prepare_folder(out_dir: Path, splits: set[Split], *, has_terms: bool) -> None:

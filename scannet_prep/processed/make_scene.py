@@ -58,6 +58,8 @@ RawContents: TypeAlias = Mapping[release.FileKind, Any]
 # Labels of the release that are not nyu40 ids: 50 in scene0270_00 and scene0270_02, and 149 in
 # scene0384_00.
 _KNOWN_OUTSIDE_NYU40 = (50, 149)
+# Beyond this distance in metres, float32 has steps of more than 0.05 mm.
+_FAR_M = 1_000
 # In ScanNet v2, labels.ply and the groups are equal except for overlaps. A segment, the smallest
 # unit of both, has at least 20 vertices, so a single wrong label of a segment exceeds this number.
 _MAX_CONTRADICTIONS = 10
@@ -264,7 +266,12 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
     Returns:
         uint16 or uint32 (V,), numbered by first vertex.
     """
-    numbers = segment_mesh(mesh.positions, mesh.faces)
+    positions = mesh.positions
+    # So far from the origin, float32 would round away the directions of small triangles. A shift
+    # keeps them. Only own scans with coordinates in float64 can lie there.
+    if positions.dtype == np.float64 and np.abs(positions).max() > _FAR_M:
+        positions = positions - (positions.min(axis=0) + positions.max(axis=0)) / 2
+    numbers = segment_mesh(positions, mesh.faces)
     return compact_unsigned(numbers, int(numbers.max()) + 1)
 
 

@@ -25,7 +25,7 @@ from scannet_prep.processed.scene import (
 )
 from scannet_prep.release.findings import Finding, to_json
 from scannet_prep.release.label_sets import LabelSet
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import OWN_ID_PATTERN, Split
 from scannet_prep.release.scene_warnings import SceneWarning
 
 MANIFEST_NAME = "manifest.json"
@@ -93,7 +93,8 @@ class SceneEntry(msgspec.Struct, frozen=True, rename={"vertex_count": "vertices"
         return Fingerprint(self.size_bytes, self.crc32)
 
 
-SceneIdText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")]
+# The scene ids of the release have this form, too.
+SceneIdText = Annotated[str, msgspec.Meta(pattern=rf"^{OWN_ID_PATTERN}\Z")]
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -165,11 +165,16 @@ def parse_own_mesh(data: Buffer, path: Path) -> OwnMesh:
         path: Its name, for messages.
 
     Raises:
-        RawFileError: It is damaged, not triangular, or lacks coordinates; or is a `labels.ply`; or
-            its colours are of another type or range.
+        RawFileError: It is damaged, not triangular, or lacks coordinates; or has labels; or its
+            colours are of another type or range.
     """
     vertices, faces = _parse_elements(data, path)
-    _refuse_labels(vertices, path)
+    if "label" in (vertices.dtype.names or ()):
+        raise RawFileError(
+            path,
+            "has labels: its vertices have a property label, as in a labels.ply, "
+            "where colours are those of the labels",
+        )
     has_colors = not {"red", "green", "blue"}.isdisjoint(vertices.dtype.names or ())
     return OwnMesh(
         positions=_positions(vertices, path),
@@ -210,6 +215,8 @@ def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None
         content = _parse_with_plyfile(data, path)
         records = {element.name: np.asarray(element.data) for element in content}
 
+    if "tristrips" in records:
+        raise RawFileError(path, "has strips of triangles, expected a list of triangles")
     vertices = records.get("vertex")
     if vertices is None or not len(vertices) or not vertices.dtype.names:
         problem = "has no vertices, or vertices without any property"
@@ -221,6 +228,9 @@ def _find_header(data: Buffer, path: Path) -> bytes:
     """Return the header, up to and including the line `end_header`."""
     start = bytes(data[:_MAX_HEADER_BYTES])
     if not start.startswith((b"ply\n", b"ply\r\n")):
+        if start.startswith(b"ply"):
+            problem = f"begins with {start[:8]!r}, expected a line of ply, ended by LF or CR LF"
+            raise RawFileError(path, problem, download_hint(path))
         content = describe_beginning(start[:BEGINNING_BYTES])
         if content is None:
             content = f"not a PLY file: it begins with {start[:16]!r}"

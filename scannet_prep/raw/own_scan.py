@@ -6,6 +6,8 @@ turned into metres by a scale, and upright by a matrix.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,9 +119,10 @@ def find_own_scans(
     for file in files:
         name = _choose_name(file)
         if name in scans:
-            raise UsageError(
-                f"{file} and {scans[name].file} have the same name", "rename one of the two"
-            )
+            other = scans[name].file
+            if file == other:
+                raise UsageError(f"{file} is named twice", "name each file once")
+            raise UsageError(f"{file} and {other} have the same name", "rename one of the two")
         scans[name] = OwnScan(name, file.parent, file=file, scale=scale, alignment=alignment)
     return dict(sorted(scans.items()))
 
@@ -151,8 +154,10 @@ def parse_own_scan(data: Buffer, scan: OwnScan) -> OwnMesh:
 
 def _choose_name(file: Path) -> SceneId:
     """Return the name of a file's scan."""
-    if file.suffix.lower() != ".ply":
-        raise RawFileError(file, "is not called .ply, expected a PLY file", _HINT_EXPORT)
+    suffix = file.suffix.lower()
+    if suffix != ".ply":
+        hint = f"unpack it: gunzip -k {_quote(file)}" if suffix == ".gz" else _HINT_EXPORT
+        raise RawFileError(file, "is not called .ply, expected a PLY file", hint)
     if not file.exists():
         raise MissingFileError(file, "no such file", "name PLY files, or a raw folder")
     if SceneId.is_own(file.stem):
@@ -162,9 +167,30 @@ def _choose_name(file: Path) -> SceneId:
         problem += ": it is that of a scene of the release"
     raise UsageError(
         problem,
-        "rename the file: up to 100 letters, digits, _ and -, unlike scene0000_00; "
-        f"mv {quote(str(file))} {quote(str(file.with_name('room.ply')))}",
+        "rename the file: up to 96 letters, digits, _ and -, unlike scene0000_00; "
+        f"mv {_quote(file)} {_quote(_suggest_path(file))}",
     )
+
+
+def _suggest_path(file: Path) -> Path:
+    """Suggest another name for a file, which a scan can have and no file has."""
+    # Letters lose their accents.
+    letters = unicodedata.normalize("NFKD", file.stem).encode("ascii", "ignore").decode()
+    name = "-".join(re.findall(r"\w+", letters))[:80].strip("_")
+    if not SceneId.is_own(name):
+        name = f"scan-{name}" if name else "scan"
+    path = file.with_name(f"{name}.ply")
+    number = 2
+    while path.exists():
+        path = file.with_name(f"{name}-{number}.ply")
+        number += 1
+    return path
+
+
+def _quote(file: Path) -> str:
+    """Quote a path for a shell, in a form that no command takes for an option."""
+    text = str(file)
+    return quote(f"./{text}" if text.startswith("-") else text)
 
 
 def _rotate(up: UpAxis) -> NDArray[np.float64]:
@@ -185,7 +211,9 @@ def _read_matrix(path: Path) -> NDArray[np.float64]:
     fault = find_alignment_fault(matrix)
     if fault:
         raise RawFileError(
-            path, f"is not a rotation with a shift: {fault}", "for another unit, pass --scale"
+            path,
+            f"is not a rotation with a shift: {fault}",
+            "list the matrix row by row, with 0 0 0 1 at the end; for another unit, pass --scale",
         )
     return matrix
 

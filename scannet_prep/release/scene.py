@@ -8,7 +8,9 @@ from scannet_prep.base.backports import StrEnum
 from scannet_prep.base.errors import UnknownSceneError, UsageError
 
 _RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
-_OWN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+# At most 96 characters: in an archive, a tar header has room for 100, which include `.npz`.
+OWN_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,95}"
+_OWN_ID = re.compile(OWN_ID_PATTERN)
 # Names that are easily taken for a scene of the release, such as `0011_00` and `Scene0011`.
 _NEARLY_RELEASE_ID = re.compile(r"(scene)?\d{3,5}(_\d{1,3})?", re.ASCII | re.IGNORECASE)
 
@@ -18,7 +20,7 @@ class SceneId(str):
 
     Scenes of the release have names such as `scene0011_01`: scan 01 of the space 0011. Scans of one
     space show the same rooms. A scan of your own has the name of its file, such as `living-room`:
-    up to 100 letters, digits, `_` and `-`, of ASCII.
+    up to 96 letters, digits, `_` and `-`, of ASCII.
 
     Raises:
         UnknownSceneError: The text has neither form.

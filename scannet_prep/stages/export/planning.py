@@ -19,7 +19,7 @@ from scannet_prep.base.files import check_is_folder
 from scannet_prep.export import Setting, make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions
 from scannet_prep.export.manifest import ExportManifest, read_export
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningKind
 from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection
@@ -136,7 +136,12 @@ def _make_format_for(place: SceneSource, name: str, options: ExportOptions) -> E
         exporter = make_format(name, options)
     # `exporter.options` has the user's frame, or else the one that the other program expects. It
     # is None if there is neither; the points then stay in the frame of the processed scenes.
-    if exporter.options.is_aligned is None:
+    is_aligned = exporter.options.is_aligned
+    # Programs that do not align points rely on the release, where z points up in the frame of the
+    # scan. In the file of an own scan, any axis may.
+    if options.is_aligned is None and not is_aligned and any(map(SceneId.is_own, place.lengths)):
+        is_aligned = None
+    if is_aligned is None:
         options = replace(options, is_aligned=place.options.align_axis)
         exporter = make_format(name, options)
     return exporter

@@ -167,10 +167,8 @@ def plan(
     raw_scenes = _find_raw_scenes(raw_dir)
     _check_apart(raw_dir, out_dir, {scene.parent for scene in raw_scenes.values()})
 
+    folder.check_unmixed(out_dir, folder.find_scene_ids(out_dir) | raw_scenes.keys())
     before = _read_folder_before(out_dir, [raw_dir], is_forced=is_forced)
-    own = sorted(filter(SceneId.is_own, before.held))
-    if own:
-        raise _error_of_mixture(out_dir, f"own scans: {list_some(own)}")
     chosen_options, options_source = _choose_options(out_dir, before, options, is_forced=is_forced)
     label_map = label_map_for(raw_dir)
     label_map_notes = _check_label_map(label_map, is_strict=is_strict)
@@ -238,11 +236,8 @@ def plan_own_scans(
     files = [scan.file for scan in scans.values()]
     check_is_folder(out_dir)
     _check_no_export(out_dir)
+    folder.check_unmixed(out_dir, folder.find_scene_ids(out_dir) | scans.keys())
     before = _read_folder_before(out_dir, files, is_forced=is_forced)
-    of_release = sorted(filter(SceneId.is_of_release, before.held))
-    if of_release:
-        raise _error_of_mixture(out_dir, f"scenes of the release: {list_some(of_release)}")
-
     named = asdict(options) if isinstance(options, ProcessOptions) else dict(options or {})
     is_aligned = all(scan.alignment is not None for scan in scans.values())
     if is_aligned:
@@ -294,13 +289,6 @@ def _read_folder_before(out_dir: Path, raw: Sequence[Path], *, is_forced: bool) 
         raise OldFormatError(
             error.path, error.problem, f"process the folder again: {shlex.join(words)}"
         ) from None
-
-
-def _error_of_mixture(out_dir: Path, content: str) -> UsageError:
-    return UsageError(
-        f"{out_dir}: holds {content}; own scans and the release do not mix in one folder",
-        _HINT_OTHER_FOLDER,
-    )
 
 
 def _plan_tasks(

@@ -262,7 +262,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         failures = dict(self.failures)
         if self._plan.is_restricted and not self._plan.is_own:
             for scene_id, failure in self._previous.failures.items():
-                if scene_id not in self.finished:
+                if scene_id not in self.finished and SceneId.is_of_release(scene_id):
                     failures.setdefault(scene_id, failure)
         return failures
 

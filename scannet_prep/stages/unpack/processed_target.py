@@ -18,7 +18,7 @@ from scannet_prep.processed import folder as processed_folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import parse_meta
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.release.splits import find_known_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack.target import HINT_OTHER_FOLDER, UnpackTarget
 
@@ -43,6 +43,8 @@ class ProcessedTarget(UnpackTarget):
         # The options and the label map of its scenes: from the manifest or, if that is lost, from
         # the files.
         self._head = self._before or processed_folder.find_head(out_dir)
+        # The scenes of the folder, whether it holds them or is to hold them.
+        self._scenes_before = processed_folder.find_scene_ids(out_dir)
         # The manifests of the archives, merged and reduced to the selection.
         self._arrived: Manifest | None = None
 
@@ -52,23 +54,29 @@ class ProcessedTarget(UnpackTarget):
         Raises:
             FileError: The manifest is damaged; or the folder, or another archive, has scenes of
                 other options or another label map, so that no dataset could read both.
+            UsageError: The folder would hold own scans and scenes of the release.
         """
         manifest = reader.read_manifest()
+        wants = self._selection.wants
+        scenes = {}
+        if manifest is not None:
+            scenes = {
+                scene_id: entry
+                for scene_id, entry in manifest.scenes.items()
+                if wants(scene_id, entry.split)
+            }
+        self._listed |= scenes.keys()
+        # Of an archive without index and manifest, `_chosen` has the first scene at least.
+        arriving = self._chosen | self._listed
+        processed_folder.check_unmixed(self._out_dir, self._scenes_before | arriving)
         if manifest is None:
             return
         self._check_belongs_here(manifest)
-        wants = self._selection.wants
-        scenes = {
-            scene_id: entry
-            for scene_id, entry in manifest.scenes.items()
-            if wants(scene_id, entry.split)
-        }
         failures = {
             scene_id: failure
             for scene_id, failure in manifest.failures.items()
-            if wants(scene_id, find_official_split(scene_id))
+            if wants(scene_id, find_known_split(scene_id))
         }
-        self._listed |= scenes.keys()
         if self._arrived is not None:
             scenes = {**self._arrived.scenes, **scenes}
             failures = {**self._arrived.failures, **failures}

@@ -191,8 +191,14 @@ def _parse(data: bytes, path: Path, scene: ProcessedScene) -> Mesh:
     """Parse the mesh that a scene was made from."""
     if SceneId.is_of_release(scene.meta.scene_id):
         return parse_mesh(data, path)
-    name = SceneId(scene.meta.scene_id)
-    return parse_own_scan(data, OwnScan(name, path.parent, file=path, scale=scene.meta.scale))
+    scan = OwnScan(
+        SceneId(scene.meta.scene_id),
+        path.parent,
+        file=path,
+        scale=scene.meta.scale,
+        alignment=tuple(scene.axis_alignment.ravel().tolist()),
+    )
+    return parse_own_scan(data, scan)
 
 
 def _find_difference(actual: SceneEntry, recorded: SceneEntry) -> list[str]:
