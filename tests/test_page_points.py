@@ -13,10 +13,9 @@ import pytest
 from browsers import Shown, draw, needs_browser
 from commands import TRAIN, VAL
 
-from scannet_prep.release.label_sets import SCANNET20
-from scannet_prep.view.coloring import Coloring, ViewedScene, color_normals
+from scannet_prep.release.label_sets import SCANNET200
+from scannet_prep.view.coloring import Coloring, ViewedScene, color_labels, color_normals
 from scannet_prep.view.page import make_scene_page
-from scannet_prep.view.renderer import AMBIENT
 
 pytestmark = needs_browser
 
@@ -168,13 +167,79 @@ def test_key_h_switches_the_edges(shown: Shown) -> None:
 # Light.
 
 
-def test_shaded_colours_of_scannet20_stay_nearest_to_their_own() -> None:
-    colors = np.array(SCANNET20.colors, float)
-    for brightness in np.linspace(AMBIENT, 1, 9):
-        shaded = np.floor(brightness * colors)
-        distances = ((shaded[:, np.newaxis] - colors) ** 2).sum(axis=2)
+CLASS_COUNT = len(SCANNET200)
+# Patches of the classes in a square, and the vertices along each side of a patch.
+PATCHES = 15
+PATCH_SIDE = 6
 
-        assert distances.argmin(axis=1).tolist() == list(range(len(colors)))
+
+def make_patches(normal_z: int) -> ViewedScene:
+    """Make a level square patch of each class of ScanNet200, with normals up, down or undefined."""
+    classes = np.arange(CLASS_COUNT)
+    corners = np.stack([classes % PATCHES, classes // PATCHES, 0 * classes], axis=1)
+    x, y = np.divmod(np.arange(PATCH_SIDE**2), PATCH_SIDE)
+    patch = np.stack([0.14 * x, 0.14 * y, 0 * x], axis=1)
+    points = (corners[:, np.newaxis] + patch).reshape(-1, 3).astype(np.float32)
+
+    first = np.arange(PATCH_SIDE**2).reshape(PATCH_SIDE, PATCH_SIDE)[:-1, :-1].ravel()
+    lower = np.stack([first, first + PATCH_SIDE, first + 1], axis=1)
+    upper = np.stack([first + 1, first + PATCH_SIDE, first + PATCH_SIDE + 1], axis=1)
+    starts = PATCH_SIDE**2 * classes[:, np.newaxis, np.newaxis]
+    faces = (np.concatenate([lower, upper]) + starts).reshape(-1, 3).astype(np.int32)
+
+    normals = np.tile(np.array([0, 0, normal_z], np.float32), (len(points), 1))
+    labels = np.repeat(classes, PATCH_SIDE**2)
+    return ViewedScene(
+        scene_id=f"normals {normal_z}",
+        split="",
+        frame="",
+        points=points,
+        normals=normals,
+        faces=faces,
+        colorings={
+            "scannet200": color_labels(labels, SCANNET200),
+            "normals": color_normals(normals),
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def patches(show: Callable[..., Shown], tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """Two scenes: without normals, so without light, and turned away from the light."""
+    path = tmp_path_factory.mktemp("patches") / "patches.html"
+    path.write_bytes(make_scene_page([make_patches(0), make_patches(-1)]))
+    return show(path)
+
+
+def share_of_own_class(patches: Shown, has_mesh: str, has_edges: str) -> float:
+    """Return the share of pixels of the darkest shade that are nearest to their own swatch."""
+    view = f"color=scannet200&backs=true&mesh={has_mesh}&ortho=true&view=-1.5708,1.5708,18,7,7,0"
+    plain = patches.follow(f"#scene=normals 0&{view}&edges=false").pixels().astype(int)
+    dark = patches.follow(f"#scene=normals -1&{view}&edges={has_edges}").pixels().astype(int)
+
+    swatches = np.array(SCANNET200.colors)
+    distances = np.abs(plain[:, :, np.newaxis] - swatches).sum(axis=3)
+    classes = distances.argmin(axis=2)
+    # Not the rims of triangles, which are blended with the background.
+    is_pure = distances.min(axis=2) == 0
+    assert len(np.unique(classes[is_pure])) == CLASS_COUNT
+    assert (dark[is_pure] < plain[is_pure]).any()
+    nearest = ((dark[is_pure][:, np.newaxis] - swatches) ** 2).sum(axis=2).argmin(axis=1)
+    return float((nearest == classes[is_pure]).mean())
+
+
+@pytest.mark.parametrize("has_mesh", ["true", "false"], ids=["triangles", "points"])
+def test_darkest_pixels_of_200_classes_are_nearest_to_their_own_colour(
+    patches: Shown, has_mesh: str
+) -> None:
+    assert share_of_own_class(patches, has_mesh, "false") == 1
+
+
+@pytest.mark.parametrize("has_mesh", ["true", "false"], ids=["triangles", "points"])
+def test_edges_leave_most_pixels_of_200_classes_nearest_to_their_own_colour(
+    patches: Shown, has_mesh: str
+) -> None:
+    assert share_of_own_class(patches, has_mesh, "true") > 0.95
 
 
 def test_pixels_of_classes_are_nearest_to_the_colour_of_their_class(

@@ -507,7 +507,8 @@ def test_legend_has_the_share_of_a_category_at_the_right(labeled_image: np.ndarr
 
 @pytest.fixture(scope="module")
 def scene_of_100_instances() -> ViewedScene:
-    return make_colored_scene(np.zeros((100, 3)), color_instances(np.arange(100)))
+    points = np.zeros((100, 3))
+    return make_colored_scene(points, color_instances(points, np.arange(100)))
 
 
 def test_legend_counts_the_categories_that_do_not_fit(

@@ -12,7 +12,7 @@ from tiny import COLORS, aggregation_file, group, process_tiny
 from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.evaluation import InstancePrediction
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.view.categories import Category, Coloring, color_numbers
+from scannet_prep.view.categories import Category, Coloring
 from scannet_prep.view.coloring import COLORINGS, ViewedScene, view_scene
 from scannet_prep.view.predicted import Prediction
 
@@ -95,14 +95,6 @@ def test_labels_have_the_official_colours(tiny_scene: ViewedScene) -> None:
 def test_instances_are_named_after_class_and_group(tiny_scene: ViewedScene) -> None:
     counts = category_counts(tiny_scene.colorings["instances"])
     assert counts == [("wall 1", 3), ("floor 0", 2), ("unlabeled", 1)]
-
-
-def test_instances_have_the_colours_of_their_numbers(tiny_scene: ViewedScene) -> None:
-    wall, floor, _ = tiny_scene.colorings["instances"].categories
-    floor_color, wall_color = color_numbers(np.array([0, 1])).tolist()
-
-    assert list(wall.color) == wall_color
-    assert list(floor.color) == floor_color
 
 
 def test_instances_have_raw_categories(tiny_scene: ViewedScene) -> None:

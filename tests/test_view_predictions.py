@@ -48,6 +48,8 @@ OBJECTS = Truth(
     instance_labels=np.repeat([CHAIR, CHAIR, TABLE, WALL], 200),
     names={0: "chair 0", 1: "chair 1", 2: "table 2"},
 )
+# They stand in a row.
+POINTS = np.stack([np.arange(800) / 200, np.zeros(800), np.zeros(800)], axis=1)
 
 
 def predict_masks(*masks: tuple[int, int, int], name: str = "") -> Prediction:
@@ -99,14 +101,14 @@ def test_error_lists_the_iou_of_each_class_and_the_mean() -> None:
 
 
 def test_predicted_classes_have_their_iou_as_a_note() -> None:
-    notes = {each.name: each.note for each in color_prediction(FIRST, TRUTH).categories}
+    notes = {each.name: each.note for each in color_prediction(FIRST, POINTS[:8], TRUTH).categories}
 
     assert notes["wall"] == "IoU 50.0"
     assert notes["unlabeled"] == ""
 
 
 def test_predicted_classes_without_annotation_have_no_notes() -> None:
-    assert {each.note for each in color_prediction(FIRST).categories} == {""}
+    assert {each.note for each in color_prediction(FIRST, POINTS[:8]).categories} == {""}
 
 
 def test_long_table_ends_with_the_number_of_omitted_rows() -> None:
@@ -187,8 +189,8 @@ def test_class_of_an_instance_is_that_of_its_group() -> None:
 
 
 def test_other_masks_have_the_colour_of_no_instance() -> None:
-    matched = color_prediction(predict_masks(ON_FIRST_CHAIR, ON_TABLE), OBJECTS)
-    other = color_prediction(predict_masks(ON_BOTH_CHAIRS), OBJECTS)
+    matched = color_prediction(predict_masks(ON_FIRST_CHAIR, ON_TABLE), POINTS, OBJECTS)
+    other = color_prediction(predict_masks(ON_BOTH_CHAIRS), POINTS, OBJECTS)
     colors = [color_at(matched, 0), color_at(matched, 400), color_at(other, 0)]
 
     assert len(np.unique(colors, axis=0)) == 3
@@ -198,8 +200,8 @@ def test_masks_of_two_predictions_share_a_colour_without_annotation() -> None:
     first = predict_masks(ON_TABLE, ON_FIRST_CHAIR, name="A")
     second = predict_masks(ON_FIRST_CHAIR, ON_TABLE, name="B")
 
-    one = color_prediction(first)
-    other = color_prediction(second, other=first, name="prediction-2")
+    one = color_prediction(first, POINTS)
+    other = color_prediction(second, POINTS, other=first, name="prediction-2")
 
     assert color_at(one, 0) == color_at(other, 0)
     assert color_at(one, 400) == color_at(other, 400)

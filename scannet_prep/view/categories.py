@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.view.shading import AMBIENT, find_ambients
 
 UNLABELED = "unlabeled"
 UNLABELED_COLOR = (100, 100, 100)
@@ -34,6 +35,7 @@ class Category:
         object_id: The `objectId` of an annotated instance in the file of the release; None if there
             is none.
         note: A short remark to show beside the name, such as `IoU 62.1`; empty for none.
+        ambient: Brightness of its surfaces that face away from the light; 1 is that of `color`.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Category:
     raw_category: str = ""
     object_id: int | None = None
     note: str = ""
+    ambient: float = AMBIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +110,17 @@ def color_classes(
     notes: Mapping[int, str] | None = None,
 ) -> Coloring:
     """Colour vertices by the official colour of their class; other numbers are unlabeled."""
+    colors = label_set.colors
     is_class = (train_ids >= 0) & (train_ids < len(label_set))
     return categorize(
         name,
         np.where(is_class, train_ids, -1),
         title=title,
         name_of=label_set.names.__getitem__,
-        colors=np.array(label_set.colors, np.uint8),
+        color_of=colors.__getitem__,
         notes=notes,
+        # The last one is that of -1.
+        ambients=find_ambients((*colors, UNLABELED_COLOR)),
     )
 
 
@@ -124,10 +130,11 @@ def categorize(
     *,
     title: str,
     name_of: Callable[[int], str],
-    colors: NDArray[np.uint8] | None = None,
+    color_of: Callable[[int], Color] | None = None,
     groups: Mapping[int, AnnotatedGroup] | None = None,
     notes: Mapping[int, str] | None = None,
     tables: tuple[Explanation, ...] = (),
+    ambients: Sequence[float] = (),
     is_per_scene: bool = False,
 ) -> Coloring:
     """Make a category of each number that occurs, and one of all negative numbers.
@@ -137,10 +144,11 @@ def categorize(
         numbers: (V,), the number of each vertex.
         title: Title of the colouring.
         name_of: Returns the name of a number.
-        colors: uint8 (numbers, 3), the colour of each number; by default those of `color_numbers`.
+        color_of: Returns the colour of a number; by default that of `color_numbers`.
         groups: The annotated groups of those numbers that have one.
         notes: The notes of those numbers that have one.
         tables: The tables of the colouring.
+        ambients: The ambient of each number, and that of -1 at the end; by default `AMBIENT`.
         is_per_scene: As in `Coloring`.
     """
     groups = groups or {}
@@ -152,11 +160,11 @@ def categorize(
     values = values[order]
     counts = counts[order]
 
-    # Their colours, (C, 3). -1 takes a row of black before it gets its own colour.
-    if colors is None:
-        value_colors = color_numbers(values)
-    else:
-        value_colors = np.append(colors, np.zeros((1, 3), np.uint8), axis=0)[values]
+    # Their colours, (C, 3).
+    value_colors = color_numbers(values)
+    if color_of is not None:
+        for index in np.flatnonzero(values >= 0).tolist():
+            value_colors[index] = color_of(int(values[index]))
     value_colors[values < 0] = UNLABELED_COLOR
 
     categories = []
@@ -171,6 +179,7 @@ def categorize(
                 raw_category=group.raw_category if group else "",
                 object_id=group.object_id if group else None,
                 note=notes.get(value, ""),
+                ambient=ambients[value] if ambients else AMBIENT,
             )
         )
 

@@ -21,6 +21,7 @@ from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.view.categories import Coloring, categorize, color_classes
 from scannet_prep.view.difference import color_difference
+from scannet_prep.view.instance_colors import choose_colors
 from scannet_prep.view.predicted import Prediction, Truth, color_error, color_prediction
 
 COLORINGS = (
@@ -161,7 +162,7 @@ def view_scene(
         makers["scannet20"] = lambda: color_labels(_read_train_ids(scene, SCANNET20), SCANNET20)
         makers["scannet200"] = lambda: color_labels(_read_train_ids(scene, SCANNET200), SCANNET200)
         makers["instances"] = lambda: color_instances(
-            scene.instances, meta.groups, meta.options.label_set
+            scene.points, scene.instances, meta.groups, meta.options.label_set
         )
     segments = scene.segments
     if segments is not None:
@@ -171,7 +172,7 @@ def view_scene(
         truth = None
         if is_annotated:
             truth = _read_truth(scene, prediction.label_set)
-        makers |= _compare_predictions(prediction, second, truth)
+        makers |= _compare_predictions(scene.points, prediction, second, truth)
     return ViewedScene(
         scene_id=meta.scene_id,
         split=str(meta.split),
@@ -200,16 +201,19 @@ def _read_truth(scene: ProcessedScene, label_set: LabelSet) -> Truth:
 
 
 def _compare_predictions(
-    first: Prediction, second: Prediction | None, truth: Truth | None
+    points: NDArray[np.float32],
+    first: Prediction,
+    second: Prediction | None,
+    truth: Truth | None,
 ) -> dict[str, Callable[[], Coloring]]:
     """Return functions that make the colourings of one or two predictions."""
-    makers = {"prediction": lambda: color_prediction(first, truth)}
+    makers = {"prediction": lambda: color_prediction(first, points, truth)}
     if truth is not None:
         makers["error"] = lambda: color_error(first, truth)
     if second is None:
         return makers
     makers["prediction-2"] = lambda: color_prediction(
-        second, truth, other=first, name="prediction-2"
+        second, points, truth, other=first, name="prediction-2"
     )
     if truth is not None:
         makers["error-2"] = lambda: color_error(second, truth, name="error-2")
@@ -223,11 +227,19 @@ def color_labels(train_ids: NDArray[np.integer[Any]], label_set: LabelSet) -> Co
 
 
 def color_instances(
+    points: NDArray[np.floating[Any]],
     instances: NDArray[np.integer[Any]],
     groups: Sequence[AnnotatedGroup] = (),
     label_set: LabelSet = SCANNET20,
 ) -> Coloring:
-    """Colour vertices by instance, negative for none; groups are named after their classes."""
+    """Colour vertices by instance: neighbours have colours that differ.
+
+    Args:
+        points: (V, 3), metres.
+        instances: Integers (V,), negative for none.
+        groups: The annotated groups, by which instances are named.
+        label_set: The label set of the names.
+    """
     names = _name_groups(groups, label_set)
 
     def name_of(instance: int) -> str:
@@ -238,6 +250,7 @@ def color_instances(
         instances,
         title="instances",
         name_of=name_of,
+        color_of=choose_colors(points, instances).__getitem__,
         groups={group.id: group for group in groups},
         is_per_scene=True,
     )

@@ -34,7 +34,7 @@ from scannet_prep.view.verdicts import Judgement, Verdict
 _NAME = "difference"
 # Both right, only the first one, only the second one, neither. No colour is that of a verdict with
 # another meaning: a page may show both.
-_COLORS = np.array([RIGHT_COLOR, (220, 120, 190), (190, 240, 160), WRONG_COLOR], np.uint8)
+_COLORS = (RIGHT_COLOR, (220, 120, 190), (190, 240, 160), WRONG_COLOR)
 
 
 def color_difference(first: Prediction, second: Prediction, truth: Truth | None) -> Coloring:
@@ -99,7 +99,7 @@ def _compare_right_classes(
         numbers,
         title=_title(columns),
         name_of=names.__getitem__,
-        colors=_COLORS,
+        color_of=_COLORS.__getitem__,
         tables=tuple(tables),
     )
 
@@ -127,7 +127,7 @@ def _compare_matches(judgements: Mapping[str, Judgement], truth: Truth) -> Color
         numbers,
         title=_title(judgements),
         name_of=names.__getitem__,
-        colors=_COLORS,
+        color_of=_COLORS.__getitem__,
         tables=tuple(tables),
     )
 
@@ -142,7 +142,7 @@ def _compare_classes(columns: Mapping[str, NDArray[np.int64]], first: Prediction
         differs.astype(np.int64),
         title=_title(columns),
         name_of=names.__getitem__,
-        colors=np.array([RIGHT_COLOR, WRONG_COLOR], np.uint8),
+        color_of=(RIGHT_COLOR, WRONG_COLOR).__getitem__,
         tables=tuple(list_class_pairs(columns, differs, first.label_set, category=names[1])),
     )
 
@@ -172,7 +172,7 @@ def _compare_instances(
         judgement.vertices,
         title=_title((first.name, second.name)),
         name_of=lambda verdict: names[Verdict(verdict)],
-        colors=np.array(list(VERDICT_COLORS.values()), np.uint8),
+        color_of=lambda verdict: VERDICT_COLORS[Verdict(verdict)],
         tables=tuple(tables),
     )
 

@@ -212,7 +212,7 @@ def _add_prediction(
     scene: ViewedScene, sample: Mapping[str, Any], prediction: Prediction
 ) -> ViewedScene:
     """Add the colourings of a prediction, and those of its errors if the sample has labels."""
-    colorings = {**scene.colorings, "prediction": color_prediction(prediction)}
+    colorings = {**scene.colorings, "prediction": color_prediction(prediction, scene.points)}
     label_set = prediction.label_set
     if label_set.name.lower() in colorings:
         labels = np.asarray(sample["labels"]).astype(np.int64)

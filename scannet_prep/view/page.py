@@ -39,7 +39,7 @@ from scannet_prep.view.markup import (
     read_fragment,
 )
 from scannet_prep.view.raster import SPREAD, estimate_spacing
-from scannet_prep.view.renderer import AMBIENT, BACKGROUNDS, LIGHT
+from scannet_prep.view.renderer import BACKGROUNDS, LIGHT
 from scannet_prep.view.visibility import find_floor
 
 # Each script uses only those before it.
@@ -147,7 +147,7 @@ def _describe_view() -> dict[str, Any]:
             "filled": FILLED,
             "near": NEAR,
         },
-        "light": {"direction": LIGHT.tolist(), "ambient": AMBIENT},
+        "light": LIGHT.tolist(),
         "backgrounds": backgrounds,
     }
 
@@ -275,6 +275,7 @@ def _describe_category(category: Category) -> dict[str, Any]:
         "name": category.name,
         "color": "#{:02x}{:02x}{:02x}".format(*category.color),
         "count": category.count,
+        "ambient": round(category.ambient, 3),
     }
     if category.raw_category:
         description["raw"] = category.raw_category

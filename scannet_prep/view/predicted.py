@@ -19,7 +19,6 @@ from scannet_prep.view.categories import (
     Coloring,
     categorize,
     color_classes,
-    color_numbers,
 )
 from scannet_prep.view.explanations import (
     list_class_pairs,
@@ -28,6 +27,7 @@ from scannet_prep.view.explanations import (
     list_precisions,
     note_ious,
 )
+from scannet_prep.view.instance_colors import choose_colors
 from scannet_prep.view.verdicts import Judgement, Verdict, find_top_masks, judge_instances
 
 RIGHT_COLOR = (0, 114, 178)
@@ -91,6 +91,7 @@ class Truth:
 
 def color_prediction(
     prediction: Prediction,
+    points: NDArray[np.floating[Any]],
     truth: Truth | None = None,
     *,
     other: Prediction | None = None,
@@ -99,10 +100,12 @@ def color_prediction(
     """Colour vertices by predicted class, or by predicted instance.
 
     Where masks overlap, the most confident one is shown; of equal ones, the first. A mask that
-    matches an instance has the colour of that instance, and no other mask has it.
+    matches an instance has the colour of that instance. The others have the colour of no instance,
+    and look different from their neighbours.
 
     Args:
         prediction: The prediction.
+        points: (V, 3), metres.
         truth: The annotation; None if there is none.
         other: Another prediction, whose masks take the place of missing annotated instances.
         name: Name of the colouring.
@@ -121,21 +124,24 @@ def color_prediction(
     reference = truth
     if truth is None and other is not None and isinstance(other.values, InstancePrediction):
         reference = as_reference(other.values, label_set)
-    color_ids = np.arange(len(np.asarray(values.labels)))
+    instance_colors: Mapping[int, Color] = {}
+    matched_colors = {}
     notes = {}
     if reference is not None:
         judgement = judge(values, reference, label_set)
-        color_ids += int(reference.instances.max(initial=-1)) + 1
+        instance_colors = choose_colors(points, reference.instances)
         for number, instance in judgement.matches.items():
-            color_ids[number] = instance
+            matched_colors[number] = instance_colors[instance]
         if truth is not None:
             notes = {number: str(verdict) for number, verdict in judgement.predictions.items()}
+    top = find_top_masks(values)
+    mask_colors = choose_colors(points, top, matched_colors, reserved=instance_colors.values())
     return categorize(
         name,
-        find_top_masks(values),
+        top,
         title=title_of("predicted instances", prediction),
         name_of=name_masks(values, label_set).__getitem__,
-        colors=color_numbers(color_ids),
+        color_of=mask_colors.__getitem__,
         notes=notes,
         is_per_scene=True,
     )
@@ -171,7 +177,7 @@ def color_error(prediction: Prediction, truth: Truth, *, name: str = "error") ->
             judgement.vertices,
             title=title,
             name_of=lambda verdict: str(Verdict(verdict)),
-            colors=np.array(list(VERDICT_COLORS.values()), np.uint8),
+            color_of=lambda verdict: VERDICT_COLORS[Verdict(verdict)],
             tables=(list_precisions(values, truth.instance_truth, label_set), *tables),
         )
     is_labeled = truth.labels >= 0
@@ -185,7 +191,7 @@ def color_error(prediction: Prediction, truth: Truth, *, name: str = "error") ->
         np.where(is_labeled, is_wrong, -1),
         title=title,
         name_of=["right", "wrong"].__getitem__,
-        colors=np.array([RIGHT_COLOR, WRONG_COLOR], np.uint8),
+        color_of=(RIGHT_COLOR, WRONG_COLOR).__getitem__,
         tables=(list_ious(values, truth.labels, label_set), *confusions),
     )
 

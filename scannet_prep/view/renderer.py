@@ -41,14 +41,9 @@ BACKGROUNDS: Mapping[str, tuple[Color, Color]] = {
 LIGHT = np.array([0.35, 0.45, 0.82], np.float32)
 """Direction to the light: to the right, up, towards the camera."""
 
-AMBIENT = 0.92
-"""Brightness of surfaces that face away from the light; 1 is the full brightness.
-
-From 0.91 on, each shaded colour of ScanNet20 is nearer to its own colour than to any other.
-"""
-
-# The number of brightness levels. Few levels make nearly flat surfaces even, and files smaller.
-_LIGHT_STEPS = 32
+# The number of steps from the darkest shade to the full brightness. Few of them make nearly flat
+# surfaces even, and files smaller.
+_LIGHT_STEPS = 4
 # Pictures with more pixels have fewer samples each, so that they take seconds.
 _LARGE_PIXELS = 1 << 21
 # Samples that are drawn at a time, to bound the memory.
@@ -342,17 +337,21 @@ def _color_pixels(
         # Adding 0.5 rounds.
         return (seen.blend(coloring.colors) + 0.5).astype(np.uint8)
     # Categories are never mixed: the vertex with the greatest weight gives the colour.
-    colors = coloring.colors.take(seen.nearest, axis=0)
-    if scene.normals is None:
+    nearest = seen.nearest
+    colors = coloring.colors.take(nearest, axis=0)
+    if scene.normals is None or coloring.indices is None:
         return colors
-    brightness = seen.blend(_light(scene.normals, camera))
-    light = np.rint(brightness * _LIGHT_STEPS) / _LIGHT_STEPS
-    return (colors * light[:, np.newaxis]).astype(np.uint8)
+    light = np.rint(seen.blend(_light(scene.normals, camera)) * _LIGHT_STEPS) / _LIGHT_STEPS
+    ambients = np.array([category.ambient for category in coloring.categories], np.float32)
+    ambient = ambients[coloring.indices[nearest]]
+    # A little more, so that rounding makes no colour darker.
+    brightness = ambient + (1 - ambient) * light + np.float32(1e-6)
+    shades = (colors * brightness[:, np.newaxis]).astype(np.uint8)
+    return np.asarray(shades)
 
 
 def _light(normals: NDArray[np.floating[Any]], camera: Camera) -> NDArray[np.float32]:
-    """Return the brightness of each vertex, (V,), by its angle to the light; 1 without a normal."""
+    """Return the light on each vertex, (V,), from 0 to 1, by its angle; 1 without a normal."""
     # LIGHT is along the axes of the camera. This product is along the axes of the scene.
     cosines = normals.astype(np.float32) @ (LIGHT @ camera.axes)
-    brightness = AMBIENT + (1 - AMBIENT) * cosines.clip(0, 1)
-    return np.where(normals.any(axis=1), brightness, np.float32(1))
+    return np.where(normals.any(axis=1), cosines.clip(0, 1), np.float32(1))

@@ -40,23 +40,30 @@ class _Array(NamedTuple):
         key: Its key.
         kinds: Its type, one of `_KIND_NAMES`.
         row_shape: The shape of a row; empty if a row is a single number.
-        make: Makes the colouring from the array and the label set.
+        make: Makes the colouring from the points, the array and the label set.
     """
 
     key: str
     kinds: str
     row_shape: tuple[int, ...]
-    make: Callable[[NDArray[Any], LabelSet], Coloring]
+    make: Callable[[NDArray[Any], NDArray[Any], LabelSet], Coloring]
 
 
 _ARRAYS = {
     "rgb": _Array(
-        "colors", "u", (3,), lambda values, _: Coloring("rgb", "colours of the scan", values)
+        "colors",
+        "u",
+        (3,),
+        lambda _points, values, _: Coloring("rgb", "colours of the scan", values),
     ),
-    "labels": _Array("labels", "iu", (), color_labels),
-    "instances": _Array("instances", "iu", (), lambda values, _: color_instances(values)),
-    "segments": _Array("segments", "iu", (), lambda values, _: color_segments(values)),
-    "normals": _Array("normals", "f", (3,), lambda values, _: color_normals(values)),
+    "labels": _Array(
+        "labels", "iu", (), lambda _, values, label_set: color_labels(values, label_set)
+    ),
+    "instances": _Array(
+        "instances", "iu", (), lambda points, values, _: color_instances(points, values)
+    ),
+    "segments": _Array("segments", "iu", (), lambda _points, values, _: color_segments(values)),
+    "normals": _Array("normals", "f", (3,), lambda _points, values, _: color_normals(values)),
 }
 
 
@@ -178,7 +185,7 @@ def _view_sample(sample: Mapping[str, Any], color: str, label_set: LabelSet | No
         points=points.astype(np.float32, copy=False),
         normals=normals,
         faces=faces,
-        colorings={color: array.make(values, label_set)},
+        colorings={color: array.make(points, values, label_set)},
     )
 
 

@@ -40,7 +40,7 @@ class Drawing {
   #cornerCount = 0;
   #lineCount = 0;
   #hasCategories = false;
-  #palette = new Uint8Array(0); // the colours of the categories, four bytes each
+  #palette = new Uint8Array(0); // of each category: red, green, blue, and the brightness without light
   #formats = new Map(); // of the attributes in use, by location
   #every = 1; // only every so many vertices are drawn as points
   #programs = new Map();
@@ -101,6 +101,7 @@ class Drawing {
     this.#palette = new Uint8Array(4 * PALETTE_WIDTH * height);
     gl.bindTexture(gl.TEXTURE_2D, this.paletteTexture);
     gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, PALETTE_WIDTH, height, 0, gl.RGBA, gl.UNSIGNED_BYTE, null);
+    categories.forEach(({ ambient }, i) => (this.#palette[4 * i + 3] = Math.ceil(255 * ambient)));
     this.setColors(categories.map(({ color }) => color));
   }
 
@@ -123,7 +124,7 @@ class Drawing {
   }
 
   /**
-   * Draw the picture. `view`: splatScale, metrePixels, low, high, light, ambient, hasLight, hasBacks, hasMesh, hasGrid,
+   * Draw the picture. `view`: splatScale, metrePixels, low, high, light, hasBacks, hasMesh, hasGrid,
    * hasEdges, hasOutline, isDraft, pixelRatio, background.
    */
   draw(camera, view) {
@@ -153,8 +154,6 @@ class Drawing {
     gl.uniform1i(uniforms.hasCategories, this.#hasCategories ? 1 : 0);
     gl.uniform3fv(uniforms.low, view.low);
     gl.uniform3fv(uniforms.high, view.high);
-    gl.uniform1i(uniforms.hasLight, view.hasLight ? 1 : 0);
-    gl.uniform1f(uniforms.ambient, view.ambient);
     gl.uniform3fv(uniforms.light, view.light);
     if (hasMesh) {
       gl.bindVertexArray(this.surfaceState);

@@ -39,13 +39,13 @@ class Pane {
 
   draw(camera, view) {
     // It has no colouring until that is loaded.
-    if (this.coloring) this.drawing.draw(camera, this.#adapt(view));
+    if (this.coloring) this.drawing.draw(camera, view);
   }
 
   /** Return the vertex at a position on the canvas, in CSS pixels; -1 if there is none. */
   find(x, y, camera, view) {
     const scale = this.canvas.width / this.canvas.clientWidth;
-    return this.picking.find(Math.floor(x * scale), Math.floor(y * scale), camera, this.#adapt(view));
+    return this.picking.find(Math.floor(x * scale), Math.floor(y * scale), camera, view);
   }
 
   /** Put the ring around a point, in metres; hide it if the point is null or behind the camera. */
@@ -55,11 +55,6 @@ class Pane {
     if (this.ring.hidden) return;
     this.ring.style.left = `${50 + (50 * clip[0]) / clip[2]}%`;
     this.ring.style.top = `${50 - (50 * clip[1]) / clip[2]}%`;
-  }
-
-  /** Colours that are measured, such as those of the scan, have no light. */
-  #adapt(view) {
-    return { ...view, hasLight: this.coloring.categories.length > 0 };
   }
 }
 

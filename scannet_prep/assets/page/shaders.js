@@ -5,30 +5,28 @@ const SCENE_VERTEX = `#version 300 es
 precision highp float;
 precision highp int;
 uniform mat4 clipFromGrid;
-uniform bool hasCategories, hasLight, hasBacks;
-uniform float ambient;
+uniform bool hasCategories, hasBacks;
 uniform vec3 low, high;  // corners of the clip box, in the frame of position
 uniform vec4 eye;  // in the frame of position; the last number is 0 if the camera is infinitely far away
 uniform vec3 light;  // the direction towards the light
-uniform highp sampler2D palette;
+uniform highp sampler2D palette;  // of each category: red, green, blue, and the brightness without light
 in vec3 position;
 in vec3 color;
 in uint category;
 in vec3 normal;  // integers, with 128 for 0
 in uint state;  // 1: shown, 2: selected
 out vec3 shade;
-out float brightness, inside;
-flat out vec3 categoryShade;
+out float lit, inside;  // lit: from 0 to 1
+flat out vec4 categoryShade;
 flat out float isOn, isSelected;
 flat out int vertex;
 
 void describe(int number, vec3 unit) {
   ivec2 texel = ivec2(category & 255u, category >> 8);
-  vec3 entry = hasCategories ? texelFetch(palette, texel, 0).rgb : color;
   bool hasNormal = unit != vec3(0.0);
-  brightness = hasLight && hasNormal ? ambient + (1.0 - ambient) * clamp(dot(unit, light), 0.0, 1.0) : 1.0;
-  shade = entry;
-  categoryShade = entry;
+  lit = hasNormal ? clamp(dot(unit, light), 0.0, 1.0) : 1.0;
+  shade = color;
+  categoryShade = texelFetch(palette, texel, 0);
   isOn = float(state & 1u);
   isSelected = float(state >> 1);
   bool isInside = all(greaterThanEqual(position, low)) && all(lessThanEqual(position, high));
@@ -102,18 +100,20 @@ void cut() {
 }
 `;
 
-// The class of a triangle is that of one corner, so that its colour is in the legend and not a mixture.
+// The class of a triangle is that of one corner, so that its colour is in the legend and not a mixture. Colours that are
+// measured, such as those of the scan, have no light.
 const COLOR_MAIN = `
 uniform bool hasCategories;
 in vec3 shade;
-in float brightness;
-flat in vec3 categoryShade;
+in float lit;
+flat in vec4 categoryShade;
 flat in float isSelected;
 out vec4 result;
 
 void main() {
   cut();
-  result = vec4((hasCategories ? categoryShade : shade) * brightness, isSelected);
+  vec3 shown = hasCategories ? categoryShade.rgb * mix(categoryShade.a, 1.0, lit) : shade;
+  result = vec4(shown, isSelected);
 }`;
 
 const NUMBER_MAIN = `

@@ -56,7 +56,7 @@ class Viewer {
       ortho: { value: false, start: false },
       light: { value: false, start: matchMedia("(prefers-color-scheme: light)").matches },
     };
-    this.view = { ambient: data.light.ambient, light: new Float32Array(3) };
+    this.view = { light: new Float32Array(3) };
     new SaveDialog(this);
     this.#listen();
     listenToKeys(this);
@@ -497,7 +497,7 @@ class Viewer {
     view.isDraft = this.#isDraft;
     view.pixelRatio = devicePixelRatio * this.#scale;
     view.background = this.data.backgrounds[options.light.value ? "light" : "dark"];
-    const [right, up, back] = this.data.light.direction;
+    const [right, up, back] = this.data.light;
     for (let axis = 0; axis < 3; axis++) {
       view.light[axis] = right * camera.right[axis] + up * camera.up[axis] + back * camera.back[axis];
     }
