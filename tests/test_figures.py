@@ -26,7 +26,7 @@ from test_renderer import (
 from scannet_prep import SCANNET20
 from scannet_prep.base.errors import UsageError
 from scannet_prep.synthetic import write_release
-from scannet_prep.view.camera import FIELD_OF_VIEW, Camera, PlacedCamera
+from scannet_prep.view.camera import FIELD_OF_VIEW, Camera, OrthographicCamera, PlacedCamera
 from scannet_prep.view.categories import Category
 from scannet_prep.view.coloring import ViewedScene, color_labels
 from scannet_prep.view.fonts import BuiltInFont, Font, PillowFont
@@ -286,7 +286,7 @@ def test_text_is_as_wide_as_measured(kind: Any) -> None:
 @pytest.mark.parametrize("kind", FONTS)
 def test_text_on_a_transparent_picture_is_opaque(kind: Any) -> None:
     image = np.zeros((30, 60, 4), np.uint8)
-    make_font(kind, 2).draw(image, 0, 0, "H", (9, 9, 9, 255))
+    make_font(kind, 2).draw(image, 0, 0, "H", (9, 9, 9))
 
     assert image[..., 3].max() == 255
 
@@ -405,8 +405,35 @@ def test_link_contains_hidden_names_of_another_colouring() -> None:
     assert link.visibility.others["prediction-2"].hidden == ("wall",)
 
 
-def test_edges_and_cameras_of_a_link_do_not_matter() -> None:
-    assert parse_link(f"{LINK}&edges=false&cameras=false") == parse_link(LINK)
+def test_cameras_of_a_link_do_not_matter() -> None:
+    assert parse_link(f"{LINK}&cameras=false") == parse_link(LINK)
+
+
+@pytest.mark.parametrize("word", ["boxes", "grid", "edges", "mesh", "backs"])
+@pytest.mark.parametrize("is_on", [False, True])
+def test_switch_of_a_link_is_on_or_off(word: str, is_on: bool) -> None:
+    link = parse_link(f"{LINK}&{word}={str(is_on).lower()}")
+    assert getattr(link, f"has_{word}") is is_on
+
+
+@pytest.mark.parametrize(
+    ("word", "is_on"),
+    [("mesh", True), ("edges", True), ("boxes", False), ("grid", False), ("backs", False)],
+)
+def test_switch_that_a_link_does_not_contain_is_that_of_the_page(word: str, is_on: bool) -> None:
+    assert getattr(parse_link(LINK), f"has_{word}") is is_on
+
+
+def test_link_contains_the_ends_of_the_clip_box() -> None:
+    visibility = parse_link(f"{LINK}&clip=0,1.5,-2,2,0.1,1e1").visibility
+    assert visibility.clip == (0, 1.5, -2, 2, 0.1, 10)
+
+
+def test_orthographic_view_of_a_link_has_no_perspective() -> None:
+    camera = parse_link(f"{LINK}&ortho=true").camera
+
+    assert isinstance(camera, OrthographicCamera)
+    assert camera.distance == 4
 
 
 def test_link_without_a_view_has_the_initial_one() -> None:
@@ -426,16 +453,22 @@ def test_link_without_a_view_has_the_initial_one() -> None:
         ("#hidden=%21", "the link has hidden='!', expected base64"),
         ("#scene=a&fog=1", "the link contains 'fog', which pictures do not have"),
         ("#scene=a&hide.fog=wall", "the link contains 'hide.fog', which pictures do not have"),
-        ("#scene=a&clip=1", "the link has a clip box, which pictures do not have"),
-        ("#scene=a&boxes=true", "the link shows boxes of instances, which pictures do not have"),
-        ("#scene=a&ortho=true", "the link shows a view without perspective"),
-        ("#scene=a&grid=true", "the link shows the grid, which pictures do not have"),
+        ("#scene=a&clip=1", "the link has the clip box '1', expected six numbers"),
+        ("#scene=a&clip=0,1,0,1,2,1", "the link has the clip box '0,1,0,1,2,1', expected six"),
+        ("#scene=a&ortho=true", "the link has ortho=true, but no view"),
+        ("#scene=a&grid=on", "the link has grid='on', expected true or false"),
     ],
 )
 def test_invalid_link_is_refused_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         parse_link(text)
     assert caught.value.hint
+
+
+def test_link_of_several_pictures_is_refused_with_the_way_to_one() -> None:
+    with pytest.raises(UsageError, match="several pictures side by side") as caught:
+        parse_link(f"{LINK}&beside=prediction")
+    assert "Copy command" in str(caught.value.hint)
 
 
 # The command.

@@ -25,6 +25,7 @@ pytestmark = needs_browser
 
 # From inside the room, at an angle.
 VIEW = "view=0.6,0.3,2.5,1.5,1.2,0.8"
+ABOVE = "view=-1.5708,1.5708,7,2,2,1"
 LINK = f"#scene={TRAIN}&color=scannet20&{VIEW}"
 
 PROJECT = """points => points.map(([x, y, z]) => {
@@ -90,6 +91,9 @@ def options_of(link: str, samples: int) -> PictureOptions:
         has_mesh=view.has_mesh,
         has_backs=view.has_backs,
         point_scale=view.point_scale,
+        has_boxes=view.has_boxes,
+        has_grid=view.has_grid,
+        has_edges=view.has_edges,
     )
 
 
@@ -99,17 +103,31 @@ def options_of(link: str, samples: int) -> PictureOptions:
         (LINK, 2),
         (f"{LINK}&hide=wall&ceiling=1.5", 2),
         (f"#scene={TRAIN}&color=rgb&{VIEW}&backs=true", 2),
+        (f"{LINK}&clip=0.5,3,1,3.5,-1,1.5", 2),
+        (f"{LINK}&ortho=true", 2),
+        (f"#scene={TRAIN}&color=scannet20&{ABOVE}&ortho=true&grid=true", 2),
+        (f"{LINK}&edges=true", 2),
         # Pictures of one sample draw points as squares, which do not mix colours either.
         (f"#scene={TRAIN}&color=instances&mesh=false", 1),
         (f"#scene={VAL}&color=scannet20", 1),
     ],
-    ids=["mesh", "hidden class and ceiling", "backs", "points of a mesh", "points"],
+    ids=[
+        "mesh",
+        "hidden class and ceiling",
+        "backs",
+        "clip box",
+        "orthographic",
+        "from above",
+        "edges",
+        "points of a mesh",
+        "points",
+    ],
 )
 def test_picture_of_the_command_is_that_of_the_browser(
     shown: Shown, seen: dict[str, ViewedScene], link: str, samples: int
 ) -> None:
-    # Pictures have no shaded edges.
-    in_browser = shown.follow(f"{link}&edges=false").pixels()
+    edges = "" if "edges" in link else "&edges=false"
+    in_browser = shown.follow(f"{link}{edges}").pixels()
     view = parse_link(shown.link)
 
     drawn = render_scene(seen[view.scene_id], view.color, options_of(shown.link, samples))
@@ -119,6 +137,26 @@ def test_picture_of_the_command_is_that_of_the_browser(
     assert share_alike(in_browser, drawn) > limit
     # The comparison can fail.
     assert share_alike(in_browser, drawn[:, ::-1]) < limit - 0.1
+
+
+@pytest.mark.parametrize("color", ["scannet20", "instances"])
+def test_boxes_of_the_command_are_those_of_the_browser(
+    shown: Shown, seen: dict[str, ViewedScene], color: str
+) -> None:
+    shown.follow(f"#scene={TRAIN}&color={color}&{VIEW}&boxes=true&edges=false")
+    in_browser = read_figure(shown)[..., :3]
+    options = options_of(shown.link, samples=3)
+
+    drawn = render_scene(seen[TRAIN], color, options)
+    without = render_scene(seen[TRAIN], color, replace(options, has_boxes=False))
+
+    # Names have another font.
+    is_of_boxes = (drawn != without).any(axis=2)
+    is_alike = np.abs(in_browser.astype(int) - drawn).max(axis=2) <= 40
+    assert is_of_boxes.mean() > 0.01
+    assert is_alike[is_of_boxes].mean() > 0.6
+    # The comparison can fail.
+    assert (np.abs(in_browser.astype(int) - without).max(axis=2) <= 40)[is_of_boxes].mean() < 0.5
 
 
 def test_link_contains_the_aspect_of_the_picture(shown: Shown) -> None:
@@ -310,3 +348,15 @@ def test_copied_command_draws_the_picture_of_the_browser(
     image = decode_png((tmp_path / f"{TRAIN}_scannet20.png").read_bytes())
     assert image.shape == pixels.shape
     assert share_alike(image, pixels) > 0.8
+
+
+def test_copied_command_of_a_dark_page_draws_a_dark_background(
+    show: Callable[..., Shown], page_path: Path
+) -> None:
+    dark = show(page_path, LINK, color_scheme="dark")
+    dark.wait()
+
+    link = parse_link(dark.page.evaluate("viewer.firstLink"))
+
+    assert link.is_light is False
+    dark.page.close()

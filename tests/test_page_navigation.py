@@ -324,6 +324,14 @@ def test_hidden_class_has_no_boxes(with_boxes: Shown) -> None:
     assert with_boxes.page.locator("#overlay .boxes text").count() == 0
 
 
+@pytest.mark.parametrize("limit", ["ceiling=0.01", "clip=0,0.1,0,0.1,0,0.1"])
+def test_instances_that_are_cut_off_have_no_boxes(with_boxes: Shown, limit: str) -> None:
+    before = with_boxes.page.locator("#overlay .boxes text").count()
+    with_boxes.follow(f"{TRAIN_LABELS}&boxes=true&{limit}")
+
+    assert with_boxes.page.locator("#overlay .boxes text").count() < before
+
+
 def test_page_opened_by_a_link_has_boxes(show: Callable[..., Shown], page_path: Path) -> None:
     shown = show(page_path, f"{TRAIN_LABELS}&boxes=true")
 

@@ -17,7 +17,8 @@ from scannet_prep.view import raster
 from scannet_prep.view.camera import FILLED, Camera, Projected
 from scannet_prep.view.categories import Coloring
 from scannet_prep.view.coloring import ViewedScene, color_instances, color_labels, view_scene
-from scannet_prep.view.png import draw_text, encode_png, measure_text
+from scannet_prep.view.fonts import BuiltInFont
+from scannet_prep.view.png import encode_png, measure_text
 from scannet_prep.view.raster import Seen, draw_points, draw_triangles
 from scannet_prep.view.renderer import BACKGROUNDS, PictureOptions, render_scene
 
@@ -463,7 +464,7 @@ def draw_line(text: str) -> np.ndarray:
     """Draw a text in the colours of a legend."""
     _, ink = BACKGROUNDS["light"]
     picture = np.full((8, measure_text(text), 3), 255, np.uint8)
-    draw_text(picture, 0, 0, text, ink)
+    BuiltInFont(1).draw(picture, 0, 0, text, ink)
     return picture
 
 
@@ -528,7 +529,7 @@ def test_narrow_picture_has_no_legend(scene_of_100_instances: ViewedScene) -> No
 
 def test_letter_has_the_pixels_of_the_font() -> None:
     image = np.zeros((8, 5, 3), np.uint8)
-    draw_text(image, 0, 0, "L", WHITE)
+    BuiltInFont(1).draw(image, 0, 0, "L", WHITE)
     rows = ["".join("#" if value else "." for value in row) for row in image[..., 0]]
 
     assert rows == ["#....", "#....", "#....", "#....", "#....", "#....", "#####", "....."]
@@ -537,8 +538,8 @@ def test_letter_has_the_pixels_of_the_font() -> None:
 def test_characters_outside_ascii_are_question_marks() -> None:
     image = np.zeros((20, 60, 3), np.uint8)
     expected = image.copy()
-    draw_text(image, 1, 2, "é\x00木", RED, scale=2)
-    draw_text(expected, 1, 2, "???", RED, scale=2)
+    BuiltInFont(2).draw(image, 1, 2, "é\x00木", RED)
+    BuiltInFont(2).draw(expected, 1, 2, "???", RED)
 
     assert image.any()
     assert np.array_equal(image, expected)
@@ -546,7 +547,7 @@ def test_characters_outside_ascii_are_question_marks() -> None:
 
 def test_text_that_crosses_the_border_is_cut_off() -> None:
     image = np.zeros((8, 5, 3), np.uint8)
-    draw_text(image, 3, 6, "L is cut off at the border", GREEN)
+    BuiltInFont(1).draw(image, 3, 6, "L is cut off at the border", GREEN)
 
     assert pixel(image, 6, 3) == GREEN
     assert not image[:6].any()
@@ -554,7 +555,7 @@ def test_text_that_crosses_the_border_is_cut_off() -> None:
 
 def test_text_outside_the_picture_is_not_drawn() -> None:
     image = np.zeros((8, 5, 3), np.uint8)
-    draw_text(image, 50, 60, "outside", GREEN)
+    BuiltInFont(1).draw(image, 50, 60, "outside", GREEN)
 
     assert not image.any()
 

@@ -327,6 +327,9 @@ def _picture_options(arguments: argparse.Namespace, link: Link) -> PictureOption
         has_mesh=link.has_mesh,
         has_backs=link.has_backs,
         point_scale=link.point_scale,
+        has_boxes=link.has_boxes,
+        has_grid=link.has_grid,
+        has_edges=link.has_edges,
     )
 
 

@@ -59,7 +59,7 @@ from scannet_prep.view.renderer import PictureOptions, choose_samples, render_sc
 DEFAULT_SOURCE = Path("data/processed")
 Kind: TypeAlias = Literal["html", "png", "ply"]
 KINDS: tuple[Kind, ...] = ("html", "png", "ply")
-_DEFAULT_PICTURE = PictureOptions(800, 600, samples=choose_samples(800, 600))
+_DEFAULT_PICTURE = PictureOptions(800, 600, samples=choose_samples(800, 600), has_edges=True)
 
 
 @dataclass(frozen=True, slots=True)

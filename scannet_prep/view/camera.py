@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ _ANGLES = re.compile(r"([-+]?\d{1,3}(?:\.\d{1,3})?),([-+]?\d{1,2}(?:\.\d{1,3})?)
 FIELD_OF_VIEW = math.radians(40)
 # The smallest distance of a visible point from the camera, in metres.
 NEAR = 0.05
+# From the target of an orthographic camera, in metres. Points behind it are not told apart.
+_FARTHEST = 1000.0
 # The share of the picture that the points fill, in the tighter direction.
 FILLED = 0.96
 
@@ -85,10 +88,8 @@ class Camera:
         slopes = np.array([width, height], np.float32) * np.float32(FILLED / 2 / focal)
         position = self._find_position(right, up, towards, slopes)
 
-        # Far from the origin, float32 rounds by more than NEAR: keep the divisor positive.
-        depths = np.maximum(position[2] - towards, np.float32(NEAR))
-        nearness = 1 / depths
-        scale = np.float32(focal) * nearness
+        nearness, sizes = self._see(position[2] - towards)
+        scale = np.float32(focal) * sizes
         # Whole numbers are the middles of pixels: the first pixel reaches from -0.5 to 0.5, and the
         # middle of the picture is at width / 2 - 0.5.
         return Projected(
@@ -98,7 +99,36 @@ class Camera:
             scale=scale,
             # The axes are rows: this product is the position in the frame of the points.
             position=position @ axes,
+            has_perspective=self.has_perspective,
         )
+
+    def place(self, points: NDArray[np.float32], width: int, height: int) -> PlacedCamera:
+        """Return the camera at the place from which it shows these points in `project`."""
+        distance = 1.0
+        projected = self.project(points, width, height)
+        target = projected.position - distance * self.axes[2]
+        x, y, z = target.tolist()
+        return PlacedCamera(self.azimuth, self.elevation, (x, y, z), distance)
+
+    @property
+    def has_perspective(self) -> bool:
+        """Whether things look smaller the farther away they are."""
+        return True
+
+    def _see(
+        self, distances: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return how near points are, and how large they look; 1 at a distance of one metre.
+
+        Args:
+            distances: float32 (V,), metres in front of the camera.
+
+        Returns:
+            As `Projected` has them, float32 (V,) each.
+        """
+        # Far from the origin, float32 rounds by more than NEAR: keep the divisor positive.
+        nearness = np.reciprocal(np.maximum(distances, np.float32(NEAR)))
+        return nearness, nearness
 
     def _shorter_side(self, width: int, height: int) -> float:
         """Return the length that the field of view covers, in pixels."""
@@ -156,6 +186,27 @@ class PlacedCamera(Camera):
     distance: float = 1.0
     aspect: float = 0.0
 
+    def place(self, _points: NDArray[np.float32], _width: int, _height: int) -> PlacedCamera:
+        """Return this camera, which has a place."""
+        return self
+
+    def find_nearness(self, distance: float) -> float:
+        """Return the nearness, as `Projected` has it, of points at a distance in metres."""
+        nearness, _ = self._see(np.array([distance], np.float32))
+        return float(nearness[0])
+
+    def find_reach(self, points: NDArray[np.float32]) -> float:
+        """Return a distance that is larger than those of all points, in metres."""
+        low = points.min(axis=0).astype(np.float64)
+        high = points.max(axis=0).astype(np.float64)
+        to_middle = float(np.linalg.norm((low + high) / 2 - self.target))
+        return self.distance + to_middle + float(np.linalg.norm(high - low)) + 2 * NEAR
+
+    def find_depths(self, points: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Return how far points, (..., 3), are in front of the camera, float64 (...)."""
+        back = self.axes[2].astype(np.float64)
+        return np.asarray((np.array(self.target) - points) @ back + self.distance)
+
     def _shorter_side(self, width: int, height: int) -> float:
         """Return the shorter side of the largest part of a picture that has the aspect."""
         if not self.aspect:
@@ -175,6 +226,26 @@ class PlacedCamera(Camera):
         return np.asarray(position, np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class OrthographicCamera(PlacedCamera):
+    """A camera without perspective, which also sees the points behind its position.
+
+    All points have the size that a `PlacedCamera` shows at its target.
+    """
+
+    @property
+    def has_perspective(self) -> bool:
+        """Whether things look smaller the farther away they are."""
+        return False
+
+    def _see(
+        self, distances: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return how near points are, and how large they look."""
+        nearness = np.float32(self.distance + _FARTHEST) - distances
+        return np.maximum(nearness, np.float32(NEAR)), np.full_like(distances, 1 / self.distance)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Projected:
     """The positions of points in a picture.
@@ -182,10 +253,12 @@ class Projected:
     Attributes:
         x: float32 (V,), pixels from the left; whole numbers are the middles of pixels.
         y: float32 (V,), pixels from the top; whole numbers are the middles of pixels.
-        nearness: float32 (V,), 1 / metres in front of the camera; positive. Points that are nearer
-            than NEAR, or behind the camera, have 1 / NEAR.
+        nearness: float32 (V,), positive, and linear within a plane in the picture. In perspective,
+            it is 1 / metres in front of the camera, and 1 / NEAR for points that are nearer than
+            NEAR or behind the camera; otherwise metres in front of a plane behind the scene.
         scale: float32 (V,), pixels per metre at that distance.
         position: float32 (3,), the camera, in the frame of the points.
+        has_perspective: Whether the camera has perspective.
     """
 
     x: NDArray[np.float32]
@@ -193,3 +266,19 @@ class Projected:
     nearness: NDArray[np.float32]
     scale: NDArray[np.float32]
     position: NDArray[np.float32]
+    has_perspective: bool = True
+
+    def approach(
+        self, indices: NDArray[np.intp], metres: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the nearness of points of planes through other points, float32 (P,).
+
+        Args:
+            indices: (P,), the other points.
+            metres: float32 (P,), how much the planes come towards the camera on the way from these;
+                negative for planes that recede.
+        """
+        nearness = self.nearness[indices]
+        # The derivative of 1 / distance is 1 / distance**2.
+        steps = metres * nearness**2 if self.has_perspective else metres
+        return np.asarray((nearness + steps).clip(np.finfo(np.float32).tiny))

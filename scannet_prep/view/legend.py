@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.view.categories import Category
+from scannet_prep.view.categories import Category, Color
 from scannet_prep.view.fonts import Font
 
 MARGIN = 8
@@ -52,16 +52,14 @@ class Legend:
             name_width = max(map(font.measure, names))
             self.width = name_width + share_width + 3 * margin + font.line_height
 
-    def draw(
-        self, image: NDArray[np.uint8], categories: Sequence[Category], ink: tuple[int, ...]
-    ) -> None:
+    def draw(self, image: NDArray[np.uint8], categories: Sequence[Category], ink: Color) -> None:
         """Draw the legend.
 
         Args:
             image: uint8 (H, W, C).
             categories: The categories that are in the picture. If they are too many, the last line
                 counts the omitted ones.
-            ink: The colour of the text, a value for each channel.
+            ink: The colour of the text.
         """
         font = self._font
         margin = MARGIN * font.scale

@@ -15,12 +15,12 @@ ceiling   everything higher above the floor is hidden, in metres
 mesh      whether triangles are drawn, otherwise points
 backs     whether surfaces are drawn from behind, too
 light     whether the background is light
-edges     whether edges are shaded; pictures have no such shading
+edges     whether edges are shaded
 cameras   whether the cameras of frames are drawn; pictures have none
-grid      whether there is a grid of metres; pictures have none
-boxes     whether instances have boxes; pictures have none
-ortho     whether the view has no perspective; pictures have one
-clip      the box outside of which nothing is drawn; pictures have none
+grid      whether there is a grid of metres
+boxes     whether instances have boxes
+ortho     whether the view has no perspective
+clip      the box outside of which nothing is drawn: both ends of x, of y and of z, in metres
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from urllib.parse import parse_qs
 import numpy as np
 
 from scannet_prep.base.errors import UsageError
-from scannet_prep.view.camera import NEAR, PlacedCamera
+from scannet_prep.view.camera import NEAR, OrthographicCamera, PlacedCamera
 from scannet_prep.view.coloring import COLORINGS
 from scannet_prep.view.visibility import Visibility
 
@@ -45,12 +45,6 @@ _WORDS = (
     "backs", "light", "edges", "cameras", "grid", "boxes", "ortho", "clip",
 )  # fmt: skip
 _HIDING_WORDS = ("hide", "only", "hidden")
-# What pictures do not have, and how to switch it off in the page.
-_REFUSED = {
-    "grid": ("the grid", "switch the grid off"),
-    "boxes": ("boxes of instances", "switch the boxes off"),
-    "ortho": ("a view without perspective", "press o"),
-}
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 _MAX_NUMBER = 1e9
 _MAX_ASPECT = 100
@@ -69,6 +63,9 @@ class Link:
         has_mesh: Whether triangles are drawn, if there are any.
         has_backs: Whether surfaces are also drawn from behind.
         point_scale: Factor of the size of points.
+        has_boxes: Whether instances have boxes.
+        has_grid: Whether there is a grid of metres.
+        has_edges: Whether edges are shaded.
         is_light: Whether the background is light; None if the link does not contain it.
     """
 
@@ -79,6 +76,9 @@ class Link:
     has_mesh: bool = True
     has_backs: bool = False
     point_scale: float = 1.0
+    has_boxes: bool = False
+    has_grid: bool = False
+    has_edges: bool = True
     is_light: bool | None = None
 
 
@@ -92,26 +92,20 @@ def parse_link(text: str) -> Link:
     if not mark and "=" not in text:
         raise UsageError(f"{text!r:.80} is not the link of a view", _HINT)
     words = parse_qs(content, keep_blank_values=True)
+    if "beside" in words:
+        raise UsageError(
+            "the link shows several pictures side by side",
+            "press Save and Copy command in the page, for the link of the first one",
+        )
     colorings = _find_colorings(words)
     suffixed = {f"{word}.{name}" for word in _HIDING_WORDS for name in colorings}
     unknown = [word for word in words if word not in _WORDS and word not in suffixed]
     if unknown:
         raise UsageError(f"the link contains {unknown[0]!r:.80}, which pictures do not have", _HINT)
     values = {word: texts[0] for word, texts in words.items()}
-    for word, (title, action) in _REFUSED.items():
-        if _parse_switch(values, word):
-            raise UsageError(
-                f"the link shows {title}, which pictures do not have",
-                f"{action} in the page and copy its link again, or remove &{word}=true",
-            )
-    if "clip" in words:
-        raise UsageError(
-            "the link has a clip box, which pictures do not have",
-            "press 'Whole scene' under 'Clip' in the page and copy its link again, "
-            f"or remove &clip={values['clip']:.80}",
-        )
     visibility = replace(
         _parse_hidden(words),
+        clip=_parse_clip(values),
         ceiling=_parse_number(values, "ceiling", 0, _MAX_NUMBER),
         others={name: _parse_hidden(words, f".{name}") for name in colorings},
     )
@@ -123,6 +117,9 @@ def parse_link(text: str) -> Link:
         has_mesh=_parse_switch(values, "mesh") is not False,
         has_backs=_parse_switch(values, "backs") is True,
         point_scale=_parse_number(values, "points", 1 / 4, 4) or 1.0,
+        has_boxes=_parse_switch(values, "boxes") is True,
+        has_grid=_parse_switch(values, "grid") is True,
+        has_edges=_parse_switch(values, "edges") is not False,
         is_light=_parse_switch(values, "light"),
     )
 
@@ -154,25 +151,54 @@ def _parse_camera(values: Mapping[str, str]) -> PlacedCamera | None:
     Raises:
         UsageError: The numbers are not those of a camera.
     """
+    is_orthographic = _parse_switch(values, "ortho") is True
     if "view" not in values:
+        if is_orthographic:
+            raise UsageError("the link has ortho=true, but no view", _HINT)
         return None
-    numbers = [_parse_float(text) for text in values["view"].split(",")]
-    # Not a number is not below the limit either.
-    is_valid = len(numbers) == 6 and all(abs(number) < _MAX_NUMBER for number in numbers)
-    if not is_valid or numbers[2] <= 0 or abs(numbers[1]) > math.pi / 2 + 1e-3:
+    numbers = _parse_numbers(values["view"])
+    if not numbers or numbers[2] <= 0 or abs(numbers[1]) > math.pi / 2 + 1e-3:
         raise UsageError(
             f"the link has the view {values['view']!r:.80}, "
             "expected azimuth, elevation, distance, x, y, z",
             _HINT,
         )
     azimuth, elevation, distance, x, y, z = numbers
-    return PlacedCamera(
+    kind = OrthographicCamera if is_orthographic else PlacedCamera
+    return kind(
         azimuth=math.degrees(azimuth),
         elevation=math.degrees(elevation),
         target=(x, y, z),
         distance=max(distance, 2 * NEAR),
         aspect=_parse_number(values, "aspect", 1 / _MAX_ASPECT, _MAX_ASPECT) or 0.0,
     )
+
+
+def _parse_clip(values: Mapping[str, str]) -> tuple[float, ...] | None:
+    """Parse the ends of the clip box; None if the link contains none.
+
+    Raises:
+        UsageError: They are not the ends of a box.
+    """
+    if "clip" not in values:
+        return None
+    numbers = _parse_numbers(values["clip"])
+    is_box = all(low <= high for low, high in zip(numbers[::2], numbers[1::2], strict=True))
+    if not numbers or not is_box:
+        raise UsageError(
+            f"the link has the clip box {values['clip']!r:.80}, "
+            "expected six numbers: both ends of x, of y and of z",
+            _HINT,
+        )
+    return tuple(numbers)
+
+
+def _parse_numbers(text: str) -> list[float]:
+    """Parse six numbers; none if the text is something else."""
+    numbers = [_parse_float(part) for part in text.split(",")]
+    # Not a number is not below the limit either.
+    is_valid = len(numbers) == 6 and all(abs(number) < _MAX_NUMBER for number in numbers)
+    return numbers if is_valid else []
 
 
 def _parse_number(values: Mapping[str, str], word: str, low: float, high: float) -> float | None:

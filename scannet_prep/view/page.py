@@ -27,6 +27,7 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
+from scannet_prep.view.boxes import WITHOUT_BOX
 from scannet_prep.view.camera import FIELD_OF_VIEW, FILLED, NEAR, Camera
 from scannet_prep.view.categories import Category, Coloring
 from scannet_prep.view.coloring import ViewedCamera, ViewedScene
@@ -149,6 +150,7 @@ def _describe_view() -> dict[str, Any]:
         },
         "light": LIGHT.tolist(),
         "backgrounds": backgrounds,
+        "withoutBox": WITHOUT_BOX,
     }
 
 

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.images import encode_png
 
-__all__ = ["LINE_HEIGHT", "draw_text", "encode_png", "measure_text"]
+__all__ = ["LETTER_HEIGHT", "LINE_HEIGHT", "cover_text", "encode_png", "measure_text"]
 
 LINE_HEIGHT = 11
 """Height of a line of text at scale 1, with some space between lines."""
+
+LETTER_HEIGHT = 7
+"""Height of a capital letter at scale 1."""
 
 # Five columns, and an empty one.
 _LETTER_WIDTH = 6
@@ -24,24 +27,17 @@ def measure_text(text: str) -> int:
     return _LETTER_WIDTH * len(text)
 
 
-def draw_text(
-    image: NDArray[np.uint8],
-    x: int,
-    y: int,
-    text: str,
-    color: tuple[int, ...],
-    scale: int = 1,
-) -> None:
-    """Draw a line of text whose top left is at (x, y); characters outside ASCII become `?`."""
+def cover_text(text: str, scale: int = 1) -> NDArray[np.bool_]:
+    """Return which pixels a line of text covers, bool (8 * scale, W).
+
+    Characters outside ASCII become `?`.
+    """
     font = _read_font()
     columns = b"".join(font.get(letter, font["?"]) + b"\0" for letter in text)
-    # Bits of the text, (8, W): a byte is a column, its lowest bit is on top.
+    # A byte is a column, its lowest bit is on top.
     column_bytes = np.frombuffer(columns, np.uint8)[np.newaxis]
     bits = np.unpackbits(column_bytes, axis=0, bitorder="little").astype(np.bool_)
-    glyphs = bits.repeat(scale, axis=0).repeat(scale, axis=1)
-    # The part of the picture that the text covers; smaller at its edges.
-    part = image[y : y + glyphs.shape[0], x : x + glyphs.shape[1]]
-    part[glyphs[: part.shape[0], : part.shape[1]]] = color
+    return bits.repeat(scale, axis=0).repeat(scale, axis=1)
 
 
 @cache

@@ -40,11 +40,20 @@ class Seen:
         pixels: Integers (P,), the pixels that are not empty: row * width + column.
         vertices: Integers, (1, P) for points, (3, P) for triangles: the vertices at each pixel.
         weights: float32, the same shape: the weight of each of them; together 1.
+        nearness: float32 (P,), the nearness of the surface, as `Projected` has it.
     """
 
     pixels: NDArray[np.intp]
     vertices: NDArray[np.integer[Any]]
     weights: NDArray[np.float32]
+    nearness: NDArray[np.float32]
+
+    @classmethod
+    def of_points(cls, keys: NDArray[np.uint64]) -> Seen:
+        """Return what is visible in a picture of points, whose keys contain their vertices."""
+        pixels, vertices, nearness = read_keys(keys)
+        weights = np.ones((1, len(pixels)), np.float32)
+        return cls(pixels, vertices[np.newaxis], weights, nearness)
 
     @property
     def nearest(self) -> NDArray[np.integer[Any]]:
@@ -111,8 +120,7 @@ def draw_points(
             row_starts = ((top + row) * bordered_width).repeat(side)
             np.maximum.at(flat_pixels, row_starts + columns, row_keys)
 
-    filled, vertices = read_keys(pixels[border:-border, border:-border])
-    return Seen(filled, vertices[np.newaxis], np.ones((1, len(filled)), np.float32))
+    return Seen.of_points(pixels[border:-border, border:-border])
 
 
 def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, height: int) -> Seen:
@@ -126,14 +134,15 @@ def draw_triangles(points: Projected, faces: NDArray[np.int32], width: int, heig
     """
     triangles = _Triangles.select(points, faces, width, height)
     pixels = triangles.draw(width, height)
-    filled, numbers = read_keys(pixels)
+    filled, numbers, nearness = read_keys(pixels)
     corners = triangles.corners.take(numbers, axis=1)
     rows, columns = np.divmod(filled, width)
     weights = triangles.weigh(numbers, rows, columns).clip(0)
     # These are the weights in the flat picture. In perspective, a corner counts for less the
     # farther away it is. Multiplied by the nearness, the weights are those of the point in space.
-    weights *= triangles.nearness.take(numbers, axis=1)
-    return Seen(filled, corners, weights / weights.sum(axis=0))
+    if points.has_perspective:
+        weights *= triangles.nearness.take(numbers, axis=1)
+    return Seen(filled, corners, weights / weights.sum(axis=0), nearness)
 
 
 def estimate_spacing(points: NDArray[np.float32]) -> float:
@@ -345,9 +354,13 @@ def make_keys(
     return upper | numbers.astype(np.uint64)
 
 
-def read_keys(pixels: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Find the pixels that are not empty, and the number at each."""
+def read_keys(
+    pixels: NDArray[np.uint64],
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+    """Find the pixels that are not empty, and the number and the nearness at each."""
     flat = np.ascontiguousarray(pixels).reshape(-1)
     filled = np.flatnonzero(flat)
-    numbers = (flat[filled] & np.uint64(0xFFFFFFFF)).astype(np.intp)
-    return filled, numbers
+    keys = flat[filled]
+    numbers = (keys & np.uint64(0xFFFFFFFF)).astype(np.intp)
+    nearness = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
+    return filled, numbers, nearness

@@ -2,41 +2,39 @@
 
 The journey of a scene:
 
-    visibility   the vertices and triangles to draw
-    camera       their places in the picture
+    visibility   what is not hidden
+    surface      the vertices and triangles to draw, and their places in the picture
     raster       the vertices at each sample; a pixel has one sample, or several
                  --> a colour for each sample, by class and light
+    samples      the grid and shaded edges
                  --> pixels: the mean of their samples
+    boxes        around instances
     legend       the categories in the picture
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
-from scannet_prep.view.camera import NEAR, Camera, Projected
-from scannet_prep.view.categories import Color, Coloring
+from scannet_prep.view.boxes import draw_boxes, find_boxes
+from scannet_prep.view.camera import Camera, PlacedCamera
+from scannet_prep.view.categories import Coloring
 from scannet_prep.view.coloring import ViewedScene
 from scannet_prep.view.fonts import BuiltInFont, choose_font
 from scannet_prep.view.legend import MARGIN, Legend
-from scannet_prep.view.raster import Seen, draw_points, draw_triangles, estimate_spacing
-from scannet_prep.view.splats import draw_splats
-from scannet_prep.view.visibility import Visibility, clip_near
+from scannet_prep.view.lines import ProjectedLines, project_lines
+from scannet_prep.view.metre_grid import make_grid
+from scannet_prep.view.picture_options import BACKGROUNDS, PictureOptions, choose_samples
+from scannet_prep.view.raster import Seen
+from scannet_prep.view.samples import Samples
+from scannet_prep.view.surface import Surface
 
-MAX_PIXELS = 1 << 25
-_MIN_SIDE_PIXELS = 16
-
-BACKGROUNDS: Mapping[str, tuple[Color, Color]] = {
-    "light": ((255, 255, 255), (30, 30, 30)),
-    "dark": ((24, 24, 27), (225, 225, 225)),
-}
-"""Colours of the background, and of text on it."""
+__all__ = ["BACKGROUNDS", "LIGHT", "PictureOptions", "choose_samples", "render_scene"]
 
 LIGHT = np.array([0.35, 0.45, 0.82], np.float32)
 """Direction to the light: to the right, up, towards the camera."""
@@ -44,72 +42,10 @@ LIGHT = np.array([0.35, 0.45, 0.82], np.float32)
 # The number of steps from the darkest shade to the full brightness. Few of them make nearly flat
 # surfaces even, and files smaller.
 _LIGHT_STEPS = 4
-# Pictures with more pixels have fewer samples each, so that they take seconds.
-_LARGE_PIXELS = 1 << 21
+# Distance of the pixels that make an edge, at scale 1.
+_EDGE_PIXELS = 1.5
 # Samples that are drawn at a time, to bound the memory.
 _MAX_SAMPLES = 1 << 22
-
-
-@dataclass(frozen=True, slots=True)
-class PictureOptions:
-    """Options of a picture.
-
-    Attributes:
-        width: In pixels.
-        height: In pixels.
-        camera: The viewing direction.
-        has_legend: Whether the picture has a legend and a title.
-        samples: Samples along each side of a pixel. With one, edges are jagged, points are squares,
-            and the legend lists the categories of the scene. With more, edges are smooth, points
-            are discs, the legend lists the categories in the picture, and the text has the font of
-            Pillow if that is installed.
-        background: Red, green, blue; None for a transparent background.
-        visibility: What is hidden.
-        has_mesh: Whether triangles are drawn, if there are any; otherwise points.
-        has_backs: Whether surfaces are also drawn from behind.
-        point_scale: Factor of the size of points.
-
-    Raises:
-        UsageError: The picture is too small or too large.
-    """
-
-    width: int = 800
-    height: int = 600
-    camera: Camera = field(default_factory=Camera)
-    has_legend: bool = True
-    samples: int = 1
-    background: Color | None = BACKGROUNDS["light"][0]
-    visibility: Visibility = field(default_factory=Visibility)
-    has_mesh: bool = True
-    has_backs: bool = False
-    point_scale: float = 1.0
-
-    @property
-    def is_smooth(self) -> bool:
-        """Whether edges are smooth."""
-        return self.samples > 1
-
-    @property
-    def ink(self) -> Color:
-        """The colour of text on the background."""
-        name = "light" if self.background is None or sum(self.background) > 382 else "dark"
-        return BACKGROUNDS[name][1]
-
-    def __post_init__(self) -> None:
-        """Check the size."""
-        is_too_small = min(self.width, self.height) < _MIN_SIDE_PIXELS
-        is_too_large = self.width * self.height > MAX_PIXELS
-        if is_too_small or is_too_large:
-            raise UsageError(
-                f"a picture of {self.width} x {self.height} pixels cannot be drawn",
-                f"at least {_MIN_SIDE_PIXELS} x {_MIN_SIDE_PIXELS}, "
-                f"and at most {MAX_PIXELS:,} pixels",
-            )
-
-
-def choose_samples(width: int, height: int) -> int:
-    """Return the samples along each side of a pixel for smooth edges in a picture of this size."""
-    return 3 if width * height <= _LARGE_PIXELS else 2
 
 
 def render_scene(
@@ -136,7 +72,7 @@ def render_scene(
     options = options or PictureOptions()
     coloring = scene.coloring(color)
     is_shown = options.visibility.find_shown(scene, coloring)
-    scale = max(1, min(options.width, options.height) // 400)
+    scale = options.scale
     font = choose_font(scale) if options.is_smooth else BuiltInFont(scale)
 
     # The legend takes a column on the right, unless the picture is too narrow; the scene gets the
@@ -153,16 +89,19 @@ def render_scene(
 
     image = _fill(options)
     image[:, :width] = seen_scene
-    ink = (*options.ink, 255)[: image.shape[2]]
+    if options.has_boxes:
+        boxes = find_boxes(scene, coloring, is_shown)
+        camera = options.camera.place(scene.points, width, options.height)
+        draw_boxes(image[:, :width], boxes, camera, font, (options.ink, options.paper))
     if legend is not None:
         categories = coloring.categories
         if options.is_smooth:
             categories = tuple(each for each, seen in zip(categories, is_seen, strict=True) if seen)
-        legend.draw(image, categories, ink)
+        legend.draw(image, categories, options.ink)
     if options.has_legend:
         for number, text in enumerate((scene.scene_id, coloring.title)):
             top = MARGIN * scale + number * font.line_height
-            font.draw(image, MARGIN * scale, top, text, ink)
+            font.draw(image, MARGIN * scale, top, text, options.ink)
     return image
 
 
@@ -192,15 +131,21 @@ def _draw_scene(
     Returns:
         The picture, uint8 (H, W, C), and which categories are in it, bool (categories,).
     """
-    surface = _Surface.of(scene, coloring, is_shown, width, options)
+    surface = Surface.of(scene, coloring, is_shown, width, options)
+    finish = _Finish.of(scene, width, options)
     is_seen = np.zeros(len(coloring.categories), np.bool_)
     bands = []
     for band in _split_rows(width, options):
-        seen = surface.draw(band)
+        # Edges depend on the samples around them.
+        rows = range(
+            max(0, band.start - finish.margin), min(options.height, band.stop + finish.margin)
+        )
+        seen = surface.draw(rows)
         if surface.coloring.indices is not None:
             is_seen[surface.coloring.indices[seen.nearest]] = True
         colors = _color_pixels(surface.scene, surface.coloring, seen, options.camera)
-        bands.append(_mix_samples(seen, colors, width, len(band), options))
+        pixels = finish.finish(seen, colors, rows)
+        bands.append(pixels[band.start - rows.start :][: len(band)])
     return np.concatenate(bands), is_seen
 
 
@@ -211,122 +156,59 @@ def _split_rows(width: int, options: PictureOptions) -> Iterator[range]:
         yield range(top, min(top + rows, options.height))
 
 
-def _mix_samples(
-    seen: Seen, colors: NDArray[np.uint8], width: int, height: int, options: PictureOptions
-) -> NDArray[np.uint8]:
-    """Return the mean colour of the samples of each pixel, uint8 (H, W, C).
-
-    Args:
-        seen: The samples that are not empty.
-        colors: uint8 (P, 3), the colour of each of these.
-        width: Width of the picture, in pixels.
-        height: Height of the picture, in pixels.
-        options: Number of samples, and background.
-    """
-    samples = options.samples
-    # Red, green, blue, and 1 for samples that are not empty.
-    flat_values = np.zeros((height * samples * width * samples, 4), np.uint8)
-    flat_values[seen.pixels, :3] = colors
-    flat_values[seen.pixels, 3] = 1
-    values = flat_values.reshape(height * samples, width * samples, 4)
-    sums = np.zeros((height, width, 4), np.uint16)
-    for down in range(samples):
-        for across in range(samples):
-            sums += values[down::samples, across::samples]
-
-    counts = sums[..., 3:]
-    all_count = samples**2
-    if options.background is None:
-        means = np.rint(sums[..., :3] / np.maximum(counts, 1))
-        opacities = np.rint(counts * np.float32(255 / all_count))
-        return np.concatenate([means, opacities], axis=2).astype(np.uint8)
-    background = np.array(options.background, np.uint16)
-    mixed = sums[..., :3] + (all_count - counts) * background
-    # Adding half of the divisor rounds.
-    return ((mixed + all_count // 2) // all_count).astype(np.uint8)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class _Surface:
-    """The vertices and triangles of a picture.
+class _Finish:
+    """What is drawn on the surfaces of a picture: the grid and the edges.
 
     Attributes:
-        scene: The scene, without hidden triangles, and cut off near the camera.
-        coloring: Its colouring.
-        projected: Its vertices in the picture, in samples.
-        is_drawn: bool (V,), the vertices to draw if there are no triangles.
-        spacing: Distance between neighbours, in metres.
-        width: Width of the picture, in samples.
         options: Options of the picture.
+        width: Width of the picture, in samples.
+        camera: The camera of the picture.
+        grid: The lines of the grid in the picture, in samples, and the colour of each; None for no
+            grid.
+        empty: The nearness of empty samples.
     """
 
-    scene: ViewedScene
-    coloring: Coloring
-    projected: Projected
-    is_drawn: NDArray[np.bool_]
-    spacing: float
-    width: int
     options: PictureOptions
+    width: int
+    camera: PlacedCamera
+    grid: tuple[ProjectedLines, NDArray[np.uint8]] | None
+    empty: float
 
     @classmethod
-    def of(
-        cls,
-        scene: ViewedScene,
-        coloring: Coloring,
-        is_shown: NDArray[np.bool_],
-        width: int,
-        options: PictureOptions,
-    ) -> _Surface:
-        """Select what is drawn, and project it.
-
-        Args:
-            scene: The scene.
-            coloring: Its colouring.
-            is_shown: bool (V,), the vertices that are not hidden.
-            width: Width of the picture, in pixels.
-            options: Options of the picture.
-        """
-        camera = options.camera
+    def of(cls, scene: ViewedScene, width: int, options: PictureOptions) -> _Finish:
+        """Prepare it for a picture; the width is in pixels."""
+        camera = options.camera.place(scene.points, width, options.height)
         size = (width * options.samples, options.height * options.samples)
-        projected = camera.project(scene.points, *size)
-        depths = (projected.position - scene.points) @ camera.axes[2]
-        faces = scene.faces
-        spacing = 0.0
-        if options.has_mesh and faces is not None and len(faces):
-            # A triangle is hidden with each of its corners.
-            if not is_shown.all():
-                scene = replace(scene, faces=faces[is_shown[faces].all(axis=1)])
-            if depths.min() < NEAR:
-                scene, coloring = clip_near(scene, coloring, depths)
-                projected = camera.project(scene.points, *size)
-        else:
-            scene = replace(scene, faces=None)
-            spacing = estimate_spacing(scene.points) * options.point_scale
-            is_shown = is_shown & (depths >= NEAR)
-            # Only points on surfaces that face the camera, and those without a normal.
-            if scene.normals is not None and not options.has_backs:
-                towards_camera = projected.position - scene.points
-                normals = scene.normals.astype(np.float32)
-                is_shown &= np.einsum("ij,ij->i", towards_camera, normals) >= 0
-        return cls(scene, coloring, projected, is_shown, spacing, size[0], options)
+        grid = None
+        if options.has_grid:
+            lines, colors = make_grid(scene.points)
+            grid = project_lines(lines, camera, *size), colors
+        empty = camera.find_nearness(camera.find_reach(scene.points))
+        return cls(options, size[0], camera, grid, empty)
 
-    def draw(self, rows: range) -> Seen:
-        """Draw some rows of pixels."""
-        samples = self.options.samples
-        height = len(rows) * samples
-        projected = replace(self.projected, y=self.projected.y - np.float32(rows.start * samples))
-        faces = self.scene.faces
-        if faces is not None:
-            if self.options.has_backs:
-                # Each triangle and its back.
-                faces = np.concatenate([faces, faces[:, ::-1]])
-            return draw_triangles(projected, faces, self.width, height)
-        if not self.options.is_smooth:
-            return draw_points(projected, self.is_drawn, self.spacing, self.width, height)
-        normals = np.zeros((len(self.scene.points), 3), np.float32)
-        if self.scene.normals is not None:
-            normals = self.scene.normals.astype(np.float32) @ self.options.camera.axes.T
-        return draw_splats(projected, normals, self.is_drawn, self.spacing, self.width, height)
+    @property
+    def margin(self) -> int:
+        """The rows of pixels around others that change how these look."""
+        return self._reach if self.options.has_edges else 0
+
+    @property
+    def _reach(self) -> int:
+        """The distance of the pixels that make an edge, in pixels."""
+        return max(1, int(_EDGE_PIXELS * self.options.scale + 0.5))
+
+    def finish(self, seen: Seen, colors: NDArray[np.uint8], rows: range) -> NDArray[np.uint8]:
+        """Return some rows of the picture, uint8 (H, W, C), from their samples and colours."""
+        side = self.options.samples
+        samples = Samples.of(seen, colors, self.width, side * len(rows))
+        if self.grid is not None:
+            lines, line_colors = self.grid
+            line_width = side * self.options.scale
+            samples.draw_lines(lines, line_colors, line_width, side * rows.start)
+        if self.options.has_edges:
+            unit = None if self.camera.has_perspective else self.camera.distance
+            samples.shade_edges(side * self._reach, self.empty, unit)
+        return samples.mix(side, self.options.background)
 
 
 def _color_pixels(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.view.camera import NEAR, Projected
-from scannet_prep.view.raster import Seen, make_keys, read_keys
+from scannet_prep.view.camera import Projected
+from scannet_prep.view.raster import Seen, make_keys
 
 # From the middle of a disc to its rim, in mean distances between vertices: flat surfaces of the
 # release have fewer vertices than others, and must have no holes either.
@@ -23,6 +23,7 @@ _MAX_TESTS = 1 << 15
 def draw_splats(
     points: Projected,
     normals: NDArray[np.float32],
+    facing: NDArray[np.float32],
     is_shown: NDArray[np.bool_],
     spacing: float,
     width: int,
@@ -34,6 +35,8 @@ def draw_splats(
         points: The vertices in the picture.
         normals: float32 (V, 3), unit normals along the axes of the camera; (0, 0, 0) where
             undefined: these vertices are drawn as if they faced the camera.
+        facing: float32 (V,), the products of normals and vectors to the camera, which are as long
+            as they are deep: 1 metre per metre in front of the camera. Negative from behind.
         is_shown: bool (V,), the vertices to draw.
         spacing: Distance between neighbours, in metres.
         width: Width of the picture, in pixels.
@@ -50,7 +53,7 @@ def draw_splats(
     is_shown = is_shown & is_in_width & is_in_height
 
     # A disc comes towards the camera by these factors to the right and upwards.
-    cosines = np.where(normals.any(axis=1), normals[:, 2], np.float32(1))
+    cosines = np.where(normals.any(axis=1), facing, np.float32(1))
     is_back = cosines < 0
     cosines = np.maximum(np.abs(cosines), np.float32(_MIN_COSINE))
     cosines[is_back] *= -1
@@ -63,7 +66,6 @@ def draw_splats(
     pixels = np.zeros((height + 2 * border) * row_length, np.uint64)
     centers = np.zeros(len(columns), np.intp)
     centers[is_shown] = (rows[is_shown] + border) * row_length + columns[is_shown] + border
-    distance = 1 / points.nearness
     for reach in np.unique(reaches[is_shown]).tolist():
         # The offsets of the pixels of the largest disc, from the pixel of its vertex.
         down, across = np.indices((2 * reach + 1, 2 * reach + 1)).reshape(2, -1) - reach
@@ -84,9 +86,7 @@ def draw_splats(
             is_inside |= offsets == 0
             disc, pixel = np.nonzero(is_inside)
             covering = chosen[disc, 0]
-            distances = distance[covering] - towards[disc, pixel] / points.scale[covering]
-            keys = make_keys(1 / np.maximum(distances, np.float32(NEAR)), covering)
+            nearness = points.approach(covering, towards[disc, pixel] / points.scale[covering])
+            keys = make_keys(nearness, covering)
             np.maximum.at(pixels, centers[covering] + offsets[pixel], keys)
-    inner = pixels.reshape(-1, row_length)[border:-border, border:-border]
-    filled, vertices = read_keys(inner)
-    return Seen(filled, vertices[np.newaxis], np.ones((1, len(filled)), np.float32))
+    return Seen.of_points(pixels.reshape(-1, row_length)[border:-border, border:-border])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
@@ -30,6 +30,8 @@ class Visibility:
         only: Names of the categories of the colouring to show; None for all.
         hidden_numbers: Numbers of hidden categories of the colouring.
         ceiling: Everything higher above the floor is hidden, in metres; None to hide nothing.
+        clip: Everything outside of this box is hidden: both ends of x, of y and of z, in metres;
+            None to hide nothing.
         others: What is hidden of other colourings, by name.
     """
 
@@ -37,6 +39,7 @@ class Visibility:
     only: Collection[str] | None = None
     hidden_numbers: Collection[int] = ()
     ceiling: float | None = None
+    clip: tuple[float, ...] | None = None
     others: Mapping[str, Visibility] = field(default_factory=dict)
 
     def find_shown(self, scene: ViewedScene, coloring: Coloring) -> NDArray[np.bool_]:
@@ -49,6 +52,8 @@ class Visibility:
         is_shown = np.ones(len(scene.points), np.bool_)
         if self.ceiling is not None:
             is_shown &= scene.points[:, 2] <= find_floor(scene.points) + self.ceiling
+        if self.clip is not None:
+            is_shown &= _find_inside(scene.points, self.clip)
         if coloring.indices is not None and (self.only is not None or self.hidden_numbers):
             is_listed = [
                 number not in self.hidden_numbers and (self.only is None or each.name in self.only)
@@ -70,6 +75,18 @@ class Visibility:
 def find_floor(points: NDArray[np.float32]) -> float:
     """Estimate the height of the floor, in metres: 1 % of the points are lower."""
     return float(np.quantile(points[:, 2], _FLOOR_QUANTILE))
+
+
+def _find_inside(points: NDArray[np.float32], box: Sequence[float]) -> NDArray[np.bool_]:
+    """Return which points are inside a clip box, bool (V,)."""
+    start = points.min(axis=0).astype(np.float64)
+    size = points.max(axis=0) - start
+    # The handles of a page move by centimetres from the lowest corner of the scene, but links are
+    # rounded. At its ends, a handle cuts nothing off.
+    ends = np.round((np.array(box).reshape(3, 2) - start[:, np.newaxis]), 2)
+    low = np.where(ends[:, 0] > 0, start + ends[:, 0], -np.inf)
+    high = np.where(ends[:, 1] < size, start + ends[:, 1], np.inf)
+    return np.asarray(((points >= low) & (points <= high)).all(axis=1))
 
 
 def clip_near(

@@ -41,14 +41,20 @@ function findSeenCategories({ drawing, camera, view, values }) {
 function makeFigure(viewer, { scale, hasLegend, isTransparent }) {
   const picture = isTransparent ? drawTransparent(viewer, scale) : viewer.snapshot(scale, viewer.view.background);
   const { categories } = viewer.coloring;
+  const unit = scale * devicePixelRatio;
+  const colors = {
+    ink: INKS[isTransparent || viewer.options.light.value ? "light" : "dark"],
+    paper: isTransparent ? "#fff" : cssColor(viewer.view.background),
+  };
+  viewer.overlay.paint(picture.getContext("2d"), unit, colors);
   if (!hasLegend || !categories.length) return picture;
   const seen = findSeenCategories(viewer);
   const listed = categories.filter((_, number) => seen.has(number));
   const total = categories.reduce((sum, category) => sum + category.count, 0);
   return addLegend(picture, listed, total, {
-    unit: scale * devicePixelRatio,
-    ink: INKS[isTransparent || viewer.options.light.value ? "light" : "dark"],
-    background: isTransparent ? "transparent" : cssColor(viewer.view.background),
+    unit,
+    ink: colors.ink,
+    background: isTransparent ? "transparent" : colors.paper,
   });
 }
 

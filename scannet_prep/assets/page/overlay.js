@@ -62,6 +62,36 @@ class Overlay {
     this.line.setAttribute("d", this.#ends ? lineOf(...this.#ends) : "");
     if (this.#ends) placeLabel(this.label, this.#ends[0].map((at, axis) => (at + this.#ends[1][axis]) / 2), 6);
   }
+
+  /**
+   * Draw all lines and names on a picture to save, in the view of the latest call of `draw`.
+   * @param {CanvasRenderingContext2D} context
+   * @param {number} unit the pixels of the picture per pixel of the page
+   * @param {{ink: string, paper: string}} colors of the names, and of the rims of their letters
+   */
+  paint(context, unit, { ink, paper }) {
+    context.save();
+    context.scale(unit, unit);
+    context.lineJoin = "round";
+    context.textAlign = "center";
+    context.fillStyle = ink;
+    for (const shape of this.svg.querySelectorAll("path, text")) {
+      const { stroke, strokeWidth, font, display } = getComputedStyle(shape);
+      if (display === "none") continue;
+      context.lineWidth = Number.parseFloat(strokeWidth);
+      if (shape.tagName === "path") {
+        context.strokeStyle = stroke;
+        context.stroke(new Path2D(shape.getAttribute("d")));
+        continue;
+      }
+      context.strokeStyle = paper;
+      context.font = font;
+      const at = [shape.textContent, Number(shape.getAttribute("x")), Number(shape.getAttribute("y"))];
+      context.strokeText(...at);
+      context.fillText(...at);
+    }
+    context.restore();
+  }
 }
 
 function makeShape(name, className) {

@@ -10,9 +10,6 @@ const ANCHOR_MS = 400;
 // Without a graphics card, scenes of more vertices are drawn in less detail while the camera moves.
 const DRAFT_VERTICES = 30_000;
 
-// Their boxes are as large as the room.
-const WITHOUT_BOX = /^(unlabeled$|(wall|floor|ceiling) \d)/;
-
 class Viewer {
   coloring = null;
   scene = null;
@@ -41,7 +38,7 @@ class Viewer {
     this.frameMarks = new FrameMarks();
     this.overlay = new Overlay();
     this.selection = new Selection(this);
-    this.clip = new ClipBox(() => this.moved());
+    this.clip = new ClipBox(() => this.#limitsChanged());
     this.visibility = new Visibility();
     this.legend = new Legend(() => this.#switched(), (number) => this.#highlight(number));
     this.options = {
@@ -67,10 +64,11 @@ class Viewer {
     return writeLink(this);
   }
 
-  /** The view of the first pane alone, likewise. */
+  /** The view of the first pane alone, for a picture of the command, which has a light background by default. */
   get firstLink() {
     const { scene, coloring, visibility, aspect } = this;
-    return writeLink({ ...this, aspect, beside: [], listing: coloring, hidden: visibility.hidden(scene, coloring) });
+    const options = { ...this.options, light: { value: this.options.light.value, start: true } };
+    return writeLink({ ...this, aspect, options, beside: [], listing: coloring, hidden: visibility.hidden(scene, coloring) });
   }
 
   /** The drawing of the first pane. */
@@ -465,18 +463,40 @@ class Viewer {
     const { scene, coloring } = this;
     const isOfInstances = coloring?.isPerScene && coloring.name !== "segments";
     const instances = isOfInstances ? coloring : scene.coloring("instances");
+    const withoutBox = new RegExp(this.data.withoutBox);
     const boxes = [];
     if (this.options.boxes.value && instances) {
       const [values, limits] = await Promise.all([scene.values(instances), scene.boxes(instances)]);
       const isShown = new Uint8Array(instances.categories.length);
+      const { low, high } = this.#limits();
+      const isInside = (vertex) => low.every((start, axis) => {
+        const at = this.positions[3 * vertex + axis];
+        return at >= start && at <= high[axis];
+      });
       values.forEach((number, vertex) => {
-        if (!states || states[vertex]) isShown[number] = 1;
+        if (!isShown[number] && (!states || states[vertex]) && isInside(vertex)) isShown[number] = 1;
       });
       instances.categories.forEach(({ name, color }, number) => {
-        if (isShown[number] && !WITHOUT_BOX.test(name)) boxes.push({ name, color, ...limits[number] });
+        if (isShown[number] && !withoutBox.test(name)) boxes.push({ name, color, ...limits[number] });
       });
     }
     if (scene === this.scene) this.overlay.setBoxes(boxes);
+  }
+
+  /** The lowest and the highest corner of what clip box and ceiling leave, in steps from the origin of the scene. */
+  #limits() {
+    const { scene, options } = this;
+    const { low, high } = this.clip.corners;
+    high[2] = Math.min(high[2], (scene.floor + options.ceiling.value - scene.origin[2]) / scene.step);
+    return { low, high };
+  }
+
+  /** Draw soon what clip box and ceiling leave. */
+  async #limitsChanged() {
+    this.moved();
+    if (!this.options.boxes.value || !this.coloring) return;
+    await this.#showStates();
+    this.invalidate();
   }
 
   #prepare() {
@@ -487,8 +507,7 @@ class Viewer {
     // The length of one metre in pixels, at a distance of one metre, or in all of an orthographic picture.
     view.metrePixels = Math.min(canvas.width, canvas.height) / (2 * slope) / (camera.isOrthographic ? camera.distance : 1);
     view.splatScale = options.points.value;
-    Object.assign(view, this.clip.corners);
-    view.high[2] = Math.min(view.high[2], (scene.floor + options.ceiling.value - scene.origin[2]) / scene.step);
+    Object.assign(view, this.#limits());
     view.hasMesh = options.mesh.value;
     view.hasGrid = options.grid.value;
     view.hasBacks = options.backs.value;
@@ -615,7 +634,8 @@ class Viewer {
     this.options[name].value = value;
     if (this.scene) this.#showOptions();
     if (name === "boxes" && this.coloring) this.#showStates().then(() => this.invalidate());
-    this.moved();
+    if (name === "ceiling") this.#limitsChanged();
+    else this.moved();
   }
 
   #listen() {
@@ -643,7 +663,7 @@ class Viewer {
     });
     $("clip-reset").addEventListener("click", () => {
       this.clip.reset();
-      this.moved();
+      this.#limitsChanged();
     });
     $("colorings").addEventListener("change", (event) => this.color(event.target.value));
     $("beside").addEventListener("change", () => this.showBeside(this.panes.chosen));
