@@ -526,6 +526,36 @@ def test_own_scans_can_be_packed_and_read(room: Path, own_dir: Path, tmp_path: P
     assert ScanNet(archive, split="test").scene_ids == ["room"]
 
 
+@pytest.fixture
+def own_dir_with_failure(room: Path, own_dir: Path) -> Path:
+    """A folder of one own scan, in which another one has failed."""
+    broken = room.with_name("broken.ply")
+    broken.write_bytes(b"ply\n")
+    assert process(room, broken, "-o", own_dir).status == 3
+    return own_dir
+
+
+def test_failed_own_scan_is_reported_if_its_split_is_packed(
+    own_dir_with_failure: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "own.tar.zst"
+
+    outcome = run_main("pack", own_dir_with_failure, "-o", archive, "--splits", "test", "--json")
+
+    assert list(outcome.json["missing"]) == ["broken"]
+
+
+def test_failed_own_scan_is_listed_if_its_split_is_unpacked(
+    own_dir_with_failure: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "own.tar.zst"
+    run_main("pack", own_dir_with_failure, "-o", archive)
+
+    run_main("unpack", archive, "-o", tmp_path / "copy", "--splits", "test")
+
+    assert "broken" in (tmp_path / "copy" / "failed.txt").read_text().splitlines()
+
+
 def test_archive_of_own_scans_has_no_notice_of_scannet(
     room: Path, own_dir: Path, tmp_path: Path
 ) -> None:

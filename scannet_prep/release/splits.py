@@ -37,6 +37,18 @@ def find_official_split(scene_id: str) -> Split | None:
     return _splits_by_scene().get(scene_id)
 
 
+def find_known_split(scene_id: str) -> Split | None:
+    """Find the split of a scene that was not processed, by its id alone.
+
+    Returns:
+        The split of the official lists; test for an own scan; None for a scene of no list, whose
+        split was an option of the run.
+    """
+    if SceneId.is_own(scene_id):
+        return Split.TEST
+    return find_official_split(scene_id)
+
+
 def report_without_split(scene_id: SceneId, raw_dir: Path) -> Finding:
     """Describe a raw scene that no official list contains, and whose split is not given."""
     return Finding(
@@ -57,7 +69,7 @@ def count_by_split(
 
     Returns:
         The number of `scenes` and the sum of each number; for each split, for `none` (no split) and
-        for `all`. Those without scenes are omitted.
+        for `all`. Splits without scenes are omitted.
     """
     totals: dict[str, Counter[str]] = {}
     for name in (*map(str, Split), "none", "all"):

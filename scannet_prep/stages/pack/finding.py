@@ -26,7 +26,7 @@ from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release.files import ACCEPTANCE_NAME, MESH, SPLIT_DIRS
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.release.splits import find_known_split, find_official_split
 from scannet_prep.source import SourceKind, identify_folder
 from scannet_prep.stages.selection import Selection
 
@@ -126,7 +126,7 @@ def _select_entries(source: Path, manifest: Manifest, selection: Selection) -> M
     """
     splits: dict[str, str | None] = {}
     for scene_id in manifest.failures:
-        splits[scene_id] = find_official_split(scene_id)
+        splits[scene_id] = find_known_split(scene_id)
     for scene_id, entry in manifest.scenes.items():
         splits[scene_id] = entry.split
     command = f"scannet-prep process -o {quote(str(source))}"

@@ -18,7 +18,7 @@ from scannet_prep.processed import folder as processed_folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import parse_meta
-from scannet_prep.release.splits import find_official_split
+from scannet_prep.release.splits import find_known_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack.target import HINT_OTHER_FOLDER, UnpackTarget
 
@@ -66,7 +66,7 @@ class ProcessedTarget(UnpackTarget):
         failures = {
             scene_id: failure
             for scene_id, failure in manifest.failures.items()
-            if wants(scene_id, find_official_split(scene_id))
+            if wants(scene_id, find_known_split(scene_id))
         }
         self._listed |= scenes.keys()
         if self._arrived is not None:
