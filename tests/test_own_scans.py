@@ -348,7 +348,8 @@ def test_alignment_is_stored(room: Path, own_dir: Path) -> None:
     ("text", "problem"),
     [
         ("1 2 3", "has 3 values, expected 16"),
-        ("2 0 0 0 0 2 0 0 0 0 2 0 0 0 0 1", "is not a rotation with a shift"),
+        ("2 0 0 0 0 2 0 0 0 0 2 0 0 0 0 1", "it deviates by 3 from a rotation"),
+        ("1 0 0 0 0 1 0 0 0 0 -1 0 0 0 0 1", "it mirrors the points"),
         ("nan " * 16, "has 'nan' among them"),
     ],
 )
@@ -515,6 +516,16 @@ def test_predictions_of_an_own_scan_can_be_viewed(
     )
 
     assert outcome.status == 0, outcome.stderr
+
+
+def test_dataset_reads_scans_with_long_names(room: Path, own_dir: Path) -> None:
+    names = ["living-room-downstairs", "living-room-upstairs"]
+    process(*(write_ply(room.with_name(f"{name}.ply")) for name in names), "-o", own_dir)
+
+    dataset = ScanNet(own_dir, split="test")
+
+    assert [sample["scene_id"] for sample in dataset] == names
+    assert dataset[names[1]]["scene_id"] == names[1]
 
 
 def test_own_scans_can_be_packed_and_read(room: Path, own_dir: Path, tmp_path: Path) -> None:

@@ -103,8 +103,10 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
     rotation = matrix[:3, :3]
     # The release writes six decimals, so that its rotations are exact up to a few millionths.
     deviation: Any = np.abs(rotation @ rotation.T - np.eye(3)).max()
-    if deviation > 1e-4 or np.linalg.det(rotation) < 0:
-        return f"it deviates by {deviation:.2g} from one"
+    if deviation > 1e-4:
+        return f"it deviates by {deviation:.2g} from a rotation"
+    if np.linalg.det(rotation) < 0:
+        return "it mirrors the points"
     return ""
 
 

@@ -184,10 +184,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         self.is_aligned = self._options.align_axis
         self.path: str | list[str] = self._reader.place
 
-        # Scene ids (12 bytes each) and vertex counts, both sorted by id. They are arrays because
-        # reading a list changes the reference counts of its elements. After a fork, each change
-        # would copy a page of memory.
-        self._encoded_ids = np.array(list(self._reader.lengths), "S12")
+        # Scene ids, as long as the longest one, and vertex counts, both sorted by id. They are
+        # arrays because reading a list changes the reference counts of its elements. After a fork,
+        # each change would copy a page of memory.
+        self._encoded_ids = np.array(list(self._reader.lengths), "S")
         self._lengths = np.array(list(self._reader.lengths.values()), np.int64)
         if scenes is not None:
             self._restrict(scenes)
