@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 Parsed = TypeVar("Parsed")
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 
-# Column of the descriptions in the tables of help texts, where their further lines begin, too.
+# Column in which descriptions begin in the tables of help texts.
 _DESCRIPTION_COLUMN = 16
-# More than any count that is needed. Numbers of so many digits fit into 32 bits.
+# Larger numbers are never needed, and would not fit into 32 bits.
 _MAX_DIGITS = 9
 
 
@@ -242,13 +242,13 @@ def add_jobs_argument(parser: Container, workers: str = "worker processes") -> N
 
     Args:
         parser: The parser, or a group of it.
-        workers: The plural of what `--jobs` counts, for the help text.
+        workers: What `--jobs` counts, such as `threads`; for the help text.
     """
     parser.add_argument(
         "--jobs",
         type=positive_number,
         metavar="N",
-        help=f"{workers} (default: the processors that affinity, container and Slurm grant)",
+        help=f"{workers} (default: one per core that affinity, container and Slurm grant)",
     )
 
 
@@ -313,7 +313,7 @@ def certificates_from(arguments: argparse.Namespace, console: Console) -> bool |
 
 
 def jobs_from(arguments: argparse.Namespace) -> int:
-    """Return the number of `--jobs`, by default the processors that this process may keep busy."""
+    """Return the number of `--jobs`, by default the number of cores that this process may use."""
     import os
 
     from scannet_prep.base.limits import find_core_limits

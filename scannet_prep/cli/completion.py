@@ -1,6 +1,6 @@
 """Print a script that completes commands and options with the Tab key.
 
-Write it once to the place where your shell looks for such scripts, and open a new terminal.
+Save the script once where your shell looks for such scripts, and open a new terminal.
 
 examples:
   scannet-prep completion bash > ~/.scannet-prep-completion
