@@ -71,9 +71,9 @@ def open_bytes(place: Place, *, certificates: bool | Path = True) -> ByteSource:
 class FileSource:
     """An archive on a disk.
 
-    It is read by `pread` only, so that processes and threads share no position. A forked process
-    reads from the file that its parent opened. A copy that was pickled opens the file on its first
-    read; if the file was replaced meanwhile, that is an error, because the index describes the
+    It is read with `pread` only, so that processes and threads share no position. A forked process
+    reads from the file that its parent opened. An unpickled copy opens the file again on its first
+    read. If the file was replaced meanwhile, that is an error, because the index describes the
     earlier file.
 
     Args:
@@ -91,7 +91,7 @@ class FileSource:
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the file ends within the range."""
-        # There is no `_file` in a copy that was pickled (see `__getstate__`), or after `close`.
+        # An unpickled copy has no `_file` (see `__getstate__`), and neither has a closed source.
         file = self.__dict__.get("_file") or self._open()
         try:
             return os.pread(file.descriptor, size, offset)

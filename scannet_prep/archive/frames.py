@@ -15,7 +15,7 @@ import numpy as np
 import zstandard
 
 from scannet_prep.archive.byte_source import ByteSource
-from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES, MAX_INDEX_BYTES
+from scannet_prep.archive.layout import LIMIT_MARGIN_BYTES, MAX_CONTENT_BYTES, MAX_INDEX_BYTES
 from scannet_prep.base.errors import ContentError
 from scannet_prep.base.files import Buffer
 
@@ -113,8 +113,8 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
         size_bytes: The expected size of its content.
 
     Returns:
-        The content in new, writable memory; and whether it is verified: the frame has a checksum,
-        and it is right. Otherwise the caller has to check the content by another digest.
+        The content in new, writable memory; and whether the frame has a checksum that is right.
+        Otherwise the caller has to check the content by another digest.
 
     Raises:
         ContentError: It cannot be decompressed, or its content would be larger than allowed.
@@ -142,8 +142,8 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
     try:
         # Unlike a bytearray, an empty array is not cleared first.
         content = np.empty(size_bytes, np.uint8).data
-        # All of the frame and all of its memory are given at once: zstd then needs no window of its
-        # own, so that frames with a larger one pass, too.
+        # zstd gets the whole frame and the whole memory at once, so it needs no window of its own.
+        # Frames with a larger window pass, too.
         with decompressor.stream_reader(frame) as reader:
             read_bytes = reader.readinto(content) if size_bytes else 0
             # Reading beyond the end also compares the checksum.
@@ -241,4 +241,4 @@ def find_index(source: ByteSource) -> tuple[int, int, int]:
 
 def _max_content_bytes(frame: Buffer) -> int:
     """Return the maximum size of the content of a frame, by the size of the frame."""
-    return FREE_BYTES + _MAX_RATIO * len(frame)
+    return LIMIT_MARGIN_BYTES + _MAX_RATIO * len(frame)

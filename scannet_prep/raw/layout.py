@@ -237,4 +237,4 @@ def _find_problem(entry: os.DirEntry[str] | Path) -> str:
         return "is a link that leads nowhere, expected a folder"
     except OSError as error:
         # For example, a link to itself, or a stale handle of a network file system.
-        return f"cannot be looked at: {error.strerror or error}"
+        return f"cannot be accessed: {error.strerror or error}"

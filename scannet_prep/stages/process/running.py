@@ -64,7 +64,7 @@ class ProcessReport:
         warnings: Oddities of the raw files, each once.
         vertices: Number of vertices of all scenes that were made or kept.
         size_bytes: Size of the files of these scenes.
-        unfinished: Scenes that an interrupted run had still to make and that this run did not
+        unfinished: Scenes that an interrupted run did not get to, and that this run did not
             select. Until they are made, readers refuse the folder.
     """
 
