@@ -52,7 +52,8 @@ def compress(content: Buffer, level: int) -> bytes:
     Returns:
         The frame, always the same for the same content, level and version of zstd.
     """
-    # A stored frame takes only its checksum from zstd, whose own level 0 is its default level.
+    # For level 0, zstd only computes the checksum, at its fastest level. Its own level 0 is another
+    # name of its default level.
     compressor = zstandard.ZstdCompressor(
         level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True
     )

@@ -178,8 +178,8 @@ def require_pillow() -> None:
 
 def _nearest_indices(old_count: int, new_count: int) -> NDArray[np.int64]:
     """Return the index of the old row or column that contains the middle of each new one."""
-    # The middle of new row i is at old row (i + 1/2) * old_count / new_count; in integers, twice
-    # the numerator and the denominator.
+    # The middle of new row i lies at (i + 1/2) * old_count / new_count in old rows. Numerator and
+    # denominator are doubled, so that both are integers.
     return (2 * np.arange(new_count) + 1) * old_count // (2 * new_count)
 
 
@@ -187,7 +187,7 @@ def _decode(data: bytes, size: tuple[int, int], mode: str | None = None) -> Any:
     """Decode an image with Pillow, and convert it to a mode if one is given."""
     pillow = _import_pillow()
     try:
-        # Pillow warns of odd metadata, which do not matter here, and of huge images. The size is
+        # Pillow warns of odd metadata, which does not matter here, and of huge images. The size is
         # checked below, before anything is decoded.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -44,8 +44,8 @@ _FREE = 0
 _HELD = 1
 _LOST = 2
 _ALIGNMENT_BYTES = 64
-# A worker keeps at most this many memories that are held, and that are free, to use them again. By
-# default, a DataLoader requests two batches of each worker in advance.
+# A worker keeps memories to use them again: at most this many that are held, and at most this many
+# that are free. By default, a DataLoader requests two batches of each worker in advance.
 _MAX_HELD = 32
 _MAX_FREE = 4
 # Parameters of mallopt, from malloc.h.

@@ -108,7 +108,7 @@ def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneI
         Scenes by id, sorted.
 
     Raises:
-        MissingFileError: `raw_dir` does not exist, or holds no scene folder and must not be empty.
+        MissingFileError: `raw_dir` does not exist. It holds no scene folder, unless `may_be_empty`.
         FileError: A folder cannot be read, or `scans` or `scans_test` is not one.
     """
     hint = (

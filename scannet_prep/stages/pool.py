@@ -167,7 +167,7 @@ class _Worker:
     Attributes:
         process: The process.
         pipe: Our end of the socket to it. It breaks when the process ends.
-        is_started: Whether the process has sent its first message, upon which it is sent the
+        is_started: Whether the process has sent its first message, which is answered with the
             function and the context.
         is_ready: Whether the process has received them, and takes tasks.
         task: The task that the process is working on; None if it has none.
@@ -268,7 +268,7 @@ class WorkerProcesses:
         return WorkerDiedError(f"its worker process ended with status {status}")
 
     def _note_failed_start(self, error: WorkerDiedError) -> None:
-        """Be content with the workers that run; if there are none after some attempts, give up.
+        """Limit the workers to those that run. Give up if none runs after some attempts.
 
         Raises:
             WorkerDiedError: The given error, after the last attempt.

@@ -385,7 +385,8 @@ class PointBudgetBatchSampler(RankedSampler):
     def _warn_if_repeated(self) -> None:
         """Warn if the previous iteration handed out all its batches and would be repeated."""
         is_repeated = self._newest_iterator is not None and self._newest_iterator.is_at_end
-        # Without shuffling, all epochs are the same. But the rest of one is not a whole epoch.
+        # Without shuffling, all epochs are the same, so a whole one may be repeated. The rest of a
+        # resumed epoch may not.
         is_intended = not self._settings["shuffle"] and self.steps_before == 0
         if is_repeated and not is_intended:
             warnings.warn(
