@@ -43,8 +43,8 @@ from scannet_prep.stages.scene_job import SceneJob
 _SIZE_OF_MESH = 0.6
 _SIZE_OF_MESH_WITH_FACES = 1.1
 
-# Errors in the content of raw files. An earlier result of the scene no longer holds, and is removed.
-# After any other error, such as a missing raw file, it stays.
+# Errors in the content of raw files. An earlier result of the scene then no longer holds, and is
+# removed. After any other error, such as a missing raw file, it stays.
 _CONTENT_ERRORS = {
     "RawFileError",
     "AnnotationError",
