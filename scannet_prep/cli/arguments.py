@@ -180,12 +180,12 @@ def add_places_argument(parser: CommandParser) -> None:
 def add_output_arguments(parser: CommandParser) -> None:
     """Add the options of all commands: how much to print, and in which form."""
     group = parser.add_argument_group("output")
-    group.add_argument("-v", "--verbose", action="store_true", help="print more")
+    group.add_argument("-v", "--verbose", action="store_true", help="print more detail")
     group.add_argument("-q", "--quiet", action="store_true", help="print problems only")
     group.add_argument(
         "--json", action="store_true", help="print exactly one JSON object on standard output"
     )
-    group.add_argument("--no-progress", action="store_true", help="show no progress")
+    group.add_argument("--no-progress", action="store_true", help="do not show progress")
 
 
 def add_selection_arguments(parser: CommandParser) -> None:

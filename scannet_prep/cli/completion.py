@@ -9,7 +9,7 @@ examples:
 
 shells:
   bash          add this line to ~/.bashrc: source ~/.scannet-prep-completion
-  zsh           the folder must be in fpath, in ~/.zshrc before compinit is called
+  zsh           in ~/.zshrc, add the folder to fpath before compinit is called
   fish          nothing else is needed
 """
 

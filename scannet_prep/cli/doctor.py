@@ -11,7 +11,7 @@ note, because only download needs it.
 
 --ddp compares all ranks of a job; run it under torchrun on all machines of the job. It checks
 that all ranks start, find the same scenes, plan the same epoch with the same versions, and
-complete an all-reduce. It waits for --timeout, then names the ranks that do not.
+complete an all-reduce. After --timeout, it names the ranks that have not done so.
 
 examples:
   scannet-prep doctor

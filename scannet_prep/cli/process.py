@@ -63,17 +63,20 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="folder for the processed scenes (default: data/processed)",
     )
     options = parser.add_argument_group("what to make (default: the options of the folder)")
-    _add_switch(options, "--scannet200", "labels of ScanNet200; without it, of ScanNet20")
+    _add_switch(
+        options, "--scannet200", "labels of ScanNet200 (default for a new folder: ScanNet20)"
+    )
     _add_switch(
         options,
         "--align-axis",
-        "points in the axis-aligned frame; without it, in the frame of the scan",
+        "points in the axis-aligned frame (default for a new folder: the frame of the scan)",
     )
-    _add_switch(options, "--faces", "keep the triangles")
+    _add_switch(options, "--faces", "keep the triangles (default for a new folder: no)")
     options.add_argument(
         "--labels-from",
         choices=("aggregation", "ply"),
-        help="source of the nyu40 ids: aggregation (the default), or ply for labels.ply",
+        help="source of the nyu40 ids: aggregation (default for a new folder), or ply for "
+        "labels.ply",
     )
     _add_switch(
         options,
