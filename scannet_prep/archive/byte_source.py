@@ -13,6 +13,9 @@ from scannet_prep.base.files import describe_kind
 
 _BUCKETS = ("s3://", "gs://", "az://")
 _SERVERS = ("https://", "http://")
+_HINT_NAME_ARCHIVE = (
+    "name an archive that scannet-prep pack made: a path, or https://, s3://, gs:// or az://"
+)
 
 
 class ByteSource(Protocol):
@@ -118,7 +121,8 @@ class FileSource:
         status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = describe_kind(status.st_mode)
-            raise ArchiveError(self.name, f"is {kind}, expected an archive ({SUFFIX})")
+            problem = f"is {kind}, expected an archive ({SUFFIX})"
+            raise ArchiveError(self.name, problem, _HINT_NAME_ARCHIVE)
 
         self.size_bytes = status.st_size
         identity = (status.st_size, status.st_mtime_ns)
@@ -142,12 +146,8 @@ def _open_for_reading(name: str) -> int:
         return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         error_type = MissingFileError if isinstance(error, FileNotFoundError) else ArchiveError
-        raise error_type(
-            name,
-            f"cannot be read: {error.strerror or error}",
-            "name an archive that scannet-prep pack made: "
-            "a path, or https://, s3://, gs:// or az://",
-        ) from None
+        problem = f"cannot be read: {error.strerror or error}"
+        raise error_type(name, problem, _HINT_NAME_ARCHIVE) from None
 
 
 class _OpenFile:

@@ -200,7 +200,8 @@ def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None
     # With counts of 0, plyfile parses the header and expects no rows.
     layout = _parse_with_plyfile(_ELEMENT.sub(_set_count_to_0, header), path)
     if any(_find_lists(element).issuperset(_FACE_LISTS) for element in layout):
-        raise RawFileError(path, f"has two lists of faces: {' and '.join(_FACE_LISTS)}")
+        problem = f"has two lists of faces: {' and '.join(_FACE_LISTS)}"
+        raise RawFileError(path, problem, download_hint(path))
 
     has_plain_records = all(_has_plain_records(element) for element in layout)
     if has_plain_records and not layout.text:
@@ -338,7 +339,7 @@ def _view_records(
             is_wrong = rows[name] != 3
             if is_wrong.any():
                 row = int(np.flatnonzero(is_wrong)[0])
-                raise RawFileError(path, f"face {row} is not a triangle")
+                raise _not_a_triangle(row, int(rows[name][row]), path)
         records[element.name] = rows
         start += count * dtype.itemsize
     if start != len(data):
@@ -367,14 +368,15 @@ def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDA
         return np.empty((0, 3), np.int32)
     names = [name for name in _FACE_LISTS if name in (records.dtype.names or ())]
     if not names:
-        raise RawFileError(path, f"faces have no list {' or '.join(_FACE_LISTS)}")
+        problem = f"faces have no list {' or '.join(_FACE_LISTS)}"
+        raise RawFileError(path, problem, download_hint(path))
     name = names[0]
     lists: NDArray[Any] = records[name]
     if lists.dtype.hasobject:
         lists = _stack_lists(lists, path)
     if lists.ndim != 2 or lists.dtype.kind not in "iu":
         problem = f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
-        raise RawFileError(path, problem)
+        raise RawFileError(path, problem, download_hint(path))
 
     # A view of the file is copied into an array of its own. Lists that were stacked are one: they
     # have no base.
@@ -394,8 +396,14 @@ def _stack_lists(lists: NDArray[Any], path: Path) -> NDArray[Any]:
     """Join lists of three numbers, which were read one by one, into an array (F, 3)."""
     for row, vertices in enumerate(lists):
         if len(vertices) != 3:
-            raise RawFileError(path, f"face {row} is not a triangle")
+            raise _not_a_triangle(row, len(vertices), path)
     return np.stack(lists.tolist())
+
+
+def _not_a_triangle(row: int, vertex_count: int, path: Path) -> RawFileError:
+    """Return the error for a face that does not have three vertices."""
+    problem = f"face {row} is not a triangle: it has {vertex_count} vertices"
+    return RawFileError(path, problem, download_hint(path))
 
 
 def _positions(vertices: Elements, path: Path) -> NDArray[np.floating[Any]]:
@@ -434,7 +442,7 @@ def _columns(
         dtype = _column(vertices, name, path).dtype
         if not dtype.str.lstrip("<>|=").startswith(kind):
             problem = f"{', '.join(names)} have type {dtype}, expected {expected}"
-            raise RawFileError(path, problem)
+            raise RawFileError(path, problem, download_hint(path))
     return _copy_side_by_side(vertices, names)
 
 
@@ -505,7 +513,8 @@ def _column(vertices: Elements, name: str, path: Path) -> NDArray[Any]:
         )
     column: NDArray[Any] = vertices[name]
     if column.dtype.kind not in "fiu" or column.ndim > 1:
-        raise RawFileError(path, f"the vertex property {name} is a list, expected one number")
+        problem = f"the vertex property {name} is a list, expected one number"
+        raise RawFileError(path, problem, download_hint(path))
     return column
 
 

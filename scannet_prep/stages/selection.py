@@ -201,7 +201,8 @@ def parse_scene_ids(words: Sequence[str], *, of_release: bool = False) -> tuple[
                 raise UnknownSceneError(problem, _suggest_scene_ids(name))
             scene_ids[SceneId(name)] = None
     if not scene_ids:
-        raise UnknownSceneError(f"{' '.join(words)}: names no scene")
+        problem = f"{' '.join(words)}: names no scene"
+        raise UnknownSceneError(problem, "write one scene id per line, such as scene0011_00")
     return tuple(scene_ids)
 
 

@@ -298,7 +298,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             ArchiveError: The scene is damaged, or the archive has changed since it was opened.
             TransferError: The web server does not serve the scene.
             TransformError: The transform failed.
-            UsageError: The key is neither an index nor a scene id, nor a pair of one and an epoch.
+            UsageError: The key is not an index or a scene id, alone or in a pair with an epoch.
         """
         # Called for each sample, because PyTorch may have been imported since the last one. Workers
         # collate in the process that reads.
@@ -410,7 +410,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         except TypeError:
             raise UsageError(
                 f"{key!r:.80} is not a scene; "
-                "expected an index, a scene id, or a pair of one and the epoch",
+                "expected an index or a scene id, alone or in a pair with the epoch",
                 "for slices [dataset[i] for i in range(3)]; "
                 "for batches DataLoader(dataset, batch_sampler=sampler)",
             ) from None
