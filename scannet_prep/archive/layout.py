@@ -74,7 +74,7 @@ class StoredGroup:
         offset: The first byte of the frame in the archive.
         stored_bytes: Size of the frame.
         size_bytes: Size of its content, the tar bytes.
-        members: The files, in order; empty while no index and no tar header has named them.
+        members: The files, in order; empty until an index or a tar header has named them.
     """
 
     scene_id: str

@@ -165,7 +165,7 @@ class Overlaps:
 def find_overlaps(
     prediction: InstancePrediction, ground_truth: InstanceTruth, label_set: LabelSet
 ) -> Overlaps:
-    """Find what counts of the predictions of one scene, and how it overlaps with the instances.
+    """Find the predictions of one scene that count, and their overlaps with the instances.
 
     Args:
         prediction: The predictions.

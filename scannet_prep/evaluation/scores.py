@@ -99,9 +99,11 @@ def check_truth(labels: NDArray[np.int64], label_set: LabelSet) -> None:
         ContentError: Several numbers are too large to be train ids.
     """
     too_large = labels[labels >= len(label_set)]
-    # Compare first: to sort the numbers takes longer, and is rarely necessary.
-    has_one_number = len(too_large) > 0 and (too_large == too_large[0]).all()
-    if len(too_large) == 0 or has_one_number:
+    if len(too_large) == 0:
+        return
+    # Comparing is faster than sorting, which is rarely necessary.
+    has_one_number = (too_large == too_large[0]).all()
+    if has_one_number:
         return
     numbers = [str(number) for number in np.unique(too_large).tolist()]
     raise ContentError(
@@ -124,7 +126,7 @@ def to_array(values: ArrayLike, name: str) -> NDArray[Any]:
 
     Args:
         values: An array, a tensor or a sequence.
-        name: What the values are, for messages.
+        name: Name of the values, for messages.
 
     Raises:
         ContentError: The values are a tensor that NumPy cannot convert: on a GPU, with a gradient,
@@ -143,7 +145,7 @@ def check_integers(values: ArrayLike, name: str, count: int | None = None) -> ND
 
     Args:
         values: The values.
-        name: What the values are, for messages.
+        name: Name of the values, for messages.
         count: The expected number of values; None for any.
 
     Returns:

@@ -205,7 +205,10 @@ def _not_a_folder(path: Path) -> MissingFileError:
 
 
 def _without_scenes(path: Path) -> MissingFileError:
-    """Return the error for a folder without scenes, which may be a part of the one to give."""
+    """Return the error for a folder without scenes.
+
+    If it is the folder of a split or of a scene, the hint suggests the folder above it.
+    """
     problem = "holds neither raw nor processed scenes"
     resolved = path.resolve()
     is_split = resolved.name in set(Split) and any(path.glob("*.npz"))

@@ -200,7 +200,7 @@ def _exchange_scenes(
         position_b = starts[b] + (generator.random(pair_count) * counts[b]).astype(np.int64)
 
         # The vertices that each batch would have. A batch below the lowest number is accepted if
-        # the two become no less even.
+        # the two batches do not become less even.
         change = lengths[scenes[position_b]] - lengths[scenes[position_a]]
         new_a = loads[a] + change
         new_b = loads[b] - change

@@ -197,7 +197,7 @@ class UnpackTarget(ABC):
             self.fail(scene_id, UnknownSceneError(problem, HINT_COPY_AGAIN))
 
     def _spare(self, scene_ids: Iterable[str]) -> None:
-        """Turn failures of scenes that are undamaged in the folder into a remark on the damage."""
+        """Remove the failures of scenes that are undamaged in the folder, and note the damage."""
         self.spared = set(scene_ids)
         if self.spared:
             names = sorted(self.spared)
