@@ -378,8 +378,8 @@ def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDA
         problem = f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
         raise RawFileError(path, problem, download_hint(path))
 
-    # A view of the file is copied into an array of its own. Lists that were stacked are one: they
-    # have no base.
+    # A view of the file is copied into an array of its own. Stacked lists already are such an
+    # array, which has no base.
     indices = lists if lists.base is None else _copy_side_by_side(records, [name])
     indices = indices.astype(indices.dtype.newbyteorder("="), copy=False)
     for vertex in (int(indices.min()), int(indices.max())):
@@ -542,6 +542,7 @@ def _copy_side_by_side(records: Elements, names: list[str]) -> NDArray[Any]:
         }
     )
     copied = records.view(all_fields)["all"].copy()
-    # If the one field has three numbers, `dtype` is the type of all three, and its base of one.
+    # If the only field has three numbers, `dtype` is the type of all three, and `dtype.base` the
+    # type of one.
     joined: NDArray[Any] = copied.view(dtype.base).reshape(-1, 3)
     return joined
