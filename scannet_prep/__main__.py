@@ -54,8 +54,8 @@ def main() -> int:
         with suppress(OSError, ValueError):  # a stream may be closed
             sys.stdout.flush()
             sys.stderr.flush()
-        # Not by returning: after an interrupt inside `exec`, which dataclasses use, Python would
-        # kill itself by SIGINT instead of exiting with this status.
+        # Do not return here. If the interrupt came inside `exec`, which dataclasses use, Python
+        # would then kill itself by SIGINT instead of exiting with this status.
         os._exit(status)
     return status
 

@@ -30,13 +30,13 @@ def to_ocnn(batch: dict[str, Any], *, scale: float = OCTFORMER_SCALE) -> Any:  #
 
     Args:
         batch: A batch with `normals`, and with points centred by `Normalize`.
-        scale: Length of the unit, metres.
+        scale: Length in metres that becomes 1.
 
     Returns:
         An `ocnn.octree.Points`.
 
     Raises:
-        UsageError: Points lie beyond the scale. The octree would be wrong without an error.
+        UsageError: Points are farther from the origin than `scale`. The octree would be wrong.
     """
     from ocnn.octree import Points
 

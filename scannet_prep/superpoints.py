@@ -197,8 +197,9 @@ def _average_normals(
     """
     face_normals = _face_normals(columns, corners)
 
-    # The faces of the first vertex, of the second, and so on, each in ascending order, (3 F,). At
-    # `bounds[v]` begin those of vertex v, of which there are `face_counts[v]`.
+    # `around` lists the faces of the first vertex, then those of the second, and so on, each in
+    # ascending order, (3 F,). Those of vertex v begin at `bounds[v]`, and their number is
+    # `face_counts[v]`.
     around = np.argsort(corners, axis=None, kind="stable")
     around //= 3
     face_counts = np.bincount(corners.reshape(-1), minlength=columns.shape[1])
@@ -289,7 +290,9 @@ class _VertexSets:
         parents = self._parents
         while parents[vertex] != vertex:
             # Skip the parent, now and in later searches.
-            parents[vertex] = vertex = parents[parents[vertex]]
+            grandparent = parents[parents[vertex]]
+            parents[vertex] = grandparent
+            vertex = grandparent
         return vertex
 
     def join(self, a: int, b: int) -> int:

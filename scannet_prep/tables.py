@@ -342,7 +342,7 @@ def write_table(
     }
     if path.suffix not in writers:
         raise UsageError(
-            f"{path}: a table is a file of {', '.join(writers)}",
+            f"{path}: expected a name that ends in one of {', '.join(writers)}",
             f"-o {quote(str(path.with_suffix('.csv')))}",
         )
     try:

@@ -496,7 +496,7 @@ class TestMissingShard:
         outcome = run_main("unpack", shards[0], "-o", tmp_path / "out", "--scenes", TEST)
 
         assert outcome.status == 2
-        assert "or is it in a shard that was not given?" in outcome.stderr
+        assert "if this is one of several shards, name all of them" in outcome.stderr
 
     @pytest.mark.parametrize(("given", "missing"), [([1, 2], 0), ([0], 1)])
     def test_dataset_refuses_an_incomplete_set(

@@ -665,7 +665,7 @@ def test_moved_batch_keeps_the_order_of_its_keys(batch: Any, moved: Any) -> None
     assert list(moved) == list(batch)
 
 
-def test_moved_batch_keeps_values_that_are_no_tensors(batch: Any, moved: Any) -> None:
+def test_moved_batch_keeps_values_that_are_not_tensors(batch: Any, moved: Any) -> None:
     assert moved["scene_ids"] == batch["scene_ids"]
     assert moved["label_set"] == "ScanNet200"
 

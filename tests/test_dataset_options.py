@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import pickle
 import shutil
 from collections.abc import Mapping
@@ -25,8 +26,9 @@ from scannet_prep import (
     ScanNet,
     collate,
 )
-from scannet_prep.base.errors import MissingFileError, TransformError, UsageError
+from scannet_prep.base.errors import FileError, MissingFileError, TransformError, UsageError
 from scannet_prep.processed.scene_cache import SceneCache
+from scannet_prep.training.annotated_points import read_points
 from scannet_prep.transforms import Compose, Drop, GridSample, InstanceTargets, RotateZ
 
 torch = pytest.importorskip("torch")
@@ -357,6 +359,22 @@ def few(training_folder: Path) -> Any:
 
 def test_points_are_combined_with_scenes_and_loop(few: Any) -> None:
     assert few.scene_ids == sorted([TRAIN[0], TRAIN[2]] * 2)
+
+
+@pytest.mark.parametrize("prefix", ["", "\n  ", "\ufeff"], ids=["plain", "blanks", "mark"])
+def test_points_are_read_from_json_text(tmp_path: Path, prefix: str) -> None:
+    path = tmp_path / "points.json"
+    path.write_text(prefix + json.dumps(POINTS), encoding="utf-8")
+
+    assert read_points(path) == POINTS
+
+
+def test_json_list_of_points_is_refused_with_its_type(tmp_path: Path) -> None:
+    path = tmp_path / "points.json"
+    path.write_text("[5, 17]")
+
+    with pytest.raises(FileError, match="holds a list, expected a dict by scene id"):
+        read_points(path)
 
 
 @pytest.mark.parametrize("kind", ["dataset", "pickled", "subset"])

@@ -122,7 +122,9 @@ def trickle_meshes(request: Request) -> list[Fault]:
 
 
 @pytest.mark.skipif(shutil.which("aria2c") is None, reason="aria2 is not installed")
-def test_killed_aria2_finishes_what_is_printed_next(server: ReleaseServer, tmp_path: Path) -> None:
+def test_killed_aria2_continues_with_the_list_that_is_printed_next(
+    server: ReleaseServer, tmp_path: Path
+) -> None:
     data_dir = tmp_path / "data"
 
     def start_aria2() -> subprocess.Popen[bytes]:

@@ -124,7 +124,7 @@ def test_requested_pause_is_shown_as_state(paused_gate: Gate) -> None:
     assert paused_gate.state == "server requests a pause, 10 min"
 
 
-def test_failures_are_the_files_own_if_the_first_probe_is_served() -> None:
+def test_failures_count_against_files_if_the_first_probe_is_served() -> None:
     gate = make_gate()
     for _ in range(5):
         assert not reject(gate, is_probe=False)

@@ -627,7 +627,7 @@ def test_verify_names_the_missing_scenes_of_an_interrupted_export(
 ) -> None:
     _, findings = verify(interrupted)
 
-    assert findings[0][3].endswith(f"have still to be made: {TRAIN}, {VAL}")
+    assert findings[0][3].endswith(f"are still to be made: {TRAIN}, {VAL}")
     assert verify.value["findings"][0]["hint"] == "run the same scannet-prep export command again"
 
 

@@ -78,11 +78,14 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Process:
         scene_id: RawScene(SceneId(scene_id), write_scene(scene, raw_dir).parent)
         for scene_id, scene in DRAWN.items()
     }
-    return functools.cache(
-        lambda **options: [
+
+    @functools.cache
+    def process_all(**options: Any) -> list[ProcessedScene]:
+        return [
             tiny.process_written(raw[scene_id], SPLITS[scene_id], **options) for scene_id in raw
         ]
-    )
+
+    return process_all
 
 
 def write_export(name: str, scenes: Iterable[ProcessedScene], folder: Path, **options: Any) -> Path:
@@ -93,15 +96,16 @@ def write_export(name: str, scenes: Iterable[ProcessedScene], folder: Path, **op
     made = make_format(name, ExportOptions(**options))
     records = {}
     for scene in scenes:
-        if not made.exclusion_reason(scene.meta.split, scene.meta.options):
-            exported = made.encode_scene(scene)
-            records[scene.meta.scene_id] = (
-                scene.meta.split,
-                json.loads(json.dumps(dict(exported.record))),
-            )
-            for file_name, content in exported.files.items():
-                content = encode_processed(scene) if isinstance(content, ProcessedFile) else content
-                write_bytes(folder / file_name, b"".join(content))
+        if made.exclusion_reason(scene.meta.split, scene.meta.options):
+            continue
+        exported = made.encode_scene(scene)
+        record = json.loads(json.dumps(dict(exported.record)))
+        records[scene.meta.scene_id] = (scene.meta.split, record)
+        for file_name, content in exported.files.items():
+            # A file that is the processed one has no content of its own.
+            if isinstance(content, ProcessedFile):
+                content = encode_processed(scene)
+            write_bytes(folder / file_name, b"".join(content))
     for file_name, data in made.encode_shared(records).items():
         write_bytes(folder / file_name, data)
     return folder
@@ -148,13 +152,12 @@ def truth(
         for number, g in enumerate(scene.groups)
     ]
     assert [g.object_id for g in scene.groups] == list(range(len(groups)))
-    names = sorted(set(scene.segment_ids.tolist()))
-    ids = oracles.ids_of_vertices(scene.segment_ids.tolist(), groups)
-    return (
-        [names.index(item) for item in scene.segment_ids.tolist()],
-        ids[label_set is SCANNET200],
-        ids[2],
-    )
+    segment_ids = scene.segment_ids.tolist()
+    distinct_ids = sorted(set(segment_ids))
+    segments = [distinct_ids.index(segment_id) for segment_id in segment_ids]
+    nyu40_ids, scannet_ids, object_ids = oracles.ids_of_vertices(segment_ids, groups)
+    raw_ids = scannet_ids if label_set is SCANNET200 else nyu40_ids
+    return segments, raw_ids, object_ids
 
 
 @dataclass(frozen=True)
@@ -245,9 +248,10 @@ def test_mask3d_ground_truth_is_raw_id_and_group_number(
 
 def expected_entry(scene_id: str, label_set: LabelSet) -> dict[str, Any]:
     """Return the entry of a scene in a database of Mask3D."""
-    root = "data/processed/scannet" + "200" * (label_set is SCANNET200)
+    root = "data/processed/scannet200" if label_set is SCANNET200 else "data/processed/scannet"
     mode = MODES[scene_id]
-    raw = f"scans{'_test' * (mode == 'test')}/{scene_id}/{scene_id}"
+    raw_folder = "scans_test" if mode == "test" else "scans"
+    raw = f"{raw_folder}/{scene_id}/{scene_id}"
     entry = {
         "filepath": f"{root}/{mode}/{scene_id[5:]}.npy",
         "raw_filepath": f"{raw}_vh_clean_2.ply",

@@ -213,7 +213,7 @@ class TestKilledReprocessing:
         outcome = run_main("process", changed_raw_dir, "-o", out_dir, "--scenes", last)
 
         assert outcome.status == 0
-        assert "not finished: an earlier run had still to make" in outcome.stdout
+        assert "not finished: an earlier run was stopped before it made" in outcome.stdout
         with pytest.raises(FileError, match="has not finished"):
             ScanNet(out_dir, split="train")
 

@@ -537,6 +537,14 @@ def test_info_counts_own_scans(room: Path, own_dir: Path) -> None:
     assert run_main("info", own_dir, "--json").json["splits"]["test"]["scenes"] == 1
 
 
+def test_folder_of_the_split_of_own_scans_suggests_the_one_above(room: Path, own_dir: Path) -> None:
+    process(room, "-o", own_dir)
+
+    outcome = run_main("info", own_dir / "test")
+
+    assert f"give the folder above it, {own_dir}, and choose test" in outcome.stderr
+
+
 def test_own_scan_can_be_viewed_by_its_name(room: Path, own_dir: Path, tmp_path: Path) -> None:
     process(room, "-o", own_dir, "--faces")
 

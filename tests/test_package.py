@@ -99,7 +99,7 @@ def test_description_has_only_absolute_links(description: str) -> None:
     assert [link for link in links if not link.startswith("https://")] == []
 
 
-def test_links_of_description_lead_into_the_repository_once_it_has_an_address() -> None:
+def test_links_of_description_lead_into_a_repository_that_has_an_address() -> None:
     make_description = runpy.run_path(str(REPOSITORY_DIR / "hatch_build.py"))["make_description"]
 
     text = make_description("![a](docs/a.png) [b](docs/b.md#c)", "https://example.org/r")

@@ -82,7 +82,7 @@ class CountingProgress(Progress):
         self.count += count
 
 
-def test_damaged_manifest_of_an_archive_ends_the_report_before_scenes_are_read(
+def test_damaged_manifest_of_an_archive_ends_the_report_before_reading(
     whole_dir: Path, tmp_path: Path
 ) -> None:
     archive = tmp_path / "scannet.tar.zst"

@@ -112,7 +112,7 @@ def test_run_after_lenient_one_fails_scene_that_is_up_to_date(
     ("make", "problem"),
     [
         (link_to_nowhere, "is a link that leads nowhere"),
-        (link_to_itself, "cannot be looked at: Too many levels of symbolic links"),
+        (link_to_itself, "cannot be accessed: Too many levels of symbolic links"),
         (os.mkfifo, "is a named pipe"),
         (Path.touch, "is a file"),
     ],

@@ -24,7 +24,8 @@ The journeys, each drawn in the first module that it enters:
 
     pack      writer -> contents, tar, frames
     one file  opened -> byte_source, frames, tar
-    unpack    archive_set -> groups -> opened, or frame after frame -> frames, tar
+    unpack    archive_set -> groups -> opened -> frames, tar    by the index
+              archive_set -> groups -> frames, tar              without it, from first to last
 """
 
 from __future__ import annotations

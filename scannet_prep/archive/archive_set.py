@@ -24,7 +24,7 @@ class ArchiveSet:
         readers: The archives.
         names: Their paths or addresses.
         kind: The kind of their scenes.
-        missing_shards: The names of the other shards, if a single shard was given.
+        missing_shards: The names of the other shards of the set, if only one shard was given.
         chosen: The wanted scenes that are known before everything has been read.
         size_bytes: Size of their tar bytes.
 

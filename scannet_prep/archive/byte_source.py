@@ -13,6 +13,9 @@ from scannet_prep.base.files import describe_kind
 
 _BUCKETS = ("s3://", "gs://", "az://")
 _SERVERS = ("https://", "http://")
+_HINT_NAME_ARCHIVE = (
+    "name an archive that scannet-prep pack made: a path, or https://, s3://, gs:// or az://"
+)
 
 
 class ByteSource(Protocol):
@@ -71,9 +74,9 @@ def open_bytes(place: Place, *, certificates: bool | Path = True) -> ByteSource:
 class FileSource:
     """An archive on a disk.
 
-    It is read by `pread` only, so that processes and threads share no position. A forked process
-    reads from the file that its parent opened. A copy that was pickled opens the file on its first
-    read; if the file was replaced meanwhile, that is an error, because the index describes the
+    It is read with `pread` only, so that processes and threads share no position. A forked process
+    reads from the file that its parent opened. An unpickled copy opens the file again on its first
+    read. If the file was replaced meanwhile, that is an error, because the index describes the
     earlier file.
 
     Args:
@@ -91,7 +94,7 @@ class FileSource:
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the file ends within the range."""
-        # There is no `_file` in a copy that was pickled (see `__getstate__`), or after `close`.
+        # An unpickled copy has no `_file` (see `__getstate__`), and neither has a closed source.
         file = self.__dict__.get("_file") or self._open()
         try:
             return os.pread(file.descriptor, size, offset)
@@ -118,7 +121,8 @@ class FileSource:
         status = os.fstat(file.descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = describe_kind(status.st_mode)
-            raise ArchiveError(self.name, f"is {kind}, expected an archive ({SUFFIX})")
+            problem = f"is {kind}, expected an archive ({SUFFIX})"
+            raise ArchiveError(self.name, problem, _HINT_NAME_ARCHIVE)
 
         self.size_bytes = status.st_size
         identity = (status.st_size, status.st_mtime_ns)
@@ -142,12 +146,8 @@ def _open_for_reading(name: str) -> int:
         return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         error_type = MissingFileError if isinstance(error, FileNotFoundError) else ArchiveError
-        raise error_type(
-            name,
-            f"cannot be read: {error.strerror or error}",
-            "name an archive that scannet-prep pack made: "
-            "a path, or https://, s3://, gs:// or az://",
-        ) from None
+        problem = f"cannot be read: {error.strerror or error}"
+        raise error_type(name, problem, _HINT_NAME_ARCHIVE) from None
 
 
 class _OpenFile:

@@ -78,7 +78,7 @@ class SourceFile:
         if self.content is not None:
             target[:] = self.content
             return
-        # Every size may be opened: one that differs from the buffer's is reported below.
+        # Do not limit the size here: one that differs from the buffer's is reported below.
         with open_file(self.path, max_bytes=sys.maxsize) as file:
             read_bytes = os.readv(file.fileno(), [target])
             status = os.fstat(file.fileno())
@@ -162,7 +162,7 @@ class Contents:
         Args:
             shard_bytes: Maximum size of a shard.
         """
-        # Twice: the index repeats the head and the failures, which are in the first group.
+        # The first group counts twice, because the index repeats the head and the failures in it.
         others_bytes = 2 * self.groups[0].size_bytes + _EXTRA_BYTES_PER_FILE * len(self.failures)
         shards: list[list[SourceGroup]] = [[]]
         size_bytes = others_bytes

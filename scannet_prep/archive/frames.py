@@ -15,7 +15,7 @@ import numpy as np
 import zstandard
 
 from scannet_prep.archive.byte_source import ByteSource
-from scannet_prep.archive.layout import FREE_BYTES, MAX_CONTENT_BYTES, MAX_INDEX_BYTES
+from scannet_prep.archive.layout import LIMIT_MARGIN_BYTES, MAX_CONTENT_BYTES, MAX_INDEX_BYTES
 from scannet_prep.base.errors import ContentError
 from scannet_prep.base.files import Buffer
 
@@ -52,7 +52,8 @@ def compress(content: Buffer, level: int) -> bytes:
     Returns:
         The frame, always the same for the same content, level and version of zstd.
     """
-    # A stored frame takes only its checksum from zstd, whose own level 0 is its default level.
+    # For level 0, zstd only computes the checksum, at its fastest level. Its own level 0 is another
+    # name of its default level.
     compressor = zstandard.ZstdCompressor(
         level=level or _FASTEST_LEVEL, write_checksum=True, write_content_size=True
     )
@@ -113,8 +114,8 @@ def decompress(frame: Buffer, size_bytes: int) -> tuple[memoryview, bool]:
         size_bytes: The expected size of its content.
 
     Returns:
-        The content in new, writable memory; and whether it is verified: the frame has a checksum,
-        and it is right. Otherwise the caller has to check the content by another digest.
+        The content in new, writable memory; and whether the frame has a checksum that is right.
+        Otherwise the caller has to check the content by another digest.
 
     Raises:
         ContentError: It cannot be decompressed, or its content would be larger than allowed.
@@ -142,8 +143,8 @@ def _decompress(frame: Buffer, size_bytes: int) -> memoryview:
     try:
         # Unlike a bytearray, an empty array is not cleared first.
         content = np.empty(size_bytes, np.uint8).data
-        # All of the frame and all of its memory are given at once: zstd then needs no window of its
-        # own, so that frames with a larger one pass, too.
+        # zstd gets the whole frame and the whole memory at once, so it needs no window of its own.
+        # Frames with a larger window pass, too.
         with decompressor.stream_reader(frame) as reader:
             read_bytes = reader.readinto(content) if size_bytes else 0
             # Reading beyond the end also compares the checksum.
@@ -241,4 +242,4 @@ def find_index(source: ByteSource) -> tuple[int, int, int]:
 
 def _max_content_bytes(frame: Buffer) -> int:
     """Return the maximum size of the content of a frame, by the size of the frame."""
-    return FREE_BYTES + _MAX_RATIO * len(frame)
+    return LIMIT_MARGIN_BYTES + _MAX_RATIO * len(frame)

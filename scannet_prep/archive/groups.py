@@ -58,9 +58,9 @@ None, because it has not been read yet."""
 _CheckedGroup: TypeAlias = tuple[StoredGroup, str]
 """A group that has been read, and its damage in words, which is empty if it is whole."""
 
-_HEAD = make_decoder(Head)
+_HEAD_DECODER = make_decoder(Head)
 _HINT_REFUSED = (
-    f"scannet-prep pack did not make it so: do not trust it; or it {layout.MADE_BY_NEWER}"
+    f"scannet-prep pack makes no such archive, so do not trust it; or it {layout.MADE_BY_NEWER}"
 )
 
 
@@ -245,7 +245,8 @@ class GroupReader:
             name = _read_first_name(frame)
             # The first frame belongs to no scene, even if a damaged name looks like one.
             scene_file = layout.identify_scene(name) if offset > 0 else None
-            # Either a scene or the index, whose name is damaged. The index is followed by the end.
+            # A name that is neither that of a scene nor of the index is damaged. If the end of the
+            # tar stream follows, it is the index.
             is_unknown = offset > 0 and scene_file is None
             if name == layout.INDEX_NAME or (is_unknown and _is_end_next(stream)):
                 break
@@ -258,7 +259,7 @@ class GroupReader:
                     continue
                 self.chosen.append(group)
             yield group, frame
-            # Stop here, although the index, which follows all scenes, is then not read.
+            # The limit is reached. The index, which follows all scenes, stays unread.
             if len(self.chosen) == self._limit:
                 return
         try:
@@ -355,7 +356,7 @@ class GroupReader:
         try:
             members = read_members(content)
             if group.offset == 0:
-                self._head = parse_json(members[0].of(content), _HEAD)
+                self._head = parse_json(members[0].of(content), _HEAD_DECODER)
             self._check_names(group, [member.name for member in members])
         except ContentError as error:
             raise ArchiveError(self.name, f"is refused: {error}", _HINT_REFUSED) from None
@@ -377,7 +378,7 @@ class GroupReader:
     def _check_end(self) -> None:
         """Check the end of the tar stream and the seek table, which only other programs need.
 
-        Without an index, the end of the archive has not been reached, or is damaged anyway.
+        Nothing is checked without an index: the end was not reached, or is known to be damaged.
         """
         if self.index is None or self._end is None:
             return

@@ -23,15 +23,15 @@ INDEX_NAME = f"{OWN_PREFIX}index.json"
 MAX_CONTENT_BYTES = 1 << 30
 # Four times the index of the whole raw release with all of its files.
 MAX_INDEX_BYTES = 1 << 24
-# Added to limits that grow with a size, so that they allow any small frame.
-FREE_BYTES = 1 << 20
+# Limits of sizes are a factor of another size plus this, so that no small frame exceeds them.
+LIMIT_MARGIN_BYTES = 1 << 20
 DEFAULT_LEVEL = 1
 
 MADE_BY_NEWER = "was made by a newer scannet-prep: update yours (git pull; pip install .)"
 _SplitName = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)?\Z")]
 _ID = r"(?P<scene>scene\d{4}_\d{2})"
-# A file that belongs to no scene: at the top level or in `tasks/`, and not named like a folder of a
-# tree, so that a file cannot take the place of one.
+# A file that belongs to no scene, at the top level or in `tasks/`. It may not have the name of a
+# folder of a tree: unpacked, it would stand where the folder belongs.
 _OTHER_NAME = re.compile(
     r"(?:tasks/)?(?!(?:train|val|test|scans|scans_test|tasks)$|scene\d{4}_\d{2}$)\w[\w.+-]{0,80}",
     re.ASCII,
@@ -41,7 +41,7 @@ _OTHER_NAME = re.compile(
 def max_frame_bytes(content_bytes: int) -> int:
     """Return the maximum size of a frame: its content stored, with room for headers."""
     # Content that does not compress grows by less than a 256th.
-    return FREE_BYTES + content_bytes * 257 // 256
+    return LIMIT_MARGIN_BYTES + content_bytes * 257 // 256
 
 
 class ArchiveKind(StrEnum):
@@ -67,14 +67,14 @@ class StoredGroup:
     """The files of one scene, or those that belong to no scene: one frame of an archive.
 
     Attributes:
-        scene_id: The scene; empty for the files that belong to no scene, and for a frame whose
-            damage hides the scene.
+        scene_id: The scene; empty for the files that belong to no scene, and for a frame that is
+            too damaged to reveal its scene.
         split: Its split; empty if unknown.
         vertex_count: V; 0 if it was not counted.
         offset: The first byte of the frame in the archive.
         stored_bytes: Size of the frame.
         size_bytes: Size of its content, the tar bytes.
-        members: The files, in order; empty while no index and no tar header has named them.
+        members: The files, in order; empty until an index or a tar header has named them.
     """
 
     scene_id: str
@@ -165,7 +165,8 @@ class SceneFile(NamedTuple):
 def identify_scene(name: str) -> SceneFile | None:
     """Identify the scene that a file belongs to by its name; None for any other file.
 
-    The split is that of the folder or, for raw scenes, that of the official lists.
+    The split is that of the folder or, for raw scenes, that of the official lists. A raw scene of
+    no list has an unknown split, unless its folder is that of the test scenes.
     """
     for kind, pattern in _SCENE_NAMES.items():
         match = pattern.fullmatch(name)
@@ -173,17 +174,22 @@ def identify_scene(name: str) -> SceneFile | None:
             continue
         scene_id = match["scene"]
         folder = match["folder"] or ""
-        if kind is ArchiveKind.PROCESSED:
-            # Own scans are in the test split only.
-            is_own = folder == Split.TEST and SceneId.is_own(scene_id)
-            if is_own or SceneId.is_of_release(scene_id):
-                return SceneFile(kind, scene_id, folder)
-            continue
-        official = find_official_split(scene_id)
-        if official is None and folder == "scans_test":
-            official = Split.TEST
-        return SceneFile(kind, scene_id, official or "")
+        if kind is ArchiveKind.RAW:
+            return SceneFile(kind, scene_id, _find_raw_split(scene_id, folder))
+        # Own scans are in the test split only.
+        is_own_scan = SceneId.is_own(scene_id) and folder == Split.TEST
+        if is_own_scan or SceneId.is_of_release(scene_id):
+            return SceneFile(kind, scene_id, folder)
     return None
+
+
+def _find_raw_split(scene_id: str, folder: str) -> str:
+    """Find the split of a raw scene by its id, or else by its folder; empty if unknown."""
+    official = find_official_split(scene_id)
+    if official is not None:
+        return official
+    # A scene of no official list in `scans` may belong to train or to val.
+    return Split.TEST if folder == "scans_test" else ""
 
 
 def find_scene(kind: ArchiveKind, name: str) -> str | None:
@@ -223,7 +229,7 @@ def check_names(kind: ArchiveKind, scene_id: str, names: list[str]) -> None:
         raise ContentError(f"a file of {owner} occurs twice, or its files are in several folders")
 
 
-_INDEX = make_decoder(Index)
+_INDEX_DECODER = make_decoder(Index)
 
 
 def encode_index(index: Index) -> bytes:
@@ -241,7 +247,7 @@ def parse_index(data: bytes) -> Index:
         ContentError: It is damaged, has another version, or contradicts itself.
     """
     try:
-        index = parse_json(data, _INDEX)
+        index = parse_json(data, _INDEX_DECODER)
         _check_order(index)
         end = 0
         for group in index.groups:
@@ -264,11 +270,16 @@ def _check_order(index: Index) -> None:
 
 
 def _check_group(group: StoredGroup, kind: ArchiveKind, expected_offset: int) -> None:
-    """Check that a group has the offset that the writer gives it, possible sizes, valid names."""
-    offsets, size_bytes = place_files([member.size_bytes for member in group.members])
-    are_files_placed = bool(offsets) and offsets == [member.offset for member in group.members]
-    if group.offset != expected_offset or group.size_bytes != size_bytes or not are_files_placed:
-        raise ContentError(f"{group.name}: its frame or its files are not at their places")
+    """Check the offsets, sizes and names of a group.
+
+    The offsets must be those that the writer gives, the sizes possible, and the names valid.
+    """
+    offsets = [member.offset for member in group.members]
+    expected_offsets, expected_bytes = place_files([member.size_bytes for member in group.members])
+    if not group.members or offsets != expected_offsets:
+        raise ContentError(f"{group.name}: its files are not at their places")
+    if group.offset != expected_offset or group.size_bytes != expected_bytes:
+        raise ContentError(f"{group.name}: its frame has another offset or size than expected")
     is_too_large = group.stored_bytes > max_frame_bytes(group.size_bytes)
     if group.size_bytes > MAX_CONTENT_BYTES or is_too_large:
         sizes = f"{group.stored_bytes:,} bytes for {group.size_bytes:,} bytes of content"

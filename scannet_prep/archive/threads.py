@@ -43,10 +43,10 @@ class Threads:
 
         Args:
             function: The function.
-            tasks: The memory that each task takes, in bytes, and the task. The next one is taken
-                when there is room: at most 160 MiB are in work, and a larger task is in work alone.
-            on_error: Called after a failure, or if the caller stops early. Then `map` waits until
-                the threads end, so `on_error` has to end whatever may block them, such as a read.
+            tasks: The memory that each task takes, in bytes, and the task. A task begins when the
+                tasks in work take at most 160 MiB together with it, or when there are none.
+            on_error: Called after a failure, or if the caller stops early. `map` then waits for the
+                threads, so `on_error` must end what may block them, such as a read.
         """
         pending = deque[tuple[int, Future[Result]]]()
 

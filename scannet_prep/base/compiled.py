@@ -1,8 +1,9 @@
 """The two slow loops, compiled by numba if it is installed (the extra `fast`).
 
-They give the same bytes as their counterparts in NumPy (`processed.geometry`, `parse_plain_list`);
-therefore, the loop over faces adds in the same order. Loading numba takes as long as it saves in
-`MIN_SCENES` scenes of the release, so the run decides whether workers use it.
+They give the same bytes as their counterparts in NumPy, `processed.geometry` and
+`parse_plain_list`. To do so, the loop over faces adds numbers in the same order as NumPy. Loading
+numba takes as long as it saves in `MIN_SCENES` scenes of the release, so the run decides whether
+workers use it.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _points_and_normals(
 
     # Add the cross product of two edges of each face to its corners.
     for face in range(len(faces)):
-        # Unsigned, so that an access does not check whether the index counts from the end.
+        # With unsigned indices, numba omits the test for negative ones, which count from the end.
         i = np.uint32(faces[face, 0])
         j = np.uint32(faces[face, 1])
         k = np.uint32(faces[face, 2])
@@ -145,7 +146,7 @@ def _parse_numbers(text: NDArray[np.uint8], values: NDArray[np.int64]) -> int:
         # Characters before "0" wrap around to large numbers, so one comparison is enough.
         digit = np.uint8(character - np.uint8(_ZERO))
         is_digit = digit < 10
-        # A value of 0 after a digit: that digit was a leading zero, which no other may follow.
+        # If the value is 0 after a digit, that digit was a zero. No digit may follow it.
         is_after_leading_zero = value == 0 and digit_count > 0
         if is_digit and not is_after_leading_zero:
             # Too many digits overflow. Such a number is refused below, at its end.

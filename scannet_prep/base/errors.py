@@ -84,6 +84,7 @@ class FileError(ScanNetPrepError):
             # the first argument is then the whole message.
             message = str(path)
         super().__init__(message, hint)
+        # The arguments of this constructor, not of the base class: pickling passes them to it.
         self.args = (path, problem, hint)
         self.path = Path(path)
         self.place = str(path)

@@ -66,13 +66,14 @@ def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
     Raises:
         ContentError: It is not a PNG image of 8 or 16 bits of gray, or has another size.
     """
-    # The signature, the length and the kind of the first chunk, then its content.
+    # Bytes 0 to 7 are the signature, 8 to 11 the length of the first chunk, 12 to 15 its kind. Its
+    # content begins at byte 16.
     if not data.startswith(_PNG_SIGNATURE) or data[12:16] != b"IHDR" or len(data) < 26:
         raise ContentError("is not a PNG image")
     width, height, bits, color_type = struct.unpack(">IIBB", data[16:26])
     if (width, height) != size:
         raise ContentError(f"is an image of {_format((width, height))}, expected {_format(size)}")
-    # Images of fewer bits are not rejected by Pillow, but scaled.
+    # Pillow would not reject images of fewer bits, but scale their numbers.
     if bits not in {8, 16} or color_type != _GRAY:
         raise ContentError(
             f"has {bits} bits and the color type {color_type}, expected 8 or 16 bits of gray"
@@ -177,6 +178,8 @@ def require_pillow() -> None:
 
 def _nearest_indices(old_count: int, new_count: int) -> NDArray[np.int64]:
     """Return the index of the old row or column that contains the middle of each new one."""
+    # The middle of new row i lies at (i + 1/2) * old_count / new_count in old rows. Numerator and
+    # denominator are doubled, so that both are integers.
     return (2 * np.arange(new_count) + 1) * old_count // (2 * new_count)
 
 
@@ -184,7 +187,8 @@ def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noq
     """Decode an image of one format, `JPEG` or `PNG`, with Pillow."""
     pillow = _import_pillow()
     try:
-        # Warnings about odd metadata, or about huge images, whose size is checked here.
+        # Pillow warns of odd metadata, which does not matter here, and of huge images. The size is
+        # checked below, before anything is decoded.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image = pillow.open(io.BytesIO(data), formats=[file_format])

@@ -123,7 +123,8 @@ def find_slurm_cores(environ: Mapping[str, str]) -> int | None:
     cores_per_task = _read_count(environ, "SLURM_CPUS_PER_TASK")
     if cores_per_task:
         limits.append(cores_per_task)
-    # The cores that all processes of the job on this node share; set without --cpus-per-task, too.
+    # The cores that all processes of the job on this node share. Slurm also sets this variable
+    # without --cpus-per-task.
     cores_on_node = _read_count(environ, "SLURM_CPUS_ON_NODE")
     if cores_on_node:
         process_count = _find_process_count_on_node(environ)

@@ -9,9 +9,9 @@ belongs to no file system, and disappears with the processes.
     worker:   allocate -> arrays of a batch in a _Memory -> hand_over -> descriptor, size, layout
     training: receive  -> the same memory, mapped again -> arrays
 
-Getting memory from the system, page by page, takes longer than all other work on a batch. So a
-worker uses its memory again as soon as neither it nor the training process has an array in it. The
-first two bytes of the file, one for each process, record whether they have.
+Getting memory from the system, page by page, takes longer than all other work on a batch. A worker
+therefore uses a memory again as soon as neither it nor the training process has an array in it. The
+first two bytes of the file record this, one byte for each of the two processes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _FREE = 0
 _HELD = 1
 _LOST = 2
 _ALIGNMENT_BYTES = 64
-# Numbers of memories that a worker keeps to use them again, by whether they are held at the moment.
-# By default, a DataLoader requests two batches of each worker in advance.
+# A worker keeps memories to use them again: at most this many that are held, and at most this many
+# that are free. By default, a DataLoader requests two batches of each worker in advance.
 _MAX_HELD = 32
 _MAX_FREE = 4
 # Parameters of mallopt, from malloc.h.
@@ -70,7 +70,7 @@ class _Memory:
         size: Its length in bytes.
     """
 
-    # Number of forks up to now: those of this process, and those that led to it.
+    # Number of forks that this process and its ancestors have made.
     forks = 0
 
     def __init__(self, file: IO[bytes], size: int) -> None:

@@ -18,9 +18,11 @@ def describe_call(function: Callable[..., Any]) -> str:
         parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in signature.parameters.values()
     ]
-    plain = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+    without_types = signature.replace(
+        parameters=parameters, return_annotation=inspect.Signature.empty
+    )
     name = getattr(function, "__name__", type(function).__name__)
-    return f"{name}{plain}"
+    return f"{name}{without_types}"
 
 
 def describe_call_fault(function: Callable[..., Any], *names: str) -> str:
@@ -34,6 +36,7 @@ def describe_call_fault(function: Callable[..., Any], *names: str) -> str:
     except ValueError:  # some functions written in C have none
         return ""
     try:
+        # Only the number of arguments matters; the names stand for the values.
         signature.bind(*names)
     except TypeError:
         return f"{describe_call(function)} cannot be called with ({', '.join(names)})"

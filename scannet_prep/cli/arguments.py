@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 Parsed = TypeVar("Parsed")
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 
-# Column of the descriptions in the tables of help texts, where their further lines begin, too.
+# Column in which descriptions begin in the tables of help texts.
 _DESCRIPTION_COLUMN = 16
-# More than any count that is needed. Numbers of so many digits fit into 32 bits.
+# Larger numbers are never needed, and would not fit into 32 bits.
 _MAX_DIGITS = 9
 
 
@@ -180,12 +180,12 @@ def add_places_argument(parser: CommandParser) -> None:
 def add_output_arguments(parser: CommandParser) -> None:
     """Add the options of all commands: how much to print, and in which form."""
     group = parser.add_argument_group("output")
-    group.add_argument("-v", "--verbose", action="store_true", help="print more")
+    group.add_argument("-v", "--verbose", action="store_true", help="print more detail")
     group.add_argument("-q", "--quiet", action="store_true", help="print problems only")
     group.add_argument(
         "--json", action="store_true", help="print exactly one JSON object on standard output"
     )
-    group.add_argument("--no-progress", action="store_true", help="show no progress")
+    group.add_argument("--no-progress", action="store_true", help="do not show progress")
 
 
 def add_selection_arguments(parser: CommandParser) -> None:
@@ -242,13 +242,13 @@ def add_jobs_argument(parser: Container, workers: str = "worker processes") -> N
 
     Args:
         parser: The parser, or a group of it.
-        workers: The plural of what `--jobs` counts, for the help text.
+        workers: What `--jobs` counts, such as `threads`; for the help text.
     """
     parser.add_argument(
         "--jobs",
         type=positive_number,
         metavar="N",
-        help=f"{workers} (default: the processors that affinity, container and Slurm grant)",
+        help=f"{workers} (default: one per core that affinity, container and Slurm grant)",
     )
 
 
@@ -313,7 +313,7 @@ def certificates_from(arguments: argparse.Namespace, console: Console) -> bool |
 
 
 def jobs_from(arguments: argparse.Namespace) -> int:
-    """Return the number of `--jobs`, by default the processors that this process may keep busy."""
+    """Return the number of `--jobs`, by default the number of cores that this process may use."""
     import os
 
     from scannet_prep.base.limits import find_core_limits

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 _DEFAULT_PLACE = Path("data/processed")
 
 
-def add_prediction_arguments(parser: CommandParser, place: str) -> None:
+def add_prediction_arguments(parser: CommandParser, role_of_scenes: str) -> None:
     """Add the arguments of all commands about predictions.
 
     Args:
         parser: Parser of the command.
-        place: What the command uses the processed scenes (`--gt`) as, for the help text.
+        role_of_scenes: The role of the processed scenes (`--gt`) in the command, such as `the
+            ground truth`; for the help text.
     """
     parser.add_argument(
         "predictions",
@@ -34,7 +35,8 @@ def add_prediction_arguments(parser: CommandParser, place: str) -> None:
         type=place_argument,
         default=_DEFAULT_PLACE,
         metavar="PLACE",
-        help=f"{place}: a processed folder, or an archive of it (default: {_DEFAULT_PLACE})",
+        help=f"{role_of_scenes}: a processed folder, or an archive of it "
+        f"(default: {_DEFAULT_PLACE})",
     )
     parser.add_argument(
         "--task",

@@ -1,6 +1,6 @@
 """Print a script that completes commands and options with the Tab key.
 
-Write it once to the place where your shell looks for such scripts, and open a new terminal.
+Save the script once where your shell looks for such scripts, and open a new terminal.
 
 examples:
   scannet-prep completion bash > ~/.scannet-prep-completion
@@ -9,7 +9,7 @@ examples:
 
 shells:
   bash          add this line to ~/.bashrc: source ~/.scannet-prep-completion
-  zsh           the folder must be in fpath, in ~/.zshrc before compinit is called
+  zsh           in ~/.zshrc, add the folder to fpath before compinit is called
   fish          nothing else is needed
 """
 

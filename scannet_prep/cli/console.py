@@ -52,8 +52,8 @@ class Console(Progress):
         is_verbose: Whether long lists are shown completely.
         has_progress: Whether progress is shown.
         _bar: The tqdm bar of the current piece of work; None before the first one.
-        _status_drawn_s: When the bar was last drawn by `status`, on the clock of `time.time`, as
-            tqdm's own times.
+        _status_drawn_s: When `status` last drew the bar, in seconds of `time.time`, which is the
+            clock of tqdm.
     """
 
     command: str = ""
@@ -141,7 +141,7 @@ class Console(Progress):
         return status
 
     def fail(self, error: str, message: str, hint: str, status: int) -> int:
-        """Report the error that ended the command; an interrupt in one line.
+        """Report the error that ended the command. An interrupt is reported in one line.
 
         Args:
             error: Class of the exception, or `Interrupted`.
@@ -189,7 +189,8 @@ class Console(Progress):
         else:
             options["unit"] = f" {unit}"  # tqdm puts no blank between number and unit
         self._bar = tqdm(
-            # Every count may draw. By default, tqdm waits for as many as came together before.
+            # Let any count redraw the bar. By default, tqdm waits until the count has grown by as
+            # much as it did between earlier redraws.
             miniters=1,
             total=total or None,  # tqdm takes None for an unknown total
             desc=title,
@@ -210,8 +211,9 @@ class Console(Progress):
         bar.set_postfix_str(text, refresh=False)
         if bar.disable:
             return
-        # tqdm draws by itself when something is counted. Its `last_print_t` must stay as it is,
-        # because the rate is computed from it.
+        # tqdm redraws the bar when something is counted. Redraw it here only if that has not
+        # happened for one and a half intervals. `last_print_t` must stay as it is, because tqdm
+        # computes the rate from it.
         now_s = time.time()
         silent_s = now_s - max(bar.last_print_t, self._status_drawn_s)
         if silent_s >= 1.5 * bar.mininterval:
@@ -232,7 +234,7 @@ class Console(Progress):
     def _write_line(self, text: str) -> None:
         """Write a line of tqdm, without the blanks and carriage returns for a terminal.
 
-        tqdm also writes texts of nothing else, to clear its line; they are dropped.
+        To clear its line, tqdm writes only blanks and carriage returns. Such a text is dropped.
         """
         line = text.strip()
         if line:
@@ -273,7 +275,7 @@ def format_table(
 ) -> str:
     """Lay out rows under a header.
 
-    If the table is too wide for the terminal, the text in its widest column of text wraps.
+    If the table is too wide for the terminal, its widest column of text is broken into lines.
 
     Args:
         header: Names of the columns.
@@ -358,7 +360,7 @@ def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) 
 def summarize_run(
     report: ProcessReport | ExportReport | FramesReport, size: str, seconds: float
 ) -> list[str]:
-    """Summarize a run that makes scenes, with what to do about those that are left.
+    """Summarize a run that makes scenes, and describe how to make those that are missing.
 
     Args:
         report: The report of the run.
@@ -375,8 +377,8 @@ def summarize_run(
     if report.unfinished:
         scenes = format_count(len(report.unfinished), "scene")
         lines.append(
-            f"not finished: an earlier run had still to make {scenes} "
-            f"({list_some(report.unfinished)}): run the command for these, too"
+            f"not finished: an earlier run was stopped before it made {scenes} "
+            f"({list_some(report.unfinished)}); run the command for these, too"
         )
     return lines
 

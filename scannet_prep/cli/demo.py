@@ -2,7 +2,7 @@
 
 Makes small synthetic scenes in the format of the release, downloads them from a server on this
 machine, processes and packs them, reads them as a dataset, shows one, and extracts frames if Pillow
-is installed. Nothing in them is from ScanNet. Needs no network and no account.
+is installed. The scenes contain nothing from ScanNet. Needs no network and no account.
 
 examples:
   scannet-prep demo

@@ -1,9 +1,9 @@
 """Check the machine, the folders, the server and the GPUs.
 
-Answers the first questions of a maintainer: versions; the processors, memory and open files that
-may be used; file systems, their locks and free space; proxies; the server; whether PLACE is
-complete; GPUs. Takes less than 10 s, even if the server, a GPU driver or the file system of PLACE
-hangs. Only loading PyTorch from a slow file system can take longer. Leaves nothing behind.
+Shows what a bug report should contain: versions; the processors, memory and open files that may be
+used; file systems, their locks and free space; proxies; the server; whether PLACE is complete;
+GPUs. It takes less than 10 s, even if the server, a GPU driver or the file system of PLACE hangs.
+Only loading PyTorch from a slow file system can take longer. It leaves no files behind.
 
 Each line is ok, a note (worth knowing), or a problem (it will cause failures) with what to do
 about it. The exit status is 0, or 3 if there are problems. A server that cannot be reached is a
@@ -11,7 +11,7 @@ note, because only download needs it.
 
 --ddp compares all ranks of a job; run it under torchrun on all machines of the job. It checks
 that all ranks start, find the same scenes, plan the same epoch with the same versions, and
-complete an all-reduce. Within a time limit, it names the ranks that do not.
+complete an all-reduce. After --timeout, it names the ranks that have not done so.
 
 examples:
   scannet-prep doctor

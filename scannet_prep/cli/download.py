@@ -79,7 +79,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="also check the content of files whose SHA-256 matches scannet.lock",
+        help="check the content of every existing file, even if its SHA-256 matches scannet.lock",
     )
     add_selection_arguments(parser)
     server = parser.add_argument_group("server")
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     file_count = format_count(len(plan.files), "file")
     console.say(
         f"download: {plan.shown_base_url} -> {plan.data_dir}: "
-        f"{len(plan.complete):,} of {file_count} already there (checked now), "
+        f"{len(plan.complete):,} of {file_count} already there, which are checked; "
         f"to fetch: {_describe_needed(plan)}"
     )
     policy = TransferPolicy(

@@ -1,13 +1,14 @@
 """Score predictions as the benchmark does.
 
-Semantic predictions get the IoU of each class and three means, instances the average precision.
+Prints the IoU of each class and three means for semantic predictions, and the average precision for
+instances.
 
 Semantic predictions are <scene>.txt (raw ids, one per line), <scene>.npy or <scene>_pred.npy (train
 ids), or OctFormer's <scene>.eval.npz. Instances are <scene>.txt (the benchmark's list of masks), or
 <scene>.npz (masks, labels, scores). Without --labels, scores are for the label set of PLACE.
 
-Predicted ids that look wrong are an error: more than 1 % are none of the classes, or another label
-set or numbering agrees better with the ground truth.
+Predicted ids that look wrong are an error: more than 1 % of them are no class of the label set, or
+another label set or numbering agrees better with the ground truth.
 
 examples:
   scannet-prep evaluate predictions --gt data/processed
@@ -48,7 +49,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument(
         "--allow-missing",
         action="store_true",
-        help="skip scenes without a prediction, which are an error otherwise",
+        help="skip scenes without a prediction (default: they are an error)",
     )
     parser.add_argument(
         "-o",

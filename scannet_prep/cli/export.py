@@ -2,9 +2,9 @@
 
 Takes processed scenes, from a folder or an archive.
 
-Running a command again exports only scenes that are missing or have been processed again. An
-export has one format with its options, and contains scenes that were processed with the same
-options. It records them in export.json, which scannet-prep verify reads.
+Running a command again exports only scenes that are missing or have been processed again. All
+scenes of an export have the same format and options, and were processed with the same options. The
+file export.json records the options, and scannet-prep verify reads it.
 
 examples:
   scannet-prep export --format octformer --labels scannet200 -o scannet200.npz
@@ -63,7 +63,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="folder for the export (default: data/export/FORMAT)",
     )
     options = parser.add_argument_group("what to make")
-    add_labels_argument(options, "label set, where the format holds one (default: that of PLACE)")
+    add_labels_argument(options, "label set, if the format has only one (default: that of PLACE)")
     frame = options.add_mutually_exclusive_group()
     frame.add_argument(
         "--aligned",

@@ -1,10 +1,10 @@
 """Show the content of raw scenes, processed scenes, extracted frames or an archive.
 
-Prints the number of scenes, and of vertices or frames, sizes, options, warnings and failures.
+Prints the numbers of scenes and of vertices or frames, sizes, options, warnings and failures.
 
-For a processed folder it reads only the manifest, or every file if there is none; for an archive,
-only the index. Several archives are read as shards of one. For the frequencies of classes, see
---table classes and scannet-prep report.
+Of a processed folder, only the manifest is read, or every file if there is no manifest; of an
+archive, only the index. Several archives are read as shards of one. For the frequencies of classes,
+see --table classes and scannet-prep report.
 
 examples:
   scannet-prep info data/processed
@@ -116,10 +116,12 @@ def _describe(report: Info, *, has_all: bool) -> Iterator[str]:
     """
     from scannet_prep.frames import FrameOptions
 
-    # Only archives have a head. Of several, the first one is named and the others are counted.
+    # Only archives have a head.
     kind = f"archive of {report.head.kind}" if report.head else report.kind
     program = f", by {report.program}" if report.program else ""
-    yield f"{list_some(report.paths, shown=1)}: {kind} scenes{program}"
+    # The first path, and the number of the others.
+    paths = list_some(report.paths, shown=1)
+    yield f"{paths}: {kind} scenes{program}"
     # The program that processed a folder is recorded in its manifest, and nowhere else.
     has_manifest = report.program != ""
     if report.kind == "processed" and not has_manifest:

@@ -1,17 +1,17 @@
-"""Make one archive of a folder of scenes.
+"""Pack a folder of scenes into one archive.
 
-The folder holds processed scenes, or is a raw tree. The archive is a plain .tar.zst that any tar
-opens. Single scenes can be read from it, also over HTTP, and a Dataset trains from it directly.
+The folder contains processed scenes, or is a raw tree. The archive is a plain .tar.zst that any tar
+opens. Training reads it directly: a scene can be read alone, also over HTTP.
 
 The archive contains a SHA-256 of every file, and the same files give the same bytes. It gets its
-name when it is complete. An existing archive is compared with the folder, and left as it is if it
-is up to date. Beside it, FILE.sha256 shows that a copy is complete: sha256sum -c.
+name when it is complete. An existing archive is compared with the folder, and is not changed if it
+is up to date. To check a copy, use the file FILE.sha256 beside the archive: sha256sum -c.
 
 examples:
-  scannet-prep pack  data/processed -> data/scannet.tar.zst
+  scannet-prep pack                           # data/processed
   scannet-prep pack - | ssh host "cd /datasets && scannet-prep unpack -"
   scannet-prep pack data/ScanNet -o data/raw.tar.zst --shard-size 4GB
-  scannet-prep pack -o s3://bucket/s.tar.zst  needs s3fs
+  scannet-prep pack -o s3://bucket/s.tar.zst  # needs s3fs
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
         choices=range(23),
         default=1,
         metavar="N",
-        help="compression level of zstd, 1..22 (default: 1); 0: no compression, 11 %% larger, "
-        "and scenes are read twice as fast",
+        help="compression level of zstd, 1..22 (default: 1); 0 for no compression: the archive is "
+        "11 %% larger, and scenes are read twice as fast",
     )
     options.add_argument(
         "--shard-size",
@@ -71,7 +71,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     options.add_argument(
         "--force",
         action="store_true",
-        help="pack again, even if the archive is up to date or holds more scenes",
+        help="pack again, even if the archive is up to date or contains more scenes",
     )
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser.add_argument_group("how to run"), "compressing threads")

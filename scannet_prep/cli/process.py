@@ -1,6 +1,6 @@
 """Make one .npz of each raw scene, with points, normals, colors, labels, instances and segments.
 
-RAW is a folder of the release, or the PLY files of your own scans. These are named after their
+RAW is a folder of the release, or the PLY files of your own scans. Own scans are named after their
 files, and belong to the split test.
 
 A processed folder has one set of options. They are stored in its manifest, so a later command need
@@ -63,17 +63,20 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="folder for the processed scenes (default: data/processed)",
     )
     options = parser.add_argument_group("what to make (default: the options of the folder)")
-    _add_switch(options, "--scannet200", "labels of ScanNet200; without it, of ScanNet20")
+    _add_switch(
+        options, "--scannet200", "labels of ScanNet200 (default for a new folder: ScanNet20)"
+    )
     _add_switch(
         options,
         "--align-axis",
-        "points in the axis-aligned frame; without it, in the frame of the scan",
+        "points in the axis-aligned frame (default for a new folder: the frame of the scan)",
     )
-    _add_switch(options, "--faces", "keep the triangles")
+    _add_switch(options, "--faces", "keep the triangles (default for a new folder: no)")
     options.add_argument(
         "--labels-from",
         choices=("aggregation", "ply"),
-        help="source of the nyu40 ids: aggregation (the default), or ply for labels.ply",
+        help="source of the nyu40 ids: aggregation (default for a new folder), or ply for "
+        "labels.ply",
     )
     _add_switch(
         options,
@@ -87,29 +90,33 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--up",
         choices=("x", "y", "z", "-x", "-y", "-z"),
         metavar="AXIS",
-        help="axis of the files that points up: x, y, z, -x, -y or -z; write --up=-y. The points "
-        "are turned until it is z",
+        help="axis that points up in the files: x, y, z, -x, -y or -z, for example --up=-y; the "
+        "points are rotated so that it becomes z",
     )
     upright.add_argument(
         "--matrix",
         type=shared.path_argument,
         metavar="FILE",
-        help="align the points by the 16 numbers of a matrix (aligned <- scan), row by row, metres",
+        help="align the points with a 4 x 4 matrix (aligned <- scan, metres); FILE has its 16 "
+        "numbers, row by row",
     )
     own.add_argument(
         "--scale",
         type=float,
         metavar="X",
-        help="metres per unit of the files, 0.001 for millimetres (default: 1)",
+        help="metres per unit of the files, such as 0.001 for millimetres (default: 1)",
     )
     strictness = parser.add_argument_group("what is an error").add_mutually_exclusive_group()
     strictness.add_argument(
-        "--strict", action="store_true", help="an unknown raw category and other doubts are errors"
+        "--strict",
+        action="store_true",
+        help="warnings that may mean damage are errors, such as an unknown raw category",
     )
     strictness.add_argument(
         "--lenient",
         action="store_true",
-        help="a train or val scene without alignment, groups or faces is a warning, not an error",
+        help="train and val scenes without alignment, groups or faces do not fail, but get a "
+        "warning",
     )
     shared.add_selection_arguments(parser)
     run_options = parser.add_argument_group("how to run")
@@ -118,13 +125,13 @@ def add_arguments(parser: shared.CommandParser) -> None:
     run_options.add_argument(
         "--force",
         action="store_true",
-        help="process scenes again even if they are up to date; "
-        "the whole folder, if its options change",
+        help="process scenes again even if they are up to date; with different options, process "
+        "the whole folder again",
     )
     run_options.add_argument(
         "--checksum",
         action="store_true",
-        help="read all files again, whatever their sizes and times are",
+        help="read all files again, even if their sizes and times have not changed",
     )
     run_options.add_argument(
         "--dry-run",

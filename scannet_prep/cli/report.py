@@ -4,11 +4,11 @@ Describes a processed folder, an archive or a raw tree as a whole: classes, size
 that stand out, floors that are not horizontal, walls that are off the axes. With -o, it also writes
 a page with charts and pictures, whose scenes link to a running scannet-prep view --serve.
 
---against compares two places scene by scene. The result comes first, then what differs: groups,
-labels, points, files, and the first vertex of each. The exit status is 0 if both hold the same
-data, and 3 if something differs. Either side may also be only a manifest.json or a scannet.lock.
-Processed scenes are compared array by array, raw scenes file by file. The version of the program is
-ignored.
+--against compares two places scene by scene. The result comes first, then the differences in
+groups, labels, points and files. Of an array, the first vertex that differs is shown. The exit
+status is 0 if both hold the same data, and 3 if something differs. Either side may also be only a
+manifest.json or a scannet.lock. Processed scenes are compared array by array, raw scenes file by
+file. The version of the program is ignored.
 
 examples:
   scannet-prep report data/processed -o report.html

@@ -6,8 +6,8 @@ PRED contains files like those for scannet-prep evaluate. Predictions in .npy an
 converted to the raw ids that the server expects. Every test scene needs a prediction that fits its
 processed scene. Instances of wall and floor, and those under 100 vertices, are left out.
 
-Nothing is written if the predicted ids look wrong: more than 1 % are none of the classes, or they
-belong to another label set, or count from 1.
+Nothing is written if the predicted ids look wrong: more than 1 % of them are no class of the label
+set, or they belong to another label set, or they count from 1.
 
 examples:
   scannet-prep submit predictions -o submission.zip --gt data/processed

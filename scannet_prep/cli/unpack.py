@@ -1,12 +1,12 @@
-"""Write the files of an archive, or of some of its scenes.
+"""Unpack an archive, or some of its scenes.
 
-Every file is checked by its SHA-256 before it gets its name. Existing files with the same content
-are kept. From a truncated or damaged archive, all undamaged scenes are unpacked, and the others are
-listed.
+Every file is checked against its SHA-256 before it gets its final name. Existing files with the
+same content are kept. From a truncated or damaged archive, all undamaged scenes are unpacked, and
+the others are listed.
 
 examples:
-  scannet-prep unpack data/scannet.tar.zst                     -> data/processed
-  scannet-prep unpack data/scannet-*.tar.zst -o /fast/scannet  all shards
+  scannet-prep unpack data/scannet.tar.zst
+  scannet-prep unpack data/scannet-*.tar.zst -o /fast/scannet  # all shards
   scannet-prep unpack https://host/scannet.tar.zst --scenes @wanted.txt -o part
 """
 

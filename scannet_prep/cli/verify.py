@@ -1,14 +1,14 @@
 """Check a raw tree, a processed folder, an archive, an export, or extracted frames.
 
 Changes nothing, and lists the damage scene by scene. Several archives are checked as shards of one.
-An error is something wrong; a note is worth knowing, but nothing is wrong.
+An error means that something is wrong; a note is only worth knowing.
 
-Raw tree: the structure of every file, counts that must agree across files, segment ids of groups,
-labels.ply against the groups, the label map, every frame of .sens files, every member of .zip
-files, the official splits; and, unless scenes are selected, the files in tasks/. The tree may also
-hold only such large files. Processed folder: checksums, shapes and values of every file, the
-manifest, the official splits. Archive: every byte. Export
-and extracted frames: every file that a manifest names.
+What is checked depends on PATH. Raw tree: the structure of every file, counts that must agree
+across files, segment ids of groups, labels.ply against the groups, the label map, every frame of
+.sens files, every member of .zip files, the official splits; and, unless scenes are selected, the
+files in tasks/. A tree may contain only .sens files, or only tasks/. Processed folder: checksums,
+shapes and values of every file, the manifest, the official splits. Archive: every byte. Export and
+extracted frames: every file that the manifest lists.
 
 To compare two folders, archives or raw trees, or a raw tree with the scannet.lock of another copy:
 scannet-prep report PLACE --against PLACE
@@ -51,8 +51,8 @@ def add_arguments(parser: shared.CommandParser) -> None:
     parser.add_argument(
         "--checksum",
         action="store_true",
-        help="compute the computed segments of a processed folder again from the meshes, and "
-        "compare",
+        help="for processed folders: recompute from the meshes the segments that process has "
+        "computed, and compare them",
     )
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)

@@ -99,8 +99,8 @@ def _compare_ranks(
     threading.Thread(target=work, daemon=True).start()
     if job.rank == 0:
         return _Judge(board, job.world_size, timeout_s).judge()
-    # Use another connection than the thread, which writes meanwhile: one that waits blocks all its
-    # other requests. Rank 0 waits for two keys, for up to `timeout_s` each.
+    # A connection that waits blocks all its other requests. The thread writes meanwhile, so wait on
+    # a second connection. Rank 0 waits for two keys, for up to `timeout_s` each.
     _connect(job, timeout_s).wait(["end/0"], timedelta(seconds=2 * timeout_s + _GRACE_S))
     return []
 
@@ -250,7 +250,10 @@ class _Judge:
         return _problem("ranks", f"{name} is missing: it has not reached rank 0", _HINT_MISSING)
 
     def _judge_agreement(self, facts: Results) -> list[Finding]:
-        """Compare the facts of each rank with those of most ranks; of equally many, the first."""
+        """Compare the facts of each rank with those that most ranks have.
+
+        If two values are equally common, that of the lower rank is the usual one.
+        """
         if not facts:
             return []
         checks = []
@@ -332,7 +335,7 @@ def _all_reduce(job: TorchrunJob, timeout_s: float) -> dict[str, Any]:
         torch.cuda.set_device(device)
     distributed.init_process_group(
         backend,
-        # A connection of its own: one that waits for a rank blocks all its other requests.
+        # A separate connection, because one that waits for a rank blocks all its other requests.
         store=_connect(job, timeout_s),
         rank=job.rank,
         world_size=job.world_size,

@@ -137,14 +137,15 @@ class Overlaps:
     @property
     def ious(self) -> NDArray[np.float64]:
         """IoU of each prediction with each instance, whatever their classes are, (M, G)."""
-        # No union is empty, because no instance is.
+        # This never divides by 0: every instance has a vertex, and so does every union.
         return self.common / (self.sizes + self.pred_sizes[:, None] - self.common)
 
     def match(self, threshold: float) -> Matching:
         """Match the instances that count with the predictions of their class.
 
-        A prediction without any match, not even with a small instance, is wrong, unless more of it
-        than the threshold does not count: it lies in void, or in small instances of its class.
+        A prediction that overlaps with no instance of its class by more than the threshold, not
+        even with a small one, is wrong. It is ignored instead if its share of vertices that do not
+        count exceeds the threshold: those in void, and those in small instances of its class.
 
         Args:
             threshold: The value that an IoU must exceed.
@@ -164,7 +165,7 @@ class Overlaps:
 def find_overlaps(
     prediction: InstancePrediction, ground_truth: InstanceTruth, label_set: LabelSet
 ) -> Overlaps:
-    """Find what counts of the predictions of one scene, and how it overlaps with the instances.
+    """Find the predictions of one scene that count, and their overlaps with the instances.
 
     Args:
         prediction: The predictions.

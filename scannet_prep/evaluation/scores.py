@@ -86,20 +86,24 @@ class Scores(ABC):
 def check_truth(labels: NDArray[np.int64], label_set: LabelSet) -> None:
     """Refuse ground truth of another label set or numbering.
 
-    One number beyond the train ids may stand for unlabeled, such as 255. Several such numbers are
-    classes of another label set, or raw ids, whose vertices would silently not count.
+    A single number beyond the train ids, such as 255, may stand for unlabeled. Several such numbers
+    must be train ids of another label set, or raw ids. Without this check, their vertices would
+    count as unlabeled.
 
     Args:
-        labels: int64 (V,): train ids; and for vertices without a class anything negative, or one
-            other number.
+        labels: int64 (V,), train ids. Vertices without a class have negative numbers, or a single
+            number that is too large for a train id.
         label_set: The label set that the labels should belong to.
 
     Raises:
         ContentError: Several numbers are too large to be train ids.
     """
     too_large = labels[labels >= len(label_set)]
-    # None, or always the same one.
-    if not len(too_large) or (too_large == too_large[0]).all():
+    if len(too_large) == 0:
+        return
+    # Comparing is faster than sorting, which is rarely necessary.
+    has_one_number = (too_large == too_large[0]).all()
+    if has_one_number:
         return
     numbers = [str(number) for number in np.unique(too_large).tolist()]
     raise ContentError(
@@ -122,7 +126,7 @@ def to_array(values: ArrayLike, name: str) -> NDArray[Any]:
 
     Args:
         values: An array, a tensor or a sequence.
-        name: What the values are, for messages.
+        name: Name of the values, for messages.
 
     Raises:
         ContentError: The values are a tensor that NumPy cannot convert: on a GPU, with a gradient,
@@ -141,7 +145,7 @@ def check_integers(values: ArrayLike, name: str, count: int | None = None) -> ND
 
     Args:
         values: The values.
-        name: What the values are, for messages.
+        name: Name of the values, for messages.
         count: The expected number of values; None for any.
 
     Returns:

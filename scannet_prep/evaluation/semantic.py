@@ -15,7 +15,8 @@ from scannet_prep.evaluation.scores import (
 )
 from scannet_prep.release.label_sets import LabelSet
 
-# Makes the IoU of a class that occurs nowhere 0 instead of 0 / 0, as OctFormer and Pointcept do.
+# Added to a denominator, as in OctFormer and Pointcept: the IoU of a class that occurs nowhere is
+# then 0, not 0 / 0.
 _EPSILON = 1e-10
 
 

@@ -70,7 +70,7 @@ class ExportManifest:
             yield from entry.files.items()
 
 
-_MANIFEST = make_decoder(ExportManifest)
+_MANIFEST_DECODER = make_decoder(ExportManifest)
 
 
 def read_export(out_dir: Path) -> ExportManifest | None:
@@ -88,7 +88,7 @@ def read_export(out_dir: Path) -> ExportManifest | None:
 def _read(path: Path) -> ExportManifest:
     """Read a manifest, and check that its names cannot lead out of the folder."""
     try:
-        manifest = parse_json(read_file(path, _MAX_BYTES), _MANIFEST)
+        manifest = parse_json(read_file(path, _MAX_BYTES), _MANIFEST_DECODER)
     except ContentError as error:
         raise FileError(path, f"is damaged, or not of an export: {error}", _HINT) from None
     if (manifest.kind, manifest.format_version) != (_KIND, _FORMAT_VERSION):

@@ -133,7 +133,7 @@ class Mask3D(ExportFormat):
             for mode in modes:
                 entry = self._make_entry(SceneId(scene_id), split, record)
                 entries.setdefault(mode, []).append(entry)
-        # Train before validation, as their folders are named.
+        # Sorted by path, scenes of `train` come before those of `validation`.
         entries.get("train_validation", []).sort(key=itemgetter("filepath"))
 
         files = {}
@@ -178,7 +178,7 @@ class Mask3D(ExportFormat):
         }
 
     def _encode_labels(self) -> str:
-        """Encode the classes by raw id, in the order of train ids, which Mask3D takes from it."""
+        """Encode the classes by raw id. Mask3D takes the train ids from their order."""
         blank = "_" if self.label_set == SCANNET20 else " "
         text = ""
         for label_class in self.label_set.classes:

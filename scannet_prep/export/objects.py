@@ -107,7 +107,8 @@ def find_object_boxes(
 
     Args:
         scene: The scene.
-        columns: (3, V), its coordinates in the frame of the boxes, which are computed in this type.
+        columns: (3, V), its coordinates in the frame of the boxes. Boxes are computed with their
+            dtype.
         label_set: The label set of the raw ids.
         classes: The raw ids of the classes that have boxes.
         object_ids: From `number_objects`.

@@ -131,8 +131,8 @@ def parse_lines(text: bytes) -> NDArray[np.int64]:
     for line_number, line in enumerate(text.split(b"\n"), start=1):
         match = _NUMBER.fullmatch(line)
         if match is None:
-            # str() shows the bytes as b'...'; the b is left out.
-            shown = str(line)[1:42]
+            # 40 letters of b'...', without the b.
+            shown = repr(line)[1:42]
             raise ContentError(f"line {line_number:,}: found {shown}, expected a whole number")
         numbers.append(int(match[1]))
     return np.array(numbers, np.int64)

@@ -178,9 +178,9 @@ def _describe_unknown_ids(predictions: Predictions, confusion: NDArray[np.int64]
     total = predictions.unknown_ids.total() + predictions.class_counts.total()
     noun = _counted_noun(predictions)
     if confusion is not None and predictions.task == "semantic":
-        # Only vertices with a label in the ground truth count: at the others, programs may copy its
-        # number for unlabeled, such as K. The confusion matrix has only labeled vertices, and its
-        # last column limits how many of them have unknown ids.
+        # Only vertices with a label in the ground truth count. At the others, programs may copy the
+        # number that the ground truth uses for unlabeled, such as K. The last column of the
+        # confusion matrix counts labeled vertices only, so the unknown ids are at most as many.
         unknown_count = min(unknown_count, int(confusion[:, -1].sum()))
         total = int(confusion.sum())
         noun = "labeled vertices"

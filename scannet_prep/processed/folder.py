@@ -52,7 +52,7 @@ from scannet_prep.release.scene import SceneId, Split
 TERMS_NAME = "TERMS.txt"
 FAILED_NAME = "failed.txt"
 UNFINISHED_NAME = "unfinished.txt"
-_HINT_CONTINUE = "run the same scannet-prep process command again: it goes on where it stopped"
+_HINT_CONTINUE = "run the same scannet-prep process command again: it continues where it stopped"
 _FAILED_HEADER = (
     "# Scenes that failed. "
     "To try them again: the same scannet-prep command with --scenes @failed.txt\n"
@@ -105,7 +105,7 @@ def mark_finished(out_dir: Path, scene_ids: Collection[str]) -> None:
 
 
 def read_unfinished(out_dir: Path) -> set[str]:
-    """Read the scenes that interrupted runs had still to make; empty if the folder has no mark."""
+    """Read the scenes that interrupted runs did not get to; empty if the folder has no mark."""
     with suppress(FileError):
         data = read_file(out_dir / UNFINISHED_NAME)
         names = data.removeprefix(_UNFINISHED_TEXT).decode("ascii", "replace").splitlines()

@@ -443,7 +443,7 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise FileError(path, f"cannot be looked at: {error.strerror or error}") from error
+        raise FileError(path, f"cannot be accessed: {error.strerror or error}") from error
     return True
 
 

@@ -122,8 +122,8 @@ class _Head(msgspec.Struct):
     format_version: int
 
 
-_MANIFEST = make_decoder(Manifest)
-_HEAD = make_decoder(_Head)
+_MANIFEST_DECODER = make_decoder(Manifest)
+_HEAD_DECODER = make_decoder(_Head)
 
 
 def read_manifest(out_dir: Path) -> Manifest | None:
@@ -153,8 +153,8 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
         FileError: It is damaged, or was written by another program.
     """
     try:
-        version = parse_json(data, _HEAD).format_version
-        manifest = parse_json(data, _MANIFEST) if version == FORMAT_VERSION else None
+        version = parse_json(data, _HEAD_DECODER).format_version
+        manifest = parse_json(data, _MANIFEST_DECODER) if version == FORMAT_VERSION else None
     except ContentError as error:
         problem = f"is damaged, or not the manifest of a processed folder: {error}"
         raise FileError(path, problem, _HINT_REBUILD) from error
@@ -204,7 +204,7 @@ class _OldManifest(msgspec.Struct):
     scenes: Mapping[str, _EntryOptions] = {}
 
 
-_OLD_MANIFEST = make_decoder(_OldManifest)
+_OLD_MANIFEST_DECODER = make_decoder(_OldManifest)
 
 
 def read_old_options(out_dir: Path) -> ProcessOptions | None:
@@ -215,7 +215,7 @@ def read_old_options(out_dir: Path) -> ProcessOptions | None:
     """
     data = read_file(out_dir / MANIFEST_NAME, _MAX_BYTES)
     try:
-        scenes = parse_json(data, _OLD_MANIFEST).scenes
+        scenes = parse_json(data, _OLD_MANIFEST_DECODER).scenes
     except ContentError:
         return None
     entry = next(iter(scenes.values()), None)

@@ -54,6 +54,7 @@ _MAX_DEFLATE_RATIO = 1032
 # Larger than the header of any `.npy` member that this program writes.
 _NPY_HEADER_LOOK_BYTES = 4096
 _LOCAL_MAGIC = b"PK\x03\x04"
+# `np.dtype`, which parses its argument each time, with a cache for the few types of members.
 _find_dtype = lru_cache(maxsize=64)(np.dtype)
 
 
@@ -135,11 +136,13 @@ def _encode_headers(
     extra = b""
     if method == _STORED:
         extra = _padding(offset + _LOCAL.size + len(name))
-    # The fields that both have: flags and time are 0.
-    common = (method, 0, _DOS_DATE_1980, crc32, stored_bytes, size_bytes, len(name))
-    local = _LOCAL.pack(_LOCAL_MAGIC, _VERSION, 0, *common, len(extra))
+    # The fields that both have, in the same order.
+    flags = 0
+    time = 0
+    common = (flags, method, time, _DOS_DATE_1980, crc32, stored_bytes, size_bytes, len(name))
+    local = _LOCAL.pack(_LOCAL_MAGIC, _VERSION, *common, len(extra))
     # No extra field, comment, disk number or attributes.
-    central = _CENTRAL.pack(b"PK\x01\x02", _VERSION, _VERSION, 0, *common, 0, 0, 0, 0, 0, offset)
+    central = _CENTRAL.pack(b"PK\x01\x02", _VERSION, _VERSION, *common, 0, 0, 0, 0, 0, offset)
     return local + name + extra, central + name
 
 
@@ -187,7 +190,7 @@ class NpzReader:
             dtype, shape, start = _parse_npy_header(bytes(content[:_NPY_HEADER_LOOK_BYTES]))
             return np.frombuffer(content, dtype, offset=start).reshape(shape)
         except (TypeError, ValueError, OverflowError):
-            # The header is wrong, or gives a size that NumPy cannot count, or elements of 0 bytes.
+            # The header has another form, a size that NumPy cannot count, or elements of 0 bytes.
             raise self._error(f"array {key!r} has a header of another program") from None
 
     def _read_directory(self) -> dict[str, _Member]:
@@ -213,7 +216,7 @@ class NpzReader:
         if has_repeated_key or bytes(self._data[position:]) != end:
             raise self._error(
                 "is truncated, damaged, or was written by another program: "
-                "its zip directory is not ours"
+                "its zip directory is not as this program writes it"
             )
         return members
 

@@ -323,8 +323,8 @@ class _VersionOnly(msgspec.Struct):
     format_version: int
 
 
-_META = make_decoder(SceneMeta)
-_VERSION_ONLY = make_decoder(_VersionOnly)
+_META_DECODER = make_decoder(SceneMeta)
+_VERSION_ONLY_DECODER = make_decoder(_VersionOnly)
 
 
 def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
@@ -337,7 +337,7 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     # parser refuses them with a message.
     text = str(reader.read("meta")).encode("utf-8", "surrogatepass")
     try:
-        return parse_json(text, _META)
+        return parse_json(text, _META_DECODER)
     except ContentError as error:
         # A file in another format is not damaged, and the message should say so.
         version = _find_version(text)
@@ -351,7 +351,7 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
 def _find_version(text: bytes) -> int | None:
     """Find the format version of a description; None if it has none."""
     try:
-        return parse_json(text, _VERSION_ONLY).format_version
+        return parse_json(text, _VERSION_ONLY_DECODER).format_version
     except ContentError:
         return None
 

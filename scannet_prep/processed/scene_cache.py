@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer
 
-# The address range of a scene. Only what is written takes memory; a larger file, such as one with
-# faces, is not kept.
+# Bytes that are reserved for a scene. Only those that are written take memory. A file that needs
+# more, such as one with faces, is not kept.
 _BYTES_PER_VERTEX = 64
 _MORE_BYTES = 1 << 20
 # Each file begins with its size, or with 0 while it is missing.
@@ -23,7 +23,7 @@ _SIZE_BYTES = 8
 
 
 def make_cache(scene_ids: Iterable[str], lengths: NDArray[Any]) -> SceneCache | OwnCache:
-    """Make a cache, which processes share if the system lets them; arguments as `SceneCache`."""
+    """Make a cache, which processes share except on Windows; see `SceneCache` for the arguments."""
     if hasattr(os, "pread"):
         return SceneCache(scene_ids, lengths)
     return OwnCache()

@@ -108,7 +108,7 @@ def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneI
         Scenes by id, sorted.
 
     Raises:
-        MissingFileError: `raw_dir` does not exist, or holds no scene folder and must not be empty.
+        MissingFileError: `raw_dir` does not exist. It holds no scene folder, unless `may_be_empty`.
         FileError: A folder cannot be read, or `scans` or `scans_test` is not one.
     """
     hint = (
@@ -237,4 +237,4 @@ def _find_problem(entry: os.DirEntry[str] | Path) -> str:
         return "is a link that leads nowhere, expected a folder"
     except OSError as error:
         # For example, a link to itself, or a stale handle of a network file system.
-        return f"cannot be looked at: {error.strerror or error}"
+        return f"cannot be accessed: {error.strerror or error}"

@@ -205,7 +205,8 @@ def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None
     # With counts of 0, plyfile parses the header and expects no rows.
     layout = _parse_with_plyfile(_ELEMENT.sub(_set_count_to_0, header), path)
     if any(_find_lists(element).issuperset(_FACE_LISTS) for element in layout):
-        raise RawFileError(path, f"has two lists of faces: {' and '.join(_FACE_LISTS)}")
+        problem = f"has two lists of faces: {' and '.join(_FACE_LISTS)}"
+        raise RawFileError(path, problem, download_hint(path))
 
     has_plain_records = all(_has_plain_records(element) for element in layout)
     if has_plain_records and not layout.text:
@@ -348,7 +349,7 @@ def _view_records(
             is_wrong = rows[name] != 3
             if is_wrong.any():
                 row = int(np.flatnonzero(is_wrong)[0])
-                raise RawFileError(path, f"face {row} is not a triangle")
+                raise _not_a_triangle(row, int(rows[name][row]), path)
         records[element.name] = rows
         start += count * dtype.itemsize
     if start != len(data):
@@ -377,17 +378,18 @@ def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDA
         return np.empty((0, 3), np.int32)
     names = [name for name in _FACE_LISTS if name in (records.dtype.names or ())]
     if not names:
-        raise RawFileError(path, f"faces have no list {' or '.join(_FACE_LISTS)}")
+        problem = f"faces have no list {' or '.join(_FACE_LISTS)}"
+        raise RawFileError(path, problem, download_hint(path))
     name = names[0]
     lists: NDArray[Any] = records[name]
     if lists.dtype.hasobject:
         lists = _stack_lists(lists, path)
     if lists.ndim != 2 or lists.dtype.kind not in "iu":
         problem = f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
-        raise RawFileError(path, problem)
+        raise RawFileError(path, problem, download_hint(path))
 
-    # A view of the file is copied into an array of its own. Lists that were stacked are one: they
-    # have no base.
+    # A view of the file is copied into an array of its own. Stacked lists already are such an
+    # array, which has no base.
     indices = lists if lists.base is None else _copy_side_by_side(records, [name])
     indices = indices.astype(indices.dtype.newbyteorder("="), copy=False)
     for vertex in (int(indices.min()), int(indices.max())):
@@ -404,8 +406,14 @@ def _stack_lists(lists: NDArray[Any], path: Path) -> NDArray[Any]:
     """Join lists of three numbers, which were read one by one, into an array (F, 3)."""
     for row, vertices in enumerate(lists):
         if len(vertices) != 3:
-            raise RawFileError(path, f"face {row} is not a triangle")
+            raise _not_a_triangle(row, len(vertices), path)
     return np.stack(lists.tolist())
+
+
+def _not_a_triangle(row: int, vertex_count: int, path: Path) -> RawFileError:
+    """Return the error for a face that does not have three vertices."""
+    problem = f"face {row} is not a triangle: it has {vertex_count} vertices"
+    return RawFileError(path, problem, download_hint(path))
 
 
 def _positions(vertices: Elements, path: Path) -> NDArray[np.floating[Any]]:
@@ -444,7 +452,7 @@ def _columns(
         dtype = _column(vertices, name, path).dtype
         if not dtype.str.lstrip("<>|=").startswith(kind):
             problem = f"{', '.join(names)} have type {dtype}, expected {expected}"
-            raise RawFileError(path, problem)
+            raise RawFileError(path, problem, download_hint(path))
     return _copy_side_by_side(vertices, names)
 
 
@@ -515,7 +523,8 @@ def _column(vertices: Elements, name: str, path: Path) -> NDArray[Any]:
         )
     column: NDArray[Any] = vertices[name]
     if column.dtype.kind not in "fiu" or column.ndim > 1:
-        raise RawFileError(path, f"the vertex property {name} is a list, expected one number")
+        problem = f"the vertex property {name} is a list, expected one number"
+        raise RawFileError(path, problem, download_hint(path))
     return column
 
 
@@ -543,6 +552,7 @@ def _copy_side_by_side(records: Elements, names: list[str]) -> NDArray[Any]:
         }
     )
     copied = records.view(all_fields)["all"].copy()
-    # If the one field has three numbers, `dtype` is the type of all three, and its base of one.
+    # If the only field has three numbers, `dtype` is the type of all three, and `dtype.base` the
+    # type of one.
     joined: NDArray[Any] = copied.view(dtype.base).reshape(-1, 3)
     return joined

@@ -100,8 +100,8 @@ def find_own_scans(
         Scans by name, sorted.
 
     Raises:
-        UsageError: A name cannot be used, or two files have the same, or arguments contradict each
-            other, or the scale is not positive.
+        UsageError: A name cannot be used, or occurs twice; the arguments contradict each other; or
+            the scale is not positive.
         MissingFileError: A file does not exist.
         RawFileError: A file is not called `.ply`; or the matrix is not a rotation with a shift.
     """

@@ -122,8 +122,8 @@ class _Document(msgspec.Struct):
     sceneId: Any = None  # noqa: N815
 
 
-_DOCUMENT = make_decoder(_Document)
-_AGGREGATION = make_decoder(Aggregation)
+_DOCUMENT_DECODER = make_decoder(_Document)
+_AGGREGATION_DECODER = make_decoder(Aggregation)
 
 
 def parse_segments(data: Buffer, path: Path, *, uses_numba: bool = False) -> Segmentation:
@@ -150,12 +150,12 @@ def parse_segments(data: Buffer, path: Path, *, uses_numba: bool = False) -> Seg
         shortened = b"%b%d%b" % (data[:start], _PLACEHOLDER, data[end:])
         # Errors are raised below, where the file is parsed as it is.
         with suppress(RawFileError):
-            document = _parse_document(shortened, path, _DOCUMENT)
+            document = _parse_document(shortened, path, _DOCUMENT_DECODER)
             # The replaced text was the list, and nothing but the list.
             if document.segIndices == [_PLACEHOLDER]:
                 return _make_segmentation(document, values)
 
-    document = _parse_document(data, path, _DOCUMENT)
+    document = _parse_document(data, path, _DOCUMENT_DECODER)
     values = np.array([int(segment_id) for segment_id in document.segIndices], np.int64)
     return _make_segmentation(document, values)
 
@@ -170,7 +170,7 @@ def parse_aggregation(data: Buffer, path: Path) -> Aggregation:
     Raises:
         RawFileError: It is not a JSON object, or its groups have other types than `Group`.
     """
-    return _parse_document(bytes(data), path, _AGGREGATION)
+    return _parse_document(bytes(data), path, _AGGREGATION_DECODER)
 
 
 def _parse_list(text: bytes, *, uses_numba: bool) -> NDArray[np.int64] | None:

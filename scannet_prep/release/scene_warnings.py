@@ -52,7 +52,7 @@ class WarningKind(StrEnum):
         """What to do about a warning of this kind."""
         if self is WarningKind.NO_COLORS:
             return "predictions of networks that use colours are worse on such a scan"
-        # Of kinds with both grades, too: intact files also remove the doubt.
+        # Damage comes first: for kinds with both grades, intact files also remove the doubt.
         if self.is_damage:
             return (
                 "every train and val scene of the release has it: "

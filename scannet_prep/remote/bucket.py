@@ -331,6 +331,7 @@ def upload(address: str, pieces: Iterable[Buffer], expected_bytes: int) -> int:
     """
     scheme, path = parse_address(address)
     part_bytes = _choose_part_bytes(expected_bytes)
+    # Calls a function, and raises OutputError if it fails.
     call = partial(_call_store, address, is_writing=True)
     file: _StoreFile = call(_open_for_writing, scheme, path, part_bytes)
     size_bytes = 0
@@ -431,9 +432,9 @@ def _call_store(
 
 
 def _translate(address: str, error: Exception, *, is_writing: bool) -> ScanNetPrepError:
-    """Explain an error by the names and codes in it.
+    """Translate an error of a store, by the names and codes in it.
 
-    Its text is left out, because stores repeat keys, tokens and signatures in it.
+    Its text is not shown, because stores repeat keys, tokens and signatures in it.
     """
     names, codes = _find_names_and_codes(error)
     fault = _find_fault(" ".join(names + codes))

@@ -33,7 +33,7 @@ from scannet_prep.remote.request_errors import (
 
 _PIECE_BYTES = 1 << 20
 _MAX_CONNECTIONS = 64
-# The longest time between two looks of `Answer._watch` at the clock.
+# The longest time after which `Answer._watch` reads the clock again.
 _MAX_WATCH_INTERVAL_S = 1.0
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _CONTENT_RANGE = re.compile(
@@ -273,8 +273,8 @@ class Client:
             if self.policy.bytes_per_s is None:
                 return
             now_s = time.monotonic()
-            # At the maximum rate, these bytes take this long, after all earlier ones. A time in
-            # which none arrived does not allow more later.
+            # At the maximum rate, these bytes take this long, beginning after all earlier ones. If
+            # no bytes arrived for some time, that does not allow a higher rate later.
             duration_s = size_bytes / self.policy.bytes_per_s
             self._next_allowed_s = max(self._next_allowed_s, now_s) + duration_s
             pause_s = self._next_allowed_s - now_s
@@ -290,7 +290,7 @@ class Client:
         translated = translate(error, public_url(url))
         if isinstance(translated, AttemptError):
             # A connection that fails before the answer concerns the server, not the file. An error
-            # with a number of tries of its own keeps it; 0 means that it has none.
+            # keeps its own number of tries; 0 means that it has none.
             has_own_tries = translated.tries > 0
             if not has_answered and not has_own_tries:
                 translated.tries = MANY_TRIES

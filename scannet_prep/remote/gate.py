@@ -169,7 +169,7 @@ class Gate:
         if is_refused and not self._has_served:
             raise TransferError(
                 f"{self._address}: the server refuses all of the first files: {error.reason}",
-                error.hint or "is it ScanNet's server, or a mirror of it?",
+                error.hint or "check --base-url: it must be ScanNet's server, or a mirror of it",
             )
         if silent_s > self._patience_s:
             raise ServerDownError(

@@ -90,7 +90,7 @@ class RangeSource(RemoteSource):
             gate.served(is_probe=True)
 
         data = bytearray()
-        # The first answer sets `size_bytes`, which is 0 for an empty file: the loop ends then.
+        # The first answer sets `size_bytes`. If the file is empty, it becomes 0 and ends the loop.
         while len(data) < min(end, self.size_bytes) - start:
             previous_bytes = len(data)
             try:
@@ -132,7 +132,7 @@ class RangeSource(RemoteSource):
             hint = HINT_LOGIN if error.hint == HINT_RELEASE_ACCESS else error.hint
             raise error.error_type(f"{self.name}: {error.describe(failures)}", hint)
         try:
-            # Only to check the patience; the pause is made below.
+            # Called only because it raises an error when the patience is over.
             gate.may_request()
         except ServerDownError as down:
             raise ServerDownError(f"{self.name}: {down.message}", "try again later") from None

@@ -40,10 +40,10 @@ class Measure(NamedTuple):
         is_log: Whether its axis is logarithmic.
         shown: Values that the axis must include. An axis ends at the tick above its greatest
             value, so 0.99 makes it end at 1.
-        limit: A scene stands out if its absolute value is greater; infinity if no scene does. None
-            to compare scenes with each other: then a scene stands out if its distance from the
-            middle half of all scenes is more than three times the width of that half (Tukey's
-            outer fences). The width counts as at least a tenth of the median.
+        limit: A scene stands out if its absolute value is greater than this number. With infinity,
+            no scene stands out. With None, scenes are compared with each other: a scene stands out
+            if its distance from the middle half of all scenes is more than three times the width
+            of that half (Tukey's outer fences). The width counts as at least a tenth of the median.
     """
 
     title: str
@@ -166,7 +166,7 @@ class Report:
 
 
 class MeasuredScene(NamedTuple):
-    """What is measured of one scene.
+    """The measurements of one scene.
 
     Attributes:
         entry: Its entry in a manifest.

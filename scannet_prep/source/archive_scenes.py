@@ -53,7 +53,7 @@ class ArchiveScenes(SceneSource):
             for scene_id, message in archive.index.failures.items():
                 hint = f"make it: scannet-prep process --scenes {scene_id}{_HINT_THEN_PACK}"
                 failures[scene_id] = Finding(scene_id=scene_id, message=message, hint=hint)
-        # The base class takes the groups alone. To read a scene, its archive is needed as well.
+        # The base class needs the groups only. To read a scene, its archive is needed as well.
         groups = {scene_id: group for scene_id, (_, group) in stored.items()}
         super().__init__(
             place=names if len(names) > 1 else names[0],

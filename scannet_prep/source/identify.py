@@ -205,10 +205,13 @@ def _not_a_folder(path: Path) -> MissingFileError:
 
 
 def _without_scenes(path: Path) -> MissingFileError:
-    """Return the error for a folder without scenes, which may be a part of the one to give."""
+    """Return the error for a folder without scenes.
+
+    If it is the folder of a split or of a scene, the hint suggests the folder above it.
+    """
     problem = "holds neither raw nor processed scenes"
     resolved = path.resolve()
-    is_split = resolved.name in set(Split) and any(path.glob("scene*.npz"))
+    is_split = resolved.name in set(Split) and any(path.glob("*.npz"))
     if is_split or SceneId.is_of_release(resolved.name):
         part = "split" if is_split else "scene"
         parent = quote(str(resolved.parent))

@@ -42,8 +42,8 @@ def open_processed(
     """Open the processed scenes of a place. If there is a manifest, no scene is read.
 
     Args:
-        place: A processed folder; or an archive, or several such as all shards of a set, each as a
-            path, an address, or a `ByteSource`.
+        place: A processed folder, an archive, or several archives, such as all shards of a set.
+            Each is a path, an address, or a `ByteSource`.
         split: The split whose scenes to open; None for all scenes.
         certificates: Certificate authorities to trust for servers; see `RangeSource`.
         must_be_usable: Whether to refuse a folder whose processing has not finished or whose
@@ -269,7 +269,7 @@ class SceneSource(ABC):
         return meta
 
     def _read_meta(self, scene_id: str) -> SceneMeta:
-        """Read the description of a scene without checking that it is that of the scene."""
+        """Read the description of a scene without checking that it belongs to the scene."""
         path = self.file_path(scene_id)
         return parse_meta(NpzReader(self.read(scene_id), path), path)
 

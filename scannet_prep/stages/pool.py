@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -46,6 +47,7 @@ _LIMIT_HINTS = {
     errno.EAGAIN: "raise the limit on processes (ulimit -u), or start fewer: --jobs 1",
     errno.ENOMEM: "try again with fewer workers: --jobs 1",
 }
+_HINT_KILLED = "memory may have run out: free some, then run the same command again"
 _HINT_EXECUTOR = "what is done is kept: run it again, with an executor that works, or without one"
 
 
@@ -101,7 +103,7 @@ def _describe_second_loss(outcome: Any) -> Any:  # noqa: ANN401 - the result of 
     if not isinstance(outcome, WorkerDiedError):
         return outcome
     problem = f"lost twice, the second time when running alone: {outcome.message}"
-    return WorkerDiedError(problem[:1000])
+    return WorkerDiedError(problem[:1000], outcome.hint)
 
 
 class _Futures:
@@ -167,7 +169,7 @@ class _Worker:
     Attributes:
         process: The process.
         pipe: Our end of the socket to it. It breaks when the process ends.
-        is_started: Whether the process has sent its first message, upon which it is sent the
+        is_started: Whether the process has sent its first message, which is answered with the
             function and the context.
         is_ready: Whether the process has received them, and takes tasks.
         task: The task that the process is working on; None if it has none.
@@ -265,10 +267,11 @@ class WorkerProcesses:
         if not worker.is_ready:
             problem = f"worker processes end as soon as they are started: exit status {status}"
             self._note_failed_start(WorkerDiedError(problem))
-        return WorkerDiedError(f"its worker process ended with status {status}")
+        hint = _HINT_KILLED if status == -signal.SIGKILL else ""
+        return WorkerDiedError(f"its worker process ended with status {status}", hint)
 
     def _note_failed_start(self, error: WorkerDiedError) -> None:
-        """Be content with the workers that run; if there are none after some attempts, give up.
+        """Limit the workers to those that run. Give up if none runs after some attempts.
 
         Raises:
             WorkerDiedError: The given error, after the last attempt.

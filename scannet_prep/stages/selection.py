@@ -139,8 +139,9 @@ def select_scenes(
 def _find_split(scene_id: SceneId, selection: Selection, previous: Split | None) -> Split | None:
     """Find the split of a raw scene; None if it has none.
 
-    A scene of no official list has its previous split, if any, and otherwise the only selected one.
-    If the scene is named, the only selected split comes first.
+    A scene of no official list keeps its previous split. If it had none, it gets the split of the
+    selection, if that has only one. If the user has named the scene, the split of the selection has
+    priority over the previous one.
     """
     official = find_official_split(scene_id)
     if official is not None:
@@ -193,14 +194,15 @@ def parse_scene_ids(words: Sequence[str], *, of_release: bool = False) -> tuple[
         for name in names:
             is_known_form = SceneId.is_of_release(name)
             if not of_release and SceneId.is_own(name):
-                # A name without a suffix can be that of an own scan, or of a list.
+                # If there is a file of this name, it is probably a list, and the @ was forgotten.
                 is_known_form = not Path(name).is_file()
             if not is_known_form:
                 problem = f"{prefix}{name[:80]!r} is not a scene id"
                 raise UnknownSceneError(problem, _suggest_scene_ids(name))
             scene_ids[SceneId(name)] = None
     if not scene_ids:
-        raise UnknownSceneError(f"{' '.join(words)}: names no scene")
+        problem = f"{' '.join(words)}: names no scene"
+        raise UnknownSceneError(problem, "write one scene id per line, such as scene0011_00")
     return tuple(scene_ids)
 
 

@@ -140,8 +140,8 @@ class _Mesh(NamedTuple):
     Attributes:
         points: float64 (N, 3), metres, in the frame of the room.
         point_sides: int64 (N,), the index of the side that each point lies on.
-        segments: int64 (N,), the segment of each point, from 0; none is on two sides, and numbers
-            may be unused.
+        segments: int64 (N,), the segment of each point, from 0. A segment is on one side only. Not
+            every number is used.
         triangles: int64 (T, 3), counter-clockwise as seen from inside the room.
     """
 
@@ -184,8 +184,9 @@ def _mesh_sides(sides: NDArray[np.float64], vertices: int, rng: np.random.Genera
 
 def _find_grid_shapes(sides: NDArray[np.float64], vertices: int) -> NDArray[np.int64]:
     """Find the numbers of points along u and v of each side, int64 (S, 2), for a given total."""
-    # The lengths of the edges u and v, (S, 2). Start with too few points, and refine.
+    # The lengths of the edges u and v, (S, 2).
     lengths = np.sqrt((sides[:, 1:] ** 2).sum(axis=2))
+    # Start with a spacing that gives too few points, and reduce it until there are enough.
     spacing = 1.5 * math.sqrt(lengths.prod(axis=1).sum() / vertices)
     while True:
         shapes: NDArray[np.int64] = np.maximum(2, (lengths / spacing).astype(np.int64) + 1)

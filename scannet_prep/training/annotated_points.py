@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import pickle
+import re
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -27,6 +28,8 @@ _HINT_FORMAT = (
     "write {scene id: [vertex, ...]} with torch.save, np.savez or json.dump; "
     "for a file with tensors, pass points=torch.load(FILE, weights_only=True)"
 )
+# A dict or a list, after a byte order mark and blanks. No pickle begins so.
+_JSON_BEGINNING = re.compile(rb"(\xef\xbb\xbf)?\s*[{\[]")
 # PyTorch before 1.6 wrote this number as the first pickle of a file.
 _OLD_TORCH_MAGIC = 0x1950A86A20F9469CFC6C
 # Functions that make arrays of NumPy, with their modules in NumPy 1. NumPy 2 has numpy._core
@@ -71,7 +74,7 @@ def read_points(path: Path) -> dict[str, Any]:
 
 def _parse_points(data: bytes) -> Any:  # noqa: ANN401 - any content of a file
     """Parse the content of a file, in the format that its first bytes indicate."""
-    if data.startswith(b"{"):
+    if _JSON_BEGINNING.match(data):
         return json.loads(data)
     if data.startswith(b"PK"):
         return _parse_zip(data)

@@ -41,9 +41,9 @@ _INDEX_AXES = {"inverse": 0, "faces": 0, "edge_index": 1}
 class Batch(dict[str, Any], Generic[ArrayT]):
     """A dict of arrays or tensors, which is sent between processes in shared memory.
 
-    In the training process, the arrays of a batch share one piece of memory. An array that is kept
-    keeps all of it: copy arrays that should outlive the batch (`batch["labels"].clone()`, or
-    `.copy()` of an array of NumPy).
+    In the training process, the arrays of a batch share one piece of memory, which stays in use as
+    long as one of them exists. Copy arrays that should outlive the batch
+    (`batch["labels"].clone()`, or `.copy()` of an array of NumPy).
     """
 
     if TYPE_CHECKING:

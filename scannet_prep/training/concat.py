@@ -58,7 +58,7 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
     def _common_value(self, name: str, hint: str) -> Any:  # noqa: ANN401 - of any attribute
         """Return the common value of an attribute of the datasets; None if none has it.
 
-        A dataset without the attribute, or with None, goes together with every other dataset.
+        A dataset without the attribute, or with None, can be joined with every other dataset.
 
         Raises:
             UsageError: Two datasets have different values.
@@ -71,7 +71,7 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
             value = getattr(dataset, name)
             if value != expected:
                 raise UsageError(
-                    f"these datasets do not go together: {owners[0]!r} has "
+                    f"these datasets cannot be joined: {owners[0]!r} has "
                     f"{name}={_show(expected)}, {dataset!r} has {name}={_show(value)}",
                     hint,
                 )

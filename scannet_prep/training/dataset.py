@@ -96,9 +96,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
     for any number of workers and any start method, and after training was resumed. The epoch is
     passed with the index, `dataset[index, epoch]`, as `PointBudgetBatchSampler` does. Other
     samplers pass plain indices. In val and test, a plain index means epoch 0. In train, it means
-    another epoch each time it is read, so that `shuffle=True` augments anew: the number of times
-    that this process has read it or, in a worker of a `DataLoader`, a number derived from the
-    worker's seed. Such a run cannot be resumed or repeated exactly.
+    another epoch each time, so that `shuffle=True` augments each scene differently in each epoch.
+    This epoch is the number of times that the process has read the scene or, in a worker of a
+    `DataLoader`, a number derived from the worker's seed. Such a run cannot be resumed or repeated
+    exactly.
 
     Args:
         path: A folder that `scannet-prep process` wrote, or an archive that `scannet-prep pack`
@@ -117,11 +118,12 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         seed: Seed of the random generator. To vary a run, change it here and in the sampler.
         scenes: The scenes to use: scene ids in any order, such as the index of a table; a single
             id; or a file with one id per line.
-        points: Limited annotations: by scene id, the vertices, in mesh order, that keep `labels`
-            and `instances`. Or a file of them, such as `points20` of the data-efficient benchmark:
-            a dict written by `torch.save`, or `.npz` or `.json`. Only numbers, lists, dicts and
-            arrays of NumPy are read from it, never code. The transforms of this package that drop
-            or sample vertices keep these vertices; a crop keeps those inside.
+        points: Limited annotations: a dict from the id of each scene to the indices, in mesh order,
+            of the vertices that keep `labels` and `instances`. Or a file with such a dict, such as
+            `points20` of the data-efficient benchmark: written by `torch.save`, or `.npz` or
+            `.json`. Only numbers, lists, dicts and arrays of NumPy are read from it, never code.
+            The transforms of this package that drop or sample vertices keep these vertices; a crop
+            keeps those inside.
         keys: The keys of a sample to read, one or several; `scene_id` is always included. All by
             default. Other arrays are not read. `label_set` comes with `labels`.
         loop: How often each scene comes in an epoch, each time with other random numbers.
@@ -298,7 +300,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             ArchiveError: The scene is damaged, or the archive has changed since it was opened.
             TransferError: The web server does not serve the scene.
             TransformError: The transform failed.
-            UsageError: The key is neither an index nor a scene id, nor a pair of one and an epoch.
+            UsageError: The key is not an index or a scene id, alone or in a pair with an epoch.
         """
         # Called for each sample, because PyTorch may have been imported since the last one. Workers
         # collate in the process that reads.
@@ -410,7 +412,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         except TypeError:
             raise UsageError(
                 f"{key!r:.80} is not a scene; "
-                "expected an index, a scene id, or a pair of one and the epoch",
+                "expected an index or a scene id, alone or in a pair with the epoch",
                 "for slices [dataset[i] for i in range(3)]; "
                 "for batches DataLoader(dataset, batch_sampler=sampler)",
             ) from None

@@ -7,6 +7,7 @@ size into the same step, and shuffles the steps.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from itertools import pairwise
 from typing import TypeAlias
@@ -73,7 +74,7 @@ def pack(lengths: Integers, max_points: int, max_scenes: int, world_size: int) -
     is_oversize = lengths > max_points
     regular_points = lengths[~is_oversize].sum()
     roomy_count = int(is_oversize.sum()) + int(regular_points / max_points / _MAX_FILL)
-    count = -(-max(len(batches), roomy_count) // world_size) * world_size
+    count = math.ceil(max(len(batches), roomy_count) / world_size) * world_size
     if count > len(lengths):
         # No batch may be empty: take the largest multiple that the scenes allow. If it is below the
         # number of batches that are needed, every scene becomes a batch.
@@ -115,6 +116,7 @@ def make_plan(
     if generator is not None:
         packing = _exchange_scenes(packing, lengths, max_points, generator)
 
+    # Up to the next multiple of the number of ranks.
     missing_count = -len(packing) % world_size
     if missing_count:
         if generator is None:
@@ -198,7 +200,7 @@ def _exchange_scenes(
         position_b = starts[b] + (generator.random(pair_count) * counts[b]).astype(np.int64)
 
         # The vertices that each batch would have. A batch below the lowest number is accepted if
-        # the two become no less even.
+        # the two batches do not become less even.
         change = lengths[scenes[position_b]] - lengths[scenes[position_a]]
         new_a = loads[a] + change
         new_b = loads[b] - change

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
@@ -95,10 +96,10 @@ class PointBudgetBatchSampler(RankedSampler):
     versions.
 
     - The number of steps is the same on all ranks and in all epochs.
-    - Every scene comes exactly once per epoch, over all ranks. Scenes are repeated only if hardly
-      any two fit together, so that the number of batches cannot be a multiple of the number of
-      ranks. Then `describe().padding` scenes are repeated, fewer than there are ranks, and others
-      in each epoch.
+    - Every scene comes exactly once per epoch, over all ranks. The one exception: if hardly any two
+      scenes fit together, the number of batches may not be a multiple of the number of ranks. Then
+      `describe().padding` scenes are repeated: fewer than there are ranks, and not the same ones in
+      each epoch.
     - A batch never exceeds the budget, except a single scene that does so by itself.
     - The batches of one step are of similar size, so that no rank waits for another.
     - The scenes that share a batch, the order of the batches and their ranks change each epoch.
@@ -206,7 +207,7 @@ class PointBudgetBatchSampler(RankedSampler):
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks and in all epochs."""
-        return (len(self._packing) + self.world_size - 1) // self.world_size
+        return math.ceil(len(self._packing) / self.world_size)
 
     def __iter__(self) -> BatchIterator:
         """Iterate over this rank's batches from the current position, as lists of (index, epoch).
@@ -384,7 +385,8 @@ class PointBudgetBatchSampler(RankedSampler):
     def _warn_if_repeated(self) -> None:
         """Warn if the previous iteration handed out all its batches and would be repeated."""
         is_repeated = self._newest_iterator is not None and self._newest_iterator.is_at_end
-        # Without shuffling, all epochs are the same. But the rest of one is not a whole epoch.
+        # Without shuffling, all epochs are the same, so a whole one may be repeated. The rest of a
+        # resumed epoch may not.
         is_intended = not self._settings["shuffle"] and self.steps_before == 0
         if is_repeated and not is_intended:
             warnings.warn(
@@ -404,7 +406,7 @@ class PointBudgetBatchSampler(RankedSampler):
             return self._planned_batches
         generator = None
         if self._settings["shuffle"]:
-            # The 0 has no meaning, but without it all plans would be others.
+            # The 0 has no meaning. It is kept because all plans would change without it.
             seeds = np.random.SeedSequence(self._settings["seed"], spawn_key=(epoch, 0))
             generator = np.random.default_rng(seeds)
         self._planned_batches = make_plan(
@@ -454,7 +456,7 @@ class EvalSampler(RankedSampler):
     ) -> None:
         checked = _check_lengths(lengths)
         super().__init__(rank, world_size)
-        self.step_count = -(-len(checked) // self.world_size)
+        self.step_count = math.ceil(len(checked) / self.world_size)
         order = np.argsort(-checked, kind="stable").tolist()
         self._scenes: list[int] = []
         # Deal the scenes, the largest first. Ranks take turns in ascending order in even steps and

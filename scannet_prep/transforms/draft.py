@@ -33,7 +33,7 @@ class Draft:
     Arrays are changed by axis, (3, N), because NumPy is several times faster along long rows than
     on three numbers at a time. Work is postponed as long as possible: arrays that no step has asked
     for are copied once, by `finish`, which also applies the functions passed to `later`. Both then
-    concern only the vertices that all selections have kept.
+    handle only the vertices that are left after all selections.
 
     Vertices are taken with `mode="clip"` because their indices are valid, and NumPy takes longer if
     it checks them.
@@ -135,8 +135,8 @@ class Draft:
                 "Compose(GridSample(0.02), add_edges): edges are added after the last selection",
             )
         if "inverse" in self.sample:
-            # The new index of each vertex, -1 if removed. One more entry at the end, always -1, is
-            # found by the index -1, which therefore stays -1.
+            # The new index of each vertex, -1 if removed. There is one more entry at the end, which
+            # is -1: the index -1 finds it, and so stays -1.
             new_indices = np.full(self.count + 1, -1, np.int64)
             new_indices[kept] = np.arange(len(kept))
             self.sample["inverse"] = new_indices[self.sample["inverse"]]

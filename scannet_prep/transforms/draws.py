@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -37,7 +38,7 @@ def draw(values: NDArray[Any], generator: Generator, count: int) -> NDArray[Any]
 
 def draw_bits(generator: Generator, count: int) -> NDArray[np.uint16]:
     """Draw `count` uniform numbers of 16 bits, four from each number of 64 bits."""
-    word_count = -(-count // 4)
+    word_count = math.ceil(count / 4)
     return generator.integers(0, 1 << 64, word_count, np.uint64).view(np.uint16)[:count]
 
 

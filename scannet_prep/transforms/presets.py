@@ -49,6 +49,7 @@ def pointcept(
         UsageError: An argument is not accepted.
     """
     is_shuffled = arguments.check("pointcept", "shuffle", shuffle, arguments.flag(), hint=pointcept)
+    last_steps = [selection.ShufflePoint()] if is_shuffled else []
     return Compose(
         motion.CenterShift(),
         Sometimes(selection.Drop(0.2), 0.2),
@@ -64,7 +65,7 @@ def pointcept(
         Sometimes(colors.ColorJitter(shift=0, noise=0.05 * 255), 0.95),
         selection.GridSample(grid_size, has_inverse=False),
         selection.CropPoints(point_max),
-        [selection.ShufflePoint()] if is_shuffled else [],
+        last_steps,
     )
 
 

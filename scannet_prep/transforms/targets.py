@@ -74,10 +74,11 @@ class InstanceTargets(Transform, label_set=arguments.label_set()):
         counts = np.bincount(ids, minlength=len(keys))
         starts = np.cumsum(counts) - counts
 
-        # The points in this order, float32 (M, 3). A draft holds them as (3, N). NumPy sorts 16-bit
-        # integers faster than larger ones.
+        # The order of the vertices by instance, (M,). NumPy sorts 16-bit integers fastest.
         small_ids = ids.astype(np.uint16 if len(keys) < 2**16 else np.int64)
         order = np.argsort(small_ids, kind="stable")
+
+        # The points in this order, float32 (M, 3). A draft holds them as (3, V).
         columns = draft.columns("points").take(inside[order], axis=1)
         rows = np.ascontiguousarray(columns.T, np.float32)
 

@@ -45,8 +45,7 @@ from scannet_prep.stages.download.planning import DownloadPlan
 from scannet_prep.stages.download.tasks import FileOutcome, FileTask
 from scannet_prep.stages.download.worker import Worker
 
-# Failures with no success between them after which an outage, or a refusal of everything, is
-# suspected.
+# After this many failures without a success, the server may be down, or refuse everything.
 _MAX_HELD = 5
 _POLL_INTERVAL_S = 0.02
 # How long to wait for threads at the end.
@@ -170,8 +169,8 @@ class Scheduler:
 
     def _choose_job(self) -> _Job | None:
         """Choose the next job; None if there is nothing to do at the moment."""
-        is_outage_suspected = self._gate.failed_probes > 0 or len(self._held) >= _MAX_HELD
-        job = self._choose_probe() if is_outage_suspected else self._choose_fetch()
+        may_be_outage = self._gate.failed_probes > 0 or len(self._held) >= _MAX_HELD
+        job = self._choose_probe() if may_be_outage else self._choose_fetch()
         if job is not None:
             return job
         # Existing files can be checked even while no request may be made.
@@ -179,7 +178,7 @@ class Scheduler:
             return _Job(scene=self._not_adopted.popleft())
         if self._active:
             return None
-        # At the end, no other file shows whose fault the held failures are.
+        # Nothing else is left that could show whether the held failures were the server's.
         return self._choose_probe()
 
     def _choose_fetch(self) -> _Job | None:
@@ -187,35 +186,41 @@ class Scheduler:
         if not self._queue or not self._gate.may_request():
             return None
         now_s = time.monotonic()
-        # Take the first file that is not late or, if there is none, the first late one.
         ready = [task for task in self._queue if task.next_s <= now_s]
-        task = min(ready, key=lambda task: task.is_late, default=None)
-        if task is None:
+        # Late files come after all others, also those of scenes that are not adopted yet.
+        in_time = [task for task in ready if not task.is_late]
+        if not in_time and self._not_adopted:
             return None
-        if task.is_late and self._not_adopted:
+        candidates = in_time or ready
+        if not candidates:
             return None
+        task = candidates[0]
         self._queue.remove(task)
         return _Job(task=task)
 
     def _choose_probe(self) -> _Job | None:
         """Choose a file to probe the server with; None if no probe is needed or possible now.
 
-        Only a file that was served before shows for certain whether the server is up. A mirror may
-        lack files of earlier runs. Until something was served in this run, those files and missing
-        ones take turns.
+        The best probe is a file that the server sent in this run. If there is none yet, the next
+        best is a file of an earlier run; but a mirror may lack all of these. Therefore, every
+        second probe requests a file that is still to be fetched.
         """
         is_probing = any(job.is_probe for job in self._active)
-        is_needed = len(self._held) > 0 or (len(self._queue) > 0 and self._gate.failed_probes > 0)
+        is_outage = self._gate.failed_probes > 0
+        is_needed = len(self._held) > 0 or (is_outage and len(self._queue) > 0)
         if is_probing or not is_needed or not self._gate.may_request():
             return None
         served = [task for task in self.tasks if task.outcome is FileOutcome.FETCHED]
-        if not served and self._gate.failed_probes % 2 == 0:
+        is_turn_of_present = self._gate.failed_probes % 2 == 0
+        if not served and is_turn_of_present:
             served = [task for task in self.tasks if task.outcome is FileOutcome.PRESENT]
         if served:
             return _Job(probe_task=random.choice(served), is_probe=True)  # noqa: S311 - any will do
-        # A held file is requested again at once, so its failure is not counted.
-        task = self._queue.pop(0) if self._queue else self._held.pop(0).task
-        return _Job(task=task, is_probe=True)
+        if self._queue:
+            return _Job(task=self._queue.pop(0), is_probe=True)
+        # This removes the failure of the file without counting it: the probe repeats the request.
+        failure = self._held.pop(0)
+        return _Job(task=failure.task, is_probe=True)
 
     def _start(self, job: _Job) -> None:
         """Start the thread of a job."""
@@ -274,7 +279,10 @@ class Scheduler:
             self._settle_or_queue([job.task])
 
     def _hold_failure(self, job: _Job, error: AttemptError) -> None:
-        """Hold a failure. During an outage, all held files return to the queue, uncounted."""
+        """Hold a failure. During an outage, all held files return to the queue instead.
+
+        Their failures are then not counted.
+        """
         if job.task is not None:
             self._held.append(_Failure(job.task, error, failed_s=time.monotonic()))
         is_outage = self._gate.failed(error, job.requested_s, is_probe=job.is_probe)
@@ -283,7 +291,10 @@ class Scheduler:
             self._held.clear()
 
     def _count_earlier_failures(self, job: _Job) -> None:
-        """Count failures from before a request that is served: they were the files' own."""
+        """Count the held failures that are older than a request that the server answers.
+
+        The server was up after them, so the files were the cause.
+        """
         is_up = self._gate.served(is_probe=job.is_probe)
         if not is_up:
             return
@@ -303,9 +314,11 @@ class Scheduler:
         task.charge(error, default_tries=policy.tries)
         task.next_s = failure.failed_s + policy.pause_s(task.failures.total())
 
-        is_expensive = error.tries == FEW_TRIES and task.outcome is None
-        # One line for all files that fail alike.
-        if is_expensive and error.reason not in self._noted_reasons:
+        # Show failures that cost much time or data, in one line for all files that fail alike. A
+        # file that has no tries left is reported at the end.
+        is_expensive = error.tries == FEW_TRIES
+        is_retried = task.outcome is None
+        if is_expensive and is_retried and error.reason not in self._noted_reasons:
             self._noted_reasons.add(error.reason)
             url = public_url(task.file.url)
             self._progress.note(f"{url}: {error.reason}; it is tried again after the others")
@@ -356,7 +369,11 @@ class Scheduler:
         return ""
 
     def _advance_bar(self, task: FileTask) -> None:
-        """Advance the bar by the new bytes of a file, up to its typical size."""
+        """Advance the bar by the new bytes of a file, up to its typical size.
+
+        A file that is settled, even as failed, counts with its typical size, so that the bar
+        reaches its end.
+        """
         typical_bytes = task.file.kind.typical_bytes or 0
         arrived_bytes = typical_bytes
         if task.outcome is None:

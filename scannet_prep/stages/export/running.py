@@ -64,7 +64,7 @@ class ExportReport:
         left_out: The reason why a selected split is left out, by split.
         files: Number of files of the whole export, with those of scenes that were kept.
         size_bytes: Size of these files.
-        unfinished: Scenes that an interrupted run had still to make and that this run did not
+        unfinished: Scenes that an interrupted run did not get to, and that this run did not
             select.
     """
 

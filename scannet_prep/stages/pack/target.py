@@ -197,7 +197,11 @@ def _check_place(target: Path | str | None, *, has_shards: bool) -> Path | str |
 
 
 def _check_replaced(path: Path | str, contents: Contents) -> None:
-    """Refuse to replace one archive."""
+    """Refuse to replace an archive if scenes, or a file of another program, would be lost.
+
+    Raises:
+        UsageError: They would be lost.
+    """
     hint = "write to another file with -o FILE, or pass --force to replace this one"
     try:
         index = open_archive(path).index

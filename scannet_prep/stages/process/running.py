@@ -43,8 +43,8 @@ from scannet_prep.stages.scene_job import SceneJob
 _SIZE_OF_MESH = 0.6
 _SIZE_OF_MESH_WITH_FACES = 1.1
 
-# Errors in the content of raw files. A result that was made before no longer holds then, and is
-# removed. If raw files are missing or cannot be read, it stays.
+# Errors in the content of raw files. An earlier result of the scene then no longer holds, and is
+# removed. After any other error, such as a missing raw file, it stays.
 _CONTENT_ERRORS = {
     "RawFileError",
     "AnnotationError",
@@ -64,7 +64,7 @@ class ProcessReport:
         warnings: Oddities of the raw files, each once.
         vertices: Number of vertices of all scenes that were made or kept.
         size_bytes: Size of the files of these scenes.
-        unfinished: Scenes that an interrupted run had still to make and that this run did not
+        unfinished: Scenes that an interrupted run did not get to, and that this run did not
             select. Until they are made, readers refuse the folder.
     """
 
@@ -92,17 +92,16 @@ def run(
         plan: From `plan`.
         jobs: Number of worker processes.
         progress: Advanced by each scene.
-        executor: Does the work instead of worker processes; its workers see the same folders under
-            the same names. `jobs` is then the number of its workers, as far as numba is concerned.
+        executor: Does the work instead of worker processes. Its workers see the same folders under
+            the same names. `jobs` is then their number, which decides whether they use numba.
 
     Raises:
-        OutputError: The folder cannot be written to, or the disk is full, or lacks room from the
-            start.
+        OutputError: The folder cannot be written to, or the disk has not enough space.
         LockedError: Another run is writing into the folder, or has changed it since the plan was
             made.
         WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
-    # Scenes that may be made. Loading numba pays only for many.
+    # Every worker has to load numba, which pays only for many scenes.
     scene_count = sum(not task.reason.keeps_scene for task in plan.tasks)
     context = replace(plan.context, uses_numba=scene_count >= MIN_SCENES * jobs)
     make_directory(plan.out_dir)
@@ -206,7 +205,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         self.finished[task.scene_id] = result
 
     def fail(self, task: ProcessTask, failure: Finding) -> None:
-        """Note that a scene could not be made, and remove a file of it that no longer holds."""
+        """Note that a scene could not be made, and remove its file if that no longer holds."""
         super().fail(task, failure)
         # A file that was made with other options does not belong in this folder.
         has_other_options = task.reason in {Reason.OPTIONS, Reason.LABEL_MAP}
@@ -218,7 +217,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
     def record(self) -> Collection[str]:
         """Write the manifest, `failed.txt`, and the sizes and times of the files."""
         self._remove_from_other_splits()
-        # States of scenes that this run did not select stay.
+        # Keep the states of scenes that this run did not select.
         seen = dict(read_seen(self._out_dir))
         for scene_id, scene in self.finished.items():
             if scene.seen is not None:

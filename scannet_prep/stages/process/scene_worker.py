@@ -252,7 +252,8 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
     try:
         if recorded is not None and Fingerprint.from_file(task.path) == recorded.fingerprint:
             return FinishedScene(recorded, seen=None)
-        # A manifest without scenes, for its options and label map: the file must be made with them.
+        # The file must have been made with the options and the label map of this manifest. It needs
+        # no scenes.
         expected = Manifest(context.options, context.label_map.digest)
         entry = read_entry(task.path, task.scene.scene_id, task.split, expected)
     except FileError as error:

@@ -44,7 +44,7 @@ class SeenScene:
     mesh: str = field(default="", compare=False)
 
 
-_SEEN = make_decoder(dict[str, SeenScene])
+_SEEN_DECODER = make_decoder(dict[str, SeenScene])
 
 
 def describe_files(
@@ -68,7 +68,7 @@ def read_seen(out_dir: Path) -> dict[str, SeenScene]:
     """Read the states that the last run saw, by scene id; empty if there are none."""
     # If the file is missing or damaged, all scenes are read again.
     with suppress(FileError, ContentError):
-        return parse_json(read_file(out_dir / SEEN_NAME), _SEEN)
+        return parse_json(read_file(out_dir / SEEN_NAME), _SEEN_DECODER)
     return {}
 
 

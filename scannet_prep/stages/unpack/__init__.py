@@ -103,8 +103,8 @@ def run(
     # Without indexes, the scenes are known only at the end.
     if archives.has_indexes:
         hint = (
-            f"see scannet-prep info {quote(first_name)} --scenes; "
-            "or is it in a shard that was not given?"
+            f"scannet-prep info {quote(first_name)} --scenes lists the scenes; "
+            "if this is one of several shards, name all of them"
         )
         selection.check_found(first_name, archives.held, hint)
 

@@ -83,7 +83,10 @@ class ProcessedTarget(UnpackTarget):
         self._arrived = msgspec.structs.replace(manifest, scenes=scenes, failures=failures)
 
     def write(self, group: StoredGroup, content: memoryview) -> None:
-        """Write a scene, but not one of other options: its archive may have lost its manifest."""
+        """Write a scene, after a check of its options.
+
+        `begin` has compared those of the manifest, but an archive may have lost its manifest.
+        """
         for member in group.members:
             path = self._out_dir / member.name
             meta = parse_meta(NpzReader(member.of(content), path), path)
@@ -91,7 +94,10 @@ class ProcessedTarget(UnpackTarget):
         super().write(group, content)
 
     def end(self) -> None:
-        """Merge the manifests of folder and archives. A scene that is whole in the folder stays."""
+        """Merge the manifests of the folder and the archives, and write the result.
+
+        A scene that could not be unpacked is no failure if the folder has an undamaged file of it.
+        """
         head = self._arrived or self._before or processed_folder.find_head(self._out_dir)
         if head is None:
             # The folder holds no scene, and no manifest arrived.
@@ -100,18 +106,20 @@ class ProcessedTarget(UnpackTarget):
         before = self._before or empty
         arrived = self._arrived or empty
 
-        # Scenes that failed for the archives or in this run may be whole in the folder.
+        # Scenes that failed when the archives were processed, or in this run. The folder may have
+        # an undamaged file of them.
         failed = {**arrived.failures, **self.failures}
-        whole = self._find_whole_entries(failed, (before, arrived))
-        self._spare(whole.keys() & self.failures.keys())
-        present = whole.keys() | self.scenes.keys()
+        undamaged = self._find_undamaged_entries(failed, (before, arrived))
+        self._spare(undamaged.keys() & self.failures.keys())
+        present = undamaged.keys() | self.scenes.keys()
         failures = {
             scene_id: failure
             for scene_id, failure in {**before.failures, **failed}.items()
             if scene_id not in present
         }
 
-        # An unpacked scene has the entry of its archive; without one, `record` reads its file.
+        # The entry of an unpacked scene is that of its archive. If the archive has none, `record`
+        # makes it from the file.
         untouched = {
             scene_id: entry
             for scene_id, entry in before.scenes.items()
@@ -123,18 +131,19 @@ class ProcessedTarget(UnpackTarget):
         manifest = Manifest(
             options=head.options,
             label_map=head.label_map,
-            scenes={**untouched, **unpacked, **whole},
+            scenes={**untouched, **unpacked, **undamaged},
             failures=failures,
             program_version=self._choose_version(before, arrived, unpacked),
         )
         processed_folder.record(self._out_dir, manifest)
-        finished = self._wanted | self.scenes.keys() | self.failures.keys() | self.spared
-        processed_folder.mark_finished(self._out_dir, finished)
+        # The scenes that were announced at the beginning, and those that only appeared on the way.
+        appeared = self.scenes.keys() | self.failures.keys() | self.spared
+        processed_folder.mark_finished(self._out_dir, self._wanted | appeared)
 
     @property
     def _wanted(self) -> set[str]:
         """The scenes that the folder is to hold at the end, as far as they are known."""
-        # Without an index, no scene had been chosen yet; the manifest still names them.
+        # If the index of an archive is lost, no scene was chosen from it. The manifest lists them.
         return self._chosen or self._listed
 
     def _begin_writing(self) -> None:
@@ -151,7 +160,7 @@ class ProcessedTarget(UnpackTarget):
         Raises:
             FileError: The options or the label maps differ.
         """
-        # Errors name a path. That of the other archive is not known any more.
+        # Errors name a path, and that of the other archive is no longer known.
         others = ((self._head, self._out_dir), (self._arrived, Path("another archive")))
         for other, place in others:
             if other is None:
@@ -184,18 +193,18 @@ class ProcessedTarget(UnpackTarget):
             return before.program_version
         return VERSION
 
-    def _find_whole_entries(
+    def _find_undamaged_entries(
         self, scene_ids: Iterable[str], sources: Sequence[Manifest]
     ) -> dict[str, SceneEntry]:
         """Find the scenes whose file in the folder is the one that a manifest records."""
-        whole: dict[str, SceneEntry] = {}
+        undamaged: dict[str, SceneEntry] = {}
         for scene_id in scene_ids:
             for source in sources:
                 entry = source.scenes.get(scene_id)
-                if entry is None or scene_id in whole:
+                if entry is None or scene_id in undamaged:
                     continue
                 path = processed_folder.processed_path(self._out_dir, entry.split, scene_id)
                 with suppress(FileError):
                     if Fingerprint.from_file(path) == entry.fingerprint:
-                        whole[scene_id] = entry
-        return whole
+                        undamaged[scene_id] = entry
+        return undamaged

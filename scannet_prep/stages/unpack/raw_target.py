@@ -59,7 +59,7 @@ class RawTarget(UnpackTarget):
 
     def end(self) -> None:
         """Write `scannet.lock` and `failed.txt`, after everything else."""
-        self._spare(filter(self._is_whole, self.failures))
+        self._spare(filter(self._is_undamaged, self.failures))
         digests = self._merge_digests()
         if digests != self._before_digests:
             write_if_changed(self._out_dir / LOCK_NAME, encode_lock(digests), is_durable=True)
@@ -87,6 +87,7 @@ class RawTarget(UnpackTarget):
                 continue
             if outcome != "replaced" and arrived is not None:
                 digests[name] = arrived
+            # One of the two has recorded the new content, or none has.
             elif digest in (here, arrived):
                 digests[name] = digest
             else:
@@ -94,13 +95,13 @@ class RawTarget(UnpackTarget):
         if changed:
             self.warnings.append(
                 f"{self._out_dir}: {list_some(changed)}: "
-                f"not what {LOCK_NAME} of the archive records; "
+                f"not what {LOCK_NAME} of the archive records: "
                 "changed or damaged before it was packed"
             )
         return digests
 
-    def _is_whole(self, scene_id: str) -> bool:
-        """Whether all known files of a scene are in the tree, each with a recorded digest.
+    def _is_undamaged(self, scene_id: str) -> bool:
+        """Whether the tree has all known files of a scene, each with a recorded digest.
 
         The index names the files. If it is lost, the `scannet.lock` of the archive or of the tree
         names them.

@@ -82,7 +82,7 @@ class UnpackTarget(ABC):
         files: The files that were unpacked, by name.
         scenes: The names of the files of each unpacked scene, by id.
         failures: Scenes that could not be unpacked, by id.
-        spared: Scenes that are damaged in the archives but whole in the folder; set by `end`.
+        spared: Scenes that are damaged in the archives but not in the folder; set by `end`.
         damages: Other damage, in words.
         warnings: Files that were not replaced, and other remarks, in words.
 
@@ -197,7 +197,7 @@ class UnpackTarget(ABC):
             self.fail(scene_id, UnknownSceneError(problem, HINT_COPY_AGAIN))
 
     def _spare(self, scene_ids: Iterable[str]) -> None:
-        """Turn failures of scenes that are whole in the folder into a remark about the damage."""
+        """Remove the failures of scenes that are undamaged in the folder, and note the damage."""
         self.spared = set(scene_ids)
         if self.spared:
             names = sorted(self.spared)

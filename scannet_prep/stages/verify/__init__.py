@@ -230,7 +230,7 @@ def _check_folder(kind: SourceKind, folder: Path, inspection: Inspection) -> _Ch
 
 
 def _check_archives(archives: ArchiveSet, inspection: Inspection) -> _Checked:
-    """Check archives, and report the scenes that they should hold.
+    """Check archives, and report the scenes that are missing.
 
     Raises:
         ScanNetPrepError: Any error of `GroupReader.read`.

@@ -44,7 +44,7 @@ def plan(
 
     unfinished = sorted(read_unfinished(out_dir))
     if unfinished:
-        message = f"lists scenes that have still to be made: {list_some(unfinished)}"
+        message = f"lists scenes that are still to be made: {list_some(unfinished)}"
         findings.error(out_dir / UNFINISHED_NAME, message, _HINT_EXPORT_AGAIN)
     for scene_id, failure in manifest.failures.items():
         message = f"records that the scene failed: {failure.message}"
