@@ -330,7 +330,18 @@ def with_entry(row: int, column: int, value: float) -> np.ndarray:
         np.diag([2.0, 2.0, 2.0, 1.0]),
         np.diag([1.0, 1.0, -1.0, 1.0]),
     ],
-    ids=["-inf", "0", "nan", "signalling nan", "huge", "one nan", "w", "last row", "scaling", "reflection"],
+    ids=[
+        "-inf",
+        "0",
+        "nan",
+        "signalling nan",
+        "huge",
+        "one nan",
+        "w",
+        "last row",
+        "scaling",
+        "reflection",
+    ],
 )
 def test_pose_that_is_no_rigid_motion_is_not_tracked(pose: np.ndarray) -> None:
     assert find_tracked(pose[np.newaxis].astype(np.float32, copy=False)).tolist() == [False]

@@ -65,8 +65,8 @@ class FramesRecord:
         sources: The sizes in bytes of the stream and of the zip files of 2D labels, by name.
         stream_frames: The number of frames of the stream.
         frames: The numbers of the extracted frames in the stream.
-        lost: The numbers of the frames without tracking: those that were omitted; or, if the options
-            keep them, those that were extracted.
+        lost: The numbers of the frames without tracking that were omitted; if the options keep
+            such frames, of those that were extracted.
         color_camera: The color camera.
         depth_camera: The depth camera.
         label_map: The digest of the label map, if label images depend on it; otherwise empty.
