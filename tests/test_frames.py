@@ -639,6 +639,27 @@ def test_scene_is_extracted_again_if_its_stream_changes(raw_dir: Path, out_dir: 
     assert len(FrameFolder(out_dir)[TRAIN]) == FRAME_COUNT + 1
 
 
+def test_scene_whose_stream_was_removed_keeps_its_frames(raw_dir: Path, out_dir: Path) -> None:
+    """People remove streams to free the disk, then extract the next scenes."""
+    extract(raw_dir, out_dir, "--with", "pose", "labels", "--scenes", TRAIN)
+    raw_file(raw_dir, ".sens").unlink()
+    raw_file(raw_dir, "_2d-label-filt.zip").unlink()
+
+    outcome = extract(raw_dir, out_dir, "--json")
+
+    assert outcome.json["kept"] == [TRAIN]
+    assert outcome.json["made"] == sorted([VAL, TEST])
+
+
+def test_named_scene_whose_stream_was_removed_keeps_its_frames(
+    raw_dir: Path, out_dir: Path
+) -> None:
+    extract(raw_dir, out_dir)
+    raw_file(raw_dir, ".sens").unlink()
+
+    assert extract(raw_dir, out_dir, "--scenes", TRAIN).status == 0
+
+
 def test_folder_of_something_else_is_refused(streams_dir: Path, out_dir: Path) -> None:
     write(out_dir / "thesis.tex", b"")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,13 +174,11 @@ def extract_scene(
 
 
 def measure_sources(paths: Iterable[Path]) -> dict[str, int]:
-    """Return the sizes of files in bytes, by name; -1 for a file that cannot be found."""
+    """Return the sizes of files in bytes, by name; files that cannot be found are omitted."""
     sizes = {}
     for path in paths:
-        try:
+        with suppress(OSError):
             sizes[path.name] = path.stat().st_size
-        except OSError:
-            sizes[path.name] = -1
     return sizes
 
 

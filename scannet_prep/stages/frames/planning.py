@@ -38,7 +38,7 @@ class FramesPlan:
         label_map: The label map, for label images.
         tasks: The scenes to extract.
         kept: The records of selected scenes that are up to date.
-        without_stream: Scenes that were not named, and have no sensor stream.
+        without_stream: Scenes that were not named, and have neither a sensor stream nor frames.
         failures: Scenes that were named, and cannot be extracted.
     """
 
@@ -90,11 +90,16 @@ def plan(
         _check_is_empty(out_dir)
     label_map = label_map_for(raw_dir)
 
-    # Scenes that are not named may lack a stream: few people have all of them.
+    # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
+    # a stream may have been removed to free the disk.
     raw_scenes = find_raw_scenes(raw_dir)
     candidates = raw_scenes
     if selection.scene_ids is None:
-        candidates = {name: scene for name, scene in raw_scenes.items() if _has_stream(scene)}
+        candidates = {
+            scene_id: scene
+            for scene_id, scene in raw_scenes.items()
+            if scene_id in records or _has_stream(scene)
+        }
     selected, failures = select_scenes(candidates, selection, raw_dir)
 
     tasks = []
@@ -102,12 +107,12 @@ def plan(
     for scene_id, split in selected:
         task = FramesTask(raw_scenes[scene_id], split)
         record = records.get(scene_id)
-        if not _has_stream(task.scene):
-            failures += (_report_missing_stream(task, raw_dir),)
-        elif record is not None and _is_current(record, task, chosen, label_map):
+        if record is not None and _is_current(record, task, chosen, label_map):
             kept.append(record)
-        else:
+        elif _has_stream(task.scene):
             tasks.append(task)
+        else:
+            failures += (_report_missing_stream(task, raw_dir),)
     if not tasks and not kept:
         raise _no_streams(raw_dir, selection)
     return FramesPlan(
@@ -177,11 +182,12 @@ def _has_stream(scene: RawScene) -> bool:
 def _is_current(
     record: FramesRecord, task: FramesTask, options: FrameOptions, label_map: LabelMap
 ) -> bool:
-    """Whether the extracted frames of a scene are those of its present files."""
+    """Whether the extracted frames of a scene are those of its present files, if it has any."""
     if record.split != task.split or record.label_map not in {"", label_map.digest}:
         return False
     sources = FrameSources.from_scene(task.scene, task.split, options)
-    return measure_sources(sources.paths) == dict(record.sources)
+    present_sizes = measure_sources(sources.paths)
+    return present_sizes.items() <= record.sources.items()
 
 
 def _report_missing_stream(task: FramesTask, raw_dir: Path) -> Finding:
