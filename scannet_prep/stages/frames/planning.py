@@ -12,7 +12,7 @@ from typing import Any
 from scannet_prep.base.errors import MissingFileError, UsageError
 from scannet_prep.base.files import check_is_folder
 from scannet_prep.base.images import require_pillow
-from scannet_prep.frames.extraction import FrameSources, measure_sources
+from scannet_prep.frames.encoding import FrameSources
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.record import FramesRecord, iter_records, read_record
 from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME
@@ -186,8 +186,7 @@ def _is_current(
     if record.split != task.split or record.label_map not in {"", label_map.digest}:
         return False
     sources = FrameSources.from_scene(task.scene, task.split, options)
-    present_sizes = measure_sources(sources.paths)
-    return present_sizes.items() <= record.sources.items()
+    return sources.measure().items() <= record.sources.items()
 
 
 def _report_missing_stream(task: FramesTask, raw_dir: Path) -> Finding:
