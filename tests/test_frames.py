@@ -651,6 +651,13 @@ def test_scene_whose_stream_was_removed_keeps_its_frames(raw_dir: Path, out_dir:
     assert outcome.json["made"] == sorted([VAL, TEST])
 
 
+def test_scene_of_no_official_list_keeps_its_split(tmp_path: Path, out_dir: Path) -> None:
+    write(raw_file(tmp_path / "raw", ".sens", "scene0900_00"), make_content(1).encode())
+    assert extract(tmp_path / "raw", out_dir, "--splits", "train").status == 0
+
+    assert extract(tmp_path / "raw", out_dir, "--json").json["kept"] == ["scene0900_00"]
+
+
 def test_named_scene_whose_stream_was_removed_keeps_its_frames(
     raw_dir: Path, out_dir: Path
 ) -> None:
@@ -730,6 +737,24 @@ def test_tree_without_streams_shows_the_command_and_the_size(
     assert "no selected scene has a sensor stream" in outcome.stderr
     assert f"scannet-prep download --types .sens -o {whole_dir / 'raw'} --scenes" in outcome.stderr
     assert "1.2 TB for all scenes" in outcome.stderr
+
+
+def test_split_without_streams_shows_a_command_for_that_split(raw_dir: Path, out_dir: Path) -> None:
+    raw_file(raw_dir, ".sens", TEST).unlink()
+
+    outcome = extract(raw_dir, out_dir, "--splits", "test")
+
+    assert f"download --types .sens -o {raw_dir} --splits test --limit 10 (1.2 TB" in outcome.stderr
+
+
+def test_many_scenes_without_streams_are_not_all_named(raw_dir: Path, out_dir: Path) -> None:
+    scene_ids = [f"scene{number:04}_00" for number in range(300, 330)]
+    for scene_id in scene_ids:
+        write(raw_file(raw_dir, ".txt", scene_id), b"")
+
+    outcome = extract(raw_dir, out_dir, "--scenes", *scene_ids)
+
+    assert "--scenes @FILE (1.2 TB" in outcome.stderr
 
 
 def test_scenes_without_stream_are_left_out_unless_named(raw_dir: Path, out_dir: Path) -> None:

@@ -24,6 +24,8 @@ from scannet_prep.stages.frames.scene_worker import FramesContext, FramesTask
 from scannet_prep.stages.selection import Selection, select_scenes
 
 _WORK_NAME = ".scannet-prep-work"
+# More scene ids than these were hardly typed.
+_MAX_NAMED = 20
 _ALL_STREAMS = "1.2 TB for all scenes, about 0.8 GB for each"
 
 
@@ -100,7 +102,8 @@ def plan(
             for scene_id, scene in raw_scenes.items()
             if scene_id in records or _has_stream(scene)
         }
-    selected, failures = select_scenes(candidates, selection, raw_dir)
+    splits = {scene_id: record.split for scene_id, record in records.items()}
+    selected, failures = select_scenes(candidates, selection, raw_dir, splits)
 
     tasks = []
     kept = []
@@ -198,14 +201,23 @@ def _report_missing_stream(task: FramesTask, raw_dir: Path) -> Finding:
 
 def _no_streams(raw_dir: Path, selection: Selection) -> MissingFileError:
     """Make the error for a tree in which no selected scene has a stream."""
-    scenes = " ".join(selection.scene_ids or ["scene0000_00"])
     suffixes = " ".join(kind.suffix for kind in LABEL_KINDS.values())
     return MissingFileError(
         raw_dir,
         "no selected scene has a sensor stream (.sens)",
-        f"{_download_command(raw_dir)} --scenes {scenes} "
+        f"{_download_command(raw_dir)} {_suggest_selection(selection)} "
         f"({_ALL_STREAMS}; for --with labels instances, add {suffixes} to --types)",
     )
+
+
+def _suggest_selection(selection: Selection) -> str:
+    """Return options for a download of some scenes that were selected."""
+    if selection.scene_ids is not None:
+        are_few = len(selection.scene_ids) <= _MAX_NAMED
+        return f"--scenes {' '.join(selection.scene_ids) if are_few else '@FILE'}"
+    if selection.splits:
+        return f"--splits {' '.join(selection.splits)} --limit 10"
+    return "--scenes scene0000_00"
 
 
 def _download_command(raw_dir: Path) -> str:
