@@ -336,7 +336,7 @@ def test_test_scenes_have_no_label_images(streams_dir: Path, out_dir: Path) -> N
     assert extract(streams_dir, out_dir, "--with", "pose", "labels").status == 0
 
     assert not (out_dir / TEST / "label").exists()
-    with pytest.raises(UsageError, match="holds only pose, not labels\nhint: test scenes have no"):
+    with pytest.raises(UsageError, match="has no labels, only pose\nhint: test scenes have no"):
         FrameFolder(out_dir)[TEST][0].labels()
 
 
@@ -378,6 +378,15 @@ def test_resized_labels_have_only_stored_ids(streams_dir: Path, out_dir: Path) -
 
 
 @needs_pillow
+def test_test_scene_of_a_folder_of_labels_has_only_cameras(
+    streams_dir: Path, out_dir: Path
+) -> None:
+    extract(streams_dir, out_dir, "--with", "labels")
+
+    with pytest.raises(UsageError, match="has no color, only cameras\nhint: .* --with color -o"):
+        FrameFolder(out_dir)[TEST][0].color()
+
+
 def test_id_that_the_label_map_lacks_fails_the_scene(raw_dir: Path, out_dir: Path) -> None:
     strange = np.full((COLOR_SIZE[1], COLOR_SIZE[0]), 9999, np.uint16)
     write(raw_file(raw_dir, "_2d-label-filt.zip"), make_zip("label-filt", lambda _number: strange))
