@@ -336,7 +336,7 @@ def test_test_scenes_have_no_label_images(streams_dir: Path, out_dir: Path) -> N
     assert extract(streams_dir, out_dir, "--with", "pose", "labels").status == 0
 
     assert not (out_dir / TEST / "label").exists()
-    with pytest.raises(UsageError, match="holds only pose, not labels\nhint: test scenes have no"):
+    with pytest.raises(UsageError, match="has no labels, only pose\nhint: test scenes have no"):
         FrameFolder(out_dir)[TEST][0].labels()
 
 
@@ -378,6 +378,15 @@ def test_resized_labels_have_only_stored_ids(streams_dir: Path, out_dir: Path) -
 
 
 @needs_pillow
+def test_test_scene_of_a_folder_of_labels_has_only_cameras(
+    streams_dir: Path, out_dir: Path
+) -> None:
+    extract(streams_dir, out_dir, "--with", "labels")
+
+    with pytest.raises(UsageError, match="has no color, only cameras\nhint: .* --with color -o"):
+        FrameFolder(out_dir)[TEST][0].color()
+
+
 def test_id_that_the_label_map_lacks_fails_the_scene(raw_dir: Path, out_dir: Path) -> None:
     strange = np.full((COLOR_SIZE[1], COLOR_SIZE[0]), 9999, np.uint16)
     write(raw_file(raw_dir, "_2d-label-filt.zip"), make_zip("label-filt", lambda _number: strange))
@@ -639,6 +648,34 @@ def test_scene_is_extracted_again_if_its_stream_changes(raw_dir: Path, out_dir: 
     assert len(FrameFolder(out_dir)[TRAIN]) == FRAME_COUNT + 1
 
 
+def test_scene_whose_stream_was_removed_keeps_its_frames(raw_dir: Path, out_dir: Path) -> None:
+    """People remove streams to free the disk, then extract the next scenes."""
+    extract(raw_dir, out_dir, "--with", "pose", "labels", "--scenes", TRAIN)
+    raw_file(raw_dir, ".sens").unlink()
+    raw_file(raw_dir, "_2d-label-filt.zip").unlink()
+
+    outcome = extract(raw_dir, out_dir, "--json")
+
+    assert outcome.json["kept"] == [TRAIN]
+    assert outcome.json["made"] == sorted([VAL, TEST])
+
+
+def test_scene_of_no_official_list_keeps_its_split(tmp_path: Path, out_dir: Path) -> None:
+    write(raw_file(tmp_path / "raw", ".sens", "scene0900_00"), make_content(1).encode())
+    assert extract(tmp_path / "raw", out_dir, "--splits", "train").status == 0
+
+    assert extract(tmp_path / "raw", out_dir, "--json").json["kept"] == ["scene0900_00"]
+
+
+def test_named_scene_whose_stream_was_removed_keeps_its_frames(
+    raw_dir: Path, out_dir: Path
+) -> None:
+    extract(raw_dir, out_dir)
+    raw_file(raw_dir, ".sens").unlink()
+
+    assert extract(raw_dir, out_dir, "--scenes", TRAIN).status == 0
+
+
 def test_folder_of_something_else_is_refused(streams_dir: Path, out_dir: Path) -> None:
     write(out_dir / "thesis.tex", b"")
 
@@ -709,6 +746,24 @@ def test_tree_without_streams_shows_the_command_and_the_size(
     assert "no selected scene has a sensor stream" in outcome.stderr
     assert f"scannet-prep download --types .sens -o {whole_dir / 'raw'} --scenes" in outcome.stderr
     assert "1.2 TB for all scenes" in outcome.stderr
+
+
+def test_split_without_streams_shows_a_command_for_that_split(raw_dir: Path, out_dir: Path) -> None:
+    raw_file(raw_dir, ".sens", TEST).unlink()
+
+    outcome = extract(raw_dir, out_dir, "--splits", "test")
+
+    assert f"download --types .sens -o {raw_dir} --splits test --limit 10 (1.2 TB" in outcome.stderr
+
+
+def test_many_scenes_without_streams_are_not_all_named(raw_dir: Path, out_dir: Path) -> None:
+    scene_ids = [f"scene{number:04}_00" for number in range(300, 330)]
+    for scene_id in scene_ids:
+        write(raw_file(raw_dir, ".txt", scene_id), b"")
+
+    outcome = extract(raw_dir, out_dir, "--scenes", *scene_ids)
+
+    assert "--scenes @FILE (1.2 TB" in outcome.stderr
 
 
 def test_scenes_without_stream_are_left_out_unless_named(raw_dir: Path, out_dir: Path) -> None:

@@ -170,9 +170,9 @@ class ExtractedFrame:
         if content not in contents:
             # 2D labels may be among the options, but scenes of test have none.
             is_in_options = content in record.options.contents
-            hint = f"scannet-prep frames --with {' '.join(contents)} {content} -o DIR"
+            hint = f"scannet-prep frames --with {' '.join((*contents, content))} -o DIR"
             raise UsageError(
-                f"{self.scene.path}: holds only {', '.join(contents)}, not {content}",
+                f"{self.scene.path}: has no {content}, only {', '.join(contents) or 'cameras'}",
                 "test scenes have no 2D labels" if is_in_options else hint,
             )
         layout = LAYOUTS[record.options.layout]

@@ -122,7 +122,9 @@ class FrameOptions:
             raise UsageError("every and at_most must be at least 1", "--every 20")
         if self.size is not None and not all(1 <= side <= _MAX_SIDE for side in self.size):
             raise UsageError(
-                f"images of {self.size[0]} x {self.size[1]} cannot be written", "--size 320x240"
+                f"images of {self.size[0]} x {self.size[1]} cannot be written: expected 1 to "
+                f"{_MAX_SIDE:,} pixels in both directions",
+                "--size 320x240",
             )
         missing = [name for name in self.contents if name not in LAYOUTS[self.layout].paths]
         if missing:

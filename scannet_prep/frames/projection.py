@@ -3,8 +3,9 @@
     pixel = round(intrinsic @ inverse(camera_to_points) @ point)
 
 A point is visible if it is in front of the camera, within the image, and not behind the surface
-that the depth image shows. BPNet and OpenScene do the same: with `relative=True`, `tolerance=0.25`
-and, at 320 x 240, `margin=10`, the points are those that they use.
+that the depth image shows. BPNet and OpenScene do the same. The defaults select the points that
+BPNet uses with voxels of 5 cm; `relative=True`, `tolerance=0.25` and, at 320 x 240, `margin=10`
+those of OpenScene.
 """
 
 from __future__ import annotations

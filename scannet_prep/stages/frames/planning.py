@@ -12,7 +12,7 @@ from typing import Any
 from scannet_prep.base.errors import MissingFileError, UsageError
 from scannet_prep.base.files import check_is_folder
 from scannet_prep.base.images import require_pillow
-from scannet_prep.frames.extraction import FrameSources, measure_sources
+from scannet_prep.frames.encoding import FrameSources
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.record import FramesRecord, iter_records, read_record
 from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME
@@ -24,6 +24,8 @@ from scannet_prep.stages.frames.scene_worker import FramesContext, FramesTask
 from scannet_prep.stages.selection import Selection, select_scenes
 
 _WORK_NAME = ".scannet-prep-work"
+# More scene ids than these were hardly typed.
+_MAX_NAMED = 20
 _ALL_STREAMS = "1.2 TB for all scenes, about 0.8 GB for each"
 
 
@@ -38,7 +40,7 @@ class FramesPlan:
         label_map: The label map, for label images.
         tasks: The scenes to extract.
         kept: The records of selected scenes that are up to date.
-        without_stream: Scenes that were not named, and have no sensor stream.
+        without_stream: Scenes that were not named, and have neither a sensor stream nor frames.
         failures: Scenes that were named, and cannot be extracted.
     """
 
@@ -90,24 +92,30 @@ def plan(
         _check_is_empty(out_dir)
     label_map = label_map_for(raw_dir)
 
-    # Scenes that are not named may lack a stream: few people have all of them.
+    # Scenes that are not named may lack a stream: few people have all of them. After an extraction,
+    # a stream may have been removed to free the disk.
     raw_scenes = find_raw_scenes(raw_dir)
     candidates = raw_scenes
     if selection.scene_ids is None:
-        candidates = {name: scene for name, scene in raw_scenes.items() if _has_stream(scene)}
-    selected, failures = select_scenes(candidates, selection, raw_dir)
+        candidates = {
+            scene_id: scene
+            for scene_id, scene in raw_scenes.items()
+            if scene_id in records or _has_stream(scene)
+        }
+    splits = {scene_id: record.split for scene_id, record in records.items()}
+    selected, failures = select_scenes(candidates, selection, raw_dir, splits)
 
     tasks = []
     kept = []
     for scene_id, split in selected:
         task = FramesTask(raw_scenes[scene_id], split)
         record = records.get(scene_id)
-        if not _has_stream(task.scene):
-            failures += (_report_missing_stream(task, raw_dir),)
-        elif record is not None and _is_current(record, task, chosen, label_map):
+        if record is not None and _is_current(record, task, chosen, label_map):
             kept.append(record)
-        else:
+        elif _has_stream(task.scene):
             tasks.append(task)
+        else:
+            failures += (_report_missing_stream(task, raw_dir),)
     if not tasks and not kept:
         raise _no_streams(raw_dir, selection)
     return FramesPlan(
@@ -177,11 +185,11 @@ def _has_stream(scene: RawScene) -> bool:
 def _is_current(
     record: FramesRecord, task: FramesTask, options: FrameOptions, label_map: LabelMap
 ) -> bool:
-    """Whether the extracted frames of a scene are those of its present files."""
+    """Whether the extracted frames of a scene are those of its present files, if it has any."""
     if record.split != task.split or record.label_map not in {"", label_map.digest}:
         return False
     sources = FrameSources.from_scene(task.scene, task.split, options)
-    return measure_sources(sources.paths) == dict(record.sources)
+    return sources.measure().items() <= record.sources.items()
 
 
 def _report_missing_stream(task: FramesTask, raw_dir: Path) -> Finding:
@@ -193,14 +201,23 @@ def _report_missing_stream(task: FramesTask, raw_dir: Path) -> Finding:
 
 def _no_streams(raw_dir: Path, selection: Selection) -> MissingFileError:
     """Make the error for a tree in which no selected scene has a stream."""
-    scenes = " ".join(selection.scene_ids or ["scene0000_00"])
     suffixes = " ".join(kind.suffix for kind in LABEL_KINDS.values())
     return MissingFileError(
         raw_dir,
         "no selected scene has a sensor stream (.sens)",
-        f"{_download_command(raw_dir)} --scenes {scenes} "
+        f"{_download_command(raw_dir)} {_suggest_selection(selection)} "
         f"({_ALL_STREAMS}; for --with labels instances, add {suffixes} to --types)",
     )
+
+
+def _suggest_selection(selection: Selection) -> str:
+    """Return options for a download of some scenes that were selected."""
+    if selection.scene_ids is not None:
+        are_few = len(selection.scene_ids) <= _MAX_NAMED
+        return f"--scenes {' '.join(selection.scene_ids) if are_few else '@FILE'}"
+    if selection.splits:
+        return f"--splits {' '.join(selection.splits)} --limit 10"
+    return "--scenes scene0000_00"
 
 
 def _download_command(raw_dir: Path) -> str:

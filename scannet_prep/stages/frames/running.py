@@ -39,7 +39,7 @@ class FramesReport:
         made: Scenes that were extracted.
         kept: Scenes that were up to date.
         failures: Scenes that could not be extracted.
-        without_stream: Scenes that were not named, and have no sensor stream.
+        without_stream: Scenes that were not named, and have neither a sensor stream nor frames.
         frames: Number of frames of the selected scenes, with those of scenes that were kept.
         lost_frames: Number of frames without tracking; they are omitted unless the options keep
             them.
