@@ -298,15 +298,37 @@ def test_scan_far_from_the_origin_is_refused(tmp_path: Path, own_dir: Path) -> N
     assert "lies 400,001 m from the origin" in failure["message"]
 
 
-def test_matrix_shifts_a_far_scan_exactly(tmp_path: Path, own_dir: Path) -> None:
-    far = [[x + 400_000.25, y, z] for x, y, z in POSITIONS]
+@pytest.mark.parametrize("unit", [1, 0.001])
+def test_matrix_shifts_a_scan_in_coordinates_of_a_map_exactly(
+    tmp_path: Path, own_dir: Path, unit: float
+) -> None:
+    far = [[(x + 400_000.25) / unit, (y + 5_800_000.5) / unit, z / unit] for x, y, z in POSITIONS]
     path = write_ply(tmp_path / "room.ply", far, coordinate_type="double")
     matrix = tmp_path / "shift.txt"
-    matrix.write_text("1 0 0 -400000.25\n0 1 0 0\n0 0 1 0\n0 0 0 1\n")
+    matrix.write_text("1 0 0 -400000.25\n0 1 0 -5800000.5\n0 0 1 0\n0 0 0 1\n")
 
-    process(path, "-o", own_dir, "--matrix", matrix)
+    process(path, "-o", own_dir, "--matrix", matrix, "--scale", str(unit))
 
-    np.testing.assert_array_equal(read_scene(own_dir).points, np.array(POSITIONS, np.float32))
+    np.testing.assert_allclose(read_scene(own_dir).points, POSITIONS, atol=1e-8)
+
+
+def test_far_scan_with_floats_is_refused_whatever_the_matrix(tmp_path: Path, own_dir: Path) -> None:
+    far = [[x + 400_000, y, z] for x, y, z in POSITIONS]
+    path = write_ply(tmp_path / "room.ply", far)
+    matrix = tmp_path / "shift.txt"
+    matrix.write_text("1 0 0 -400000\n0 1 0 0\n0 0 1 0\n0 0 0 1\n")
+
+    (failure,) = process(path, "-o", own_dir, "--matrix", matrix).json["failures"]
+
+    assert "its floats are rounded to millimetres" in failure["message"]
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "1e-300"])
+def test_scale_that_is_no_unit_is_refused(room: Path, own_dir: Path, scale: str) -> None:
+    outcome = process(room, "-o", own_dir, "--scale", scale)
+
+    assert outcome.status == 2
+    assert "metres per unit" in outcome.json["message"]
 
 
 @pytest.mark.parametrize("up", UP_AXES)
@@ -907,6 +929,18 @@ def test_line_ends_of_cr_alone_are_named(room: Path, own_dir: Path) -> None:
     (failure,) = process(room, "-o", own_dir).json["failures"]
 
     assert "expected a line of ply, ended by LF or CR LF" in failure["message"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("word", ["comment", "obj_info"])
+def test_comments_need_not_be_ascii(room: Path, own_dir: Path, word: str, encoding: str) -> None:
+    comment = f"{word} TextureFile K\u00fcche.png\nelement vertex"
+    text = room.read_text().replace("element vertex", comment)
+    room.write_bytes(text.encode(encoding))
+
+    process(room, "-o", own_dir)
+
+    assert read_scene(own_dir).points.tolist() == [list(position) for position in POSITIONS]
 
 
 def test_strips_of_triangles_are_refused(room: Path, own_dir: Path) -> None:

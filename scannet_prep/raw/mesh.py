@@ -37,9 +37,14 @@ _MAX_HEADER_BYTES = 65_536
 _MAX_COUNT_DIGITS = 18
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 _ELEMENT = re.compile(rb"^\s*element\s+(\S+)\s+(.*?)\s*$", re.MULTILINE)
+# Text that describes the file. Programs write paths there, in any encoding.
+_COMMENT = re.compile(rb"^(comment|obj_info)\b.*$", re.MULTILINE)
+_QUESTION_MARKS = bytes(range(128)) + b"?" * 128
 # In metres: 1,000 km. Larger coordinates are a sign of a flipped bit in an exponent, and could make
 # the alignment overflow.
 _MAX_COORDINATE = 1_000_000
+# Coordinates of a map (UTM) reach 10,000 km, and may be in millimetres.
+_MAX_OWN_COORDINATE = 10_000_000_000
 # The errors of plyfile for damaged files.
 _PLY_ERRORS = (
     ArithmeticError,
@@ -177,7 +182,7 @@ def parse_own_mesh(data: Buffer, path: Path) -> OwnMesh:
         )
     has_colors = not {"red", "green", "blue"}.isdisjoint(vertices.dtype.names or ())
     return OwnMesh(
-        positions=_positions(vertices, path),
+        positions=_positions(vertices, path, largest=_MAX_OWN_COORDINATE),
         colors=_any_colors(vertices, path) if has_colors else _no_colors(len(vertices)),
         faces=_check_faces(faces, len(vertices), path),
         has_colors=has_colors,
@@ -212,7 +217,7 @@ def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None
         records = _view_records(data, len(header), layout, counts, path)
     else:
         _check_row_by_row(layout, len(data), sum(counts), path)
-        content = _parse_with_plyfile(data, path)
+        content = _parse_with_plyfile(header + data[len(header) :], path)
         records = {element.name: np.asarray(element.data) for element in content}
 
     if "tristrips" in records:
@@ -225,7 +230,7 @@ def _parse_elements(data: Buffer, path: Path) -> tuple[Elements, Elements | None
 
 
 def _find_header(data: Buffer, path: Path) -> bytes:
-    """Return the header, up to and including the line `end_header`."""
+    """Return the header, up to and including the line `end_header`, with comments in ASCII."""
     start = bytes(data[:_MAX_HEADER_BYTES])
     if not start.startswith((b"ply\n", b"ply\r\n")):
         if start.startswith(b"ply"):
@@ -239,7 +244,8 @@ def _find_header(data: Buffer, path: Path) -> bytes:
     if end is None:
         problem = f"has no line end_header in its first {len(start):,} bytes"
         raise RawFileError(path, problem, download_hint(path))
-    return start[: end.end()]
+    # plyfile reads nothing but ASCII.
+    return _COMMENT.sub(_replace_other_than_ascii, start[: end.end()])
 
 
 def _find_counts(header: bytes, size_bytes: int, path: Path) -> list[int]:
@@ -262,6 +268,11 @@ def _find_counts(header: bytes, size_bytes: int, path: Path) -> list[int]:
             )
         counts.append(int(count))
     return counts
+
+
+def _replace_other_than_ascii(line: re.Match[bytes]) -> bytes:
+    """Return a line of the same length, with question marks for all bytes that are not ASCII."""
+    return line[0].translate(_QUESTION_MARKS)
 
 
 def _set_count_to_0(line: re.Match[bytes]) -> bytes:
@@ -408,21 +419,29 @@ def _stack_lists(lists: NDArray[Any], path: Path) -> NDArray[Any]:
     return np.stack(lists.tolist())
 
 
-def _positions(vertices: Elements, path: Path) -> NDArray[np.floating[Any]]:
-    """Return the positions, float32 or float64 (V, 3), after checking that they are finite."""
+def _positions(
+    vertices: Elements, path: Path, *, largest: int = _MAX_COORDINATE
+) -> NDArray[np.floating[Any]]:
+    """Return the positions, float32 or float64 (V, 3), after checking that they are finite.
+
+    Args:
+        vertices: The vertices.
+        path: The file, for messages.
+        largest: The largest coordinate that is not an error.
+    """
     columns = _columns(vertices, ["x", "y", "z"], "f", "float", path)
     dtype = np.float64 if columns.dtype.itemsize > 4 else np.float32
     # A signalling NaN, which occurs in damaged files only, is reported below.
     with np.errstate(invalid="ignore"):
         positions: NDArray[np.floating[Any]] = columns.astype(dtype, copy=False)
-    is_small = np.abs(positions).max() <= _MAX_COORDINATE  # False if any is NaN
+    is_small = np.abs(positions).max() <= largest  # False if any is NaN
     if not is_small:
-        is_row_small = (np.abs(positions) <= _MAX_COORDINATE).all(axis=1)
+        is_row_small = (np.abs(positions) <= largest).all(axis=1)
         bad = int(np.argmin(is_row_small))  # the first False
         raise RawFileError(
             path,
             f"vertex {bad} has the coordinates {positions[bad].tolist()}, "
-            f"expected finite ones up to {_MAX_COORDINATE:,}",
+            f"expected finite ones up to {largest:,}",
             download_hint(path),
         )
     return positions
