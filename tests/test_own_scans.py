@@ -112,6 +112,20 @@ def test_two_files_of_one_name_are_refused(room: Path, own_dir: Path) -> None:
     assert "have the same name" in outcome.json["message"]
 
 
+@pytest.mark.parametrize("runs", ["one run", "two runs"])
+def test_names_that_differ_only_in_case_are_refused(room: Path, own_dir: Path, runs: str) -> None:
+    folder = room.with_name("upstairs")
+    folder.mkdir()
+    files = [room, write_ply(folder / "Room.ply")]
+    if runs == "two runs":
+        process(files.pop(0), "-o", own_dir)
+
+    outcome = process(*files, "-o", own_dir)
+
+    assert outcome.status == 2
+    assert "Room and room differ only in case" in outcome.json["message"]
+
+
 def test_missing_file_is_named_before_anything_is_made(room: Path, own_dir: Path) -> None:
     outcome = process(room, room.with_name("no.ply"), "-o", own_dir)
 
@@ -913,6 +927,21 @@ def test_file_that_is_named_twice_is_refused(room: Path, own_dir: Path) -> None:
     outcome = process(room, room, "-o", own_dir)
 
     assert outcome.json["message"].endswith("room.ply is named twice")
+
+
+def test_file_that_is_named_by_two_paths_is_refused_as_one(room: Path, own_dir: Path) -> None:
+    same = room.parent / "own/.." / "room.ply"
+    own_dir.mkdir()
+
+    outcome = process(room, same, "-o", own_dir)
+
+    assert outcome.json["message"].endswith("room.ply is named twice")
+
+
+def test_folder_of_meshes_gets_the_command_that_names_them(room: Path, own_dir: Path) -> None:
+    outcome = process(room.parent, "-o", own_dir)
+
+    assert outcome.json["hint"].endswith(f"scannet-prep process {room.parent}/*.ply")
 
 
 def test_compressed_file_gets_the_command_that_unpacks_it(room: Path, own_dir: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,10 +127,7 @@ def find_own_scans(
     for file in files:
         name = _choose_name(file)
         if name in scans:
-            other = scans[name].file
-            if file == other:
-                raise UsageError(f"{file} is named twice", "name each file once")
-            raise UsageError(f"{file} and {other} have the same name", "rename one of the two")
+            _refuse_same_name(file, scans[name].file)
         scans[name] = OwnScan(name, file.parent, file=file, scale=scale, alignment=alignment)
     return dict(sorted(scans.items()))
 
@@ -179,6 +176,13 @@ def _choose_name(file: Path) -> SceneId:
         "rename the file: up to 96 letters, digits, _ and -, unlike scene0000_00; "
         f"mv {_quote(file)} {_quote(_suggest_path(file))}",
     )
+
+
+def _refuse_same_name(file: Path, other: Path) -> NoReturn:
+    """Raise the error for two files of one name, which may be one file under two paths."""
+    if file.samefile(other):
+        raise UsageError(f"{file} is named twice", "name each file once")
+    raise UsageError(f"{file} and {other} have the same name", "rename one of the two")
 
 
 def _suggest_path(file: Path) -> Path:

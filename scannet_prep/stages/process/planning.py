@@ -230,13 +230,16 @@ def plan_own_scans(
     Raises:
         OutputError: `out_dir` is not a folder.
         UsageError: `out_dir` holds scenes of the release, or is an export, or was made with other
-            options; or only its scans, or only these, are aligned.
+            options; or two names differ only in case; or only its scans, or only these, are
+            aligned.
         OldFormatError: `out_dir` has the format of an older version, and the run is not forced.
     """
     files = [scan.file for scan in scans.values()]
     check_is_folder(out_dir)
     _check_no_export(out_dir)
-    folder.check_unmixed(out_dir, folder.find_scene_ids(out_dir) | scans.keys())
+    scene_ids = folder.find_scene_ids(out_dir) | scans.keys()
+    folder.check_unmixed(out_dir, scene_ids)
+    folder.check_apart_without_case(out_dir, scene_ids)
     before = _read_folder_before(out_dir, files, is_forced=is_forced)
     named = asdict(options) if isinstance(options, ProcessOptions) else dict(options or {})
     is_aligned = all(scan.alignment is not None for scan in scans.values())
@@ -326,6 +329,7 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
     try:
         return find_raw_scenes(raw_dir)
     except MissingFileError:
+        _refuse_folder_of_meshes(raw_dir)
         # Imported only if needed, because the import takes time.
         from scannet_prep.source import SourceKind, identify_folder
 
@@ -337,6 +341,17 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
             "holds processed scenes, expected raw ones",
             "give the raw folder: scannet-prep process RAW",
         ) from None
+
+
+def _refuse_folder_of_meshes(raw_dir: Path) -> None:
+    """Raise an error if a folder holds meshes of own scans, which are named one by one."""
+    is_scene = SceneId.is_of_release(raw_dir.resolve().name)
+    if not is_scene and any(raw_dir.glob("*.[pP][lL][yY]")):
+        raise MissingFileError(
+            raw_dir,
+            "holds no scenes of the release, but PLY files",
+            f"for own scans, name the files: scannet-prep process {quote(str(raw_dir))}/*.ply",
+        )
 
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
