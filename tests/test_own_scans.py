@@ -989,6 +989,44 @@ def test_mesh_with_labels_is_refused_as_such(room: Path, own_dir: Path) -> None:
     assert "has labels" in failure["message"]
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"PK")])
+def test_verify_names_the_file_of_a_damaged_scan(
+    room: Path, own_dir: Path, damage: Callable[[Path], object]
+) -> None:
+    process(room, "-o", own_dir)
+    damage(own_dir / "test/room.npz")
+
+    (finding,) = run_main("verify", own_dir, "--json").json["findings"]
+
+    assert "scannet-prep process room.ply" in finding["hint"]
+
+
+def test_dataset_names_the_file_of_a_missing_scan(room: Path, own_dir: Path) -> None:
+    process(room, "-o", own_dir)
+    (own_dir / "test/room.npz").unlink()
+
+    with pytest.raises(scannet_prep.ScanNetPrepError, match=r"scannet-prep process room\.ply"):
+        ScanNet(own_dir, split="test")[0]
+
+
+def test_dataset_of_another_split_names_that_of_own_scans(room: Path, own_dir: Path) -> None:
+    process(room, "-o", own_dir)
+
+    with pytest.raises(scannet_prep.ScanNetPrepError, match="belong to the split test"):
+        ScanNet(own_dir, split="train")
+
+
+def test_report_counts_no_official_scenes_beside_own_scans(
+    room: Path, own_dir: Path, tmp_path: Path
+) -> None:
+    process(room, "-o", own_dir)
+
+    outcome = run_main("report", own_dir, "-o", tmp_path / "report.html")
+
+    (line,) = [line for line in outcome.stdout.splitlines() if line.lstrip().startswith("test ")]
+    assert line.split()[1:4] == ["1", "-", "5"]
+
+
 # Runs that were interrupted.
 
 
