@@ -417,6 +417,7 @@ def test_scan_without_alignment_is_refused_beside_aligned_ones(room: Path, own_d
     outcome = process(other, "-o", own_dir)
 
     assert outcome.status == 2
+    assert f"{own_dir} has --align-axis" in outcome.json["message"]
     assert "--up z" in outcome.json["hint"]
 
 

@@ -62,7 +62,16 @@ def plan_own_scans(
     if is_aligned:
         named = {"align_axis": True} | named
     chosen_options, options_source = choose_options(out_dir, before, named, is_forced=is_forced)
-    _check_alignment(files[0], chosen_options, is_aligned=is_aligned)
+    if chosen_options.align_axis and not is_aligned:
+        raise UsageError(
+            f"{files[0]}: {options_source} has --align-axis, "
+            "for which own scans need --up or --matrix",
+            "--up z if z points up in the file, --up y if y does; or --matrix FILE",
+        )
+    if is_aligned and not chosen_options.align_axis:
+        raise UsageError(
+            "--up and --matrix align the points, --no-align-axis forbids it", "leave out one"
+        )
     label_map = builtin_label_map()
     context = ProcessContext(
         options=chosen_options,
@@ -86,22 +95,3 @@ def plan_own_scans(
         is_restricted=True,
         starts_anew=before.differs_from(chosen_options, label_map),
     )
-
-
-def _check_alignment(file: Path, options: ProcessOptions, *, is_aligned: bool) -> None:
-    """Check that own scans have an alignment if, and only if, the options align points.
-
-    Args:
-        file: The file of the first scan, for the message.
-        options: The options of the run.
-        is_aligned: Whether the scans have an alignment.
-    """
-    if options.align_axis and not is_aligned:
-        raise UsageError(
-            f"{file}: --align-axis aligns own scans only with --up or --matrix",
-            "--up z if z points up in the file, --up y if y does; or --matrix FILE",
-        )
-    if is_aligned and not options.align_axis:
-        raise UsageError(
-            "--up and --matrix align the points, --no-align-axis forbids it", "leave out one"
-        )
