@@ -17,9 +17,9 @@ from scannet_prep.processed.npz import process_command
 from scannet_prep.processed.scene import (
     ProcessedScene,
     check_meta,
-    find_problems,
     parse_processed,
 )
+from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.mesh import Mesh, parse_mesh
 from scannet_prep.raw.own_scan import OwnScan, parse_own_scan
 from scannet_prep.release.files import MESH
