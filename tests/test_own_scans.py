@@ -1017,6 +1017,17 @@ def test_dataset_of_another_split_names_that_of_own_scans(room: Path, own_dir: P
         ScanNet(own_dir, split="train")
 
 
+def test_submit_does_not_suggest_to_add_the_release(
+    room: Path, own_dir: Path, tmp_path: Path
+) -> None:
+    process(room, "-o", own_dir)
+    np.save(tmp_path / "room.npy", np.full(5, 2))
+
+    outcome = run_main("submit", tmp_path, "--gt", own_dir, "-o", tmp_path / "x.zip", "--json")
+
+    assert outcome.json["hint"] == "choose a folder of the release: this one is for own scans"
+
+
 def test_report_counts_no_official_scenes_beside_own_scans(
     room: Path, own_dir: Path, tmp_path: Path
 ) -> None:

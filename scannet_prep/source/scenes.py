@@ -289,7 +289,9 @@ class SceneSource(ABC):
         return part
 
     def how_to_add(self, scene_id: str) -> str:
-        """Return the hint to get a scene that is missing."""
+        """Return the hint to get a scene of the release that is missing."""
+        if any(map(SceneId.is_own, self.lengths)):
+            return "choose a folder of the release: this one is for own scans"
         return f"make it: scannet-prep process --scenes {scene_id}{self._command_end}"
 
     def close(self) -> None:  # noqa: B027 - a folder keeps no file open
