@@ -15,7 +15,8 @@ from training_sources import check_same
 from scannet_prep.base.errors import AnnotationError, MissingFileError, RawFileError
 from scannet_prep.base.typed_json import make_decoder, parse_json
 from scannet_prep.processed.annotate import MAX_GROUPS, Annotation, annotate
-from scannet_prep.processed.scene import ProcessedScene, encode_processed, find_problems
+from scannet_prep.processed.scene import ProcessedScene, encode_processed
+from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release import files as release
 from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map

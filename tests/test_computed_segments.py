@@ -144,7 +144,7 @@ def test_info_of_an_archive_names_the_option(computed: Path, tmp_path: Path) -> 
     archive = tmp_path / "a.tar.zst"
     assert run_main("pack", computed, "-o", archive).status == 0
 
-    assert "segments: computed for scenes without segments in the release" in info(archive).stdout
+    assert "segments: computed for scenes that have none in the release" in info(archive).stdout
 
 
 def test_info_without_computed_segments_has_no_such_line(plain: Path) -> None:

@@ -27,10 +27,10 @@ from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.scene import (
     ProcessOptions,
     encode_processed,
-    find_problems,
     parse_processed,
     read_processed,
 )
+from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.label_map import builtin_label_map, read_label_map

@@ -112,6 +112,20 @@ def test_two_files_of_one_name_are_refused(room: Path, own_dir: Path) -> None:
     assert "have the same name" in outcome.json["message"]
 
 
+@pytest.mark.parametrize("runs", ["one run", "two runs"])
+def test_names_that_differ_only_in_case_are_refused(room: Path, own_dir: Path, runs: str) -> None:
+    folder = room.with_name("upstairs")
+    folder.mkdir()
+    files = [room, write_ply(folder / "Room.ply")]
+    if runs == "two runs":
+        process(files.pop(0), "-o", own_dir)
+
+    outcome = process(*files, "-o", own_dir)
+
+    assert outcome.status == 2
+    assert "Room and room differ only in case" in outcome.json["message"]
+
+
 def test_missing_file_is_named_before_anything_is_made(room: Path, own_dir: Path) -> None:
     outcome = process(room, room.with_name("no.ply"), "-o", own_dir)
 
@@ -298,15 +312,37 @@ def test_scan_far_from_the_origin_is_refused(tmp_path: Path, own_dir: Path) -> N
     assert "lies 400,001 m from the origin" in failure["message"]
 
 
-def test_matrix_shifts_a_far_scan_exactly(tmp_path: Path, own_dir: Path) -> None:
-    far = [[x + 400_000.25, y, z] for x, y, z in POSITIONS]
+@pytest.mark.parametrize("unit", [1, 0.001])
+def test_matrix_shifts_a_scan_in_coordinates_of_a_map_exactly(
+    tmp_path: Path, own_dir: Path, unit: float
+) -> None:
+    far = [[(x + 400_000.25) / unit, (y + 5_800_000.5) / unit, z / unit] for x, y, z in POSITIONS]
     path = write_ply(tmp_path / "room.ply", far, coordinate_type="double")
     matrix = tmp_path / "shift.txt"
-    matrix.write_text("1 0 0 -400000.25\n0 1 0 0\n0 0 1 0\n0 0 0 1\n")
+    matrix.write_text("1 0 0 -400000.25\n0 1 0 -5800000.5\n0 0 1 0\n0 0 0 1\n")
 
-    process(path, "-o", own_dir, "--matrix", matrix)
+    process(path, "-o", own_dir, "--matrix", matrix, "--scale", str(unit))
 
-    np.testing.assert_array_equal(read_scene(own_dir).points, np.array(POSITIONS, np.float32))
+    np.testing.assert_allclose(read_scene(own_dir).points, POSITIONS, atol=1e-8)
+
+
+def test_far_scan_with_floats_is_refused_whatever_the_matrix(tmp_path: Path, own_dir: Path) -> None:
+    far = [[x + 400_000, y, z] for x, y, z in POSITIONS]
+    path = write_ply(tmp_path / "room.ply", far)
+    matrix = tmp_path / "shift.txt"
+    matrix.write_text("1 0 0 -400000\n0 1 0 0\n0 0 1 0\n0 0 0 1\n")
+
+    (failure,) = process(path, "-o", own_dir, "--matrix", matrix).json["failures"]
+
+    assert "its floats are rounded to millimetres" in failure["message"]
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "1e-300"])
+def test_scale_that_is_no_unit_is_refused(room: Path, own_dir: Path, scale: str) -> None:
+    outcome = process(room, "-o", own_dir, "--scale", scale)
+
+    assert outcome.status == 2
+    assert "metres per unit" in outcome.json["message"]
 
 
 @pytest.mark.parametrize("up", UP_AXES)
@@ -381,6 +417,7 @@ def test_scan_without_alignment_is_refused_beside_aligned_ones(room: Path, own_d
     outcome = process(other, "-o", own_dir)
 
     assert outcome.status == 2
+    assert f"{own_dir} has --align-axis" in outcome.json["message"]
     assert "--up z" in outcome.json["hint"]
 
 
@@ -901,6 +938,21 @@ def test_file_that_is_named_twice_is_refused(room: Path, own_dir: Path) -> None:
     assert outcome.json["message"].endswith("room.ply is named twice")
 
 
+def test_file_that_is_named_by_two_paths_is_refused_as_one(room: Path, own_dir: Path) -> None:
+    same = room.parent / "own/.." / "room.ply"
+    own_dir.mkdir()
+
+    outcome = process(room, same, "-o", own_dir)
+
+    assert outcome.json["message"].endswith("room.ply is named twice")
+
+
+def test_folder_of_meshes_gets_the_command_that_names_them(room: Path, own_dir: Path) -> None:
+    outcome = process(room.parent, "-o", own_dir)
+
+    assert outcome.json["hint"].endswith(f"scannet-prep process {room.parent}/*.ply")
+
+
 def test_compressed_file_gets_the_command_that_unpacks_it(room: Path, own_dir: Path) -> None:
     path = room.rename(room.with_name("room.ply.gz"))
 
@@ -915,6 +967,18 @@ def test_line_ends_of_cr_alone_are_named(room: Path, own_dir: Path) -> None:
     (failure,) = process(room, "-o", own_dir).json["failures"]
 
     assert "expected a line of ply, ended by LF or CR LF" in failure["message"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("word", ["comment", "obj_info"])
+def test_comments_need_not_be_ascii(room: Path, own_dir: Path, word: str, encoding: str) -> None:
+    comment = f"{word} TextureFile K\u00fcche.png\nelement vertex"
+    text = room.read_text().replace("element vertex", comment)
+    room.write_bytes(text.encode(encoding))
+
+    process(room, "-o", own_dir)
+
+    assert read_scene(own_dir).points.tolist() == [list(position) for position in POSITIONS]
 
 
 def test_strips_of_triangles_are_refused(room: Path, own_dir: Path) -> None:
@@ -932,6 +996,55 @@ def test_mesh_with_labels_is_refused_as_such(room: Path, own_dir: Path) -> None:
     (failure,) = process(room, "-o", own_dir).json["failures"]
 
     assert "has labels" in failure["message"]
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"PK")])
+def test_verify_names_the_file_of_a_damaged_scan(
+    room: Path, own_dir: Path, damage: Callable[[Path], object]
+) -> None:
+    process(room, "-o", own_dir)
+    damage(own_dir / "test/room.npz")
+
+    (finding,) = run_main("verify", own_dir, "--json").json["findings"]
+
+    assert "scannet-prep process room.ply" in finding["hint"]
+
+
+def test_dataset_names_the_file_of_a_missing_scan(room: Path, own_dir: Path) -> None:
+    process(room, "-o", own_dir)
+    (own_dir / "test/room.npz").unlink()
+
+    with pytest.raises(scannet_prep.ScanNetPrepError, match=r"scannet-prep process room\.ply"):
+        ScanNet(own_dir, split="test")[0]
+
+
+def test_dataset_of_another_split_names_that_of_own_scans(room: Path, own_dir: Path) -> None:
+    process(room, "-o", own_dir)
+
+    with pytest.raises(scannet_prep.ScanNetPrepError, match="belong to the split test"):
+        ScanNet(own_dir, split="train")
+
+
+def test_submit_does_not_suggest_to_add_the_release(
+    room: Path, own_dir: Path, tmp_path: Path
+) -> None:
+    process(room, "-o", own_dir)
+    np.save(tmp_path / "room.npy", np.full(5, 2))
+
+    outcome = run_main("submit", tmp_path, "--gt", own_dir, "-o", tmp_path / "x.zip", "--json")
+
+    assert outcome.json["hint"] == "choose a folder of the release: this one is for own scans"
+
+
+def test_report_counts_no_official_scenes_beside_own_scans(
+    room: Path, own_dir: Path, tmp_path: Path
+) -> None:
+    process(room, "-o", own_dir)
+
+    outcome = run_main("report", own_dir, "-o", tmp_path / "report.html")
+
+    (line,) = [line for line in outcome.stdout.splitlines() if line.lstrip().startswith("test ")]
+    assert line.split()[1:4] == ["1", "-", "5"]
 
 
 # Runs that were interrupted.

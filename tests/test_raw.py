@@ -15,7 +15,8 @@ from tiny import Ply
 from scannet_prep.base.errors import MissingFileError, RawFileError
 from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.raw.mesh import MAX_UNMAPPED_BYTES, Mesh, count_elements
+from scannet_prep.raw.mesh import Mesh, count_elements
+from scannet_prep.raw.ply import MAX_UNMAPPED_BYTES
 from scannet_prep.release.files import (
     AGGREGATION,
     INFO,

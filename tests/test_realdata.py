@@ -19,7 +19,8 @@ from scannet_prep import read_processed
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.processed.annotate import annotate
 from scannet_prep.processed.geometry import points_and_normals
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, find_problems
+from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.layout import RawScene, find_raw_scenes
 from scannet_prep.raw.mesh import Mesh

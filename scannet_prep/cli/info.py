@@ -101,7 +101,7 @@ def _describe_options(options: ProcessOptions, computed_segments: int | None) ->
     frame = "axis-aligned" if options.align_axis else "frame of the scan"
     yield f"options: {options.flags} ({options.label_set.name}, {frame})"
     if options.compute_segments:
-        scenes = "scenes without segments in the release"
+        scenes = "scenes that have none in the release"
         if computed_segments is not None:
             scenes = format_count(computed_segments, "scene")
         yield f"segments: computed for {scenes}"

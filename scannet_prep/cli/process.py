@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
 
 # Meshes of all formats get the errors of own scans; only PLY is read.
-_MESH_SUFFIXES = frozenset({".ply", ".obj", ".off", ".stl", ".glb", ".gltf", ".gz"})
+_MESH_SUFFIXES = (".ply", ".ply.gz", ".obj", ".off", ".stl", ".glb", ".gltf")
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -229,7 +229,7 @@ def _are_own_scans(raw: Sequence[Path]) -> bool:
             "process the release and own scans by two commands, into two folders",
         )
     # What is not called like a mesh is reported as a folder.
-    return not folders and (len(raw) > 1 or raw[0].suffix.lower() in _MESH_SUFFIXES)
+    return not folders and (len(raw) > 1 or raw[0].name.lower().endswith(_MESH_SUFFIXES))
 
 
 def _refuse_release_options(arguments: argparse.Namespace) -> None:

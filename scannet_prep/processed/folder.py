@@ -136,6 +136,29 @@ def find_scene_ids(out_dir: Path) -> set[str]:
     return held | read_unfinished(out_dir)
 
 
+def check_apart_without_case(out_dir: Path, scene_ids: Iterable[str]) -> None:
+    """Check that the names of scenes differ even where case does not count.
+
+    There, as on the disks of macOS and Windows, `Room.npz` and `room.npz` are one file.
+
+    Args:
+        out_dir: The folder, for the message.
+        scene_ids: The scenes that it holds, and those that are to be written into it.
+
+    Raises:
+        UsageError: Two names differ only in case.
+    """
+    names_by_folded: dict[str, str] = {}
+    for name in sorted(scene_ids):
+        other = names_by_folded.setdefault(name.casefold(), name)
+        if other != name:
+            raise UsageError(
+                f"{out_dir}: the names {other} and {name} differ only in case, "
+                "so that some file systems take them for one",
+                "rename one of the two files, or choose another output folder with -o",
+            )
+
+
 def check_unmixed(out_dir: Path, scene_ids: Iterable[str]) -> None:
     """Check that scenes can share a folder: all are own scans, or all are of the release.
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.errors import ProcessedFileError
 from scannet_prep.base.files import Buffer
+from scannet_prep.release.scene import SceneId
 
 ALIGNMENT_BYTES = 64
 FORCE_HINT = "process the folder again: scannet-prep process --force"
@@ -77,6 +78,13 @@ class _Member:
     start: int
 
 
+def process_command(scene_id: str) -> str:
+    """Return the beginning of the command that makes a scene. An own scan is named by its file."""
+    if SceneId.is_own(scene_id):
+        return f"scannet-prep process {scene_id}.ply"
+    return "scannet-prep process"
+
+
 def again_hint(path: Path | str) -> str:
     """Return the hint for a damaged scene: the command that makes it again.
 
@@ -85,7 +93,8 @@ def again_hint(path: Path | str) -> str:
     """
     if isinstance(path, Path):
         folder = quote(str(path.parent.parent))
-        return f"process the scene again: scannet-prep process --checksum -o {folder}"
+        command = process_command(path.stem)
+        return f"process the scene again: {command} --checksum -o {folder}"
     return (
         "copy or fetch the archive again; "
         "or process the scene again (scannet-prep process --checksum) and pack"

@@ -19,9 +19,8 @@ from scannet_prep.base.errors import ContentError, ProcessedFileError, UsageErro
 from scannet_prep.base.files import Buffer, Fingerprint, open_file, read_file
 from scannet_prep.base.memory import find_worker
 from scannet_prep.base.typed_json import make_decoder, parse_json, to_plain
-from scannet_prep.processed.annotate import MAX_GROUPS, AnnotatedGroup, measure_groups
+from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.npz import FORCE_HINT, NpzReader, again_hint, encode_npz
-from scannet_prep.release.label_map import MAX_NYU40_ID
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning
@@ -396,70 +395,6 @@ def check_identity(
     if points.shape != (vertex_count, 3):
         problem = f"has points of shape {points.shape}, expected ({vertex_count}, 3) as recorded"
         raise ProcessedFileError(path, problem, again_hint(path))
-
-
-def find_problems(scene: ProcessedScene) -> Iterator[str]:
-    """Find values that no correct scene has, and describe each."""
-    vertex_count = len(scene.points)
-    is_finite = bool(np.isfinite(scene.points).all())
-    if not is_finite:
-        yield "points are not all finite"
-    yield from _find_group_problems(scene, is_finite=is_finite)
-
-    # float16 has 11 significant bits. Rounding changes each component by less than 2**-11 of its
-    # value, and so the squared length by less than 2**-10.
-    squared_lengths = np.square(scene.normals.astype(np.float32)).sum(axis=1)
-    is_unit = np.abs(squared_lengths - 1) < 2**-10
-    wrong_normals = int(np.count_nonzero(~(is_unit | (squared_lengths == 0))))
-    if wrong_normals:
-        yield f"normals of {wrong_normals:,} vertices are neither of unit length nor zero"
-
-    label_set = scene.meta.options.label_set
-    expected_stored = label_set.labels_from_raw_ids(getattr(scene, label_set.raw_ids_key))
-    wrong_labels = int(np.count_nonzero(scene.stored_labels != expected_stored))
-    if wrong_labels:
-        yield f"labels disagree with the raw ids at {wrong_labels:,} vertices"
-    largest_id = scene.nyu40_ids.max()
-    if largest_id > MAX_NYU40_ID:
-        yield f"nyu40_ids hold {largest_id}, expected up to {MAX_NYU40_ID}"
-
-    yield from _find_segment_problems(scene)
-    if not np.isfinite(scene.axis_alignment).all():
-        yield "axis_alignment is not finite"
-    if scene.faces is not None:
-        is_vertex = (scene.faces >= 0) & (scene.faces < vertex_count)
-        if not is_vertex.all():
-            yield f"faces refer to vertices that are not there: there are {vertex_count:,}"
-
-
-def _find_group_problems(scene: ProcessedScene, *, is_finite: bool) -> Iterator[str]:
-    """Find wrong ids and measurements of groups. Boxes are compared only if points are finite."""
-    groups = scene.meta.groups
-    group_ids = [group.id for group in groups]
-    if not all(0 <= group_id <= MAX_GROUPS for group_id in group_ids):
-        yield f"group ids are not all within 0..{MAX_GROUPS}"
-        return
-    strangers = np.setdiff1d(scene.instances, [-1, *group_ids])
-    if len(strangers):
-        yield f"instances hold {max(strangers)}, which is not a group"
-        return
-    if is_finite and groups != measure_groups(groups, scene.instances, scene.points):
-        yield "vertex counts or boxes of groups are not those of their vertices"
-
-
-def _find_segment_problems(scene: ProcessedScene) -> Iterator[str]:
-    """Find numbers of segments that are left out, or have no raw id."""
-    numbers = [] if scene.segments is None else np.unique(scene.segments).tolist()
-    if scene.meta.segments_source == "computed":
-        if not numbers:
-            yield "has no segments, but its description says that they were computed"
-        elif numbers != list(range(len(numbers))):
-            yield f"segments hold {len(numbers):,} numbers up to {numbers[-1]:,}"
-        return
-    # Each segment of the release has its raw id in the description.
-    described_count = len(scene.meta.segment_ids)
-    if numbers != list(range(described_count)):
-        yield f"segments hold {len(numbers):,} numbers, but {described_count:,} are described"
 
 
 def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:

@@ -110,18 +110,22 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
     return ""
 
 
-def parse_matrix(text: str) -> NDArray[np.float64]:
+def parse_matrix(text: str, *, largest: int = _MAX_NUMBER) -> NDArray[np.float64]:
     """Parse the 16 numbers of a matrix, listed row by row, as float64 (4, 4).
 
+    Args:
+        text: The numbers, with any white space between them.
+        largest: The largest number that is not an error.
+
     Raises:
-        ContentError: They are not 16 finite numbers up to a million.
+        ContentError: They are not 16 finite numbers up to `largest`.
     """
     words = text.split()
-    expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
+    expected = f"expected 16 finite numbers up to {largest:,}"
     if len(words) != 16:
         raise ContentError(f"has {len(words)} values, {expected}")
     for word in words:
         # The pattern excludes nan and inf. Too large an exponent gives inf, which is refused here.
-        if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER:
+        if not _NUMBER.fullmatch(word) or abs(float(word)) > largest:
             raise ContentError(f"has {word!r:.40} among them, {expected}")
     return np.array([float(word) for word in words], np.float64).reshape(4, 4)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,11 @@ UP_AXES: tuple[UpAxis, ...] = tuple(_ROTATIONS)
 _MAX_EXTENT_M = 100
 # Beyond this distance, float32 rounds to more than half a millimetre.
 _MAX_DISTANCE_M = 10_000
+# The largest coordinate of a map (UTM), from which a matrix may have to shift a scan.
+_MAX_SHIFT_M = 10_000_000
+# The limits exclude typing errors: from nanometres to a million kilometres.
+_MIN_SCALE = 1e-9
+_MAX_SCALE = 1e9
 _HINT_EXPORT = "export it again, for example from MeshLab, as a binary PLY file of triangles"
 
 
@@ -107,8 +112,11 @@ def find_own_scans(
     """
     if up is not None and matrix is not None:
         raise UsageError("--up and --matrix contradict each other", "leave out one of them")
-    if not 0 < scale < np.inf:
-        raise UsageError(f"scale is {scale}, expected a positive number", "--scale 0.001")
+    if not _MIN_SCALE <= scale <= _MAX_SCALE:
+        raise UsageError(
+            f"scale is {scale}, expected metres per unit, from {_MIN_SCALE:g} to {_MAX_SCALE:g}",
+            "for millimetres: --scale 0.001",
+        )
     alignment = None
     if up is not None:
         alignment = _flatten(_rotate(up))
@@ -119,10 +127,7 @@ def find_own_scans(
     for file in files:
         name = _choose_name(file)
         if name in scans:
-            other = scans[name].file
-            if file == other:
-                raise UsageError(f"{file} is named twice", "name each file once")
-            raise UsageError(f"{file} and {other} have the same name", "rename one of the two")
+            _refuse_same_name(file, scans[name].file)
         scans[name] = OwnScan(name, file.parent, file=file, scale=scale, alignment=alignment)
     return dict(sorted(scans.items()))
 
@@ -139,16 +144,17 @@ def parse_own_scan(data: Buffer, scan: OwnScan) -> OwnMesh:
 
     Raises:
         RawFileError: The file is not a mesh of triangles, is larger than 100 m, or lies so far from
-            the origin that float32 rounds its points.
+            the origin that float32 rounds its points, in the file or after the alignment.
     """
     try:
         mesh = parse_own_mesh(data, scan.file)
     except RawFileError as error:
         # The hints there are about downloading files of the release.
         raise RawFileError(scan.file, error.problem, _HINT_EXPORT) from None
+    has_floats = mesh.positions.dtype == np.float32
     if scan.scale != 1:
         mesh = replace(mesh, positions=mesh.positions.astype(np.float64) * scan.scale)
-    _check_size(mesh.positions, scan)
+    _check_size(mesh.positions, scan, has_floats=has_floats)
     return mesh
 
 
@@ -170,6 +176,13 @@ def _choose_name(file: Path) -> SceneId:
         "rename the file: up to 96 letters, digits, _ and -, unlike scene0000_00; "
         f"mv {_quote(file)} {_quote(_suggest_path(file))}",
     )
+
+
+def _refuse_same_name(file: Path, other: Path) -> NoReturn:
+    """Raise the error for two files of one name, which may be one file under two paths."""
+    if file.samefile(other):
+        raise UsageError(f"{file} is named twice", "name each file once")
+    raise UsageError(f"{file} and {other} have the same name", "rename one of the two")
 
 
 def _suggest_path(file: Path) -> Path:
@@ -205,7 +218,8 @@ def _rotate(up: UpAxis) -> NDArray[np.float64]:
 def _read_matrix(path: Path) -> NDArray[np.float64]:
     """Read a matrix, float64 (4, 4), and check that it is a rotation with a shift."""
     try:
-        matrix = parse_matrix(read_file(path).decode("utf-8", "replace"))
+        text = read_file(path).decode("utf-8", "replace")
+        matrix = parse_matrix(text, largest=_MAX_SHIFT_M)
     except ContentError as error:
         raise RawFileError(path, error.message, "list the matrix row by row") from None
     fault = find_alignment_fault(matrix)
@@ -222,10 +236,16 @@ def _flatten(matrix: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(float(number) for number in matrix.ravel())
 
 
-def _check_size(positions: NDArray[np.floating[Any]], scan: OwnScan) -> None:
-    """Check the extent of a scan, and its distance from the origin."""
-    smallest = positions.min(axis=0)
-    largest = positions.max(axis=0)
+def _check_size(positions: NDArray[np.floating[Any]], scan: OwnScan, *, has_floats: bool) -> None:
+    """Check the extent of a scan, and its distance from the origin.
+
+    Args:
+        positions: In the frame of the scan, (V, 3), metres.
+        scan: The scan.
+        has_floats: Whether the file has floats rather than doubles.
+    """
+    smallest = positions.min(axis=0).astype(np.float64)
+    largest = positions.max(axis=0).astype(np.float64)
     extent_m = float((largest - smallest).max())
     if extent_m > _MAX_EXTENT_M:
         raise RawFileError(
@@ -234,9 +254,17 @@ def _check_size(positions: NDArray[np.floating[Any]], scan: OwnScan) -> None:
             "if its unit is a millimetre: --scale 0.001",
         )
     center = (smallest + largest) / 2
+    distance_m = float(np.abs(center).max())
+    if has_floats and distance_m > _MAX_DISTANCE_M:
+        raise RawFileError(
+            scan.file,
+            f"lies {distance_m:,.0f} m from the origin, where its floats are rounded to "
+            f"millimetres, expected at most {_MAX_DISTANCE_M:,} m",
+            "export it again near the origin, or with coordinates of type double",
+        )
     if scan.axis_alignment is not None:
         center = scan.axis_alignment[:3, :3] @ center + scan.axis_alignment[:3, 3]
-    distance_m = float(np.abs(center).max())
+        distance_m = float(np.abs(center).max())
     if distance_m > _MAX_DISTANCE_M:
         raise RawFileError(
             scan.file,

@@ -18,7 +18,7 @@ from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.findings import Finding
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import count_by_split, official_scenes
 from scannet_prep.report.measures import SceneMeasures
@@ -124,6 +124,11 @@ class Report:
         return contents
 
     @property
+    def _has_own_scans(self) -> bool:
+        """Whether the scenes are own scans, of which there is no official list."""
+        return any(SceneId.is_own(row["scene"]) for row in self.table)
+
+    @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that are errors, not notes."""
         return tuple(finding for finding in self.findings if finding.is_error)
@@ -134,7 +139,11 @@ class Report:
         for finding in self.findings:
             subject = f"{finding.severity}: {finding.place}"
             findings.append([subject, finding.message, finding.hint])
-        splits = [_format_split(split, row) for split, row in self.splits.items()]
+        has_official = not self._has_own_scans
+        splits = [
+            _format_split(split, counts, has_official=has_official)
+            for split, counts in self.splits.items()
+        ]
         measures = []
         for name, row in self.measures.items():
             measures.append([MEASURES[name].title, *map(format_measure, row.values())])
@@ -262,23 +271,31 @@ def _count(entry: SceneEntry) -> dict[str, int]:
     }
 
 
-def _format_split(split: str, row: Mapping[str, int]) -> list[str]:
+def _format_split(split: str, row: Mapping[str, int], *, has_official: bool) -> list[str]:
     """Format the numbers of a split, or of `all`."""
-    official = 0
-    for known in Split:
-        if split in (known, "all"):
-            official += len(official_scenes(known))
+    official = "-"
+    if has_official:
+        official = f"{_count_official(split):,}"
     labeled = "-"
     if row["annotated"]:
         labeled = f"{row['labeled'] / row['annotated']:.1%}"
     return [
         split,
         f"{row['scenes']:,}",
-        f"{official:,}",
+        official,
         f"{row['vertices']:,}",
         format_bytes(row["size_bytes"]),
         labeled,
     ]
+
+
+def _count_official(split: str) -> int:
+    """Count the scenes of the official list of a split, or of the lists of `all` splits."""
+    count = 0
+    for known in Split:
+        if split in (known, "all"):
+            count += len(official_scenes(known))
+    return count
 
 
 def _find_odd(numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:

@@ -10,10 +10,10 @@ from scannet_prep.archive.opened import Archive
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.base.errors import ArchiveError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
-from scannet_prep.processed.npz import FORCE_HINT
+from scannet_prep.processed.npz import FORCE_HINT, process_command
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions, describe_other_format
 from scannet_prep.release.findings import Finding
-from scannet_prep.release.scene import Split
+from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source.identify import SourceKind
 from scannet_prep.source.scenes import SceneSource
 
@@ -51,7 +51,10 @@ class ArchiveScenes(SceneSource):
             for group in archive.index.scenes:
                 stored[group.scene_id] = (archive, group)
             for scene_id, message in archive.index.failures.items():
-                hint = f"make it: scannet-prep process --scenes {scene_id}{_HINT_THEN_PACK}"
+                command = f"scannet-prep process --scenes {scene_id}"
+                if SceneId.is_own(scene_id):
+                    command = process_command(scene_id)
+                hint = f"make it: {command}{_HINT_THEN_PACK}"
                 failures[scene_id] = Finding(scene_id=scene_id, message=message, hint=hint)
         # The base class needs the groups only. To read a scene, its archive is needed as well.
         groups = {scene_id: group for scene_id, (_, group) in stored.items()}

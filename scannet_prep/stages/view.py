@@ -44,7 +44,8 @@ from scannet_prep.export.ply import encode_ply
 from scannet_prep.frames.folder import FrameFolder
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint
-from scannet_prep.processed.scene import ProcessedScene, find_problems
+from scannet_prep.processed.scene import ProcessedScene
+from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
 from scannet_prep.release.label_sets import SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId

@@ -4,31 +4,23 @@
     command + manifest   --> options of the folder   (one set for all scenes, or the run is refused)
     sizes and times      --> reason per scene        (up to date, new, raw files changed, ...)
 
-Nothing is written here; `running` does the work.
+`folder_before` chooses the options, and `reasons` finds the reasons. Nothing is written here;
+`running` does the work.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.base.errors import (
-    FileError,
-    MissingFileError,
-    OldFormatError,
-    RawFileError,
-    UsageError,
-)
+from scannet_prep.base.errors import MissingFileError, RawFileError, UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import check_is_folder
-from scannet_prep.export import is_export
 from scannet_prep.processed import folder
-from scannet_prep.processed.make_scene import find_raw_files
-from scannet_prep.processed.manifest import Manifest, read_manifest, read_old_options
+from scannet_prep.processed.manifest import Manifest
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.raw.own_scan import OwnScan
@@ -37,16 +29,20 @@ from scannet_prep.release.findings import Finding
 from scannet_prep.release.label_map import (
     LABEL_MAP_HINT,
     LabelMap,
-    builtin_label_map,
     describe_differences,
     label_map_for,
 )
-from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason, has_errors
-from scannet_prep.stages.process.seen import SeenScene, describe_files, read_seen
+from scannet_prep.release.scene import SceneId
+from scannet_prep.stages.process.folder_before import (
+    HINT_OTHER_FOLDER,
+    check_no_export,
+    choose_options,
+    name_options,
+    read_before_run,
+)
+from scannet_prep.stages.process.reasons import check_none_left_behind, plan_tasks
+from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason
 from scannet_prep.stages.selection import Selection, select_scenes
-
-_HINT_OTHER_FOLDER = "choose another output folder with -o"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +99,6 @@ class ProcessPlan:
         return by_reason
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFolder:
-    """A processed folder before a run.
-
-    Attributes:
-        head: Options and label map, without scenes; None if no file shows them, as in a new folder.
-        manifest: The manifest. It has no scenes if it is missing or damaged, so that files are read
-            instead.
-        held: The split of each scene whose file lies in the folder.
-        is_old: Whether the folder has the format of an older version.
-    """
-
-    head: Manifest | None
-    manifest: Manifest
-    held: Mapping[SceneId, Split] = field(hash=False)
-    is_old: bool = False
-
-
 def plan(
     raw_dir: Path,
     out_dir: Path,
@@ -168,8 +146,9 @@ def plan(
     _check_apart(raw_dir, out_dir, {scene.parent for scene in raw_scenes.values()})
 
     folder.check_unmixed(out_dir, folder.find_scene_ids(out_dir) | raw_scenes.keys())
-    before = _read_folder_before(out_dir, [raw_dir], is_forced=is_forced)
-    chosen_options, options_source = _choose_options(out_dir, before, options, is_forced=is_forced)
+    before = read_before_run(out_dir, [raw_dir], is_forced=is_forced)
+    named = name_options(options)
+    chosen_options, options_source = choose_options(out_dir, before, named, is_forced=is_forced)
     label_map = label_map_for(raw_dir)
     label_map_notes = _check_label_map(label_map, is_strict=is_strict)
     context = ProcessContext(
@@ -190,135 +169,26 @@ def plan(
             f"{raw_dir}: has {len(raw_scenes):,} scenes, but none of {', '.join(selection.splits)}",
             f"check --splits, or run: scannet-prep download --types seg -o {quote(str(raw_dir))}",
         )
-    is_restricted = selection != Selection()
     chosen_scenes = {name: scenes[name] for name, _ in selected}
-    _check_none_left_behind(out_dir, before, context, chosen_scenes)
+    check_none_left_behind(
+        out_dir,
+        before,
+        context,
+        chosen_scenes,
+        how_to_select_all="leave out --scenes, --splits and --limit",
+    )
     return ProcessPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
         context=context,
         options_source=options_source,
         before=before.head,
-        tasks=_plan_tasks(out_dir, before, context, chosen_scenes, dict(selected)),
+        tasks=plan_tasks(out_dir, before, context, chosen_scenes, dict(selected)),
         failures=failures,
         notes=(*label_map_notes, *_find_notes(raw_scenes)),
-        is_restricted=is_restricted,
-        starts_anew=_starts_anew(before, context),
+        is_restricted=selection != Selection(),
+        starts_anew=before.differs_from(chosen_options, label_map),
     )
-
-
-def plan_own_scans(
-    scans: Mapping[SceneId, OwnScan],
-    out_dir: Path,
-    options: ProcessOptions | Mapping[str, bool | str] | None = None,
-    *,
-    is_forced: bool = False,
-    compares_bytes: bool = False,
-) -> ProcessPlan:
-    """Decide what to do with own scans, which go into the split `test`; nothing is written.
-
-    Other scans of the folder stay as they are. The points are aligned if the scans have an
-    alignment.
-
-    Args:
-        scans: From `find_own_scans`; at least one.
-        out_dir: Folder for the processed scenes.
-        options: As for `plan`.
-        is_forced: As for `plan`.
-        compares_bytes: As for `plan`.
-
-    Raises:
-        OutputError: `out_dir` is not a folder.
-        UsageError: `out_dir` holds scenes of the release, or is an export, or was made with other
-            options; or only its scans, or only these, are aligned.
-        OldFormatError: `out_dir` has the format of an older version, and the run is not forced.
-    """
-    files = [scan.file for scan in scans.values()]
-    check_is_folder(out_dir)
-    _check_no_export(out_dir)
-    folder.check_unmixed(out_dir, folder.find_scene_ids(out_dir) | scans.keys())
-    before = _read_folder_before(out_dir, files, is_forced=is_forced)
-    named = asdict(options) if isinstance(options, ProcessOptions) else dict(options or {})
-    is_aligned = all(scan.alignment is not None for scan in scans.values())
-    if is_aligned:
-        named = {"align_axis": True} | named
-    chosen_options, options_source = _choose_options(out_dir, before, named, is_forced=is_forced)
-    if chosen_options.align_axis and not is_aligned:
-        raise UsageError(
-            f"{files[0]}: --align-axis aligns own scans only with --up or --matrix",
-            "--up z if z points up in the file, --up y if y does; or --matrix FILE",
-        )
-    if is_aligned and not chosen_options.align_axis:
-        raise UsageError(
-            "--up and --matrix align the points, --no-align-axis forbids it", "leave out one"
-        )
-    context = ProcessContext(
-        options=chosen_options,
-        label_map=builtin_label_map(),
-        is_forced=is_forced,
-        compares_bytes=compares_bytes,
-    )
-    _check_none_left_behind(out_dir, before, context, scans)
-    return ProcessPlan(
-        raw_dir=files[0].parent,
-        out_dir=out_dir,
-        context=context,
-        options_source=options_source,
-        before=before.head,
-        tasks=_plan_tasks(out_dir, before, context, scans, dict.fromkeys(scans, Split.TEST)),
-        failures=(),
-        notes=(),
-        # Scans of the folder that are not named stay.
-        is_restricted=True,
-        starts_anew=_starts_anew(before, context),
-    )
-
-
-def _read_folder_before(out_dir: Path, raw: Sequence[Path], *, is_forced: bool) -> FoundFolder:
-    """Read the folder as it is before the run.
-
-    Args:
-        out_dir: The folder.
-        raw: The raw folder, or the files of own scans, for the hint.
-        is_forced: Whether the folder may have the format of an older version.
-    """
-    try:
-        return read_folder(out_dir, is_forced=is_forced)
-    except OldFormatError as error:
-        words = ["scannet-prep", "process", "--force", "-o", str(out_dir), *map(str, raw)]
-        raise OldFormatError(
-            error.path, error.problem, f"process the folder again: {shlex.join(words)}"
-        ) from None
-
-
-def _plan_tasks(
-    out_dir: Path,
-    before: FoundFolder,
-    context: ProcessContext,
-    scenes: Mapping[SceneId, RawScene],
-    splits: Mapping[SceneId, Split],
-) -> tuple[ProcessTask, ...]:
-    """Make the task of each scene, with the reason why it is processed or kept."""
-    seen = read_seen(out_dir)
-    tasks = []
-    for scene_id, scene in scenes.items():
-        split = splits[scene_id]
-        task = ProcessTask(
-            scene=scene,
-            split=split,
-            path=folder.processed_path(out_dir, split, scene_id),
-            recorded=before.manifest.scenes.get(scene_id),
-        )
-        reason = _find_reason(task, context, before, seen.get(scene_id))
-        tasks.append(replace(task, reason=reason))
-    return tuple(tasks)
-
-
-def _starts_anew(before: FoundFolder, context: ProcessContext) -> bool:
-    """Whether options and label map have to be written before any scene is made."""
-    # A head that is missing, as in a new folder, differs, too.
-    head = Manifest(context.options, context.label_map.digest)
-    return before.is_old or before.head != head
 
 
 def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
@@ -326,6 +196,7 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
     try:
         return find_raw_scenes(raw_dir)
     except MissingFileError:
+        _refuse_folder_of_meshes(raw_dir)
         # Imported only if needed, because the import takes time.
         from scannet_prep.source import SourceKind, identify_folder
 
@@ -337,6 +208,17 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
             "holds processed scenes, expected raw ones",
             "give the raw folder: scannet-prep process RAW",
         ) from None
+
+
+def _refuse_folder_of_meshes(raw_dir: Path) -> None:
+    """Raise an error if a folder holds meshes of own scans, which are named one by one."""
+    is_scene = SceneId.is_of_release(raw_dir.resolve().name)
+    if not is_scene and any(raw_dir.glob("*.[pP][lL][yY]")):
+        raise MissingFileError(
+            raw_dir,
+            "holds no scenes of the release, but PLY files",
+            f"for own scans, name the files: scannet-prep process {quote(str(raw_dir))}/*.ply",
+        )
 
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
@@ -351,16 +233,9 @@ def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
     roots = {raw, *beside_scenes, *(path.parent for path in split_dirs)}
     if out in roots or split_dirs & set(out.parents):
         raise UsageError(
-            f"{out_dir}: processed scenes would lie among the raw ones", _HINT_OTHER_FOLDER
+            f"{out_dir}: processed scenes would lie among the raw ones", HINT_OTHER_FOLDER
         )
-    _check_no_export(out_dir)
-
-
-def _check_no_export(out_dir: Path) -> None:
-    if is_export(out_dir):
-        raise UsageError(
-            f"{out_dir}: processed scenes would lie among those of an export", _HINT_OTHER_FOLDER
-        )
+    check_no_export(out_dir)
 
 
 def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[str]:
@@ -378,182 +253,6 @@ def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[str]:
     if is_strict:
         raise RawFileError(label_map.source, difference, f"{LABEL_MAP_HINT}, or leave out --strict")
     return [f"warning: {label_map.source}: {difference}"]
-
-
-def read_folder(out_dir: Path, *, is_forced: bool) -> FoundFolder:
-    """Read the options and the manifest of the output folder.
-
-    Raises:
-        OldFormatError: It has the format of an older version, and the run is not forced.
-    """
-    held = {scene_id: split for scene_id, split, _ in folder.iter_processed_scenes(out_dir)}
-    try:
-        manifest = read_manifest(out_dir)
-    except OldFormatError:
-        if not is_forced:
-            raise
-        head = Manifest(read_old_options(out_dir) or ProcessOptions())
-        return FoundFolder(head=head, manifest=head, held=held, is_old=True)
-    except FileError:
-        # It is damaged, and is rebuilt from the files of the scenes, as if it were missing.
-        manifest = None
-    if manifest is None:
-        head_of_files = folder.find_head(out_dir)
-        manifest = head_of_files or Manifest(ProcessOptions())
-        return FoundFolder(head=head_of_files, manifest=manifest, held=held)
-    head = Manifest(manifest.options, manifest.label_map)
-    return FoundFolder(head=head, manifest=manifest, held=held)
-
-
-def _choose_options(
-    out_dir: Path,
-    before: FoundFolder,
-    options: ProcessOptions | Mapping[str, bool | str] | None,
-    *,
-    is_forced: bool,
-) -> tuple[ProcessOptions, str]:
-    """Complete the named options by those of the folder.
-
-    Returns:
-        The options, and where they come from, in words.
-
-    Raises:
-        UsageError: The folder has other options, or holds scenes and nothing shows their options;
-            and the run is not forced.
-    """
-    # The options that the caller sets, by name.
-    named = asdict(options) if isinstance(options, ProcessOptions) else dict(options or {})
-    if before.head is None and before.held and not named and not is_forced:
-        raise UsageError(
-            f"{out_dir}: holds scenes, but neither a manifest nor a whole scene of this format "
-            "shows their options",
-            "name them, for example --scannet200 --align-axis; "
-            "or write to another folder with -o DIR",
-        )
-    if before.head is None:
-        return ProcessOptions(**named), "the command" if named else "the defaults"
-    old_options = before.head.options
-    chosen = replace(old_options, **named)
-    if chosen == old_options:
-        return chosen, str(out_dir)
-    if not is_forced:
-        raise UsageError(
-            f"{out_dir}: was made with {old_options.flags}; this command asks for {chosen.flags}",
-            "write to another folder with -o DIR; or process the whole folder again with --force",
-        )
-    return chosen, "the command"
-
-
-def _check_none_left_behind(
-    out_dir: Path,
-    before: FoundFolder,
-    context: ProcessContext,
-    selected: Mapping[SceneId, RawScene],
-) -> None:
-    """Refuse a run that changes the options or the label map for only a part of a folder.
-
-    Raises:
-        UsageError: A scene of the folder was not selected, or its raw files are gone.
-    """
-    is_own = any(isinstance(scene, OwnScan) for scene in selected.values())
-    if before.head is None:
-        cause = (
-            "the whole folder has to be processed again, "
-            "because nothing shows the options of its scenes"
-        )
-        outdated = dict(before.held)
-    elif before.is_old:
-        cause = "the whole folder has to be processed again, because it has an older format"
-        outdated = dict(before.held)
-    elif before.head.options != context.options:
-        cause = "other options apply to the whole folder"
-        outdated = dict(before.held)
-    elif before.head.label_map not in ("", context.label_map.digest):
-        cause = (
-            f"the label map has changed ({context.label_map.source}), "
-            "which applies to all annotated scenes"
-        )
-        # Test scenes have no annotation.
-        outdated = {name: split for name, split in before.held.items() if split is not Split.TEST}
-    else:
-        return
-
-    everything = "leave out --scenes, --splits and --limit"
-    if is_own:
-        everything = "name the files of all its scans"
-    not_selected = sorted(outdated.keys() - selected.keys())
-    if not_selected:
-        raise UsageError(
-            f"{out_dir}: {cause}, but {len(not_selected):,} of its scenes are not selected: "
-            f"{list_some(not_selected)}",
-            f"{everything}; or write to another folder with -o DIR",
-        )
-    gone = []
-    for scene_id, split in sorted(outdated.items()):
-        if _are_raw_files_gone(selected[scene_id], split, context.options):
-            gone.append(scene_id)
-    if gone:
-        raise UsageError(
-            f"{out_dir}: {cause}, but the raw files are gone for {len(gone):,} of its scenes: "
-            f"{list_some(gone)}",
-            "write to another folder with -o DIR; "
-            f"or remove these scenes: {_remove_command(out_dir, before, gone)}",
-        )
-
-
-def _remove_command(out_dir: Path, before: FoundFolder, scene_ids: Iterable[SceneId]) -> str:
-    """Return the command that removes scenes from the folder, or its beginning if they are many."""
-    ordered = sorted(scene_ids)
-    paths = [folder.processed_path(out_dir, before.held[name], name) for name in ordered]
-    shown = " ".join(quote(str(path)) for path in paths[:3])
-    return f"rm {shown}" if len(paths) <= 3 else f"rm {shown} ..."
-
-
-def _find_reason(
-    task: ProcessTask, context: ProcessContext, before: FoundFolder, seen: SeenScene | None
-) -> Reason:
-    """Find the reason why a scene is processed, as far as sizes and times show it."""
-    now = describe_files(task.scene, task.split, task.path, context.label_map)
-    if not now.output:
-        return Reason.NEW
-    if before.is_old or (before.head is not None and before.head.options != context.options):
-        return Reason.OPTIONS
-    is_recorded = task.recorded is not None and task.recorded.split == task.split
-    can_compare = is_recorded and seen is not None and not context.compares_bytes
-    is_unchanged = can_compare and seen == now
-    if is_unchanged and not context.is_forced and not has_errors(task, context):
-        return Reason.UP_TO_DATE
-    # Before FORCED: such a scene stays even in a forced run.
-    if _are_raw_files_gone(task.scene, task.split, context.options):
-        return Reason.RAW_GONE
-    if context.is_forced:
-        return Reason.FORCED
-    # `can_compare` implies a state; mypy needs the second condition.
-    if not can_compare or seen is None:
-        return Reason.UNKNOWN
-    if seen.label_map != now.label_map:
-        return Reason.LABEL_MAP
-    if seen.inputs != now.inputs:
-        return Reason.RAW_CHANGED
-    if seen.output != now.output:
-        return Reason.OUTPUT_CHANGED
-    # Nothing has changed, but recorded warnings are errors in this run.
-    return Reason.UNKNOWN
-
-
-def _are_raw_files_gone(scene: RawScene, split: Split, options: ProcessOptions) -> bool:
-    """Whether a raw file that the scene needs is missing, or its folder is a broken link."""
-    # If the folder exists but cannot be used, the worker reports the problem.
-    if scene.problem:
-        return not scene.directory.exists()
-    try:
-        find_raw_files(scene, split, options)
-    except MissingFileError:
-        return True
-    except FileError:
-        # The worker reports it.
-        return False
-    return False
 
 
 def _find_notes(raw_scenes: Mapping[SceneId, RawScene]) -> list[str]:

@@ -28,7 +28,8 @@ from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import find_official_split
-from scannet_prep.stages.process.planning import ProcessPlan, read_folder
+from scannet_prep.stages.process.folder_before import read_folder
+from scannet_prep.stages.process.planning import ProcessPlan
 from scannet_prep.stages.process.scene_worker import (
     FinishedScene,
     ProcessTask,

@@ -13,12 +13,13 @@ from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.processed import folder
 from scannet_prep.processed.make_scene import compute_segments
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
+from scannet_prep.processed.npz import process_command
 from scannet_prep.processed.scene import (
     ProcessedScene,
     check_meta,
-    find_problems,
     parse_processed,
 )
+from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.mesh import Mesh, parse_mesh
 from scannet_prep.raw.own_scan import OwnScan, parse_own_scan
 from scannet_prep.release.files import MESH
@@ -67,7 +68,8 @@ def plan(
             # A file in the folder of another split is reported when the loop reaches that split.
             if scene_id not in splits:
                 message = "no such file, though the manifest names it"
-                findings.error(path, message, _process_again(out_dir), scene_id=scene_id)
+                hint = _process_again(out_dir, scene_id)
+                findings.error(path, message, hint, scene_id=scene_id)
             continue
         if entry is None and is_manifest_final:
             message = f"is not in the manifest as a {split} scene"
@@ -97,7 +99,10 @@ def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
             raise fault
         findings.found.append(Finding.from_exception(fault, out_dir))
     if not (state.has_manifest or state.faults):
-        findings.error(out_dir / MANIFEST_NAME, "no such file", _process_again(out_dir))
+        # The command for any scene makes the manifest again.
+        any_scene = next(iter(state.manifest.scenes), "")
+        hint = _process_again(out_dir, any_scene)
+        findings.error(out_dir / MANIFEST_NAME, "no such file", hint)
     return state
 
 
@@ -110,9 +115,9 @@ def _report_failures(out_dir: Path, manifest: Manifest, inspection: Inspection) 
             inspection.findings.error(path, problem, failure.hint, scene_id=scene_id)
 
 
-def _process_again(out_dir: Path) -> str:
-    """Return the hint for scenes that are missing or damaged."""
-    command = f"scannet-prep process -o {quote(str(out_dir))} --checksum"
+def _process_again(out_dir: Path, scene_id: str) -> str:
+    """Return the hint for a scene that is missing or damaged."""
+    command = f"{process_command(scene_id)} -o {quote(str(out_dir))} --checksum"
     return f"{command} keeps intact scenes and makes the others again"
 
 
@@ -139,7 +144,7 @@ def check_scene(
         actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
         problems = _find_difference(actual, entry)
     for problem in problems:
-        findings.error(task.path, problem, _process_again(task.path.parents[1]))
+        findings.error(task.path, problem, _process_again(task.path.parents[1], task.scene_id))
     if not problems and meshes is not None and scene.meta.segments_source == "computed":
         _compare_segments(task, scene, meshes.get(task.scene_id), findings)
     return len(scene.points), len(data)
