@@ -315,7 +315,7 @@ def test_policy_of_the_page_stops_scripts_styles_and_requests(
         ("HTMLCanvasElement.prototype.getContext = () => null;", "view SCENE -o scene.png"),
         ("delete window.DecompressionStream;", "too old"),
     ],
-    ids=["no WebGL2", "no DecompressionStream"],
+    ids=["no WebGL2", "no WebGL2, way out", "no DecompressionStream"],
 )
 def test_browser_that_cannot_show_the_page_gets_the_reason(
     show: Callable[..., Shown], odd_path: Path, script: str, message: str

@@ -103,9 +103,12 @@ class Viewer {
     const task = ++this.#task;
     this.#isLoading = true;
     this.canvas.ariaBusy = "true";
-    const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners()]);
+    const colorings = this.#colorings(scene, colorName);
+    // The values are decoded at the same time, and needed later.
+    const values = colorings.map((coloring) => scene.values(coloring));
+    const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners(), ...values]);
     if (task !== this.#task) return;
-    this.panes.arrange(this.#colorings(scene, colorName).length);
+    this.panes.arrange(colorings.length);
     if (scene !== this.scene) {
       this.panes.setScene(scene, positions, normals, corners);
       this.scene = scene;
@@ -132,7 +135,7 @@ class Viewer {
       } else this.camera.reset(scene, positions, this.aspect);
       this.#showOptions();
     }
-    await this.color(this.#colorings(scene, colorName)[0].name, link);
+    await this.color(colorings[0].name, link);
   }
 
   /** Show a colouring of the scene in the first pane; the others keep theirs. */
@@ -157,7 +160,7 @@ class Viewer {
     await this.#showStates();
     if (task !== this.#task) return;
     this.#isLoading = false;
-    this.moved();
+    this.cameraMoved();
   }
 
   /** Show up to two colourings beside the first one, by name. */
@@ -179,7 +182,7 @@ class Viewer {
     this.invalidate();
   }
 
-  /** Show the new view of the camera: on slow machines first in less detail, and in full once the camera stands still. */
+  /** Show a new view: on slow machines first in less detail, and in full once the camera stands still. */
   cameraMoved() {
     if (this.drawing.isSoftware && this.scene?.vertices > DRAFT_VERTICES) {
       this.#isDraft = true;
