@@ -651,7 +651,11 @@ class Viewer {
     $("colorings").addEventListener("change", (event) => this.color(event.target.value));
     $("beside").addEventListener("change", () => this.showBeside(this.panes.chosen));
     $("fold").addEventListener("click", () => this.unfold(document.body.classList.contains("folded")));
-    $("keys").addEventListener("click", () => $("help").showModal());
+    $("keys").addEventListener("click", () => {
+      $("help").showModal();
+      // The focus is on the button at the end.
+      $("help").scrollTop = 0;
+    });
     $("scenes").append(...this.scenes.map((scene) => new Option(scene.split ? `${scene.name} (${scene.split})` : scene.name)));
     $("scenes").addEventListener("change", (event) => this.open(this.scenes[event.target.selectedIndex]));
     $("previous").addEventListener("click", () => this.step(-1));
