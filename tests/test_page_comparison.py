@@ -296,6 +296,28 @@ def test_click_on_wrong_lists_what_was_confused(compared: Shown, scene: ViewedSc
     assert tuple(read_rows(line.locator("table"))) == expected.rows
 
 
+def test_short_words_of_a_list_are_not_broken(compared: Shown) -> None:
+    long_name = "bathroom vanity cabinet 12 (bathroom vanity)"
+    rows = [[long_name, "matched", "wrong class"]]
+    heights = compared.page.evaluate(MEASURE_TABLE, rows)
+
+    assert heights[1] < 1.5 * heights[0]
+
+
+# The heights of the cell `matched` in a narrow and in a wide panel.
+MEASURE_TABLE = """(rows) => [800, 260].map((width) => {
+    const box = document.createElement("div");
+    box.style.width = `${width}px`;
+    box.innerHTML = "<table class=explanation><tr><td></td><td></td><td></td></tr></table>";
+    const cells = box.querySelectorAll("td");
+    rows[0].forEach((text, column) => (cells[column].innerHTML = `<span>${text}</span>`));
+    document.body.append(box);
+    const { height } = cells[1].firstChild.getBoundingClientRect();
+    box.remove();
+    return height;
+})"""
+
+
 def test_second_click_on_wrong_closes_the_list(compared: Shown) -> None:
     line = open_error(compared)
     line.locator(".explain").click()

@@ -296,6 +296,19 @@ def test_camera_that_stands_still_draws_all_points(many_points: Shown) -> None:
     assert many_points.page.evaluate("counts.at(-1)") == math.isqrt(MANY_VERTICES) ** 2
 
 
+def test_opened_view_is_drawn_first_with_fewer_points(many_points: Shown) -> None:
+    many_points.page.evaluate("counts.length = 0")
+    many_points.follow("#color=rgb")
+
+    assert many_points.page.evaluate("counts[0]") < MANY_VERTICES / 2
+
+
+def test_opened_view_is_drawn_in_full_at_last(many_points: Shown) -> None:
+    many_points.follow("#color=rgb")
+
+    assert many_points.page.evaluate("counts.at(-1)") == math.isqrt(MANY_VERTICES) ** 2
+
+
 def test_draft_covers_the_same_surface(many_points: Shown) -> None:
     many_points.follow("#color=rgb&edges=false")
     full = (many_points.pixels() != 255).any(axis=2)

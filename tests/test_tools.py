@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browsers import HAS_BROWSER
 from commands import PYTHON, Outcome, digests, run_main, run_words
 from downloads import SCENES, fetched
 from release_server import ROOT, ReleaseServer
@@ -35,6 +36,7 @@ PARTS: dict[str, dict[str, int]] = {
     "loader": {"_EPOCHS": 1, "_MANY_SCENES": 100},
     "superpoints": {"_LARGEST_VERTEX_COUNT": 1_000},
     "frames": {"_FRAME_COUNT": 4, "_DIFFERENT_FRAMES": 1},
+    "page": {},
 }
 RUN_PART = """
 import importlib, json, pathlib, sys
@@ -422,6 +424,8 @@ def test_part_of_benchmark_prints_a_table(tmp_path: Path, name: str) -> None:
         pytest.skip("PyTorch is not installed")
     if name == "frames" and importlib.util.find_spec("PIL") is None:
         pytest.skip("Pillow is not installed")
+    if name == "page" and not HAS_BROWSER:
+        pytest.skip("needs chromium and playwright")
     if name == "pack" and shutil.which("zstd") is None:
         pytest.skip("zstd is not installed")
     environment = os.environ | {"PYTHONPATH": f"{TOOLS_DIR}{os.pathsep}{TOOLS_DIR.parent}"}

@@ -15,7 +15,7 @@ from benchmark.machine import describe_machine
 from benchmark.settings import Part, Settings
 
 # Each part is a module of this package, with the functions of `settings.Part`.
-PARTS = ("process", "export", "download", "pack", "loader", "superpoints", "frames")
+PARTS = ("process", "export", "download", "pack", "loader", "superpoints", "frames", "page")
 
 
 def main() -> None:

@@ -18,8 +18,13 @@ async function decodeArray({ block, rows, columns, bytes }) {
     const start = column * bytes * rows;
     let value = 0;
     for (let row = 0; row < rows; row++) {
-      for (let byte = 0; byte < bytes; byte++) value += planes[start + byte * rows + row] << (8 * byte);
-      // The array keeps only the bits of its type, so that the sums wrap around.
+      const first = start + row;
+      // A loop over the bytes takes twice as long.
+      let difference = planes[first];
+      if (bytes > 1) difference |= planes[first + rows] << 8;
+      if (bytes > 2) difference |= (planes[first + 2 * rows] << 16) | (planes[first + 3 * rows] << 24);
+      // 32 bits, of which the array keeps those of its type: the sums wrap around.
+      value = (value + difference) | 0;
       values[row * columns + column] = value;
     }
   }
@@ -79,8 +84,12 @@ class Scene {
     const stored = await this.#array(this.#arrays.faces);
     if (!stored) return null;
     const corners = stored.slice();
+    let second = 0, third = 0; // as stored for the triangle before
     for (let i = 0; i < corners.length; i += 3) {
-      for (const k of [i + 1, i + 2]) corners[k] = corners[i] + stored[k] - (i ? stored[k - 3] : 0);
+      corners[i + 1] = corners[i] + stored[i + 1] - second;
+      corners[i + 2] = corners[i] + stored[i + 2] - third;
+      second = stored[i + 1];
+      third = stored[i + 2];
     }
     return corners;
   }

@@ -13,26 +13,43 @@ const ATTRIBUTES = ["position", "color", "category", "normal", "state", "radius"
 const [POSITION, COLOR, CATEGORY, NORMAL, STATE, RADIUS_OF_DISC] = ATTRIBUTES.keys();
 const AXIS_COLORS = [[0.9, 0.25, 0.25], [0.2, 0.7, 0.3], [0.3, 0.5, 1]];
 
-/** Compile a program, and find its uniforms by name. */
-function makeProgram(gl, vertexText, fragmentText) {
-  const program = gl.createProgram();
-  for (const [kind, text] of [[gl.VERTEX_SHADER, vertexText], [gl.FRAGMENT_SHADER, fragmentText]]) {
-    const shader = gl.createShader(kind);
-    gl.shaderSource(shader, text);
-    gl.compileShader(shader);
-    gl.attachShader(program, shader);
+/** A program of the graphics card. The browser compiles it beside the script, until it is used. */
+class Program {
+  #uniforms = null; // their locations by name
+
+  constructor(gl, vertexText, fragmentText) {
+    this.gl = gl;
+    this.program = gl.createProgram();
+    for (const [kind, text] of [[gl.VERTEX_SHADER, vertexText], [gl.FRAGMENT_SHADER, fragmentText]]) {
+      const shader = gl.createShader(kind);
+      gl.shaderSource(shader, text);
+      gl.compileShader(shader);
+      gl.attachShader(this.program, shader);
+    }
+    ATTRIBUTES.forEach((name, location) => gl.bindAttribLocation(this.program, location, name));
+    gl.linkProgram(this.program);
   }
-  ATTRIBUTES.forEach((name, location) => gl.bindAttribLocation(program, location, name));
-  gl.linkProgram(program);
-  if (!gl.getProgramParameter(program, gl.LINK_STATUS) && !gl.isContextLost()) {
-    throw new Error(gl.getProgramInfoLog(program));
+
+  /** Draw with this program from now on, and return the locations of its uniforms by name. */
+  use() {
+    this.#uniforms ??= this.#findUniforms();
+    this.gl.useProgram(this.program);
+    return this.#uniforms;
   }
-  const uniforms = {};
-  for (let i = 0; i < gl.getProgramParameter(program, gl.ACTIVE_UNIFORMS); i++) {
-    const { name } = gl.getActiveUniform(program, i);
-    uniforms[name] = gl.getUniformLocation(program, name);
+
+  /** Wait until the program is compiled, and find its uniforms. */
+  #findUniforms() {
+    const { gl, program } = this;
+    if (!gl.getProgramParameter(program, gl.LINK_STATUS) && !gl.isContextLost()) {
+      throw new Error(gl.getProgramInfoLog(program));
+    }
+    const uniforms = {};
+    for (let i = 0; i < gl.getProgramParameter(program, gl.ACTIVE_UNIFORMS); i++) {
+      const { name } = gl.getActiveUniform(program, i);
+      uniforms[name] = gl.getUniformLocation(program, name);
+    }
+    return uniforms;
   }
-  return { program, uniforms };
 }
 
 class Drawing {
@@ -43,7 +60,8 @@ class Drawing {
   #palette = new Uint8Array(0); // of each category: red, green, blue, and the brightness without light
   #formats = new Map(); // of the attributes in use, by location
   #every = 1; // only every so many vertices are drawn as points
-  #programs = new Map();
+  #programs = new Map(); // of the scene
+  #isSoftware = null;
 
   /** @throws {Error} The browser has no WebGL2. */
   constructor(canvas) {
@@ -67,7 +85,15 @@ class Drawing {
     gl.vertexAttribI4ui(STATE, 1, 0, 0, 0);
     gl.enable(gl.DEPTH_TEST);
     this.finishing = new Finishing(gl);
-    this.isSoftware = isSoftware(gl);
+    this.lines = new Program(gl, LINE_VERTEX_SHADER, LINE_SHADER);
+    // One of both is needed as soon as a scene is unpacked.
+    for (const hasMesh of [true, false]) this.#program("colors", hasMesh);
+  }
+
+  /** Whether the browser draws without a graphics card. */
+  get isSoftware() {
+    this.#isSoftware ??= isSoftware(this.gl);
+    return this.#isSoftware;
   }
 
   get hasTriangles() {
@@ -148,8 +174,7 @@ class Drawing {
 
   #drawScene(kind, camera, view, hasMesh) {
     const { gl } = this;
-    const { program, uniforms } = this.#program(kind, hasMesh);
-    gl.useProgram(program);
+    const uniforms = this.#program(kind, hasMesh).use();
     gl.uniformMatrix4fv(uniforms.clipFromGrid, false, camera.clipFromGrid);
     gl.uniform1i(uniforms.hasCategories, this.#hasCategories ? 1 : 0);
     gl.uniform3fv(uniforms.low, view.low);
@@ -175,13 +200,13 @@ class Drawing {
     gl.drawArrays(gl.POINTS, 0, Math.floor(this.#vertexCount / every));
   }
 
-  /** The program that draws colours or numbers, on surfaces or points; made on its first use. */
+  /** The program that draws colours or numbers, on surfaces or points; made when it is first asked for. */
   #program(kind, hasMesh) {
     const key = `${kind} ${hasMesh}`;
     if (!this.#programs.has(key)) {
       const vertexText = hasMesh ? SURFACE_SHADER : SPLAT_SHADER;
       const fragmentText = (hasMesh ? SURFACE_FRAGMENT : SPLAT_FRAGMENT) + (kind === "colors" ? COLOR_MAIN : NUMBER_MAIN);
-      this.#programs.set(key, makeProgram(this.gl, vertexText, fragmentText));
+      this.#programs.set(key, new Program(this.gl, vertexText, fragmentText));
     }
     return this.#programs.get(key);
   }
@@ -189,10 +214,9 @@ class Drawing {
   /** Draw the lines over the scene, but not into its depths, so that they cast no shadow. */
   #drawLines(camera) {
     const { gl } = this;
-    this.lines ??= makeProgram(gl, LINE_VERTEX_SHADER, LINE_SHADER);
-    gl.useProgram(this.lines.program);
+    const uniforms = this.lines.use();
     this.clipFromScene.set(camera.clipFromScene);
-    gl.uniformMatrix4fv(this.lines.uniforms.clipFromScene, false, this.clipFromScene);
+    gl.uniformMatrix4fv(uniforms.clipFromScene, false, this.clipFromScene);
     gl.bindVertexArray(this.lineState);
     gl.depthMask(false);
     gl.drawArrays(gl.LINES, 0, this.#lineCount);

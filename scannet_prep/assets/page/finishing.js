@@ -11,7 +11,7 @@ class Finishing {
 
   constructor(gl) {
     this.gl = gl;
-    this.program = makeProgram(gl, FINISH_VERTEX_SHADER, FINISH_SHADER);
+    this.program = new Program(gl, FINISH_VERTEX_SHADER, FINISH_SHADER);
     this.state = gl.createVertexArray();
     this.plain = gl.createFramebuffer();
     this.smooth = gl.createFramebuffer(); // several samples a pixel
@@ -31,11 +31,10 @@ class Finishing {
   /** Draw the picture on the canvas, in its size. `view`: hasEdges, hasOutline, pixelRatio. */
   finish(camera, view, canvas) {
     const { gl } = this;
-    const { program, uniforms } = this.program;
     if (this.#samples) this.#resolve();
     gl.bindFramebuffer(gl.FRAMEBUFFER, null);
     gl.viewport(0, 0, canvas.width, canvas.height);
-    gl.useProgram(program);
+    const uniforms = this.program.use();
     gl.bindVertexArray(this.state);
     this.#textures.forEach((texture, unit) => {
       gl.activeTexture(gl.TEXTURE1 + unit);

@@ -6,6 +6,8 @@ class Pane {
   constructor(canvas) {
     this.canvas = canvas;
     this.root = canvas.parentElement;
+    // With its size first: a new size makes the browser wait for all that the context has begun.
+    this.resize();
     this.drawing = new Drawing(canvas);
     this.picking = new Picking(this.drawing);
     this.caption = Object.assign(document.createElement("p"), { className: "caption", hidden: true });

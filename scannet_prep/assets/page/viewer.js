@@ -101,9 +101,12 @@ class Viewer {
     const task = ++this.#task;
     this.#isLoading = true;
     this.canvas.ariaBusy = "true";
-    const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners()]);
+    const colorings = this.#colorings(scene, colorName);
+    // The values are decoded at the same time, and needed later.
+    const values = colorings.map((coloring) => scene.values(coloring));
+    const [positions, normals, corners] = await Promise.all([scene.positions(), scene.normals(), scene.corners(), ...values]);
     if (task !== this.#task) return;
-    this.panes.arrange(this.#colorings(scene, colorName).length);
+    this.panes.arrange(colorings.length);
     if (scene !== this.scene) {
       this.panes.setScene(scene, positions, normals, corners);
       this.scene = scene;
@@ -130,7 +133,7 @@ class Viewer {
       } else this.camera.reset(scene, positions, this.aspect);
       this.#showOptions();
     }
-    await this.color(this.#colorings(scene, colorName)[0].name, link);
+    await this.color(colorings[0].name, link);
   }
 
   /** Show a colouring of the scene in the first pane; the others keep theirs. */
@@ -155,7 +158,7 @@ class Viewer {
     await this.#showStates();
     if (task !== this.#task) return;
     this.#isLoading = false;
-    this.moved();
+    this.cameraMoved();
   }
 
   /** Show up to two colourings beside the first one, by name. */
@@ -177,7 +180,7 @@ class Viewer {
     this.invalidate();
   }
 
-  /** Show the new view of the camera: on slow machines first in less detail, and in full once the camera stands still. */
+  /** Show a new view: on slow machines first in less detail, and in full once the camera stands still. */
   cameraMoved() {
     if (this.drawing.isSoftware && this.scene?.vertices > DRAFT_VERTICES) {
       this.#isDraft = true;
@@ -668,7 +671,11 @@ class Viewer {
     $("colorings").addEventListener("change", (event) => this.color(event.target.value));
     $("beside").addEventListener("change", () => this.showBeside(this.panes.chosen));
     $("fold").addEventListener("click", () => this.unfold(document.body.classList.contains("folded")));
-    $("keys").addEventListener("click", () => $("help").showModal());
+    $("keys").addEventListener("click", () => {
+      $("help").showModal();
+      // The focus is on the button at the end.
+      $("help").scrollTop = 0;
+    });
     $("scenes").append(...this.scenes.map((scene) => new Option(scene.split ? `${scene.name} (${scene.split})` : scene.name)));
     $("scenes").addEventListener("change", (event) => this.open(this.scenes[event.target.selectedIndex]));
     $("previous").addEventListener("click", () => this.step(-1));
