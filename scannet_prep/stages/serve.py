@@ -31,6 +31,7 @@ from scannet_prep.view.list_page import THUMBNAIL_SIZE, encode_scenes, make_list
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
+from scannet_prep.view.trouble_page import make_trouble_page
 
 ADDRESS = "127.0.0.1"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -174,8 +175,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_error(HTTPStatus.NOT_FOUND)
         except Exception as error:  # noqa: BLE001 - the other scenes can still be shown
             problem, hint, _ = explain(error)
-            text = f"{problem}\n{hint}"
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=text)
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            if kind == "scene":
+                self._answer(make_trouble_page(scene_id, problem, hint), _HTML, status)
+            else:
+                self.send_error(status, explain=f"{problem}\n{hint}")
 
     def end_headers(self) -> None:
         """Add the headers that all answers have."""
@@ -194,9 +198,11 @@ class _Handler(BaseHTTPRequestHandler):
             name = host
         return name.lower()
 
-    def _answer(self, content: bytes, content_type: str) -> None:
-        """Send content with status 200."""
-        self.send_response(HTTPStatus.OK)
+    def _answer(
+        self, content: bytes, content_type: str, status: HTTPStatus = HTTPStatus.OK
+    ) -> None:
+        """Send content."""
+        self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
