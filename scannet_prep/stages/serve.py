@@ -83,7 +83,7 @@ class SceneServer(ThreadingHTTPServer):
             ) from error
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.viewing = viewing
-        self._lock = threading.Lock()
+        self._locks = {kind: threading.Lock() for kind in _CONTENT_TYPES}
         self._load = lru_cache(_MAX_KEPT_SCENES)(viewing.load)
         self._make_once = lru_cache(_MAX_KEPT_FILES)(self._make)
         score_name = ""
@@ -118,10 +118,10 @@ class SceneServer(ThreadingHTTPServer):
     def make(self, kind: str, scene_id: str) -> bytes:
         """Return the page or the picture of a scene.
 
-        Files are made one at a time and then kept: browsers send many requests at once, some of
-        them twice.
+        Files of a kind are made one at a time and then kept: browsers send many requests at once,
+        some of them twice. A page does not wait for the pictures of the list.
         """
-        with self._lock:
+        with self._locks[kind]:
             return self._make_once(kind, scene_id)
 
     def _make(self, kind: str, scene_id: str) -> bytes:
