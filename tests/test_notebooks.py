@@ -101,7 +101,9 @@ def test_page_with_predictions_opens_with_them(sample: Any) -> None:
 def test_picture_is_the_initial_view(sample: Any) -> None:
     picture = decode_png(show_sample(sample, color="rgb").picture)
 
-    expected = render_scene(view_sample(sample, None), "rgb", PictureOptions(samples=3))
+    expected = render_scene(
+        view_sample(sample, None), "rgb", PictureOptions(samples=3, has_edges=True)
+    )
     assert np.array_equal(picture, expected)
 
 

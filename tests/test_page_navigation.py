@@ -116,6 +116,42 @@ def test_held_key_keeps_flying(shown: Shown) -> None:
     shown.page.keyboard.up("w")
 
 
+def test_letter_released_as_a_capital_ends_the_flight(shown: Shown) -> None:
+    shown.follow(f"{TRAIN_LABELS}&view=-1.5708,0.5,3,2,2,1")
+    shown.page.locator("#picture").focus()
+    shown.page.keyboard.down("w")
+    # After the first step.
+    shown.page.wait_for_function("() => viewer.camera.target[1] > 2.15")
+
+    # Shift was pressed meanwhile.
+    moved = shown.page.evaluate(
+        """async () => {
+            document.dispatchEvent(new KeyboardEvent("keyup", { key: "W" }));
+            const start = viewer.camera.target[1];
+            for (let frame = 0; frame < 4; frame++) await new Promise(requestAnimationFrame);
+            return viewer.camera.target[1] - start;
+        }"""
+    )
+
+    shown.page.keyboard.up("w")
+    assert moved == 0
+
+
+@pytest.mark.parametrize(("key", "word"), [("W", "view"), ("G", "grid=true")])
+def test_caps_lock_does_not_change_the_keys(shown: Shown, key: str, word: str) -> None:
+    before = shown.follow(TRAIN_LABELS).link
+    shown.page.evaluate(
+        """key => {
+            document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+            document.body.dispatchEvent(new KeyboardEvent("keyup", { key, bubbles: true }));
+        }""",
+        key,
+    )
+
+    assert shown.link != before
+    assert word in shown.link
+
+
 def test_shift_and_arrows_turn_without_moving_the_target(shown: Shown) -> None:
     before = parse_view(shown.follow(TRAIN_LABELS).link)
     shown.press("Shift+ArrowRight")

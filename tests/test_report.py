@@ -732,6 +732,21 @@ def test_category_from_right_to_left_is_isolated_from_the_size_beside_it(
     assert f"{first.raw_category} -> \u2068{arabic}\u2069, {first.vertex_count} vertices" in line
 
 
+def test_character_in_a_category_that_reverses_the_line_becomes_visible(
+    whole_dir: Path, other_dir: Path
+) -> None:
+    path = other_dir / f"train/{TRAIN}.npz"
+    scene = read_processed(path)
+    first, *others = scene.meta.groups
+    groups = (replace(first, raw_category="chair\u202e"), *others)
+    scene = replace(scene, meta=replace(scene.meta, groups=groups))
+    path.write_bytes(b"".join(encode_processed(scene)))
+
+    (line,) = changes(whole_dir / "processed", other_dir)
+
+    assert f"-> chair\\u202e, {first.vertex_count} vertices" in line
+
+
 def test_changed_array_is_described_with_the_first_differing_index(
     whole_dir: Path, relabeled_dir: Path
 ) -> None:

@@ -413,6 +413,76 @@ def test_one_step_back_from_the_next_scene_leads_to_the_list(tab: Any, url: str)
     assert listed(tab) == list(SCENES)
 
 
+# Scenes that cannot be shown.
+
+
+@pytest.fixture
+def damaged_url(processed_dir: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of a server whose second scene is damaged."""
+    folder = tmp_path / "processed"
+    shutil.copytree(processed_dir, folder)
+    (folder / "val" / f"{VAL}.npz").write_bytes(b"damaged")
+    with serve(open_scenes([], folder, takes_all=True)) as url:
+        yield url
+
+
+@pytest.fixture
+def damaged_tab(browser: Any) -> Iterator[Any]:
+    """A tab in which requests may fail."""
+    page = browser.new_page(viewport={"width": 1000, "height": 600})
+    page.set_default_timeout(20_000)
+    yield page
+    page.close()
+
+
+@needs_browser
+def test_list_describes_the_missing_picture_of_a_damaged_scene(
+    damaged_tab: Any, damaged_url: str
+) -> None:
+    open_list(damaged_tab, damaged_url, f"?search={VAL}")
+    damaged_tab.locator("img[alt*='cannot be shown']").wait_for()
+
+
+@needs_browser
+def test_page_of_a_damaged_scene_names_its_file(damaged_tab: Any, damaged_url: str) -> None:
+    damaged_tab.goto(f"{damaged_url}scene/{VAL}")
+
+    assert damaged_tab.title() == VAL
+    assert f"{VAL}.npz" in damaged_tab.inner_text("main")
+    assert "scannet-prep process" in damaged_tab.inner_text("main")
+
+
+@needs_browser
+def test_keys_lead_past_a_damaged_scene_with_filter_and_view(
+    damaged_tab: Any, damaged_url: str
+) -> None:
+    tab = damaged_tab
+    tab.goto(f"{damaged_url}scene/{TRAIN}?search=scene#color=rgb")
+    wait_for_scene(tab, TRAIN)
+    tab.keyboard.press("n")
+    tab.locator("#position", has_text="2 of 3").wait_for()
+
+    tab.keyboard.press("n")
+
+    wait_for_scene(tab, TEST)
+    assert "color=rgb" in tab.url
+    assert "?search=scene" in tab.url
+
+
+@needs_browser
+def test_page_of_a_damaged_scene_leads_back_to_the_list(damaged_tab: Any, damaged_url: str) -> None:
+    damaged_tab.goto(f"{damaged_url}scene/{VAL}?search=scene0")
+    damaged_tab.locator("#position", has_text="2 of").wait_for()
+
+    damaged_tab.locator("#home").click()
+
+    damaged_tab.wait_for_selector("body[aria-busy=false]")
+    assert damaged_tab.url == f"{damaged_url}?search=scene0#{VAL}"
+
+
+# Scenes outside of the list.
+
+
 @needs_browser
 def test_scene_outside_the_filter_has_no_neighbours(tab: Any, url: str) -> None:
     tab.goto(f"{url}scene/{TRAIN}?split=val")

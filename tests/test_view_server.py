@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -156,6 +157,37 @@ def test_scene_is_read_once_for_many_simultaneous_requests(whole_dir: Path) -> N
             contents = set(pool.map(server.make, [kind] * 8, [VAL] * 8))
             assert len(contents) == 1
     assert loaded == [VAL]
+
+
+def test_page_does_not_wait_for_a_picture_that_takes_long(whole_dir: Path) -> None:
+    must_end = threading.Event()
+    has_begun = threading.Event()
+
+    class StuckViewing(Viewing):
+        def load(self, scene_id: str) -> ViewedScene:
+            if scene_id == TRAIN:
+                has_begun.set()
+                must_end.wait(60)
+            return super().load(scene_id)
+
+    viewing = open_scenes([TRAIN, VAL], whole_dir / "processed")
+    stuck_viewing = StuckViewing(
+        place=viewing.place,
+        scene_ids=viewing.scene_ids,
+        predictions=None,
+        color="",
+        label_set=viewing.label_set,
+    )
+    with SceneServer(stuck_viewing, port=0) as server, ThreadPoolExecutor(2) as pool:
+        picture = pool.submit(server.make, "thumbnail", TRAIN)
+        has_begun.wait(60)
+        page = pool.submit(server.make, "scene", VAL)
+
+        try:
+            assert VAL.encode() in page.result(timeout=20)
+            assert not picture.done()
+        finally:
+            must_end.set()
 
 
 # Requests that are refused.

@@ -49,6 +49,8 @@ _WORDS = {
     "scannet_counts ": "vertices of ScanNet id ",
 }
 _VALUE_FORMATS = {"size_bytes": "{} bytes", "crc32": "CRC-32 {}", "sha256": "SHA-256 {}"}
+# Embeddings, overrides and isolates.
+_BIDI_CONTROLS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _DIGEST = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
 
 
@@ -283,8 +285,10 @@ def _count_vertices(count: int) -> str:
 def _isolate(text: str) -> str:
     """Isolate a text that is written from right to left, so that numbers beside it stay in place.
 
-    The characters around it, FSI and PDI, are invisible.
+    The characters around it, FSI and PDI, are invisible. Characters in it that would change the
+    direction of what follows become visible, as their escapes.
     """
+    text = _BIDI_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     if any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text):
         return f"\u2068{text}\u2069"
     return text

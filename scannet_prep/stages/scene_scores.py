@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from scannet_prep.base.failures import explain
@@ -39,8 +37,7 @@ class SceneScores:
     def __init__(self, viewing: Viewing, predictions: Predictions) -> None:
         self.name = _NAMES[predictions.task]
         self._viewing = viewing
-        # Reading counts ids. Other threads read predictions, too, and must not count them here.
-        self._predictions = replace(predictions, class_counts=Counter(), unknown_ids=Counter())
+        self._predictions = predictions
         entries = viewing.place.entries
         self._scene_ids = [
             scene_id for scene_id in viewing.scene_ids if entries[scene_id].split is not Split.TEST

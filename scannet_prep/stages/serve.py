@@ -31,6 +31,7 @@ from scannet_prep.view.list_page import THUMBNAIL_SIZE, encode_scenes, make_list
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.png import encode_png
 from scannet_prep.view.renderer import PictureOptions, render_scene
+from scannet_prep.view.trouble_page import make_trouble_page
 
 ADDRESS = "127.0.0.1"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -82,7 +83,7 @@ class SceneServer(ThreadingHTTPServer):
             ) from error
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.viewing = viewing
-        self._lock = threading.Lock()
+        self._locks = {kind: threading.Lock() for kind in _CONTENT_TYPES}
         self._load = lru_cache(_MAX_KEPT_SCENES)(viewing.load)
         self._make_once = lru_cache(_MAX_KEPT_FILES)(self._make)
         score_name = ""
@@ -117,10 +118,10 @@ class SceneServer(ThreadingHTTPServer):
     def make(self, kind: str, scene_id: str) -> bytes:
         """Return the page or the picture of a scene.
 
-        Files are made one at a time and then kept: browsers send many requests at once, some of
-        them twice.
+        Files of a kind are made one at a time and then kept: browsers send many requests at once,
+        some of them twice. A page does not wait for the pictures of the list.
         """
-        with self._lock:
+        with self._locks[kind]:
             return self._make_once(kind, scene_id)
 
     def _make(self, kind: str, scene_id: str) -> bytes:
@@ -174,8 +175,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_error(HTTPStatus.NOT_FOUND)
         except Exception as error:  # noqa: BLE001 - the other scenes can still be shown
             problem, hint, _ = explain(error)
-            text = f"{problem}\n{hint}"
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=text)
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            if kind == "scene":
+                self._answer(make_trouble_page(scene_id, problem, hint), _HTML, status)
+            else:
+                self.send_error(status, explain=f"{problem}\n{hint}")
 
     def end_headers(self) -> None:
         """Add the headers that all answers have."""
@@ -194,9 +198,11 @@ class _Handler(BaseHTTPRequestHandler):
             name = host
         return name.lower()
 
-    def _answer(self, content: bytes, content_type: str) -> None:
-        """Send content with status 200."""
-        self.send_response(HTTPStatus.OK)
+    def _answer(
+        self, content: bytes, content_type: str, status: HTTPStatus = HTTPStatus.OK
+    ) -> None:
+        """Send content."""
+        self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

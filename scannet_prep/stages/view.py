@@ -14,6 +14,7 @@ If a scene is damaged or cannot be shown, no file is written.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -546,8 +547,8 @@ def read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) 
     Raises:
         FileError: The prediction is damaged, or has ids that do not exist.
     """
-    # It would otherwise also count the ids of scenes that were read before.
-    predictions.unknown_ids.clear()
+    # Reading counts ids: here, only those of this scene, and not those that other threads read.
+    predictions = replace(predictions, class_counts=Counter(), unknown_ids=Counter())
     values = predictions.read(scene_id, vertex_count)
     path = predictions.paths[scene_id]
     label_set = predictions.label_set

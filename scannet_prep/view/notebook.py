@@ -126,6 +126,7 @@ def show(
         _PICTURE_WIDTH,
         _PICTURE_HEIGHT,
         samples=choose_samples(_PICTURE_WIDTH, _PICTURE_HEIGHT),
+        has_edges=True,
     )
     picture = encode_png(render_scene(scene, color, options))
     page = make_scene_page([scene], color=color, picture=picture)

@@ -103,13 +103,15 @@ function listenToKeys(viewer) {
       if (event.key === "Escape") viewer.canvas.focus();
       return;
     }
+    // With Caps Lock, letters are capitals.
+    const key = event.key.length === 1 && !event.shiftKey ? event.key.toLowerCase() : event.key;
     const isInPicture = target === viewer.canvas || target === document.body;
-    const needsPicture = event.key.startsWith("Arrow") || event.key === "Enter";
+    const needsPicture = key.startsWith("Arrow") || key === "Enter";
     if (needsPicture && !isInPicture) return;
-    const isFlight = Object.hasOwn(FLIGHT_KEYS, event.key) && !event.shiftKey;
-    const action = event.shiftKey && turns[event.key] ? turns[event.key] : actions[event.key];
-    const coloring = viewer.scene?.colorings[Number(event.key) - 1];
-    if (isFlight) flight.press(event.key);
+    const isFlight = Object.hasOwn(FLIGHT_KEYS, key) && !event.shiftKey;
+    const action = event.shiftKey && turns[key] ? turns[key] : actions[key];
+    const coloring = viewer.scene?.colorings[Number(key) - 1];
+    if (isFlight) flight.press(key);
     else if (action) action();
     else if (coloring) viewer.color(coloring.name);
     else return;

@@ -20,6 +20,7 @@ class Flight {
     addEventListener("blur", () => this.#held.clear());
   }
 
+  /** @param {string} key one of FLIGHT_KEYS */
   press(key) {
     if (this.#held.has(key)) return;
     this.#held.add(key);
@@ -29,8 +30,10 @@ class Flight {
     requestAnimationFrame((time) => this.#continue(time));
   }
 
+  /** @param {string} key any key; a letter may have become a capital since it was pressed. */
   release(key) {
     this.#held.delete(key);
+    this.#held.delete(key.toLowerCase());
   }
 
   #continue(time) {

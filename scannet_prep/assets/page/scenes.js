@@ -108,6 +108,7 @@ class SceneList {
     const name = make("span", "name", scene.id);
     card.dataset.key = scene.id;
     picture.alt = "";
+    picture.addEventListener("error", () => (picture.alt = "This scene cannot be shown. Open it to see why."));
     setTimeout(() => {
       if (card.isConnected) picture.src = `/thumbnail/${scene.id}`;
     }, PICTURE_DELAY_MS);
