@@ -105,7 +105,7 @@ class SceneServer(ThreadingHTTPServer):
             self._scores.stop()
 
     def make_shared(self, path: str) -> tuple[bytes, str] | None:
-        """Return what belongs to no single scene, with its type; None if nothing has this path."""
+        """Return the content and the type of a path that belongs to no scene; None for no path."""
         if path == "/":
             return self._list_page, _HTML
         if path == "/scenes":
