@@ -105,7 +105,7 @@ class SceneServer(ThreadingHTTPServer):
             self._scores.stop()
 
     def make_shared(self, path: str) -> tuple[bytes, str] | None:
-        """Return the content and the type of a path that belongs to no scene; None for no path."""
+        """Return content that belongs to no single scene, and its type; None for other paths."""
         if path == "/":
             return self._list_page, _HTML
         if path == "/scenes":
