@@ -228,7 +228,7 @@ def _are_own_scans(raw: Sequence[Path]) -> bool:
             f"{folders[0]} is a folder, expected it alone, or only PLY files",
             "process the release and own scans by two commands, into two folders",
         )
-    # What is not called like a mesh is reported as a folder.
+    # A path with another suffix is taken for a raw folder, and is reported as one if it is missing.
     return not folders and (len(raw) > 1 or raw[0].suffix.lower() in _MESH_SUFFIXES)
 
 
