@@ -328,8 +328,8 @@ class GroupReader:
             del frame  # it may be large, and is not needed any more
             if is_indexed:
                 # The SHA-256 in the index decide; the checksum and the headers are not needed.
-                are_headers_whole = check_members(group.members, content)
-                if not (is_verified and are_headers_whole):
+                are_headers_undamaged = check_members(group.members, content)
+                if not (is_verified and are_headers_undamaged):
                     problem = "its frame's checksum or a tar header is damaged"
                     self.warnings.append(f"{group.name}: {problem}; its files are whole")
             else:

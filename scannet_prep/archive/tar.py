@@ -128,10 +128,10 @@ def check_members(members: Sequence[Member], content: memoryview) -> bool:
     Raises:
         ContentError: A file is damaged.
     """
-    are_headers_whole = True
+    are_headers_undamaged = True
     for member in members:
         member.check(member.of(content))
         header = content[member.offset - BLOCK_BYTES : member.offset]
         if header != encode_header(member.name, member.size_bytes):
-            are_headers_whole = False
-    return are_headers_whole
+            are_headers_undamaged = False
+    return are_headers_undamaged

@@ -160,7 +160,7 @@ class ProcessedTarget(UnpackTarget):
             if other.options != manifest.options:
                 problem = (
                     f"holds scenes that were made with {other.options.flags}, "
-                    f"the archive {manifest.options.flags}"
+                    f"but those of the archive with {manifest.options.flags}"
                 )
                 raise FileError(place, problem, HINT_OTHER_FOLDER)
             # Scenes without annotation depend on no label map: theirs is empty.
