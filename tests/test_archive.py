@@ -260,7 +260,7 @@ def test_page_reads_a_scene_without_this_program() -> None:
 
 
 @pytest.mark.parametrize("kind", ["processed", "raw"])
-def test_undamaged_archive_has_no_findings_under_any_name(
+def test_intact_archive_has_no_findings_under_any_name(
     kind: str, verify: Verify, packed_dir: Path, tmp_path: Path
 ) -> None:
     path = Path(shutil.copy(packed_dir / f"{kind}.tar.zst", tmp_path / "download"))
@@ -380,7 +380,7 @@ class TestTruncatedArchive:
 
         assert outcome.status == 1
         assert "does not end in a seek table: it is truncated" in outcome.stderr
-        assert "to recover everything that is whole: scannet-prep unpack" in outcome.stderr
+        assert "to recover everything that is intact: scannet-prep unpack" in outcome.stderr
 
 
 class TestVerifyOfSelectedScenes:

@@ -234,14 +234,18 @@ def test_arrays_of_program_have_the_types_and_shapes_of_the_page(exported: Expor
         if not dtypes:
             continue
         for path in paths:
-            scene = next(
-                scene for scene_id, scene in exported.scenes.items() if scene_id in str(path)
-            )
+            scene = find_scene(exported, path)
             for index, name in enumerate(row.arrays):
                 dtype = np.dtype(dtypes[min(index, len(dtypes) - 1)])
                 array = load_array(path, name, dtype)
                 assert array.dtype == dtype, (path, name)
                 check_size(array, row.left, len(scene.points))
+
+
+def find_scene(exported: Exported, path: Path) -> ProcessedScene:
+    """Find the scene whose id the path of an exported file contains."""
+    (scene_id,) = [scene_id for scene_id in exported.scenes if scene_id in str(path)]
+    return exported.scenes[scene_id]
 
 
 def load_array(path: Path, name: str, dtype: np.dtype) -> np.ndarray:

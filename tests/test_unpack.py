@@ -284,7 +284,7 @@ class TestUsage:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("processed", "the archive --no-scannet200 --no-align-axis"),
+        ("processed", "those of the archive with --no-scannet200 --no-align-axis"),
         ("raw", "holds processed scenes, and the archive raw ones"),
     ],
 )

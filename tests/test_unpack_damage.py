@@ -1,4 +1,4 @@
-"""Damaged, truncated and malicious archives: whole scenes are recovered, nothing else."""
+"""Damaged, truncated and malicious archives: intact scenes are recovered, nothing else."""
 
 import os
 import random

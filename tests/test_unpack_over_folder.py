@@ -1,4 +1,4 @@
-"""Unpacking over a folder with scenes: whole scenes stay, whatever the archive lacks."""
+"""Unpacking over a folder with scenes: intact scenes stay, whatever the archive lacks."""
 
 import hashlib
 import random
@@ -160,7 +160,7 @@ class TestDamagedArchiveOverCompleteFolder:
         outcome = run_main("unpack", archive, "-o", folder)
 
         assert outcome.status == 3
-        assert f"damaged: {VAL}: whole in {folder}, and kept there" in outcome.stderr
+        assert f"damaged: {VAL}: intact in {folder}, and kept there" in outcome.stderr
         assert f"{len(SCENES)} scenes there, 0 failed" in outcome.stdout
         assert not (folder / "failed.txt").exists()
 

@@ -1,4 +1,4 @@
-"""Read archives in order, and find out which scenes are undamaged; for `unpack` and `verify`.
+"""Read archives in order, and find out which scenes are intact; for `unpack` and `verify`.
 
     1. find frames, in order
          _plan_by_index      with an index: groups, whose frames are read in step 2
@@ -49,14 +49,14 @@ Wants: TypeAlias = Callable[[str, str], bool]
 """Whether a scene is wanted, by its id and its split."""
 
 Work: TypeAlias = Callable[[StoredGroup, memoryview], None]
-"""A function that is called with each undamaged group and its tar bytes."""
+"""A function that is called with each intact group and its tar bytes."""
 
 _Frame: TypeAlias = tuple[StoredGroup, bytes | None]
 """A group and its frame. Without an index, the group has no members yet. With one, the frame is
 None, because it has not been read yet."""
 
 _CheckedGroup: TypeAlias = tuple[StoredGroup, str]
-"""A group that has been read, and its damage in words, which is empty if it is whole."""
+"""A group that has been read, and its damage in words, which is empty if it is intact."""
 
 _HEAD_DECODER = make_decoder(Head)
 _HINT_REFUSED = (
@@ -100,7 +100,7 @@ class GroupReader:
         self._head: Head | None = None
         self._wants = wants
         self._limit = limit
-        # The row that each undamaged frame should have in the seek table, by the frame's offset.
+        # The row that each intact frame should have in the seek table, by the frame's offset.
         self._rows: dict[int, bytes] = {}
         # The bytes after the index; None as long as there is no index.
         self._end: Stream | None = None
@@ -132,12 +132,12 @@ class GroupReader:
         """Read and check all wanted scenes, and the end of the archive.
 
         Args:
-            work: Called in threads for each undamaged scene; `Member.of` finds a file in the bytes.
+            work: Called in threads for each intact scene; `Member.of` finds a file in the bytes.
             threads: The threads; their progress receives the number of tar bytes.
 
         Yields:
-            Each scene in order, and its damage in words, which is empty if it is whole. Damaged
-            scenes that only the index names follow at the end. A whole scene is yielded again, as
+            Each scene in order, and its damage in words, which is empty if it is intact. Damaged
+            scenes that only the index names follow at the end. An intact scene is yielded again, as
             damaged, if an index that is read later contradicts it.
 
         Raises:
@@ -185,8 +185,8 @@ class GroupReader:
         for group, problem in checked:
             entry = entries.get(group.offset)
             if group.scene_id:
-                is_whole = not problem
-                if self.index is not None and is_whole and not _is_same(group, entry):
+                is_intact = not problem
+                if self.index is not None and is_intact and not _is_same(group, entry):
                     yield group, "does not match the index"
             elif entry is None or not entry.scene_id:
                 scene = f"a scene at byte {group.offset:,} that cannot be named"
@@ -238,7 +238,7 @@ class GroupReader:
             except ContentError as error:
                 self.problems.append(
                     f"is truncated or damaged after byte {offset:,}, "
-                    f"where the last whole frame ends: {error.message}"
+                    f"where the last intact frame ends: {error.message}"
                 )
                 return
             group = _describe_frame(frame, offset)
@@ -310,11 +310,11 @@ class GroupReader:
         Args:
             group: The group; without members if no index describes it.
             frame: Its frame; None if it has not been read yet.
-            work: The function to call if the group is undamaged.
+            work: The function to call if the group is intact.
 
         Returns:
             The group, with its members if they could be found; and its damage in words, which is
-            empty if it is whole.
+            empty if it is intact.
 
         Raises:
             ArchiveError: No index describes it, and its content is refused.
@@ -328,10 +328,10 @@ class GroupReader:
             del frame  # it may be large, and is not needed any more
             if is_indexed:
                 # The SHA-256 in the index decide; the checksum and the headers are not needed.
-                are_headers_whole = check_members(group.members, content)
-                if not (is_verified and are_headers_whole):
+                are_headers_intact = check_members(group.members, content)
+                if not (is_verified and are_headers_intact):
                     problem = "its frame's checksum or a tar header is damaged"
-                    self.warnings.append(f"{group.name}: {problem}; its files are whole")
+                    self.warnings.append(f"{group.name}: {problem}; its files are intact")
             else:
                 # Without an index, the checksum is the only proof.
                 if not is_verified:
@@ -384,16 +384,16 @@ class GroupReader:
             return
         self.warnings.sort()  # threads append them in any order
         try:
-            is_whole = self._is_end_whole(self.index, self._end)
+            is_intact = self._is_end_intact(self.index, self._end)
         except ContentError:
-            is_whole = False
-        if not is_whole:
+            is_intact = False
+        if not is_intact:
             self.warnings.append(
                 "the end of the tar stream or the seek table is damaged, or something follows it; "
-                "other programs need it, the files are whole"
+                "other programs need it, the files are intact"
             )
 
-    def _is_end_whole(self, index: Index, end: Stream) -> bool:
+    def _is_end_intact(self, index: Index, end: Stream) -> bool:
         """Whether the bytes after the index are those that `pack` writes.
 
         Raises:

@@ -34,7 +34,7 @@ START_BYTES = 1 << 18
 
 HINT_DAMAGED = (
     "copy the archive again, or pack it again: scannet-prep pack --force; "
-    "to recover everything that is whole: scannet-prep unpack"
+    "to recover everything that is intact: scannet-prep unpack"
 )
 # The path of the file is filled in for {}.
 _HINTS_BY_KIND = {

@@ -122,16 +122,16 @@ def check_members(members: Sequence[Member], content: memoryview) -> bool:
     """Check the files that an index describes, each by its SHA-256.
 
     Returns:
-        Whether their headers are undamaged, too. Only other programs need them: this program uses
+        Whether their headers are intact, too. Only other programs need them: this program uses
         the index instead.
 
     Raises:
         ContentError: A file is damaged.
     """
-    are_headers_whole = True
+    are_headers_intact = True
     for member in members:
         member.check(member.of(content))
         header = content[member.offset - BLOCK_BYTES : member.offset]
         if header != encode_header(member.name, member.size_bytes):
-            are_headers_whole = False
-    return are_headers_whole
+            are_headers_intact = False
+    return are_headers_intact

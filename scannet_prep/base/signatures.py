@@ -29,7 +29,7 @@ def describe_call_fault(function: Callable[..., Any], *names: str) -> str:
     """Describe why a function cannot be called with positional arguments of these names.
 
     Returns:
-        The reason; empty if the function can be called so.
+        The reason; empty if the function can be called like that.
     """
     try:
         signature = inspect.signature(function)

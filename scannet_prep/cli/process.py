@@ -7,7 +7,7 @@ A processed folder has one set of options. They are stored in its manifest, so a
 not repeat them, and a command with different options is refused. To change them, process the whole
 folder again with --force.
 
-Running a command again processes only what is missing: scenes that are whole and up to date are
+Running a command again processes only what is missing: scenes that are intact and up to date are
 kept. If raw files or the label map have changed, the scenes that depend on them are processed
 again. A scene that fails does not stop the others. It is listed, and written to failed.txt.
 
@@ -228,7 +228,7 @@ def _are_own_scans(raw: Sequence[Path]) -> bool:
             f"{folders[0]} is a folder, expected it alone, or only PLY files",
             "process the release and own scans by two commands, into two folders",
         )
-    # What is not called like a mesh is reported as a folder.
+    # A path with another suffix is taken for a raw folder, and is reported as one if it is missing.
     return not folders and (len(raw) > 1 or raw[0].name.lower().endswith(_MESH_SUFFIXES))
 
 

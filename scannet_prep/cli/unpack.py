@@ -1,7 +1,7 @@
 """Unpack an archive, or some of its scenes.
 
 Every file is checked against its SHA-256 before it gets its final name. Existing files with the
-same content are kept. From a truncated or damaged archive, all undamaged scenes are unpacked, and
+same content are kept. From a truncated or damaged archive, all intact scenes are unpacked, and
 the others are listed.
 
 examples:

@@ -1,4 +1,4 @@
-"""Helpers of several formats: values of groups at their vertices, and segments of test scenes."""
+"""Values of groups at their vertices, and segments of test scenes, for several formats."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
 
     Args:
         scene: The scene.
-        test_segments: A folder with segments for scenes without segments of the release, in files
-            named as there; None if there is none.
+        test_segments: A folder with the segments of scenes that have none in the release, in files
+            with the names of the release; None for no folder.
 
     Returns:
         Unsigned or signed integers (V,), contiguous from 0, in the order of the raw segment ids.

@@ -138,8 +138,8 @@ class MMDet3D(ExportFormat):
     ) -> Mapping[str, bytes]:
         """Make the infos of each split.
 
-        For the 20 classes, also make the lists by which semantic training samples and weighs
-        scenes.
+        For the 20 classes, also make the files that semantic training reads: how often it draws
+        each scene, and the weight of each class.
         """
         records_by_split: dict[Split, dict[str, Mapping[str, Any]]] = {split: {} for split in Split}
         for scene_id, (split, record) in records.items():

@@ -56,7 +56,7 @@ class Ply(ExportFormat):
         super().__init__(replace(options, variant=options.variant or "rgb"))
 
     def exclusion_reason(self, split: Split, stored: ProcessOptions) -> str:
-        """Exclude test scenes if they lack what gives the colour: they have no annotation."""
+        """Exclude test scenes if the colours come from data that these scenes do not have."""
         variant = self.options.variant
         has_colors = variant == "rgb" or (variant == "segment" and stored.compute_segments)
         if split is Split.TEST and not has_colors:

@@ -250,7 +250,8 @@ def _look_up(
                 subject += _suggest(name, label_map)
             warnings.append(SceneWarning(WarningKind.UNKNOWN_CATEGORY, subject, count))
         # A category that the built-in label map lacks was added on purpose, so it is not reported.
-        if label_map.digest != builtin.digest and builtin_row not in (None, row):
+        is_changed = builtin_row is not None and builtin_row != row
+        if label_map.digest != builtin.digest and is_changed:
             subject = (
                 f"{name!r} is {row or 'missing'} in the label map, "
                 f"but {builtin_row} in the built-in one"

@@ -31,7 +31,7 @@ from scannet_prep.release.scene_warnings import SceneWarning
 MANIFEST_NAME = "manifest.json"
 
 _HINT_REBUILD = (
-    "remove it and run scannet-prep process again: it is rebuilt, and whole scenes are kept"
+    "remove it and run scannet-prep process again: it is rebuilt, and intact scenes are kept"
 )
 _MAX_BYTES = 1 << 28
 

@@ -67,7 +67,10 @@ def _find_segment_problems(scene: ProcessedScene) -> Iterator[str]:
         if not numbers:
             yield "has no segments, but its description says that they were computed"
         elif numbers != list(range(len(numbers))):
-            yield f"segments hold {len(numbers):,} numbers up to {numbers[-1]:,}"
+            yield (
+                f"segments hold {len(numbers):,} numbers up to {numbers[-1]:,}, "
+                f"expected every number from 0 to {numbers[-1]:,}"
+            )
         return
     # Each segment of the release has its raw id in the description.
     described_count = len(scene.meta.segment_ids)

@@ -1,6 +1,6 @@
 """`scannet.lock`: sizes and SHA-256 digests of the files of a raw tree, trusted on first use.
 
-ScanNet publishes no checksums. The first whole download of a file is recorded here; later runs
+ScanNet publishes no checksums. The first complete download of a file is recorded here; later runs
 compare with it, and two labs can compare their copies without exchanging data. The file has one
 line per file, sorted, readable by people and by diff:
 
@@ -76,7 +76,7 @@ def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            hint = "remove the line; scannet-prep download writes it again if the file is whole"
+            hint = "remove the line; scannet-prep download writes it again if the file is intact"
             raise RawFileError(
                 path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint
             )

@@ -24,7 +24,7 @@ from scannet_prep.base.number_lists import parse_plain_list
 from scannet_prep.base.typed_json import make_decoder
 from scannet_prep.raw.layout import download_hint
 
-# A number that stands in for the list of a file in JSON, and that no file contains.
+# Takes the place of the list in the JSON text of a file. No file contains this number.
 _PLACEHOLDER = 987_654_321_987_654_321
 _MAX_CATEGORY_LENGTH = 1000
 Document = TypeVar("Document")

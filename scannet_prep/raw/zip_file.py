@@ -18,12 +18,13 @@ from scannet_prep.base.files import open_file
 # No file of the release is larger.
 _MAX_FILE_BYTES = 1 << 40
 _PIECE_BYTES = 1 << 20
-# Of a member that is read as a whole. A raw image of 1296 x 968 has 2.5 MB.
+# Largest member that is read as a whole. A raw image of 1296 x 968 has 2.5 MB.
 _MAX_MEMBER_BYTES = 1 << 26
 # Size of the end records with the longest comment.
 _MAX_TAIL_BYTES = (1 << 16) + 200
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# RuntimeError is raised for encrypted members. NotImplementedError is one, too.
+# RuntimeError is raised for encrypted members. It includes NotImplementedError, which is raised for
+# members that zipfile cannot read.
 _ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 

@@ -59,7 +59,7 @@ class Finding:
     @property
     def place(self) -> str:
         """The subject, and the scene unless the subject contains its name."""
-        # Also if there is no scene: every text contains the empty one.
+        # Without a scene, `scene_id` is empty, and every text contains the empty text.
         if self.scene_id in self.subject:
             return self.subject
         return f"{self.subject}: {self.scene_id}"

@@ -169,10 +169,9 @@ def count_class_changes(
     ids_there = label_set.train_ids_from_raw_ids(getattr(there, label_set.raw_ids_key), -1)
     is_changed = ids_here != ids_there
     pairs = np.stack([ids_here[is_changed], ids_there[is_changed]], axis=1)
+    unique_pairs, counts = np.unique(pairs, axis=0, return_counts=True)
     changes = {}
-    for (id_here, id_there), count in zip(
-        *np.unique(pairs, axis=0, return_counts=True), strict=True
-    ):
+    for (id_here, id_there), count in zip(unique_pairs, counts, strict=True):
         names = (_class_name(label_set, int(id_here)), _class_name(label_set, int(id_there)))
         changes[names] = int(count)
     return changes
@@ -218,7 +217,8 @@ def _rank(subject: str) -> int:
     """Return the place of a subject in the order of importance: labels first, causes last."""
     if subject in _LABELS:
         return _LABELS.index(subject)
-    return len(_LABELS) + subject.startswith(_RAW_FILE)
+    is_cause = subject.startswith(_RAW_FILE)
+    return len(_LABELS) + 1 if is_cause else len(_LABELS)
 
 
 def _describe_scenes(scene_ids: Sequence[str], compared_count: int) -> str:
@@ -306,7 +306,7 @@ def _describe_array(
         shape_here = _describe_shape(here)
         shape_there = _describe_shape(there)
         return f"{shape_here} -> {shape_there}" if shape_here != shape_there else ""
-    # By their bytes, (rows, bytes), because NaN is not equal to itself.
+    # Compare bytes, (rows, bytes), because NaN is not equal to itself.
     bytes_here = np.ascontiguousarray(here).reshape(len(here), -1).view(np.uint8)
     bytes_there = np.ascontiguousarray(there).reshape(len(there), -1).view(np.uint8)
     changed = np.flatnonzero((bytes_here != bytes_there).any(axis=1))

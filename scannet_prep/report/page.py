@@ -105,7 +105,7 @@ def _explain_links(source: str) -> list[Element]:
 
 
 def _show_comparison(comparison: Comparison, *, is_linked: bool) -> Element:
-    """Show a comparison: the result, what differs, and folded, every fact."""
+    """Show a comparison: the result, what differs and, folded, every fact."""
     lines = []
     for line in comparison.lines:
         # Many lines begin with a scene.
@@ -126,7 +126,7 @@ def _show_comparison(comparison: Comparison, *, is_linked: bool) -> Element:
 
 
 def _fold(words: str, content: Element) -> Element:
-    """Fold content that may be long below a few words."""
+    """Hide content that may be long behind a few words; a click shows it."""
     return element("details", element("summary", words), content)
 
 

@@ -87,7 +87,10 @@ class ProcessedSide:
         return {}
 
     def find_entry(self, scene_id: str) -> SceneEntry:
-        """Return the entry of a scene, made from its content if there is one, to detect damage."""
+        """Return the entry of a scene.
+
+        If the scene itself is known, the entry is made from its content, so that damage shows.
+        """
         if self.scenes is None:
             return self.entries[scene_id]
         return self.scenes.load(scene_id)[1]
@@ -102,7 +105,7 @@ def _describe(
     facts.pop("warnings", None)
     boxes = facts.pop("groups", None)
     facts = {name: values for name, values in facts.items() if not name.startswith("array ")}
-    # Boxes follow from points and instances, and are shown if neither these nor groups differ.
+    # Boxes follow from groups, points and instances. They are shown only if none of these differ.
     causes = {"groups", "points", "instances"}
     if boxes is not None and not any(change.subject in causes for change in details):
         facts["boxes of groups"] = boxes

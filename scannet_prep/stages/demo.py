@@ -38,7 +38,7 @@ from scannet_prep.training.dataset import ScanNet
 
 _SCENE_COUNTS = {Split.TRAIN: 6, Split.VAL: 3, Split.TEST: 2}
 _VERTICES = 20_000
-# Of the scenes of the val split. To render one takes as long as to process a scene.
+# Frames of each scene of the val split. Rendering one takes as long as processing a scene.
 _FRAMES = 4
 _FRAME_SUFFIXES = [STREAM.suffix, *(kind.suffix for kind in LABEL_KINDS.values())]
 _MARKER_NAME = "SYNTHETIC.txt"
@@ -143,8 +143,8 @@ def _download(
         selection = _select(val_scenes)
         make_plans.append(partial(download.plan, raw_dir, _FRAME_SUFFIXES, selection=selection))
 
-    # The first plans give the official addresses. Their paths, which begin with the slash at which
-    # BASE_URL ends, are also those on the server of this machine.
+    # These plans have the official addresses. The part after BASE_URL, with its slash, is also the
+    # path on the server of this machine.
     paths = {}
     for make_plan in make_plans:
         for file in make_plan().files:

@@ -42,9 +42,9 @@ class Info:
     Attributes:
         paths: The folder, or the archives: paths or addresses.
         kind: `raw`, `processed`, `frames` or `archive`.
-        splits: The number of `scenes` and `vertices`, and `size_bytes`, of archives also
-            `stored_bytes`; for each split, for `none` (scenes of no known split) and for `all`.
-            Those without scenes are omitted. Extracted frames have `frames` instead of `vertices`.
+        splits: For each split, for `none` (scenes of no known split) and for `all`: the number of
+            `scenes` and `vertices`, and `size_bytes`; for archives also `stored_bytes`. Splits
+            without scenes are omitted. Extracted frames have `frames` instead of `vertices`.
         scene_ids: The scenes, sorted.
         head: The description in the first archive: source, program and terms.
         program: The program that wrote the manifest or the archive; empty if it is not recorded.

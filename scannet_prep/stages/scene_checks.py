@@ -52,7 +52,8 @@ class Inspection:
         jobs: Number of worker processes, or of threads for archives.
         progress: Advanced by each scene, or by the tar bytes of archives.
         findings: Receives all findings.
-        computes_segments: Whether `verify` computes the computed segments again, and compares.
+        computes_segments: Whether `verify` repeats the computation of computed segments, and
+            compares the results.
     """
 
     title: str

@@ -3,7 +3,7 @@
     start    a thread: read each scene and its prediction --> a score, or the reason for none
     encode   the scores so far, for the list of scenes in a browser
 
-A score is that of the table of scenes that `evaluate` writes.
+The score of a scene is the one that `evaluate -o` writes.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class SceneServer(ThreadingHTTPServer):
             self._scores.stop()
 
     def make_shared(self, path: str) -> tuple[bytes, str] | None:
-        """Return what belongs to no single scene, with its type; None if nothing has this path."""
+        """Return content that belongs to no single scene, and its type; None for other paths."""
         if path == "/":
             return self._list_page, _HTML
         if path == "/scenes":

@@ -32,11 +32,12 @@ _DEPTH_SIZE = (160, 120)
 _DEPTH_FOCAL = 143.75
 _LOST_FRAME = 1
 _LOST_POSE = np.full((4, 4), -np.inf, np.float32)
-# Metres: the camera above the floor, above most furniture; and its distance from the middle.
+# Metres above the floor: above most furniture.
 _CAMERA_HEIGHT = 2.2
+# Metres between the camera and the middle of the room.
 _ORBIT_RADIUS = 0.5
 _LOOK_DOWN = math.radians(30)
-# Triangles that reach nearer are not drawn. Metres.
+# Metres. Triangles that come nearer to the camera are not drawn.
 _NEAR = 0.1
 _MICROSECONDS = 33_333
 _STREAM_VERSION = 4
@@ -158,7 +159,8 @@ def encode_files(scene: SyntheticScene, count: int) -> dict[str, bytes]:
 
 def _make_camera(focal: float, size: tuple[int, int]) -> SensorCamera:
     intrinsic = np.eye(4, dtype=np.float32)
-    intrinsic[0, 0] = intrinsic[1, 1] = focal
+    intrinsic[0, 0] = focal
+    intrinsic[1, 1] = focal
     intrinsic[:2, 2] = (size[0] / 2 - 0.5, size[1] / 2 - 0.5)
     return SensorCamera(intrinsic, np.eye(4, dtype=np.float32), size)
 

@@ -47,8 +47,8 @@ class SyntheticScene:
 
     Attributes:
         scene_id: Its name.
-        positions: float32 (V, 3), metres, scan frame: z up, rotated about
-            z and shifted relative to the walls.
+        positions: float32 (V, 3), metres, in the scan frame: z is up, and the walls are rotated
+            about z and shifted.
         colors: uint8 (V, 3), red, green, blue, 0..255.
         faces: int32 (F, 3), vertex indices, counter-clockwise as seen from inside the room.
         segment_ids: int32 (V,), raw segment ids. Each is the index of one of the segment's

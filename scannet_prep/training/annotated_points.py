@@ -28,7 +28,7 @@ _HINT_FORMAT = (
     "write {scene id: [vertex, ...]} with torch.save, np.savez or json.dump; "
     "for a file with tensors, pass points=torch.load(FILE, weights_only=True)"
 )
-# A dict or a list, after a byte order mark and blanks. No pickle begins so.
+# A dict or a list, after a byte order mark and blanks. No pickle begins like this.
 _JSON_BEGINNING = re.compile(rb"(\xef\xbb\xbf)?\s*[{\[]")
 # PyTorch before 1.6 wrote this number as the first pickle of a file.
 _OLD_TORCH_MAGIC = 0x1950A86A20F9469CFC6C

@@ -25,7 +25,7 @@ class SceneKey(NamedTuple):
     def __index__(self) -> int:
         """Refuse to be used as a number, because the epoch would be lost."""
         raise UsageError(
-            f"{tuple(self)} is the index of a scene and an epoch, expected by ScanNet; "
+            f"{tuple(self)} is the index of a scene and an epoch, as ScanNet expects it; "
             "PyTorch's Subset and random_split need plain numbers",
             "take dataset.subset(indices) for a part of the scenes, and make the sampler from it",
         )

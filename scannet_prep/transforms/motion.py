@@ -34,7 +34,7 @@ from scannet_prep.transforms.steps import Moving, Parameters
 Range: TypeAlias = tuple[float, float]
 
 # Where `ClipGaussianJitter` clips noise, in standard deviations. 95 % of a normal distribution lies
-# within.
+# between -1.96 and 1.96.
 _CLIP_QUANTILE = 1.96
 # A rotation about an axis turns the first of these axes towards the second.
 _PLANES = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}
@@ -306,8 +306,8 @@ class RandomShift(
         if draft.count:
             mean = draft.columns("points").mean(axis=1, dtype=np.float64)
         lowest, highest = _bounds(draft)
-        # The new position of the mean: within the bounding box of the points with their mean at the
-        # origin, shrunk to half its size towards the origin.
+        # Once the mean is at the origin, the bounding box reaches from `lowest - mean` to
+        # `highest - mean`. The new position of the mean is drawn from this box at half its size.
         position = np.asarray(generator.uniform(lowest - mean, highest - mean)) / 2
         return np.asarray(position - mean)
 
@@ -359,7 +359,8 @@ def _interpolate_noise(
     if not extent.prod() <= _MAX_NOISE_CELLS:
         cells_text = " x ".join(f"{number:g}" for number in extent)
         raise UsageError(
-            f"ElasticDistortion: the noise has {cells_text} cells, too many",
+            f"ElasticDistortion: the noise has {cells_text} cells, too many: "
+            f"expected at most {_MAX_NOISE_CELLS:,}",
             "ElasticDistortion(((0.2, 0.4), (0.8, 1.6))), for points in metres",
         )
     shape = [int(number) for number in extent]

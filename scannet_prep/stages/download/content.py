@@ -97,6 +97,7 @@ def check_file(
             read_label_map(path)
             return None
         content = read_raw_file(remote.kind, path)
+
     # Many files of the release contain no scene id.
     scene_id = getattr(content, "scene_id", "")
     if scene_id and scene_id != remote.scene_id:

@@ -111,7 +111,9 @@ def plan(
     check_is_folder(data_dir)
     # Paths are appended to a base URL, so it must not contain a query, a fragment or blanks.
     if not is_server_address(base_url) or re.search(r"[\s?#]", base_url):
-        raise UsageError(f"{public_url(base_url)!r} is not a base URL", f"it looks like {BASE_URL}")
+        raise UsageError(
+            f"{public_url(base_url)!r} is not a base URL", f"a base URL looks like {BASE_URL}"
+        )
     base_url = base_url.rstrip("/") + "/"
 
     all_scenes: list[SceneId] = []
@@ -123,7 +125,8 @@ def plan(
     files = list_files(scenes, _parse_types(types), base_url)
     if not files:
         raise UsageError(
-            "no file of these types exists for these scenes", "test scenes have no annotation"
+            "no file of these types exists for these scenes",
+            "test scenes have no annotation: choose other --types, or scenes of train or val",
         )
     return _compare_with_disk(data_dir, base_url, files, read_tree_lock(data_dir))
 

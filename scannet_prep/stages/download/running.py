@@ -24,7 +24,7 @@ from scannet_prep.stages.download.tasks import FileOutcome
 from scannet_prep.stages.download.terms import HOW_TO_SIGN, has_accepted_terms, record_acceptance
 from scannet_prep.stages.download.worker import Worker
 
-# The server belongs to a university chair.
+# The server belongs to a university chair, and many people share it.
 _MAX_JOBS = 8
 
 

@@ -167,7 +167,7 @@ class Worker:
             try:
                 self._check_content(task, path, data)
             except FileError:
-                # Not before the check: if it is interrupted, the record stays.
+                # Only after the check: if the check is interrupted, the record stays.
                 self.locked.pop(name, None)
                 raise
             self._warn_about_label_map(task)
@@ -187,7 +187,7 @@ class Worker:
             control_path.unlink()
 
     def _handle_problem(self, task: FileTask, problem: str) -> None:
-        """Leave an existing file with a problem to be fetched again, if it can be replaced."""
+        """Let a file with a problem be fetched again; it fails if it cannot be replaced."""
         if task.path.is_file():
             task.facts = None
             self._notify(f"{task.path}: {problem}; fetching it again")

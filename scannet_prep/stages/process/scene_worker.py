@@ -243,10 +243,10 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
     """Keep a scene whose raw files are gone.
 
     Its file must be the recorded one. Without a record, for example because the manifest was
-    removed, it must be whole and made with the options and the label map of the folder.
+    removed, it must be intact and made with the options and the label map of the folder.
 
     Raises:
-        FileError: The file is another one, or is not whole.
+        FileError: The file is another one, or is not intact.
     """
     recorded = task.recorded
     try:
@@ -258,7 +258,7 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
         entry = read_entry(task.path, task.scene.scene_id, task.split, expected)
     except FileError as error:
         raise _error_without_raw_files(task, error.problem) from None
-    # The file is whole, but it is not the recorded one.
+    # The file is intact, but it is not the recorded one.
     if recorded is not None:
         raise _error_without_raw_files(task, "is not the file that the manifest records")
     return FinishedScene(entry, seen=None)
@@ -278,10 +278,10 @@ def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
 
 
 def _find_current(task: ProcessTask, context: ProcessContext, files: RawFiles) -> SceneEntry | None:
-    """Return the entry of the scene's file, if it is whole and made from these inputs and options.
+    """Return the entry of the scene's file, if it is intact and made from these inputs and options.
 
-    A file is whole if it has the fingerprint that the manifest records. A file that the manifest
-    does not record, for example after an interrupted run, is whole if encoding its content again
+    A file is intact if it has the fingerprint that the manifest records. A file that the manifest
+    does not record, for example after an interrupted run, is intact if encoding its content again
     gives the same bytes.
     """
     try:

@@ -45,10 +45,10 @@ class UnpackReport:
     Attributes:
         out_dir: The folder.
         files: Number of files by outcome: `written`, `replaced` and `kept`.
-        scenes: Scenes of the archives that are whole in the folder now.
-        failures: Scenes that could not be unpacked, and are not whole in the folder.
+        scenes: Scenes of the archives that are intact in the folder now.
+        failures: Scenes that could not be unpacked, and are not intact in the folder.
         damages: Other damage, in words: scenes that cannot be named, files that belong to no scene,
-            and scenes that are damaged in the archives but whole in the folder.
+            and scenes that are damaged in the archives but intact in the folder.
         warnings: Damage that affects no file.
     """
 
@@ -72,7 +72,7 @@ def run(
     """Unpack archives; files that the folder holds already are kept.
 
     A damaged scene does not stop the others. Each file gets its name after it has been checked. So
-    an interrupted run, even a killed one, leaves whole files, and the next run continues from
+    an interrupted run, even a killed one, leaves complete files, and the next run continues from
     there. Unsafe archives are refused before anything is written.
 
     Args:
@@ -129,13 +129,13 @@ def run(
         selection.check_found(first_name, archives.held, "choose other splits with --splits")
     files = Counter(written=0, replaced=0, kept=0)
     files.update(file.outcome for file in target.files.values())
-    # Scenes that are spared are damaged in the archives, but were whole in the folder before.
-    whole_scenes = target.scenes.keys() | target.spared
+    # Scenes that are spared are damaged in the archives, but were intact in the folder before.
+    intact_scenes = target.scenes.keys() | target.spared
     failures = [target.failures[scene_id] for scene_id in sorted(target.failures)]
     return UnpackReport(
         out_dir=out_dir,
         files=files,
-        scenes=tuple(sorted(whole_scenes)),
+        scenes=tuple(sorted(intact_scenes)),
         failures=tuple(failures),
         damages=tuple(target.damages),
         warnings=tuple(target.warnings),

@@ -96,7 +96,7 @@ class ProcessedTarget(UnpackTarget):
     def end(self) -> None:
         """Merge the manifests of the folder and the archives, and write the result.
 
-        A scene that could not be unpacked is no failure if the folder has an undamaged file of it.
+        A scene that could not be unpacked is no failure if the folder has an intact file of it.
         """
         head = self._arrived or self._before or processed_folder.find_head(self._out_dir)
         if head is None:
@@ -107,11 +107,11 @@ class ProcessedTarget(UnpackTarget):
         arrived = self._arrived or empty
 
         # Scenes that failed when the archives were processed, or in this run. The folder may have
-        # an undamaged file of them.
+        # an intact file of them.
         failed = {**arrived.failures, **self.failures}
-        undamaged = self._find_undamaged_entries(failed, (before, arrived))
-        self._spare(undamaged.keys() & self.failures.keys())
-        present = undamaged.keys() | self.scenes.keys()
+        intact = self._find_intact_entries(failed, (before, arrived))
+        self._spare(intact.keys() & self.failures.keys())
+        present = intact.keys() | self.scenes.keys()
         failures = {
             scene_id: failure
             for scene_id, failure in {**before.failures, **failed}.items()
@@ -131,7 +131,7 @@ class ProcessedTarget(UnpackTarget):
         manifest = Manifest(
             options=head.options,
             label_map=head.label_map,
-            scenes={**untouched, **unpacked, **undamaged},
+            scenes={**untouched, **unpacked, **intact},
             failures=failures,
             program_version=self._choose_version(before, arrived, unpacked),
         )
@@ -168,7 +168,7 @@ class ProcessedTarget(UnpackTarget):
             if other.options != manifest.options:
                 problem = (
                     f"holds scenes that were made with {other.options.flags}, "
-                    f"the archive {manifest.options.flags}"
+                    f"but those of the archive with {manifest.options.flags}"
                 )
                 raise FileError(place, problem, HINT_OTHER_FOLDER)
             # Scenes without annotation depend on no label map: theirs is empty.
@@ -193,18 +193,18 @@ class ProcessedTarget(UnpackTarget):
             return before.program_version
         return VERSION
 
-    def _find_undamaged_entries(
+    def _find_intact_entries(
         self, scene_ids: Iterable[str], sources: Sequence[Manifest]
     ) -> dict[str, SceneEntry]:
         """Find the scenes whose file in the folder is the one that a manifest records."""
-        undamaged: dict[str, SceneEntry] = {}
+        intact: dict[str, SceneEntry] = {}
         for scene_id in scene_ids:
             for source in sources:
                 entry = source.scenes.get(scene_id)
-                if entry is None or scene_id in undamaged:
+                if entry is None or scene_id in intact:
                     continue
                 path = processed_folder.processed_path(self._out_dir, entry.split, scene_id)
                 with suppress(FileError):
                     if Fingerprint.from_file(path) == entry.fingerprint:
-                        undamaged[scene_id] = entry
-        return undamaged
+                        intact[scene_id] = entry
+        return intact

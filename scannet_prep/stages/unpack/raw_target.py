@@ -59,7 +59,7 @@ class RawTarget(UnpackTarget):
 
     def end(self) -> None:
         """Write `scannet.lock` and `failed.txt`, after everything else."""
-        self._spare(filter(self._is_undamaged, self.failures))
+        self._spare(filter(self._is_intact, self.failures))
         digests = self._merge_digests()
         if digests != self._before_digests:
             write_if_changed(self._out_dir / LOCK_NAME, encode_lock(digests), is_durable=True)
@@ -100,7 +100,7 @@ class RawTarget(UnpackTarget):
             )
         return digests
 
-    def _is_undamaged(self, scene_id: str) -> bool:
+    def _is_intact(self, scene_id: str) -> bool:
         """Whether the tree has all known files of a scene, each with a recorded digest.
 
         The index names the files. If it is lost, the `scannet.lock` of the archive or of the tree

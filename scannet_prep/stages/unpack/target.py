@@ -193,17 +193,17 @@ class UnpackTarget(ABC):
         if is_cut:
             expected |= self._listed
         for scene_id in sorted(expected - self.scenes.keys() - self.failures.keys()):
-            problem = f"{scene_id}: is not among the undamaged scenes of the archive"
+            problem = f"{scene_id}: is not among the intact scenes of the archive"
             self.fail(scene_id, UnknownSceneError(problem, HINT_COPY_AGAIN))
 
     def _spare(self, scene_ids: Iterable[str]) -> None:
-        """Remove the failures of scenes that are undamaged in the folder, and note the damage."""
+        """Remove the failures of scenes that are intact in the folder, and note the damage."""
         self.spared = set(scene_ids)
         if self.spared:
             names = sorted(self.spared)
             problem = self.failures[names[0]].message
             self.damages.append(
-                f"{list_some(names)}: whole in {self._out_dir}, and kept there; "
+                f"{list_some(names)}: intact in {self._out_dir}, and kept there; "
                 f"not taken from the archive: {problem}"
             )
         for scene_id in self.spared:

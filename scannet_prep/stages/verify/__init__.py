@@ -55,7 +55,7 @@ class VerifyReport:
         scenes: Number of scenes that were checked.
         shared_files: Number of checked files that belong to no scene: those in `tasks/` of a raw
             tree.
-        vertices: Vertices of the whole scenes; 0 if they were not counted.
+        vertices: Vertices of the intact scenes; 0 if they were not counted.
         size_bytes: Size of the files that were read, or of all archives.
         splits: For each split, how many of its official scenes are `present`, and how many there
             are (`official`).

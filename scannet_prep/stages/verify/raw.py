@@ -255,9 +255,10 @@ def _is_for_segmentation(
 
 
 def _has_other_files(files: RawScene) -> bool:
-    """Whether a scene has files of the release that do not serve segmentation alone."""
+    """Whether a scene has files of the release that other tasks than segmentation need, too."""
     for kind in release.KINDS.values():
-        is_other = kind not in release.SEGMENTATION_KINDS or kind is release.INFO
+        # The info file is of use with the sensor stream, too.
+        is_other = kind is release.INFO or kind not in release.SEGMENTATION_KINDS
         if is_other and os.path.lexists(files.path(kind)):
             return True
     return False
