@@ -125,6 +125,20 @@ def test_cap_of_plyfile_depends_on_the_python_version() -> None:
     ]
 
 
+# Packages whose wheels are made for one version of Python.
+COMPILED = ("deflate", "msgspec", "numba", "numpy", "pandas", "pillow", "pyarrow", "zstandard")
+
+
+@pytest.mark.parametrize("extra", ["", *PROJECT["optional-dependencies"]])
+def test_lowest_versions_of_compiled_packages_have_wheels_for_new_python(extra: str) -> None:
+    lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    names = {re.match(r"[\w-]+", line)[0] for line in lines}
+
+    for name in names.intersection(COMPILED):
+        markers = [line.partition("; ")[2] for line in lines if line.startswith(f"{name}>=")]
+        assert "python_version >= '3.13'" in markers, name
+
+
 def requirements(lines: list[Any]) -> set[str]:
     """The requirements that hold for every Python, without blanks."""
     return {line.replace(" ", "") for line in lines if ";" not in line}

@@ -1,0 +1,70 @@
+"""Time, memory, size and fields of a program, on scenes of usual size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from benchmark.scenes import make_scenes
+
+from comparison.outputs import find_files, list_fields, read_arrays
+from comparison.programs import Job, Program
+from comparison.run import run_program
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Figures of one program.
+
+    Attributes:
+        cpu_s: Seconds of CPU time per scene, without the start of the program.
+        start_s: Seconds of CPU time of the start of the program.
+        peak_bytes: Largest resident set of one of its processes.
+        bytes_per_vertex: Size of the files of a scene.
+        fields: What the files contain.
+        rewritten_share: Share of the files of the scenes that a second run wrote again.
+    """
+
+    cpu_s: float
+    start_s: float
+    peak_bytes: int
+    bytes_per_vertex: float
+    fields: str
+    rewritten_share: float
+
+
+def measure_program(
+    program: Program, job: Job, *, scene_count: int, vertex_count: int
+) -> Measurement:
+    """Run a program on one scene, on several, and on these again.
+
+    The CPU time of a scene is the difference between several scenes and one, so it is without the
+    start of the program.
+
+    Args:
+        program: The program.
+        job: Its `raw_dir` and `folder` get two folders, `one` and `several`.
+        scene_count: Number of several scenes.
+        vertex_count: Number of vertices of a scene.
+    """
+    one_job = replace(job, raw_dir=job.raw_dir / "one", folder=job.folder / "one")
+    job = replace(job, raw_dir=job.raw_dir / "several", folder=job.folder / "several")
+    make_scenes(one_job.raw_dir, 1, vertex_count, seed=0)
+    scene_ids = make_scenes(job.raw_dir, scene_count, vertex_count, seed=0)
+    one = run_program(program, one_job)
+    several = run_program(program, job)
+
+    paths = [path for scene_id in scene_ids for path in find_files(job.out_dir, scene_id)]
+    size_bytes = sum(path.stat().st_size for path in paths)
+    times_ns = {path: path.stat().st_mtime_ns for path in paths}
+    run_program(program, job)
+    rewritten = [path for path in paths if path.stat().st_mtime_ns != times_ns[path]]
+
+    cpu_s = (several.cpu_s - one.cpu_s) / (scene_count - 1)
+    return Measurement(
+        cpu_s=cpu_s,
+        start_s=one.cpu_s - cpu_s,
+        peak_bytes=several.peak_bytes,
+        bytes_per_vertex=size_bytes / (scene_count * vertex_count),
+        fields=list_fields(read_arrays(job.out_dir, scene_ids[0]), program.contents),
+        rewritten_share=len(rewritten) / len(paths),
+    )
