@@ -106,7 +106,7 @@ def find_own_scans(
 
     Raises:
         UsageError: A name cannot be used, or two files have the same, or arguments contradict each
-            other, or the scale is not positive.
+            other, or the scale is not from 1e-9 to 1e9.
         MissingFileError: A file does not exist.
         RawFileError: A file is not called `.ply`; or the matrix is not a rotation with a shift.
     """
