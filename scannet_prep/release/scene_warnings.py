@@ -47,11 +47,16 @@ class WarningKind(StrEnum):
         member.is_damage = "damage" in grades
         return member
 
-    @property
-    def advice(self) -> str:
-        """What to do about a warning of this kind."""
+    def advise(self, *, is_own: bool) -> str:
+        """Return what to do about a warning of this kind.
+
+        Args:
+            is_own: Whether the scenes are own scans.
+        """
         if self is WarningKind.NO_COLORS:
             return "predictions of networks that use colours are worse on such a scan"
+        if self is WarningKind.NO_FACES and is_own:
+            return "export it again as a mesh of triangles: normals and segments need faces"
         # Of kinds with both grades, too: intact files also remove the doubt.
         if self.is_damage:
             return (
