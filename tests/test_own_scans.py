@@ -477,6 +477,16 @@ def test_other_options_are_refused(room: Path, own_dir: Path) -> None:
     assert digests(own_dir) == before
 
 
+def test_folder_in_which_all_scans_failed_takes_other_options(room: Path, own_dir: Path) -> None:
+    room.write_bytes(b"")
+    process(room, "-o", own_dir)
+    write_ply(room)
+
+    outcome = process(room, "-o", own_dir, "--faces")
+
+    assert outcome.json["made"] == ["room"]
+
+
 def test_forced_options_are_refused_for_some_of_the_scans(room: Path, own_dir: Path) -> None:
     other = write_ply(room.with_name("other.ply"))
     process(room, other, "-o", own_dir)
