@@ -99,14 +99,14 @@ def find_own_scans(
         files: PLY files.
         up: The axis of the files that points up.
         matrix: A text file with the 16 numbers of the matrix aligned <- scan, row by row, metres.
-        scale: Metres per unit of the files.
+        scale: Metres per unit of the files, from 1e-9 to 1e9.
 
     Returns:
         Scans by name, sorted.
 
     Raises:
-        UsageError: A name cannot be used, or two files have the same, or arguments contradict each
-            other, or the scale is not from 1e-9 to 1e9.
+        UsageError: A name cannot be used, or occurs twice; the arguments contradict each other; or
+            the scale is not positive.
         MissingFileError: A file does not exist.
         RawFileError: A file is not called `.ply`; or the matrix is not a rotation with a shift.
     """

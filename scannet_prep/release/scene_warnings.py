@@ -53,10 +53,10 @@ class WarningKind(StrEnum):
         Args:
             is_own: Whether the scenes are own scans.
         """
-        if self is WarningKind.NO_COLORS:
-            return "predictions of networks that use colours are worse on such a scan"
         if self is WarningKind.NO_FACES and is_own:
             return "export it again as a mesh of triangles: normals and segments need faces"
+        if self is WarningKind.NO_COLORS:
+            return "predictions of networks that use colours are worse on such a scan"
         # Of kinds with both grades, too: intact files also remove the doubt.
         if self.is_damage:
             return (
