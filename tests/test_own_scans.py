@@ -477,6 +477,16 @@ def test_other_options_are_refused(room: Path, own_dir: Path) -> None:
     assert digests(own_dir) == before
 
 
+def test_folder_in_which_all_scans_failed_takes_other_options(room: Path, own_dir: Path) -> None:
+    room.write_bytes(b"")
+    process(room, "-o", own_dir)
+    write_ply(room)
+
+    outcome = process(room, "-o", own_dir, "--faces")
+
+    assert outcome.json["made"] == ["room"]
+
+
 def test_forced_options_are_refused_for_some_of_the_scans(room: Path, own_dir: Path) -> None:
     other = write_ply(room.with_name("other.ply"))
     process(room, other, "-o", own_dir)
@@ -1023,6 +1033,17 @@ def test_dataset_of_another_split_names_that_of_own_scans(room: Path, own_dir: P
 
     with pytest.raises(scannet_prep.ScanNetPrepError, match="belong to the split test"):
         ScanNet(own_dir, split="train")
+
+
+def test_report_does_not_suggest_to_download_the_faces_of_own_scans(
+    room: Path, own_dir: Path, tmp_path: Path
+) -> None:
+    process(write_ply(room, faces=[]), "-o", own_dir)
+
+    outcome = run_main("report", own_dir, "-o", tmp_path / "report.html")
+
+    assert "export it again as a mesh of triangles" in outcome.stdout
+    assert "download" not in outcome.stdout
 
 
 def test_submit_does_not_suggest_to_add_the_release(

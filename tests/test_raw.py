@@ -369,7 +369,7 @@ DAMAGED_MESHES = [
     ),
     (
         Ply(vertex_list="near", tail=b" " * MAX_UNMAPPED_BYTES).encode(),
-        "lists other than .* at most 10,000,000",
+        r"lists other than those of its faces \(near\) .* at most 10,000,000",
     ),
     (
         Ply(format=TEXT, counts={"vertex": 500_000}, tail=b"1\n" * 500_000).encode(),

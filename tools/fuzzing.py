@@ -26,6 +26,7 @@ MAX_MEMORY_BYTES = 4 << 30
 MAX_INPUT_S = 20
 KINDS = (
     "mesh",
+    "own-scan",
     "labels-mesh",
     "segments",
     "aggregation",
@@ -49,6 +50,9 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     Returns:
         The path of the file and its reader, by kind.
     """
+    from plyfile import PlyData
+
+    from scannet_prep import sample_from_mesh
     from scannet_prep.archive import open_archive
     from scannet_prep.export.manifest import read_export
     from scannet_prep.frames import SensorStream
@@ -78,6 +82,10 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     export.run(export.plan([out_dir], folder / "export", "pointcept"))
     frames.run(frames.plan(raw_dir, folder / "frames", {"every": 2}))
 
+    # Binary files are those of the kind "mesh".
+    own_path = folder / "room.ply"
+    PlyData(PlyData.read(f"{start}{MESH.suffix}").elements, text=True).write(own_path)
+
     def read_archive(path: Path) -> None:
         archive = open_archive(path)
         for group in archive.index.scenes:
@@ -97,6 +105,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
     return {
         "mesh": find_raw_reader(MESH),
+        "own-scan": (own_path, partial(sample_from_mesh, up="y", compute_segments=True)),
         "labels-mesh": find_raw_reader(LABELS_MESH),
         "segments": find_raw_reader(SEGMENTS),
         "aggregation": find_raw_reader(AGGREGATION),

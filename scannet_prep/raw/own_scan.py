@@ -99,7 +99,7 @@ def find_own_scans(
         files: PLY files.
         up: The axis of the files that points up.
         matrix: A text file with the 16 numbers of the matrix aligned <- scan, row by row, metres.
-        scale: Metres per unit of the files.
+        scale: Metres per unit of the files, from 1e-9 to 1e9.
 
     Returns:
         Scans by name, sorted.

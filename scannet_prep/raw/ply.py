@@ -188,7 +188,13 @@ def _check_row_by_row(layout: plyfile.PlyData, size_bytes: int, rows: int, path:
     """Refuse a large file that plyfile would have to read row by row, which takes too long."""
     if size_bytes <= MAX_UNMAPPED_BYTES and rows <= MAX_UNMAPPED_ROWS:
         return
-    kind = "text" if layout.text else "lists other than those of its faces"
+    kind = "text"
+    if not layout.text:
+        names = set[str]()
+        for element in layout:
+            usual = FACE_LISTS if element.name == "face" else ()
+            names |= _find_lists(element).difference(usual)
+        kind = f"lists other than those of its faces ({', '.join(sorted(names))})"
     raise RawFileError(
         path,
         f"is a PLY file of {kind} with {size_bytes:,} bytes and {rows:,} rows, "

@@ -47,9 +47,14 @@ class WarningKind(StrEnum):
         member.is_damage = "damage" in grades
         return member
 
-    @property
-    def advice(self) -> str:
-        """What to do about a warning of this kind."""
+    def advise(self, *, is_own: bool) -> str:
+        """Return what to do about a warning of this kind.
+
+        Args:
+            is_own: Whether the scenes are own scans.
+        """
+        if self is WarningKind.NO_FACES and is_own:
+            return "export it again as a mesh of triangles: normals and segments need faces"
         if self is WarningKind.NO_COLORS:
             return "predictions of networks that use colours are worse on such a scan"
         # Damage comes first: for kinds with both grades, intact files also remove the doubt.

@@ -148,7 +148,11 @@ class Report:
         for name, row in self.measures.items():
             measures.append([MEASURES[name].title, *map(format_measure, row.values())])
         warnings = [
-            [warning.text, list_some(warning.scenes), warning.kind.advice]
+            [
+                warning.text,
+                list_some(warning.scenes),
+                warning.kind.advise(is_own=self._has_own_scans),
+            ]
             for warning in self.warnings
         ]
         return [

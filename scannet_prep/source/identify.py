@@ -217,6 +217,9 @@ def _without_scenes(path: Path) -> MissingFileError:
         parent = quote(str(resolved.parent))
         hint = f"for a single {part} give the folder above it, {parent}, and choose {resolved.name}"
         return MissingFileError(path, problem, hint)
+    if any(path.glob("*.[pP][lL][yY]")):
+        command = f"scannet-prep process {quote(str(path))}/*.ply"
+        return MissingFileError(path, problem, f"for own scans, name their files: {command}")
     return MissingFileError(
         path,
         problem,

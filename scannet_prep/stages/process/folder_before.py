@@ -123,8 +123,8 @@ def choose_options(
         The options, and where they come from, in words.
 
     Raises:
-        UsageError: The folder has other options, or holds scenes and nothing shows their options;
-            and the run is not forced.
+        UsageError: The folder holds scenes, or is to hold those of an interrupted run; it has other
+            options, or nothing shows its options; and the run is not forced.
     """
     if before.head is None:
         if before.held and not named and not is_forced:
@@ -140,7 +140,8 @@ def choose_options(
     chosen = replace(old_options, **named)
     if chosen == old_options:
         return chosen, str(out_dir)
-    if not is_forced:
+    # If all scenes have failed, for example because of a wrong option, the folder holds none.
+    if folder.find_scene_ids(out_dir) and not is_forced:
         raise UsageError(
             f"{out_dir}: was made with {old_options.flags}; this command asks for {chosen.flags}",
             "write to another folder with -o DIR; or process the whole folder again with --force",

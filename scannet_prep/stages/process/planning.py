@@ -196,7 +196,6 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
     try:
         return find_raw_scenes(raw_dir)
     except MissingFileError:
-        _refuse_folder_of_meshes(raw_dir)
         # Imported only if needed, because the import takes time.
         from scannet_prep.source import SourceKind, identify_folder
 
@@ -208,17 +207,6 @@ def _find_raw_scenes(raw_dir: Path) -> dict[SceneId, RawScene]:
             "holds processed scenes, expected raw ones",
             "give the raw folder: scannet-prep process RAW",
         ) from None
-
-
-def _refuse_folder_of_meshes(raw_dir: Path) -> None:
-    """Raise an error if a folder holds meshes of own scans, which are named one by one."""
-    is_scene = SceneId.is_of_release(raw_dir.resolve().name)
-    if not is_scene and any(raw_dir.glob("*.[pP][lL][yY]")):
-        raise MissingFileError(
-            raw_dir,
-            "holds no scenes of the release, but PLY files",
-            f"for own scans, name the files: scannet-prep process {quote(str(raw_dir))}/*.ply",
-        )
 
 
 def _check_apart(raw_dir: Path, out_dir: Path, parents: Iterable[Path]) -> None:
