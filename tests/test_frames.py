@@ -383,7 +383,7 @@ def test_test_scene_of_a_folder_of_labels_has_only_cameras(
 ) -> None:
     extract(streams_dir, out_dir, "--with", "labels")
 
-    with pytest.raises(UsageError, match="has no color, only cameras\nhint: .* --with color -o"):
+    with pytest.raises(UsageError, match=r"has no color, only cameras\nhint: .* --with color -o"):
         FrameFolder(out_dir)[TEST][0].color()
 
 
@@ -620,6 +620,25 @@ def test_folder_with_other_options_is_refused(streams_dir: Path, out_dir: Path) 
     assert "holds frames with other options (--every 3 --with color depth pose" in outcome.stderr
     assert "not those of this command (--every 2 --with color depth pose" in outcome.stderr
     assert digests(out_dir) == before
+
+
+def test_order_of_contents_does_not_matter() -> None:
+    options = FrameOptions(contents=["pose", "color", "pose"])  # type: ignore[arg-type]
+
+    assert options == FrameOptions(contents=("color", "pose"))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"contents": ("colour",)}, "contents: unknown 'colour', expected color, depth, pose"),
+        ({"label_set": "nyu"}, "label_set: unknown 'nyu', expected raw, nyu40, scannet20"),
+        ({"layout": "posed_images"}, "layout: unknown 'posed_images', expected official"),
+    ],
+)
+def test_unknown_value_of_an_option_is_wrong_usage(options: Any, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        FrameOptions(**options)
 
 
 @pytest.mark.parametrize(
