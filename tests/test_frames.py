@@ -740,6 +740,15 @@ def test_dry_run_estimates_the_bytes_of_many_resized_frames(tmp_path: Path, out_
     assert outcome.json["scenes"][TRAIN]["size_bytes"] == pytest.approx(written_bytes, rel=0.05)
 
 
+def test_dry_run_lists_the_scenes_that_are_up_to_date(streams_dir: Path, out_dir: Path) -> None:
+    extract(streams_dir, out_dir, "--scenes", TRAIN)
+
+    outcome = extract(streams_dir, out_dir, "--dry-run")
+
+    assert "dry run: 2 frames of 2 scenes" in outcome.stdout
+    assert f"1: up to date ({TRAIN})" in outcome.stdout
+
+
 def test_dry_run_reports_a_damaged_label_image(raw_dir: Path, out_dir: Path) -> None:
     write(raw_file(raw_dir, "_2d-label-filt.zip"), make_zip("other", make_label_image))
 

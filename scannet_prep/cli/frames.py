@@ -228,6 +228,9 @@ def _describe_estimate(plan: FramesPlan, estimate: FramesEstimate) -> str:
         f"dry run: {frames} of {format_count(len(scenes), 'scene')}, about {size}, "
         f"would be extracted; {_describe_lost(lost_count)}; nothing was written"
     )
+    if plan.kept:
+        kept = list_some([record.scene_id for record in plan.kept])
+        lines.append(f"  {len(plan.kept):,}: up to date ({kept})")
     return "\n".join(lines)
 
 
