@@ -494,6 +494,17 @@ def test_damaged_source_fails_its_scene(
     assert f"--types {suffix}" in outcome.stderr
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_label_image_that_is_there_twice_fails_its_scene(raw_dir: Path, out_dir: Path) -> None:
+    with zipfile.ZipFile(raw_file(raw_dir, "_2d-label-filt.zip"), "a") as archive:
+        archive.writestr("label-filt/0.png", encode_png(make_label_image(1)))
+
+    outcome = extract(raw_dir, out_dir, "--with", "labels")
+
+    assert outcome.status == 3
+    assert "has more than one 'label-filt/0.png'" in outcome.stderr
+
+
 def test_error_of_a_zip_file_names_no_other_file(raw_dir: Path, out_dir: Path) -> None:
     path = raw_file(raw_dir, "_2d-label-filt.zip")
     path.unlink()
