@@ -494,6 +494,17 @@ def test_damaged_source_fails_its_scene(
     assert f"--types {suffix}" in outcome.stderr
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_label_image_that_is_there_twice_fails_its_scene(raw_dir: Path, out_dir: Path) -> None:
+    with zipfile.ZipFile(raw_file(raw_dir, "_2d-label-filt.zip"), "a") as archive:
+        archive.writestr("label-filt/0.png", encode_png(make_label_image(1)))
+
+    outcome = extract(raw_dir, out_dir, "--with", "labels")
+
+    assert outcome.status == 3
+    assert "has more than one 'label-filt/0.png'" in outcome.stderr
+
+
 def test_error_of_a_zip_file_names_no_other_file(raw_dir: Path, out_dir: Path) -> None:
     path = raw_file(raw_dir, "_2d-label-filt.zip")
     path.unlink()
@@ -622,6 +633,25 @@ def test_folder_with_other_options_is_refused(streams_dir: Path, out_dir: Path) 
     assert digests(out_dir) == before
 
 
+def test_order_of_contents_does_not_matter() -> None:
+    options = FrameOptions(contents=["pose", "color", "pose"])  # type: ignore[arg-type]
+
+    assert options == FrameOptions(contents=("color", "pose"))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"contents": ("colour",)}, "contents: unknown 'colour', expected color, depth, pose"),
+        ({"label_set": "nyu"}, "label_set: unknown 'nyu', expected raw, nyu40, scannet20"),
+        ({"layout": "posed_images"}, "layout: unknown 'posed_images', expected official"),
+    ],
+)
+def test_unknown_value_of_an_option_is_wrong_usage(options: Any, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        FrameOptions(**options)
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [(("--at-most", "3"), ("--every", "1")), (("--every", "1"), ("--at-most", "3"))],
@@ -719,6 +749,15 @@ def test_dry_run_estimates_the_bytes_of_many_resized_frames(tmp_path: Path, out_
     extract(tmp_path / "raw", out_dir, *words)
     written_bytes = FrameFolder(out_dir)[TRAIN].record.size_bytes
     assert outcome.json["scenes"][TRAIN]["size_bytes"] == pytest.approx(written_bytes, rel=0.05)
+
+
+def test_dry_run_lists_the_scenes_that_are_up_to_date(streams_dir: Path, out_dir: Path) -> None:
+    extract(streams_dir, out_dir, "--scenes", TRAIN)
+
+    outcome = extract(streams_dir, out_dir, "--dry-run")
+
+    assert "dry run: 2 frames of 2 scenes" in outcome.stdout
+    assert f"1: up to date ({TRAIN})" in outcome.stdout
 
 
 def test_dry_run_reports_a_damaged_label_image(raw_dir: Path, out_dir: Path) -> None:

@@ -166,6 +166,7 @@ def _options_from(arguments: argparse.Namespace) -> dict[str, object]:
         "every": arguments.every,
         "at_most": arguments.at_most,
         "size": arguments.size,
+        "contents": arguments.contents,
         "label_set": arguments.label_set,
         "layout": arguments.layout,
         "keeps_lost": arguments.keep_lost,
@@ -176,9 +177,6 @@ def _options_from(arguments: argparse.Namespace) -> dict[str, object]:
         options["every"] = 1
     if arguments.every is not None:
         options["at_most"] = None
-    if arguments.contents is not None:
-        # In a fixed order, and each once.
-        options["contents"] = tuple(name for name in _CONTENTS if name in arguments.contents)
     return options
 
 
@@ -230,6 +228,9 @@ def _describe_estimate(plan: FramesPlan, estimate: FramesEstimate) -> str:
         f"dry run: {frames} of {format_count(len(scenes), 'scene')}, about {size}, "
         f"would be extracted; {_describe_lost(lost_count)}; nothing was written"
     )
+    if plan.kept:
+        kept = list_some([record.scene_id for record in plan.kept])
+        lines.append(f"  {len(plan.kept):,}: up to date ({kept})")
     return "\n".join(lines)
 
 

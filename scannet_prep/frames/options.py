@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from scannet_prep.release.scene import Split
 FrameContent: TypeAlias = Literal["color", "depth", "pose", "labels", "instances"]
 LabelIds: TypeAlias = Literal["raw", "nyu40", "scannet20", "scannet200"]
 LayoutName: TypeAlias = Literal["official", "frames25k", "mmdet3d"]
+_CONTENTS: tuple[FrameContent, ...] = get_args(FrameContent)
 
 STREAM = KINDS[".sens"]
 # The zip files of 2D labels that an extraction reads, by content.
@@ -98,14 +99,14 @@ class FrameOptions:
         every: Every n-th frame of the stream, beginning with the first.
         at_most: At most so many of them, evenly spaced; None for all.
         size: Width and height of all images; None to leave them as they are.
-        contents: What is written of each frame.
+        contents: What is written of each frame; sorted, and each once.
         label_set: The ids in label images: ScanNet ids (`raw`), nyu40 ids, or train id + 1 of a
             label set. 0 is unlabeled in all of them.
         layout: The names of the files.
         keeps_lost: Whether frames without tracking are written, too.
 
     Raises:
-        UsageError: The options contradict each other.
+        UsageError: An option has an unknown value, or two of them contradict each other.
     """
 
     every: int = 20
@@ -117,7 +118,12 @@ class FrameOptions:
     keeps_lost: bool = False
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Sort the contents, and check the options."""
+        _check_choices("contents", self.contents, _CONTENTS)
+        _check_choices("label_set", [self.label_set], get_args(LabelIds))
+        _check_choices("layout", [self.layout], get_args(LayoutName))
+        contents = tuple(name for name in _CONTENTS if name in self.contents)
+        object.__setattr__(self, "contents", contents)
         if self.every < 1 or (self.at_most is not None and self.at_most < 1):
             raise UsageError("every and at_most must be at least 1", "--every 20")
         if self.size is not None and not all(1 <= side <= _MAX_SIDE for side in self.size):
@@ -196,3 +202,14 @@ class FrameOptions:
             return numbers
         positions = np.arange(self.at_most) * len(numbers) // self.at_most
         return numbers[positions]
+
+
+def _check_choices(option: str, values: Sequence[str], choices: Sequence[str]) -> None:
+    """Check the values of an option.
+
+    Raises:
+        UsageError: One of them is unknown.
+    """
+    for value in values:
+        if value not in choices:
+            raise UsageError(f"{option}: unknown {value!r}, expected {', '.join(choices)}")

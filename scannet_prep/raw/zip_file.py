@@ -53,12 +53,15 @@ def read_member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
         name: The name of the member.
 
     Raises:
-        FileError: There is no such member, or it is damaged.
+        FileError: There is no such member, or more than one, or it is damaged.
     """
     try:
         member = archive.getinfo(name)
     except KeyError:
         raise FileError(path, f"has no {name!r}") from None
+    # Programs differ in which one they take.
+    if archive.namelist().count(name) > 1:
+        raise FileError(path, f"has more than one {name!r}")
     if member.file_size > _MAX_MEMBER_BYTES:
         problem = f"{member.file_size:,} bytes, expected at most {_MAX_MEMBER_BYTES:,}"
         raise FileError(path, f"{name!r} in it is damaged: it has {problem}")
