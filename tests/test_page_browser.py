@@ -248,6 +248,13 @@ def test_printed_page_has_picture_name_and_legend(printed: Any) -> None:
         assert printed.locator(selector).first.is_visible()
 
 
+def test_printed_page_contains_the_whole_legend(printed: Any) -> None:
+    last_line = printed.locator("#categories li").last.bounding_box()
+    page_height = printed.evaluate("document.documentElement.scrollHeight")
+
+    assert last_line["y"] + last_line["height"] <= page_height
+
+
 def test_printed_text_is_black(printed: Any) -> None:
     assert printed.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
 

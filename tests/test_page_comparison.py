@@ -233,6 +233,13 @@ def test_legend_shows_the_shares_of_both_panes(compared: Shown, scene: ViewedSce
     assert line.inner_text() == " · ".join(shares)
 
 
+def test_pane_without_categories_has_no_share_in_the_legend(compared: Shown) -> None:
+    compared.follow("#color=rgb&beside=prediction")
+
+    shares = compared.page.locator("#categories .share").all_inner_texts()
+    assert all(share.count("%") == 1 and "·" not in share for share in shares)
+
+
 def test_third_pane_is_chosen_in_a_list(compared: Shown) -> None:
     compared.follow(PANES)
     compared.page.locator("#beside-2").select_option("difference")

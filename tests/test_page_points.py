@@ -157,6 +157,38 @@ def test_inclined_plane_has_no_shadow(show_plane: Callable[..., Shown], ortho: s
     assert drawn[:, 0].min() >= 197
 
 
+def add_slivers(plane: ViewedScene, count: int, size: float) -> ViewedScene:
+    """Add small triangles half a metre above a plane of red vertices."""
+    assert plane.faces is not None
+    assert plane.normals is not None
+    corners = np.random.default_rng(0).uniform(0.2, 1.8, (count, 1, 3))
+    corners[..., 2] = 0.5
+    slivers = corners + size * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]])
+    faces = len(plane.points) + np.arange(3 * count).reshape(count, 3)
+    red = np.tile(np.array([200, 0, 0], np.uint8), (3 * count, 1))
+    return replace(
+        plane,
+        points=np.concatenate([plane.points, slivers.reshape(-1, 3)]).astype(np.float32),
+        normals=None,
+        faces=np.concatenate([plane.faces, faces]).astype(np.int32),
+        colorings={
+            "rgb": Coloring("rgb", "colours", np.concatenate([plane.colorings["rgb"].colors, red]))
+        },
+    )
+
+
+def test_sliver_of_a_pixel_casts_no_shadow(show: Callable[..., Shown], tmp_path: Path) -> None:
+    path = tmp_path / "slivers.html"
+    plane = make_plane(21, 0.1, has_faces=True)
+    path.write_bytes(make_scene_page([add_slivers(plane, count=50, size=0.006)]))
+
+    shown = show(path, "#color=rgb&ortho=true&view=-1.5708,1.5708,4,1,1,0")
+    pixels = shown.pixels()
+
+    drawn = pixels[(pixels != 255).any(axis=2)]
+    assert drawn[:, 0].min() >= 197
+
+
 def test_key_h_switches_the_edges(shown: Shown) -> None:
     shown.follow(f"#scene={VAL}")
     shown.press("h")

@@ -374,6 +374,43 @@ def test_next_scene_has_the_same_colouring_and_title(tab: Any, url: str) -> None
     assert tab.title() == VAL
 
 
+@pytest.fixture
+def hidden_names(tab: Any, url: str) -> list[str]:
+    """The hidden names in the next scene, after all classes but one have been hidden."""
+    names = [f"a class with a long name that no scene has {number}" for number in range(100)]
+    link = "&".join(f"hide.scannet20={name}" for name in names)
+    tab.goto(f"{url}scene/{TRAIN}#color=scannet20&{link}")
+    wait_for_scene(tab, TRAIN)
+    tab.locator("#categories li", has_text="wall").locator(".only").click(force=True)
+
+    tab.keyboard.press("n")
+
+    wait_for_scene(tab, VAL)
+    pairs: list[tuple[str, str]] = tab.evaluate("viewer.visibility.inAllScenes")
+    return [name for _, name in pairs]
+
+
+@needs_browser
+def test_hidden_class_stays_hidden_in_the_next_scene(tab: Any, hidden_names: list[str]) -> None:
+    box = tab.locator("#categories li", has_text="floor").locator("input")
+
+    assert not box.is_checked()
+
+
+@needs_browser
+def test_class_that_is_not_hidden_is_shown_in_the_next_scene(
+    tab: Any, hidden_names: list[str]
+) -> None:
+    box = tab.locator("#categories li", has_text="wall").locator("input")
+
+    assert box.is_checked()
+
+
+@needs_browser
+def test_class_that_a_scene_lacks_stays_hidden(hidden_names: list[str]) -> None:
+    assert sum("no scene has" in name for name in hidden_names) == 100
+
+
 @needs_browser
 def test_back_from_a_later_scene_leads_to_the_list_with_its_filter(tab: Any, url: str) -> None:
     open_list(tab, url, "?split=val&sort=largest&search=scene")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,15 +56,12 @@ def measure(settings: Settings) -> Result:
         )
     paths = _write_pages(settings)
     times = _time_pages(chromium, paths, settings.repeat)
-    small_ms = min(first_ms for first_ms, _ in times["small scene"])
     pages = {}
     for name, path in paths.items():
-        first_ms = min(first_ms for first_ms, _ in times[name])
         pages[name] = {
             "bytes": path.stat().st_size,
-            "first_ms": first_ms,
-            "full_ms": statistics.median(full_ms for _, full_ms in times[name]),
-            "first_ratio": first_ms / small_ms,
+            "first_ms": min(first_ms for first_ms, _ in times[name]),
+            "full_ms": min(full_ms for _, full_ms in times[name]),
         }
     return {"vertices": settings.vertex_count, "pages": pages}
 
@@ -127,11 +123,11 @@ def describe(result: Result) -> str:
     """Format the results as a table."""
     lines = [
         f"page: a scene of {result['vertices']:,} vertices, Chromium without a graphics card",
-        "                    MB   first picture   full picture   first / small scene",
+        "                    MB   first picture   full picture",
     ]
     for name, page in result["pages"].items():
         lines.append(
             f"  {name:14}{page['bytes'] / 1e6:8.2f}{page['first_ms']:13.0f} ms"
-            f"{page['full_ms']:12.0f} ms{page['first_ratio']:16.1f}"
+            f"{page['full_ms']:12.0f} ms"
         )
     return "\n".join(lines)

@@ -292,7 +292,9 @@ class Drawing {
 
 /** Whether the browser draws without a graphics card. */
 function isSoftware(gl) {
-  const extension = gl.getExtension("WEBGL_debug_renderer_info");
-  const name = gl.getParameter(extension ? extension.UNMASKED_RENDERER_WEBGL : gl.RENDERER);
+  let name = gl.getParameter(gl.RENDERER);
+  // Chromium and Safari name the graphics card only in an extension, about which Firefox warns.
+  const extension = name.startsWith("WebKit") ? gl.getExtension("WEBGL_debug_renderer_info") : null;
+  if (extension) name = gl.getParameter(extension.UNMASKED_RENDERER_WEBGL);
   return /swiftshader|llvmpipe|softpipe|software|basic render/i.test(name);
 }

@@ -4,6 +4,8 @@
 const MAX_NUMBER = 1e9;
 // Some programs cut off addresses of 2,000 characters; the name of the page needs some of them.
 const MAX_LINK = 1800;
+// The words for hidden categories: of the listed ones, or of another colouring.
+const HIDDEN_WORD = /^(hide|only|hidden)(?:\.([\w-]+))?$/;
 
 /** Write the view as text: scene, colourings, camera, options that differ from the defaults, and hidden categories. */
 function writeLink({ scene, coloring, beside, panes, listing, camera, hidden, visibility, options, clip, aspect }) {
@@ -64,14 +66,16 @@ function decodeBits(text) {
   return numbers;
 }
 
-/** Return a link for another scene: without scene, camera, clip box, and names that mean something else there. */
-function linkWithoutScene(link, colorings) {
-  const words = new URLSearchParams(link.replace(/^#/, ""));
-  for (const word of ["scene", "view", "clip"]) words.delete(word);
-  for (const { name } of colorings.filter(({ isPerScene }) => isPerScene)) {
-    const suffix = name === words.get("color") ? "" : `.${name}`;
-    for (const kind of ["hide", "only", "hidden"]) words.delete(kind + suffix);
+/**
+ * Write the view for another scene: without scene, camera and clip box, and with the names of all that is hidden in all
+ * scenes, however many. Numbers of categories mean something else there.
+ */
+function writeLinkOfNextScene(viewer) {
+  const words = new URLSearchParams(writeLink(viewer).replace(/^#/, ""));
+  for (const word of [...words.keys()]) {
+    if (["scene", "view", "clip"].includes(word) || HIDDEN_WORD.test(word)) words.delete(word);
   }
+  for (const [coloring, name] of viewer.visibility.inAllScenes) words.append(`hide.${coloring}`, name);
   return `#${words}`;
 }
 
@@ -85,7 +89,7 @@ function readLink(text) {
   }
   link.hidden = new Map(); // of the listed categories by "", and of other colourings by their names
   for (const [key, text] of words) {
-    const [, kind, coloring = ""] = key.match(/^(hide|only|hidden)(?:\.([\w-]+))?$/) ?? [];
+    const [, kind, coloring = ""] = key.match(HIDDEN_WORD) ?? [];
     if (!kind) continue;
     if (!link.hidden.has(coloring)) link.hidden.set(coloring, {});
     const found = link.hidden.get(coloring);

@@ -110,20 +110,21 @@ const UNLABELED = "unlabeled";
 /**
  * Combine the colourings of all panes into one listing. Categories of the same name and colour are one line; unlabeled is
  * the last one.
- * @returns name; categories, with the vertices of each pane as `counts`; `totals` of these; `tables`; and `numbers`, for
- *   each pane the number of the line of each of its categories.
+ * @returns name; categories, with the vertices of each pane that has categories as `counts`; `totals` of these; `tables`;
+ *   and `numbers`, for each pane the number of the line of each of its categories.
  */
 function combineColorings(colorings) {
   const keyOf = ({ name, color }) => `${color} ${name}`;
   const all = colorings.flatMap(({ categories }) => categories);
+  const counted = colorings.filter(({ categories }) => categories.length);
   const lines = new Map();
   for (const isLast of [false, true]) {
     for (const category of all.filter(({ name }) => (name === UNLABELED) === isLast)) {
       if (lines.has(keyOf(category))) continue;
-      lines.set(keyOf(category), { ...category, number: lines.size, notes: [], counts: colorings.map(() => 0) });
+      lines.set(keyOf(category), { ...category, number: lines.size, notes: [], counts: counted.map(() => 0) });
     }
   }
-  colorings.forEach(({ categories }, pane) => {
+  counted.forEach(({ categories }, pane) => {
     for (const category of categories) {
       const line = lines.get(keyOf(category));
       line.counts[pane] += category.count;
@@ -135,7 +136,7 @@ function combineColorings(colorings) {
   return {
     name: colorings.map(({ name }) => name).join(" "),
     categories: [...lines.values()],
-    totals: colorings.map(({ categories }) => categories.reduce((sum, { count }) => sum + count, 0)),
+    totals: counted.map(({ categories }) => categories.reduce((sum, { count }) => sum + count, 0)),
     tables: colorings.flatMap(({ tables, title }) => tables.map((table) => label(table, title))),
     numbers: colorings.map(({ categories }) => categories.map((category) => lines.get(keyOf(category)).number)),
   };

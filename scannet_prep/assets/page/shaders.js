@@ -154,7 +154,8 @@ void main() {
 }`;
 
 // Eye-dome lighting: a pixel is darker if those around it are nearer to the camera. Pixels on opposite sides are averaged,
-// so that a plane stays even at any angle: the nearness, 1 / distance, of a plane is linear in the picture.
+// so that a plane stays even at any angle: the nearness, 1 / distance, of a plane is linear in the picture. On each side,
+// the farther one of two pixels counts: a sliver that is one pixel wide is no edge.
 const FINISH_SHADER = `#version 300 es
 precision highp float;
 uniform highp sampler2D colors;  // alpha is 1 where the vertex is selected
@@ -171,6 +172,12 @@ const float DARKEST = 0.45;
 const vec3 OUTLINE = vec3(1.0, 0.0, 0.78);
 const ivec2 SIDES[4] = ivec2[4](ivec2(1, 0), ivec2(0, 1), ivec2(1, 1), ivec2(1, -1));
 
+float depthBeside(ivec2 pixel, ivec2 side, ivec2 last) {
+  float first = texelFetch(depths, clamp(pixel + reach * side, ivec2(0), last), 0).r;
+  float second = texelFetch(depths, clamp(pixel + (reach + 1) * side, ivec2(0), last), 0).r;
+  return max(first, second);
+}
+
 void main() {
   ivec2 pixel = ivec2(scale * gl_FragCoord.xy);
   ivec2 last = textureSize(colors, 0) - 1;
@@ -179,17 +186,19 @@ void main() {
   float shadow = 0.0;
   float selected = 0.0;
   for (int i = 0; i < 4; i++) {
-    ivec2 one = clamp(pixel + reach * SIDES[i], ivec2(0), last);
-    ivec2 other = clamp(pixel - reach * SIDES[i], ivec2(0), last);
     if (hasEdges && depth < 1.0) {
-      float d1 = texelFetch(depths, one, 0).r;
-      float d2 = texelFetch(depths, other, 0).r;
+      float d1 = depthBeside(pixel, SIDES[i], last);
+      float d2 = depthBeside(pixel, -SIDES[i], last);
       float mean = (d1 + d2) / 2.0;
       float step = isOrthographic ? (depth - mean) * depthScale : (depth - mean) / (nearnessStart - depth);
       // The background is no neighbour.
       if (max(d1, d2) < 1.0) shadow += max(0.0, step);
     }
-    if (hasOutline) selected = max(selected, max(texelFetch(colors, one, 0).a, texelFetch(colors, other, 0).a));
+    if (hasOutline) {
+      ivec2 one = clamp(pixel + reach * SIDES[i], ivec2(0), last);
+      ivec2 other = clamp(pixel - reach * SIDES[i], ivec2(0), last);
+      selected = max(selected, max(texelFetch(colors, one, 0).a, texelFetch(colors, other, 0).a));
+    }
   }
   result = vec4(color.rgb * max(DARKEST, exp(-STRENGTH * shadow)), 1.0);
   if (hasOutline && color.a < 0.5 && selected >= 0.5) result = vec4(OUTLINE, 1.0);

@@ -338,7 +338,7 @@ class Viewer {
   step(steps) {
     if (this.neighbours) {
       // The page takes the place of this one: one step back leads to the list.
-      location.replace(this.neighbours.address(steps) + linkWithoutScene(this.link, this.scene.colorings));
+      location.replace(this.neighbours.address(steps) + writeLinkOfNextScene(this));
       return;
     }
     const count = this.scenes.length;
@@ -429,10 +429,15 @@ class Viewer {
     this.visibility.showAll();
     for (const coloring of this.scene.colorings) {
       const words = link.hidden.get(coloring.name);
-      if (words) this.visibility.hide(this.scene, coloring, hiddenByLink(words, coloring.categories));
+      if (!words) continue;
+      this.visibility.hide(this.scene, coloring, hiddenByLink(words, coloring.categories));
+      for (const name of words.hide ?? []) this.visibility.hideName(this.scene, coloring, name);
     }
-    this.hidden = hiddenByLink(link.hidden.get("") ?? {}, this.listing.categories);
-    this.#hideListed();
+    const listed = link.hidden.get("");
+    if (listed) {
+      this.hidden = hiddenByLink(listed, this.listing.categories);
+      this.#hideListed();
+    } else this.#listHidden();
   }
 
   /**

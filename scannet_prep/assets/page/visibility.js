@@ -3,12 +3,24 @@
  * classes, also in the next scene.
  */
 class Visibility {
-  #hidden = new Map(); // sets of names, by colouring
+  #hidden = new Map(); // sets of names, by the name of a colouring that means the same in all scenes
+  #hiddenInScenes = new Map(); // likewise, by the names of a scene and a colouring
 
   #names(scene, coloring) {
+    const sets = coloring.isPerScene ? this.#hiddenInScenes : this.#hidden;
     const key = coloring.isPerScene ? `${scene.name} ${coloring.name}` : coloring.name;
-    if (!this.#hidden.has(key)) this.#hidden.set(key, new Set());
-    return this.#hidden.get(key);
+    if (!sets.has(key)) sets.set(key, new Set());
+    return sets.get(key);
+  }
+
+  /** What is hidden in all scenes, also in those without it: pairs of the name of a colouring and that of a category. */
+  get inAllScenes() {
+    return [...this.#hidden].flatMap(([coloring, names]) => [...names].map((name) => [coloring, name]));
+  }
+
+  /** Hide a category by name, whether the scene has it or not. */
+  hideName(scene, coloring, name) {
+    this.#names(scene, coloring).add(name);
   }
 
   /** Return the numbers of the hidden categories of a colouring. */
@@ -36,6 +48,7 @@ class Visibility {
 
   showAll() {
     this.#hidden.clear();
+    this.#hiddenInScenes.clear();
   }
 
   /** Return the colourings of a scene that hide categories. */
