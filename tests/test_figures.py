@@ -509,6 +509,26 @@ def test_named_scene_and_colouring_replace_those_of_the_link(
 
 
 @pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((TRAIN, "--link", f"{LINK}&hidden=AQ"), "are others in another scene"),
+        ((TRAIN, "--link", f"{LINK}&hidden.segments=AQ"), "are others in another scene"),
+        (("--link", f"{LINK}&hidden=AQ", "--color", "rgb"), "which 'rgb' does not have"),
+    ],
+    ids=["scene", "scene with another colouring", "colouring"],
+)
+def test_numbers_of_hidden_categories_are_refused_elsewhere(
+    processed: Path, tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    figure = tmp_path / "figure.png"
+    outcome = run_main("view", *words, "--source", processed, "-o", figure)
+
+    assert outcome.status == 2
+    assert problem in outcome.stderr
+    assert not figure.exists()
+
+
+@pytest.mark.parametrize(
     ("words", "shape"),
     [
         (("--width", "200"), (150, 200, 3)),
