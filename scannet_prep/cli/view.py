@@ -47,7 +47,8 @@ from scannet_prep.view.addresses import DEFAULT_PORT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scannet_prep.stages.view import Viewing, ViewReport
+    from scannet_prep.stages.view import ViewReport
+    from scannet_prep.stages.viewing import Viewing
     from scannet_prep.view.categories import Color
     from scannet_prep.view.link import Link
     from scannet_prep.view.renderer import PictureOptions
