@@ -33,6 +33,7 @@ from scannet_prep.view.fonts import BuiltInFont, Font, PillowFont
 from scannet_prep.view.legend import Legend
 from scannet_prep.view.link import parse_link
 from scannet_prep.view.renderer import PictureOptions, render_scene
+from scannet_prep.view.splats import estimate_radii
 from scannet_prep.view.visibility import Visibility
 
 TOP = Camera.parse("top")
@@ -134,6 +135,30 @@ def test_discs_of_a_surface_leave_no_hole() -> None:
     rows = np.flatnonzero(is_filled.any(axis=1))
     inner = is_filled[rows[20] : rows[-20], 120:180]
     assert inner.all()
+
+
+def test_discs_near_the_camera_leave_no_hole() -> None:
+    scene = make_square(GREEN, is_mesh=False)
+    camera = PlacedCamera(azimuth=-90, elevation=90, target=(1, 1, 0), distance=0.2)
+
+    image = render_scene(scene, "rgb", plain(300, 300, camera=camera, samples=2))
+
+    assert (image == GREEN).all()
+
+
+def test_discs_are_larger_where_vertices_are_sparse() -> None:
+    across, along = np.meshgrid(np.linspace(0, 1, 60), np.linspace(0, 1, 60))
+    dense = np.stack([across, along, np.zeros_like(across)], axis=-1).reshape(-1, 3)
+    sparse = np.add(dense[::4], [2, 0, 0])
+    points = np.concatenate([dense, sparse]).astype(np.float32)
+
+    radii = estimate_radii(points)
+
+    assert np.median(radii[len(dense) :]) > 1.5 * np.median(radii[: len(dense)])
+
+
+def test_vertices_at_one_point_have_discs_without_size() -> None:
+    assert (estimate_radii(np.ones((3, 3), np.float32)) == 0).all()
 
 
 def test_discs_of_a_surface_cover_the_pixels_of_its_triangles() -> None:
@@ -506,6 +531,26 @@ def test_named_scene_and_colouring_replace_those_of_the_link(
     by_link = make_figure(processed, tmp_path, TRAIN, "--link", link, "--color", "rgb")
 
     assert np.array_equal(by_link, make_figure(processed, tmp_path, TRAIN, "--color", "rgb"))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((TRAIN, "--link", f"{LINK}&hidden=AQ"), "are others in another scene"),
+        ((TRAIN, "--link", f"{LINK}&hidden.segments=AQ"), "are others in another scene"),
+        (("--link", f"{LINK}&hidden=AQ", "--color", "rgb"), "which 'rgb' does not have"),
+    ],
+    ids=["scene", "scene with another colouring", "colouring"],
+)
+def test_numbers_of_hidden_categories_are_refused_elsewhere(
+    processed: Path, tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    figure = tmp_path / "figure.png"
+    outcome = run_main("view", *words, "--source", processed, "-o", figure)
+
+    assert outcome.status == 2
+    assert problem in outcome.stderr
+    assert not figure.exists()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ from test_renderer import decode_png
 
 from scannet_prep.view.coloring import ViewedScene, color_segments
 from scannet_prep.view.link import parse_link
+from scannet_prep.view.markup import read_asset
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.renderer import PictureOptions, render_scene
+from scannet_prep.view.splats import estimate_radii
 
 pytestmark = needs_browser
 
@@ -107,9 +109,9 @@ def options_of(link: str, samples: int) -> PictureOptions:
         (f"{LINK}&ortho=true", 2),
         (f"#scene={TRAIN}&color=scannet20&{ABOVE}&ortho=true&grid=true", 2),
         (f"{LINK}&edges=true", 2),
-        # Pictures of one sample draw points as squares, which do not mix colours either.
-        (f"#scene={TRAIN}&color=instances&mesh=false", 1),
-        (f"#scene={VAL}&color=scannet20", 1),
+        (f"#scene={TRAIN}&color=instances&mesh=false", 2),
+        (f"#scene={VAL}&color=scannet20", 2),
+        (f"#scene={VAL}&color=scannet20&view=0.6,0.3,1,1.5,1.2,0.8", 2),
     ],
     ids=[
         "mesh",
@@ -121,6 +123,7 @@ def options_of(link: str, samples: int) -> PictureOptions:
         "edges",
         "points of a mesh",
         "points",
+        "near points",
     ],
 )
 def test_picture_of_the_command_is_that_of_the_browser(
@@ -132,11 +135,34 @@ def test_picture_of_the_command_is_that_of_the_browser(
 
     drawn = render_scene(seen[view.scene_id], view.color, options_of(shown.link, samples))
 
-    # The points of a page are discs, whose sizes depend on the density around them.
-    limit = 0.8 if samples > 1 else 0.75
-    assert share_alike(in_browser, drawn) > limit
+    assert share_alike(in_browser, drawn) > 0.8
     # The comparison can fail.
-    assert share_alike(in_browser, drawn[:, ::-1]) < limit - 0.1
+    assert share_alike(in_browser, drawn[:, ::-1]) < 0.7
+
+
+def test_points_of_the_command_are_as_large_as_those_of_the_browser(
+    shown: Shown, seen: dict[str, ViewedScene]
+) -> None:
+    shown.follow(f"#scene={VAL}")
+    script = read_asset("page/splats.js")
+    pairs = shown.page.evaluate(
+        f"""async () => {{
+            {script}
+            const {{ scene, positions }} = viewer;
+            const radii = estimateRadii(positions, scene.pointSize / 2 / scene.step);
+            const pairs = [];
+            for (let number = 0; number < radii.length; number += 50) {{
+                const rows = new Map(await scene.describe(number));
+                pairs.push([Number(rows.get("vertex")), radii[number] * scene.step]);
+            }}
+            return pairs;
+        }}"""
+    )
+
+    vertices, in_browser = np.array(pairs).T
+    radii = estimate_radii(seen[VAL].points)[vertices.astype(int)]
+    assert len(np.unique(radii)) > 10
+    assert radii == pytest.approx(in_browser, abs=2e-4)
 
 
 @pytest.mark.parametrize("color", ["scannet20", "instances"])

@@ -123,7 +123,7 @@ def test_picture_from_a_folder_or_an_archive_is_that_of_python(
 
     outcome = run_main("view", VAL, "--source", root / source, *options, "-o", path)
 
-    picture_options = PictureOptions(320, 200, Camera.parse("top"), samples=3)
+    picture_options = PictureOptions(320, 200, Camera.parse("top"), samples=3, has_edges=True)
     expected = render_scene(view_scene(scene), "instances", picture_options)
     assert outcome.status == 0
     assert np.array_equal(decode_png(path.read_bytes()), expected)

@@ -23,7 +23,7 @@ from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.release.scene import Split
 from scannet_prep.stages.scene_scores import SceneScores
 from scannet_prep.stages.serve import SceneServer
-from scannet_prep.stages.view import Viewing, open_scenes
+from scannet_prep.stages.viewing import Viewing, open_scenes
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.list_page import encode_scenes, make_list_page
 from scannet_prep.view.png import encode_png

@@ -26,7 +26,7 @@ from commands import SCENES, TRAIN, VAL, run_main, start_command
 
 from scannet_prep import read_processed
 from scannet_prep.stages.serve import SceneServer
-from scannet_prep.stages.view import Viewing, open_scenes
+from scannet_prep.stages.viewing import Viewing, open_scenes
 from scannet_prep.view.coloring import ViewedScene
 
 

@@ -47,7 +47,8 @@ from scannet_prep.view.addresses import DEFAULT_PORT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scannet_prep.stages.view import Viewing, ViewReport
+    from scannet_prep.stages.view import ViewReport
+    from scannet_prep.stages.viewing import Viewing
     from scannet_prep.view.categories import Color
     from scannet_prep.view.link import Link
     from scannet_prep.view.renderer import PictureOptions
@@ -225,6 +226,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     words = arguments.scenes
     if link.scene_id and not words:
         words = [link.scene_id]
+    _check_replaced(link, arguments.color, words)
     _check_counts(arguments)
     folders: list[Path] = arguments.pred
     pred_dir, second_dir, *_ = [*folders, None, None]
@@ -291,6 +293,26 @@ def _read_link(arguments: argparse.Namespace) -> Link:
             "copy the link of a page again, with its button",
         )
     return link
+
+
+def _check_replaced(link: Link, color: str, scene_ids: list[str]) -> None:
+    """Check that the link names what it hides, if its colouring or its scene is replaced.
+
+    Raises:
+        UsageError: It has numbers, which mean something else there.
+    """
+    has_other_scene = bool(link.scene_id) and scene_ids != [link.scene_id]
+    if has_other_scene and link.visibility.has_numbers:
+        raise UsageError(
+            "the link hides categories by number, which are others in another scene",
+            f"leave out the scenes, for {link.scene_id}, or show all in the page and copy its link",
+        )
+    has_other_color = color not in ("", link.color)
+    if has_other_color and link.visibility.hidden_numbers:
+        raise UsageError(
+            f"the link hides categories by number, which {color!r} does not have",
+            "leave out --color, or show all in the page and copy its link",
+        )
 
 
 def _picture_options(arguments: argparse.Namespace, link: Link) -> PictureOptions | None:

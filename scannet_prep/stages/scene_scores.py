@@ -18,7 +18,7 @@ from scannet_prep.predictions.reader import Predictions
 from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.release.scene import Split
 from scannet_prep.stages.evaluate import SCENE_SCORES, SCORES
-from scannet_prep.stages.view import Viewing, read_prediction
+from scannet_prep.stages.viewing import Viewing, read_prediction
 
 _NAMES = {"semantic": "mIoU", "instance": "AP"}
 

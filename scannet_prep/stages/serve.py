@@ -26,7 +26,7 @@ from scannet_prep.base.errors import UsageError
 from scannet_prep.base.failures import explain
 from scannet_prep.base.version import VERSION
 from scannet_prep.stages.scene_scores import SceneScores
-from scannet_prep.stages.view import Viewing
+from scannet_prep.stages.viewing import Viewing
 from scannet_prep.view.list_page import THUMBNAIL_SIZE, encode_scenes, make_list_page
 from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.png import encode_png

@@ -2,7 +2,7 @@
 
 The journey of a scene into a page, a picture or a mesh:
 
-    open_scenes  find scenes and predictions by name; nothing is read
+    open_scenes  find scenes and predictions by name (`viewing.py`)
     run          choose the output files
                  --> Viewing.load: read, check, add the prediction
                  --> view/: choose the colours, encode
@@ -14,25 +14,14 @@ If a scene is damaged or cannot be shown, no file is written.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from shlex import quote
 from typing import Literal, TypeAlias
 
-from scannet_prep.archive.shards import SUFFIX
-from scannet_prep.base.counts import count_of
-from scannet_prep.base.errors import (
-    FileError,
-    MissingFileError,
-    ProcessedFileError,
-    UnknownSceneError,
-    UsageError,
-)
-from scannet_prep.base.failures import list_some
+from scannet_prep.base.errors import UsageError
 from scannet_prep.base.files import (
     Buffer,
     check_is_folder,
@@ -42,115 +31,16 @@ from scannet_prep.base.files import (
 )
 from scannet_prep.base.progress import Progress
 from scannet_prep.export.ply import encode_ply
-from scannet_prep.frames.folder import FrameFolder
-from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
-from scannet_prep.processed.npz import again_hint
-from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.processed.scene_problems import find_problems
-from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
-from scannet_prep.release.label_sets import SCANNET200, LabelSet
-from scannet_prep.release.scene import SceneId
-from scannet_prep.source import Place, SceneSource, open_processed
-from scannet_prep.stages.selection import Selection, parse_scene_ids
-from scannet_prep.stages.view_frames import view_cameras
-from scannet_prep.view.coloring import ViewedScene, view_scene
+from scannet_prep.stages.viewing import Viewing, open_scenes
+from scannet_prep.view.coloring import ViewedScene
 from scannet_prep.view.png import encode_png
-from scannet_prep.view.predicted import Prediction
 from scannet_prep.view.renderer import PictureOptions, choose_samples, render_scene
 
-DEFAULT_SOURCE = Path("data/processed")
+__all__ = ["KINDS", "Kind", "ViewReport", "open_scenes", "run"]
+
 Kind: TypeAlias = Literal["html", "png", "ply"]
 KINDS: tuple[Kind, ...] = ("html", "png", "ply")
 _DEFAULT_PICTURE = PictureOptions(800, 600, samples=choose_samples(800, 600), has_edges=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Viewing:
-    """The scenes to show, which are not read yet, and their colouring.
-
-    Attributes:
-        place: The place that holds the scenes.
-        scene_ids: The scenes to show.
-        predictions: Predictions for all of these; None to show none.
-        color: The colouring. If empty, each scene is coloured by its prediction, otherwise by its
-            labels, otherwise by the colours of the scan.
-        label_set: The label set that the colouring `labels` stands for.
-        second: Predictions to compare with `predictions`, for all scenes; None for none.
-        beside: Colourings of the panes beside the first one. If empty, this is that of the second
-            prediction if the first one is shown.
-        frames: Extracted frames, whose cameras are shown; None for none.
-    """
-
-    place: SceneSource
-    scene_ids: tuple[str, ...]
-    predictions: Predictions | None
-    color: str
-    label_set: LabelSet
-    second: Predictions | None = None
-    beside: tuple[str, ...] = ()
-    frames: FrameFolder | None = None
-
-    def read(self, scene_id: str) -> ProcessedScene:
-        """Read one of the scenes, and check it.
-
-        Raises:
-            FileError: The scene is damaged, or has invalid values.
-        """
-        scene = self.place.parse(scene_id, self.place.read(scene_id))
-        problem = next(find_problems(scene), None)
-        if problem is not None:
-            path = self.place.file_path(scene_id)
-            raise ProcessedFileError(path, problem, again_hint(path))
-        return scene
-
-    def load(self, scene_id: str) -> ViewedScene:
-        """Read one of the scenes, its predictions and its cameras, and check them.
-
-        Raises:
-            FileError: The scene, a prediction or a frame is damaged, has invalid values, or they
-                do not match.
-            UnknownSceneError: The folder of frames does not hold the scene.
-        """
-        scene = self.read(scene_id)
-        viewed = self._view(scene, scene_id)
-        if self.frames is None:
-            return viewed
-        return replace(viewed, cameras=view_cameras(self.frames, scene))
-
-    def _view(self, scene: ProcessedScene, scene_id: str) -> ViewedScene:
-        """Make the colourings of a scene and of its predictions."""
-        vertex_count = len(scene.points)
-        if self.predictions is None:
-            return view_scene(scene)
-        prediction = read_prediction(self.predictions, scene_id, vertex_count)
-        if self.second is None:
-            return view_scene(scene, prediction=prediction)
-        second = read_prediction(self.second, scene_id, vertex_count)
-        name, second_name = _name_folders(self.predictions.folder, self.second.folder)
-        return view_scene(
-            scene,
-            prediction=replace(prediction, name=name),
-            second=replace(second, name=second_name),
-        )
-
-    def choose_color(self, scene: ViewedScene) -> str:
-        """Return the requested colouring, or the default one of the scene."""
-        if self.color:
-            return self._resolve(self.color)
-        labels = self._resolve("labels")
-        # Every scene has `rgb`.
-        return next(name for name in ("prediction", labels, "rgb") if name in scene.colorings)
-
-    def choose_beside(self, scene: ViewedScene) -> list[str]:
-        """Return the colourings of the panes beside the first one."""
-        if self.beside:
-            return [self._resolve(color) for color in self.beside]
-        second = f"{self.choose_color(scene)}-2"
-        return [second] if second in scene.colorings else []
-
-    def _resolve(self, color: str) -> str:
-        """Return the name of a colouring, which `labels` is not."""
-        return self.label_set.name.lower() if color == "labels" else color
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,97 +56,6 @@ class ViewReport:
     kind: Kind
     colors: Mapping[str, str] = field(hash=False)
     files: Mapping[str, int] = field(hash=False)
-
-
-def open_scenes(
-    words: Sequence[str],
-    source: Place,
-    *,
-    takes_all: bool = False,
-    pred_dir: Path | None = None,
-    second_dir: Path | None = None,
-    task: Task = "semantic",
-    color: str = "",
-    beside: Sequence[str] = (),
-    label_set: LabelSet | None = None,
-    frames_dir: Path | None = None,
-    certificates: bool | Path = True,
-) -> Viewing:
-    """Find the scenes to show and their predictions, without reading them.
-
-    Args:
-        words: Scene ids, and `@FILE` with one id per line; empty for all scenes, or for all that
-            have a prediction.
-        source: A processed folder or an archive.
-        takes_all: Whether several scenes are shown if no words are given.
-        pred_dir: Folder with predictions of the scenes, in the forms that `evaluate` reads.
-        second_dir: Folder with other predictions of the same scenes, to compare with the first.
-        task: The task of the predictions.
-        color: One of `COLORINGS`, or `labels`; empty for the default of each scene.
-        beside: Colourings of up to two further panes, like `color`; empty for the default.
-        label_set: The label set of labels and prediction; None for the one that the scenes were
-            processed with.
-        frames_dir: Folder of extracted frames, whose cameras a page shows.
-        certificates: The certificates to trust for addresses, as `RangeSource` takes them.
-
-    Raises:
-        UsageError: Several scenes are possible, a colouring needs a prediction, or both
-            predictions are in the same folder.
-        UnknownSceneError: The place does not have a scene.
-        FileError: The place cannot be used, or predictions are missing.
-        TransferError: An archive on a web server cannot be read.
-    """
-    _check_colors([color, *beside], pred_dir, second_dir)
-    for word in (source, *words):
-        _refuse_scene_file(word)
-    place = open_processed(source, certificates=certificates)
-    if not place.entries:
-        hint = f"to see why: scannet-prep verify {quote(place.name)}"
-        raise FileError(place.name, "holds no scenes", hint)
-    label_set = label_set or place.options.label_set
-
-    # The prediction files of each folder, by scene.
-    folders: dict[Path, dict[str, Path]] = {}
-    scene_ids: list[str] = list(place.entries)
-    for folder in (pred_dir, second_dir):
-        if folder is not None:
-            folders[folder] = find_prediction_files(folder, task, place.entries)
-            scene_ids = [scene_id for scene_id in scene_ids if scene_id in folders[folder]]
-    if words:
-        scene_ids = _choose_scenes(words, place)
-    elif len(scene_ids) > 1 and not takes_all:
-        raise UsageError(
-            f"{place.name}: holds {len(scene_ids):,} scenes; which of them?",
-            _suggest_commands(place, scene_ids[0]),
-        )
-
-    predictions: list[Predictions | None] = []
-    for folder, paths in folders.items():
-        # If no scene of the place has a prediction, all of them are missing.
-        _check_predictions(folder, paths, scene_ids or list(place.entries))
-        # Reading a prediction does not need `datasets`, `missing` and `left_out`.
-        predictions.append(
-            Predictions(
-                task=task,
-                label_set=label_set,
-                datasets=(),
-                paths=paths,
-                missing=(),
-                left_out=(),
-            )
-        )
-    frames = None if frames_dir is None else FrameFolder(frames_dir)
-    first, second, *_ = [*predictions, None, None]
-    return Viewing(
-        place,
-        tuple(scene_ids),
-        first,
-        color,
-        label_set,
-        second=second,
-        beside=tuple(beside),
-        frames=frames,
-    )
 
 
 def run(
@@ -325,116 +124,6 @@ def run(
             with suppress(OSError):
                 path.rmdir()
     return ViewReport(kind, colors, sizes)
-
-
-def _check_colors(colors: Sequence[str], pred_dir: Path | None, second_dir: Path | None) -> None:
-    """Check that the folders of the predictions differ, and suffice for the colourings.
-
-    Raises:
-        UsageError: They are the same, or a colouring needs another prediction.
-    """
-    if second_dir is not None and second_dir == pred_dir:
-        raise UsageError(
-            f"{pred_dir}: a prediction cannot be compared with itself",
-            "name two folders: --pred A --pred B",
-        )
-    for color in colors:
-        needs_second = color == "difference" or color.endswith("-2")
-        if pred_dir is None and (needs_second or color in {"prediction", "error"}):
-            raise UsageError(
-                f"without a prediction, there is no colouring by {color}",
-                "name the folder of the predictions: --pred DIR",
-            )
-        if second_dir is None and needs_second:
-            raise UsageError(
-                f"without a second prediction, there is no colouring by {color}",
-                "name both folders: --pred A --pred B",
-            )
-
-
-def _name_folders(first: Path, second: Path) -> tuple[str, str]:
-    """Name two folders after their last parts, or after all if these are the same."""
-    if first.name and second.name and first.name != second.name:
-        return first.name, second.name
-    return str(first), str(second)
-
-
-def _refuse_scene_file(place: Place) -> None:
-    """Refuse the `.npz` file of a scene in place of a scene id, a folder or an archive."""
-    path = Path(str(place))
-    if path.suffix != ".npz" or not SceneId.is_valid(path.stem):
-        return
-    # The file is in the folder of its split, and that is in the processed folder.
-    folder = path.parents[1] if len(path.parents) > 1 else path.absolute().parents[1]
-    raise UsageError(
-        f"{place} is the file of a scene, expected a scene id",
-        _view_command(str(folder), path.stem),
-    )
-
-
-def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[str]:
-    """Return the ids of the scenes that are named by ids and `@FILE`.
-
-    Raises:
-        UnknownSceneError: A word is not a scene id, or the place does not have the scene.
-        UsageError: A word is a place that holds scenes.
-    """
-    for word in words:
-        is_id = word.startswith("@") or word in place.entries or SceneId.is_of_release(word)
-        if not is_id and _is_place(word):
-            command = _view_command(word, "SCENE")
-            raise UsageError(f"{word} is not a scene id, but a place", command)
-    selection = Selection(scene_ids=parse_scene_ids(words))
-    scene_ids = list(selection.scene_ids or ())
-    for scene_id in scene_ids:
-        failure = place.failures.get(scene_id)
-        if failure is not None:
-            raise UnknownSceneError(
-                f"{place.name}: {scene_id} failed in processing: {failure.message}", failure.hint
-            )
-    splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
-    example = next(iter(place.entries))
-    selection.check_found(place.name, splits, _suggest_commands(place, example))
-    return [str(scene_id) for scene_id in scene_ids]
-
-
-def _is_place(word: str) -> bool:
-    """Whether a word names a folder or an archive."""
-    return "://" in word or word.endswith(SUFFIX) or Path(word).is_dir()
-
-
-def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Sequence[str]) -> None:
-    """Check that all scenes have a prediction.
-
-    Raises:
-        MissingFileError: Some scenes have no prediction.
-    """
-    missing = sorted(set(scene_ids) - paths.keys())
-    if missing:
-        total = count_of(len(scene_ids), "scene")
-        counts = f"{len(missing):,} of {total}"
-        command = f"scannet-prep view {min(paths)} --pred {quote(str(pred_dir))}"
-        raise MissingFileError(
-            pred_dir,
-            f"has no predictions of {counts}: {list_some(missing)}",
-            f"to view a scene that has one: {command}",
-        )
-
-
-def _suggest_commands(place: SceneSource, example: str) -> str:
-    """Return the hint for a scene that is not named or does not exist."""
-    view = _view_command(place.name, example)
-    return (
-        f"for example: {view}; to list the scenes: scannet-prep info {quote(place.name)} --scenes"
-    )
-
-
-def _view_command(source: str, scene_id: str) -> str:
-    """Return a command that shows a scene of a place."""
-    command = f"scannet-prep view {scene_id}"
-    if Path(source) != DEFAULT_SOURCE:
-        command += f" --source {quote(source)}"
-    return command
 
 
 def _choose_paths(
@@ -539,33 +228,3 @@ def _encode(
             vertex_colors = scene.coloring(color).colors
             content = encode_ply(comment, scene.points, vertex_colors, scene.faces)
         yield paths[scene.scene_id], content
-
-
-def read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:
-    """Read a prediction, with raw ids outside the label set as unlabeled.
-
-    Raises:
-        FileError: The prediction is damaged, or has ids that do not exist.
-    """
-    # Reading counts ids: here, only those of this scene, and not those that other threads read.
-    predictions = replace(predictions, class_counts=Counter(), unknown_ids=Counter())
-    values = predictions.read(scene_id, vertex_count)
-    path = predictions.paths[scene_id]
-    label_set = predictions.label_set
-    # Text files hold raw ids, arrays hold train ids.
-    valid_ids = range(-1, len(label_set))
-    if path.suffix == ".txt" and label_set.raw_ids_key == "nyu40_ids":
-        valid_ids = range(MAX_NYU40_ID + 1)
-    elif path.suffix == ".txt":
-        valid_ids = range(MAX_SCANNET_ID + 1)
-    invalid = [str(number) for number in predictions.unknown_ids if number not in valid_ids]
-    if invalid:
-        other = "scannet20" if label_set == SCANNET200 else "scannet200"
-        raise FileError(
-            path,
-            f"has ids that {label_set.name} does not have, "
-            f"expected {valid_ids[0]}..{valid_ids[-1]}: {list_some(invalid)}",
-            f"pass --labels {other} if that is predicted; subtract 1 if train ids count from 1; "
-            "raw ids are in .txt, train ids in arrays",
-        )
-    return Prediction(label_set, values)

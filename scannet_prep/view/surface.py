@@ -12,7 +12,7 @@ from scannet_prep.view.categories import Coloring
 from scannet_prep.view.coloring import ViewedScene
 from scannet_prep.view.picture_options import PictureOptions
 from scannet_prep.view.raster import Seen, draw_points, draw_triangles, estimate_spacing
-from scannet_prep.view.splats import draw_splats
+from scannet_prep.view.splats import draw_splats, estimate_radii, project_radii
 from scannet_prep.view.visibility import clip_near
 
 
@@ -27,7 +27,8 @@ class Surface:
         is_drawn: bool (V,), the vertices to draw if there are no triangles.
         facing: float32 (V,), how much their surfaces face the camera, as `draw_splats` takes it;
             empty if there are triangles.
-        spacing: Distance between neighbours, in metres.
+        spacing: Distance between neighbours, in metres; for points that are drawn as squares.
+        radii: float32 (V,), the radii of points in samples, if they are drawn as discs.
         width: Width of the picture, in samples.
         options: Options of the picture.
     """
@@ -38,6 +39,7 @@ class Surface:
     is_drawn: NDArray[np.bool_]
     facing: NDArray[np.float32]
     spacing: float
+    radii: NDArray[np.float32]
     width: int
     options: PictureOptions
 
@@ -64,8 +66,9 @@ class Surface:
         projected = camera.project(scene.points, *size)
         depths = _find_depths(scene.points, projected, camera)
         faces = scene.faces
-        # Triangles need neither.
+        # Triangles need none of these.
         facing = np.empty(0, np.float32)
+        radii = np.empty(0, np.float32)
         spacing = 0.0
         if options.has_mesh and faces is not None and len(faces):
             # A triangle is hidden with each of its corners.
@@ -76,13 +79,17 @@ class Surface:
                 projected = camera.project(scene.points, *size)
         else:
             scene = replace(scene, faces=None)
-            spacing = estimate_spacing(scene.points) * options.point_scale
+            if options.is_smooth:
+                metres = estimate_radii(scene.points) * np.float32(options.point_scale)
+                radii = project_radii(metres, projected, min(size))
+            else:
+                spacing = estimate_spacing(scene.points) * options.point_scale
             is_shown = is_shown & (depths >= NEAR)
             facing = _find_facing(scene, projected, camera)
             # Only points on surfaces that face the camera, and those without a normal.
             if not options.has_backs:
                 is_shown &= facing >= 0
-        return cls(scene, coloring, projected, is_shown, facing, spacing, size[0], options)
+        return cls(scene, coloring, projected, is_shown, facing, spacing, radii, size[0], options)
 
     def draw(self, rows: range) -> Seen:
         """Draw some rows of pixels."""
@@ -102,7 +109,7 @@ class Surface:
         if self.scene.normals is not None:
             normals = self.scene.normals.astype(np.float32) @ axes.T
         return draw_splats(
-            projected, normals, self.facing, self.is_drawn, self.spacing, self.width, height
+            projected, normals, self.facing, self.is_drawn, self.radii, self.width, height
         )
 
 

@@ -42,6 +42,12 @@ class Visibility:
     clip: tuple[float, ...] | None = None
     others: Mapping[str, Visibility] = field(default_factory=dict)
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether categories of any colouring are hidden by number."""
+        parts = (self, *self.others.values())
+        return any(part.hidden_numbers for part in parts)
+
     def find_shown(self, scene: ViewedScene, coloring: Coloring) -> NDArray[np.bool_]:
         """Return which vertices are shown, bool (V,).
 
