@@ -22,7 +22,7 @@ class Measurement:
         peak_bytes: Largest resident set of one of its processes.
         bytes_per_vertex: Size of the files of a scene.
         fields: What the files contain.
-        rewritten_share: Share of the files of the scenes that a second run wrote again.
+        rewritten_share: Share of the files of a scene that a second run wrote again.
     """
 
     cpu_s: float
@@ -36,7 +36,7 @@ class Measurement:
 def measure_program(
     program: Program, job: Job, *, scene_count: int, vertex_count: int, least_cpu_s: float
 ) -> Measurement:
-    """Run a program on one scene, on several, and on these again.
+    """Run a program on one scene, on that scene again, and on several.
 
     The CPU time of a scene is the difference between several scenes and one, so it is without the
     start of the program.
@@ -50,26 +50,32 @@ def measure_program(
     """
     one_job = replace(job, raw_dir=job.raw_dir / "one", folder=job.folder / "one")
     job = replace(job, raw_dir=job.raw_dir / "several", folder=job.folder / "several")
-    make_scenes(one_job.raw_dir, 1, vertex_count, seed=0)
+    (first_id,) = make_scenes(one_job.raw_dir, 1, vertex_count, seed=0)
     scene_ids = make_scenes(job.raw_dir, scene_count, vertex_count, seed=0)
     one = _find_fastest_run(program, one_job, least_cpu_s)
+    rewritten_share = _measure_second_run(program, one_job, first_id)
     several = _find_fastest_run(program, job, least_cpu_s)
 
     paths = [path for scene_id in scene_ids for path in find_files(job.out_dir, scene_id)]
     size_bytes = sum(path.stat().st_size for path in paths)
-    times_ns = {path: path.stat().st_mtime_ns for path in paths}
-    run_program(program, job)
-    rewritten = [path for path in paths if path.stat().st_mtime_ns != times_ns[path]]
-
     cpu_s = (several.cpu_s - one.cpu_s) / (scene_count - 1)
     return Measurement(
         cpu_s=cpu_s,
         start_s=one.cpu_s - cpu_s,
         peak_bytes=several.peak_bytes,
         bytes_per_vertex=size_bytes / (scene_count * vertex_count),
-        fields=list_fields(read_arrays(job.out_dir, scene_ids[0]), program.contents),
-        rewritten_share=len(rewritten) / len(paths),
+        fields=list_fields(read_arrays(job.out_dir, first_id), program.contents),
+        rewritten_share=rewritten_share,
     )
+
+
+def _measure_second_run(program: Program, job: Job, scene_id: str) -> float:
+    """Run a program again, and return the share of the files of a scene that it writes again."""
+    paths = find_files(job.out_dir, scene_id)
+    times_ns = {path: path.stat().st_mtime_ns for path in paths}
+    run_program(program, job)
+    rewritten = [path for path in paths if path.stat().st_mtime_ns != times_ns[path]]
+    return len(rewritten) / len(paths)
 
 
 def _find_fastest_run(program: Program, job: Job, least_cpu_s: float) -> Run:

@@ -48,7 +48,7 @@ The last message about the scene is quoted.
 ```sh
 python3.10 -m venv peers
 peers/bin/pip install -r tools/comparison/requirements.txt
-tools/compare --repositories DIR --python peers/bin/python
+tools/compare --repositories DIR --python peers/bin/python --scenes {scene_count}
 ```
 
 `DIR` contains the clones. If one is missing or at another commit, the command shows what to type.
