@@ -249,6 +249,12 @@ def test_clone_with_changed_script_is_refused(cloned: Program, tmp_path: Path) -
     assert "has changed scripts" in find_obstacle(cloned, tmp_path)
 
 
+def test_clone_with_files_of_earlier_runs_has_no_obstacle(cloned: Program, tmp_path: Path) -> None:
+    (tmp_path / "octformer/tools/seg_scannet.pyc").write_bytes(b"")
+
+    assert find_obstacle(cloned, tmp_path) == ""
+
+
 def test_program_that_was_not_run_has_its_reason_in_the_page() -> None:
     results = [page.Result(OURS), page.Result(OCTFORMER, "No module named 'wget'")]
 
