@@ -134,7 +134,11 @@ def measurement(tmp_path_factory: pytest.TempPathFactory) -> measure.Measurement
 
 def measure_stand_in(folder: Path, mode: str) -> measure.Measurement:
     return measure.measure_program(
-        make_stand_in(folder, mode), make_job(folder), scene_count=2, vertex_count=600
+        make_stand_in(folder, mode),
+        make_job(folder),
+        scene_count=2,
+        vertex_count=600,
+        least_cpu_s=0.1,
     )
 
 
@@ -245,6 +249,12 @@ def test_clone_with_changed_script_is_refused(cloned: Program, tmp_path: Path) -
     assert "has changed scripts" in find_obstacle(cloned, tmp_path)
 
 
+def test_clone_with_files_of_earlier_runs_has_no_obstacle(cloned: Program, tmp_path: Path) -> None:
+    (tmp_path / "octformer/tools/seg_scannet.pyc").write_bytes(b"")
+
+    assert find_obstacle(cloned, tmp_path) == ""
+
+
 def test_program_that_was_not_run_has_its_reason_in_the_page() -> None:
     results = [page.Result(OURS), page.Result(OCTFORMER, "No module named 'wget'")]
 
@@ -253,13 +263,18 @@ def test_program_that_was_not_run_has_its_reason_in_the_page() -> None:
     assert "- OctFormer was not run: No module named 'wget'\n" in text
 
 
-def test_one_run_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_run_writes_page_and_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("a\n\n| | scannet_prep | old |\n| old |\n\nb\n")
     programs = (make_stand_in(tmp_path, "ignores"), OCTFORMER)
-    words = ["--repositories", str(tmp_path), "-o", str(tmp_path / "page.md")]
+    words = ["--repositories", str(tmp_path), "-o", str(tmp_path)]
     monkeypatch.setattr(__main__, "PROGRAMS", programs)
+    monkeypatch.setattr(__main__, "_LEAST_CPU_S", 0.1)
     monkeypatch.setattr(sys, "argv", ["compare", *words, "--scenes", "2", "--vertices", "600"])
 
     __main__.main()
 
-    text = (tmp_path / "page.md").read_text()
+    text = (tmp_path / "docs/comparison.md").read_text()
+    summary = text.partition("## Summary\n\n")[2].partition("\n\n")[0]
     assert "| a mesh that is truncated | right | not run |" in text
+    assert (tmp_path / "README.md").read_text() == f"a\n\n{summary}\n\nb\n"

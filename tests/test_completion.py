@@ -48,6 +48,7 @@ def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("scannet-prep process --align", "--align-axis"),
         ("scannet-prep process --splits tr", "train"),
         ("scannet-prep export --format point", "pointcept"),
+        ("scannet-prep help pro", "process"),
     ],
 )
 def test_bash_completes_word(bash_script: Path, line: str, completed: str) -> None:
@@ -63,6 +64,25 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     outcome = run_words("bash", "-c", program)
 
     assert outcome.stdout.split() == [completed]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("scannet-prep pro", "process"),
+        ("scannet-prep process --splits tr", "train"),
+        ("scannet-prep help pro", "process"),
+    ],
+)
+def test_fish_completes_word(tmp_path: Path, line: str, completed: str) -> None:
+    script_path = tmp_path / "script"
+    script_path.write_text(run_main("completion", "fish").stdout)
+
+    # Each line is a word, and after a tab what it means.
+    outcome = run_words("fish", "--no-config", "-c", f"source {script_path}; complete -C '{line}'")
+
+    assert [row.partition("\t")[0] for row in outcome.stdout.splitlines()] == [completed]
 
 
 def test_bash_completes_names_of_files(bash_script: Path, tmp_path: Path) -> None:

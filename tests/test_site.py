@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import inspect
 import json
 import os
 import re
 from html import unescape
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
 from commands import PYTHON, run_words
 
 import scannet_prep
-from scannet_prep import evaluation, synthetic, transforms
+from scannet_prep import convert, evaluation, frames, superpoints, synthetic, tables, transforms
 
 REPOSITORY_DIR = Path(__file__).parent.parent
 DOCS_DIR = REPOSITORY_DIR / "docs"
-PUBLIC_NAMES = [
-    *(f"scannet_prep.{name}" for name in scannet_prep.__all__ if name != "__version__"),
-    *(f"scannet_prep.transforms.{name}" for name in transforms.__all__),
-    *(f"scannet_prep.evaluation.{name}" for name in evaluation.__all__),
-    *(f"scannet_prep.synthetic.{name}" for name in synthetic.__all__),
-]
+
+
+def find_public_names(module: ModuleType) -> list[str]:
+    """Find the names in `__all__`; without it, the classes and functions that a module defines."""
+    names = getattr(module, "__all__", None)
+    if names is None:
+        members = inspect.getmembers(module, lambda member: hasattr(member, "__module__"))
+        names = [name for name, member in members if member.__module__ == module.__name__]
+    return [f"{module.__name__}.{name}" for name in names if not name.startswith("_")]
+
+
+PUBLIC_MODULES = (
+    scannet_prep,
+    convert,
+    evaluation,
+    frames,
+    superpoints,
+    synthetic,
+    tables,
+    transforms,
+)
+PUBLIC_NAMES = [name for module in PUBLIC_MODULES for name in find_public_names(module)]
 
 
 def find_pages(entries: list[object]) -> set[str]:

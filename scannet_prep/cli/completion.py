@@ -34,8 +34,18 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     parser = make_parser()
     _complete_paths(parser)
+    _add_help(parser)
     script = shtab.complete(parser, arguments.shell)
     return console.result(script, {"shell": arguments.shell, "script": script}, status=0)
+
+
+def _add_help(parser: argparse.ArgumentParser) -> None:
+    """Add `help COMMAND`, which `main` replaces by `COMMAND --help`."""
+    for action in parser._actions:  # noqa: SLF001 - as shtab itself
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            names = tuple(action.choices)
+            command = action.add_parser("help", text="", help="show the help of a command")
+            command.add_argument("command", choices=names, help="the command")
 
 
 def _complete_paths(parser: argparse.ArgumentParser) -> None:

@@ -9,5 +9,5 @@ repository.
     measure.py     time, memory, size and fields, on scenes of usual size
     irregular.py   twelve irregular inputs
     trials.py      what a program does with each of them
-    page.py        docs/comparison.md
+    page.py        docs/comparison.md, and its summary in README.md
 """

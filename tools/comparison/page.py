@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ All scenes are synthetic (`scannet_prep.synthetic`), in the format of the releas
 
 {summary}
 
-- *CPU time per scene* is that of {scene_count} scenes minus that of one, divided by {more_count}. Each has {vertex_count:,} vertices. The start is the rest of the CPU time of one scene, such as imports and the label map.
+- *CPU time per scene* is that of {scene_count} scenes minus that of one, divided by {more_count}. Each has {vertex_count:,} vertices. Short runs are repeated, and the least time counts. The start is the rest of the CPU time of one scene, such as imports and the label map.
 - *Memory* is the largest resident set of one process. *Times* is relative to scannet_prep.
 - *Bytes* are those of the files of a scene. *Fields* are their arrays.
 - A *second run* is the same command once more.
@@ -47,7 +48,7 @@ The last message about the scene is quoted.
 ```sh
 python3.10 -m venv peers
 peers/bin/pip install -r tools/comparison/requirements.txt
-tools/compare --repositories DIR --python peers/bin/python
+tools/compare --repositories DIR --python peers/bin/python --scenes {scene_count}
 ```
 
 `DIR` contains the clones. If one is missing or at another commit, the command shows what to type.
@@ -135,6 +136,13 @@ def make_summary(results: Sequence[Result]) -> str:
         for row, cell in zip(rows.values(), cells, strict=True):
             row.append(cell)
     return _make_table(results, rows)
+
+
+def replace_summary(text: str, results: Sequence[Result]) -> str:
+    """Replace the summary in a page that contains one."""
+    table = re.compile(r"^\| \| scannet_prep \|.*?\n(?=\n)", re.DOTALL | re.MULTILINE)
+    summary = make_summary(results)
+    return table.sub(lambda _: f"{summary}\n", text, count=1)
 
 
 def _make_table(results: Sequence[Result], rows: Mapping[str, Sequence[str]]) -> str:

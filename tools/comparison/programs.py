@@ -96,9 +96,8 @@ def find_obstacle(program: Program, clones_dir: Path) -> str:
     if commit != program.commit:
         return f"{clone_dir} is at {commit[:12]}, expected {program.commit[:12]}; type: {checkout}"
 
-    status = [*git, "status", "--porcelain", "--", *program.scripts]
-    done = subprocess.run(status, capture_output=True, text=True, check=True)
-    if done.stdout:
+    changes = [*git, "diff", "--quiet", "HEAD", "--", *program.scripts]
+    if subprocess.run(changes, capture_output=True, check=False).returncode:
         return f"{clone_dir} has changed scripts; type: {checkout} -- {' '.join(program.scripts)}"
     return ""
 

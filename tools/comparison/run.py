@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from comparison.programs import Job, Program
 
 _LAUNCHER_PATH = Path(__file__).parent / "launcher.py"
-# Each program uses one core.
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# Each program uses one core, and leaves nothing in its clone.
+_VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ def run_program(program: Program, job: Job) -> Run:
     done = subprocess.run(
         [*launcher, *program.prepare(job)],
         cwd=job.work_dir,
-        env=os.environ | _ONE_THREAD,
+        env=os.environ | _VARIABLES,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
