@@ -565,6 +565,16 @@ def test_dask_address_without_scheduler_is_a_usage_error(monkeypatch: pytest.Mon
         dask_engine.dask_executor("tcp://127.0.0.1:9").__enter__()
 
 
+def test_dask_address_without_port_is_refused_at_once(raw: Path, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+
+    outcome = run_command("process", raw, "-o", tmp_path / "out", "--dask", "node01")
+
+    assert outcome.status == 2
+    assert "missing port number in address 'node01'" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
 def test_dask_and_jobs_together_are_refused(raw: Path, tmp_path: Path) -> None:
     outcome = run_command(
         "process", raw, "-o", tmp_path / "out", "--dask", "tcp://127.0.0.1:9", "--jobs", "2"

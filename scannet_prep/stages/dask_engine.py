@@ -26,9 +26,16 @@ def dask_executor(address: str) -> Iterator[Executor]:
     """
     try:
         from distributed import Client
+        from distributed.comm import parse_address, parse_host_port
+        from distributed.comm.registry import get_backend
     except ImportError as error:
         raise UsageError(f"--dask needs the package distributed: {error}", _HINT_INSTALL) from None
     try:
+        # Check the address here: if `Client` refuses it, it leaves an object that waits for a minute
+        # when Python ends, and then prints a traceback.
+        scheme, location = parse_address(address)
+        get_backend(scheme)
+        parse_host_port(location)
         client = Client(address, timeout=_CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
