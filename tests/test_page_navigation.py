@@ -30,9 +30,17 @@ def parse_eye(link: str) -> np.ndarray:
     return np.array(target) + distance * np.array(back)
 
 
+# The camera computes its matrix when a picture is drawn, before the next frame.
+READ_CAMERA = """async () => {
+    await new Promise(requestAnimationFrame);
+    return [...viewer.camera.clipFromScene];
+}"""
+
+
 def project(shown: Shown, points: np.ndarray) -> np.ndarray:
     """Return where the camera of the page sees points, (V, 2): -1 to 1 to the right and up."""
-    matrix = np.reshape(shown.page.evaluate("[...viewer.camera.clipFromScene]"), (4, 4))
+    numbers = shown.page.evaluate(READ_CAMERA)
+    matrix = np.reshape(numbers, (4, 4))
     clip = np.concatenate([points, np.ones((len(points), 1))], axis=1) @ matrix
     return clip[:, :2] / clip[:, 3:]
 

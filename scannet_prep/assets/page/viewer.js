@@ -186,12 +186,17 @@ class Viewer {
       this.#isDraft = true;
       this.canvas.ariaBusy = "true";
       clearTimeout(this.#settleTimer);
-      this.#settleTimer = setTimeout(() => {
-        this.#isDraft = false;
-        this.invalidate();
-      }, SETTLE_MS);
     }
     this.moved();
+  }
+
+  /** Draw in full if the camera does not move for a while after a draft: a slow machine may need longer for the draft. */
+  #settle() {
+    clearTimeout(this.#settleTimer);
+    this.#settleTimer = setTimeout(() => {
+      this.#isDraft = false;
+      this.invalidate();
+    }, SETTLE_MS);
   }
 
   /** Draw before the next frame. */
@@ -539,8 +544,10 @@ class Viewer {
     this.frameMarks.place(this.camera, this.canvas.clientWidth, this.canvas.clientHeight);
     this.overlay.draw(this.camera);
     // Another point may be under the mouse now.
-    if (this.#isDraft) this.#hideTooltip();
-    else if (this.#pointed.isInside) this.pointAt(this.#pointed.x, this.#pointed.y);
+    if (this.#isDraft) {
+      this.#hideTooltip();
+      this.#settle();
+    } else if (this.#pointed.isInside) this.pointAt(this.#pointed.x, this.#pointed.y);
     this.canvas.ariaBusy = String(this.#isDraft || this.#isLoading);
   }
 
