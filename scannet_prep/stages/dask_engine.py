@@ -31,8 +31,8 @@ def dask_executor(address: str) -> Iterator[Executor]:
     except ImportError as error:
         raise UsageError(f"--dask needs the package distributed: {error}", _HINT_INSTALL) from None
     try:
-        # Check the address here: if `Client` refuses it, it leaves an object that waits for a minute
-        # when Python ends, and then prints a traceback.
+        # Check the address here: if `Client` refuses it, Python waits for a minute at its end, and
+        # then prints a traceback.
         scheme, location = parse_address(address)
         get_backend(scheme)
         parse_host_port(location)
