@@ -278,3 +278,27 @@ def test_one_run_writes_page_and_summary(tmp_path: Path, monkeypatch: pytest.Mon
     summary = text.partition("## Summary\n\n")[2].partition("\n\n")[0]
     assert "| a mesh that is truncated | right | not run |" in text
     assert (tmp_path / "README.md").read_text() == f"a\n\n{summary}\n\nb\n"
+
+
+@pytest.fixture(scope="module")
+def comparison_page() -> str:
+    return (REPOSITORY_DIR / "docs/comparison.md").read_text()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_page_states_what_was_run(comparison_page: str, program: Program) -> None:
+    assert page.describe_program(program) in comparison_page
+
+
+def test_page_has_every_irregular_input(comparison_page: str) -> None:
+    titles = [entry.title for entry in irregular.IRREGULARITIES]
+
+    assert [title for title in titles if f"\n| {title} |" not in comparison_page] == []
+
+
+def test_readme_has_the_summary_of_the_page(comparison_page: str) -> None:
+    summary = comparison_page.partition("## Summary\n\n")[2].partition("\n\n")[0]
+    readme = (REPOSITORY_DIR / "README.md").read_text()
+
+    assert summary.startswith("| | scannet_prep | OctFormer |")
+    assert summary in readme
