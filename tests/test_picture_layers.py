@@ -244,7 +244,7 @@ def instances() -> ViewedScene:
     corners = np.indices((2, 2, 2)).reshape(3, -1).T
     points = np.concatenate([corners, np.add(corners, [3, 0, 0]), [[9, 9, 9]]])
     numbers = np.array([0] * 8 + [1] * 8 + [-1])
-    coloring = color_instances(numbers)
+    coloring = color_instances(points, numbers)
     scene = make_scene(points, [RED] * 17)
     return replace(scene, colorings={**scene.colorings, "instances": coloring})
 
