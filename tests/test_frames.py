@@ -849,14 +849,14 @@ def test_executor_of_the_caller_gives_the_same_files(streams_dir: Path, tmp_path
 def test_killed_run_is_completed_by_the_next_one(tmp_path: Path) -> None:
     """Scenes are whole or not there, and the work folder of the killed run is removed."""
     raw_dir = tmp_path / "raw"
-    for number in range(40):
-        content = make_content(40)
-        write(raw_dir / f"scans/scene{number:04}_00/scene{number:04}_00.sens", content.encode())
+    stream = make_content(40).encode()
+    for number in range(20):
+        write(raw_dir / f"scans/scene{number:04}_00/scene{number:04}_00.sens", stream)
     words = ("--every", "1")
     assert extract(raw_dir, tmp_path / "expected", *words).status == 0
     out_dir = tmp_path / "killed"
 
-    for scene_count in (1, 10, 25):
+    for scene_count in (1, 6, 12):
         process = start_command("frames", raw_dir, "-o", out_dir, *words, "--jobs", "2")
         while len(list(out_dir.glob("scene*"))) < scene_count and process.poll() is None:
             time.sleep(0.001)

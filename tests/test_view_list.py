@@ -105,7 +105,7 @@ def open_list(tab: Any, url: str, query: str = "") -> Any:
 def open_scored(tab: Any, url: str, query: str = "") -> Any:
     """Open the list, and wait until it shows all scores."""
     open_list(tab, url, query)
-    tab.wait_for_function("document.querySelectorAll('.score:not(:empty)').length >= 2")
+    tab.wait_for_function("() => document.querySelectorAll('.score:not(:empty)').length >= 2")
     return tab
 
 
