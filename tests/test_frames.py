@@ -579,8 +579,9 @@ def encode_few_bits() -> bytes:
             "has 8 bits and the color type 2",
         ),
         (b"\xff\xd8\xff\xd9", "is not a PNG image"),
+        (encode_png(np.zeros(COLOR_SIZE[::-1], np.uint16))[:-12], "is a truncated PNG image"),
     ],
-    ids=["4 bits", "color", "JPEG"],
+    ids=["4 bits", "color", "JPEG", "truncated"],
 )
 def test_label_image_of_another_kind_fails_its_scene(
     raw_dir: Path, out_dir: Path, image: bytes, problem: str

@@ -242,6 +242,7 @@ def test_array_over_all_frames_of_a_truncated_stream_is_an_error(cut_path: Path,
         ({"depth_size": (1 << 31, 1 << 31)}, "depth images of 2,147,483,648 x"),
         ({"depth_shift": 0.0}, r"a depth shift of 0\.0, expected a positive number"),
         ({"depth_shift": float("nan")}, "a depth shift of nan"),
+        ({"depth_shift": 1e30}, r"a depth shift of 1\.0+\d*e\+30, expected a positive number"),
     ],
 )
 def test_header_that_cannot_be_used_is_refused(path: Path, options: dict, problem: str) -> None:

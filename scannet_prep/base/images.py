@@ -20,6 +20,8 @@ from scannet_prep.base.errors import ContentError, UsageError
 GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# The kind of the last chunk of a file.
+_PNG_END = b"IEND"
 _FILTER_UP = 2
 # Colour types, by the rest of the shape: gray; red, green, blue; and these with opacity.
 _GRAY = 0
@@ -51,20 +53,21 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16], level: int = 6) ->
     chunks = [
         _encode_chunk(b"IHDR", header),
         _encode_chunk(b"IDAT", bytes(deflate.zlib_compress(rows.data, level))),
-        _encode_chunk(b"IEND", b""),
+        _encode_chunk(_PNG_END, b""),
     ]
     return _PNG_SIGNATURE + b"".join(chunks)
 
 
 def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
-    """Check the header of a PNG image of numbers, without decoding it.
+    """Check the header of a PNG image of numbers, and that it has an end, without decoding it.
 
     Args:
         data: The file.
         size: The expected width and height.
 
     Raises:
-        ContentError: It is not a PNG image of 8 or 16 bits of gray, or has another size.
+        ContentError: It is not a PNG image of 8 or 16 bits of gray, has another size, or is
+            truncated.
     """
     # Bytes 0 to 7 are the signature, 8 to 11 the length of the first chunk, 12 to 15 its kind. Its
     # content begins at byte 16.
@@ -78,6 +81,8 @@ def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
         raise ContentError(
             f"has {bits} bits and the color type {color_type}, expected 8 or 16 bits of gray"
         )
+    if _PNG_END not in data:
+        raise ContentError(f"is a truncated PNG image of {len(data):,} bytes: it has no end")
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:

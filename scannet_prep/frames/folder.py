@@ -209,22 +209,29 @@ class ExtractedFrame:
     def depth(self) -> NDArray[np.uint16]:
         """Read the depth image, uint16 (H, W), millimetres; 0 where nothing was measured.
 
-        Raises: As `color`.
+        Raises:
+            UsageError, FileError: As for `color`.
         """
         image = self._read_gray("depth", self.scene.depth_camera)
         return image.astype(np.uint16)
 
     def labels(self) -> GrayImage:
-        """Read the labels, (H, W) of the color image: the ids that were chosen for the folder.
+        """Read the labels, uint8 or uint16 (H, W), in pixels of the color image.
 
-        Raises: As `color`.
+        They are ids of the label set that was chosen for the folder; 0 where there is none.
+
+        Raises:
+            UsageError, FileError: As for `color`.
         """
         return self._read_gray("labels", self.scene.color_camera)
 
     def instances(self) -> GrayImage:
-        """Read the objects, (H, W) of the color image: object id + 1, and 0 where there is none.
+        """Read the objects, uint8 or uint16 (H, W), in pixels of the color image.
 
-        Raises: As `color`.
+        They are object id + 1, and 0 where there is none.
+
+        Raises:
+            UsageError, FileError: As for `color`.
         """
         return self._read_gray("instances", self.scene.color_camera)
 

@@ -39,6 +39,8 @@ _FIELDS = np.dtype(
         ("frame_count", "<u8"),
     ]
 )
+# From here on, the largest stored value, 65,535, is at most half a millimetre: all depths are 0.
+_MAX_DEPTH_SHIFT = 131_070_000
 _JPEG_COLOR = 2
 _ZLIB_DEPTH = 1
 
@@ -158,8 +160,11 @@ def _find_problem(fields: Any) -> str:  # noqa: ANN401 - a structured scalar
         if not 0 < width * height * DEPTH_VALUE_BYTES <= MAX_IMAGE_BYTES:
             return f"its header is damaged: {name} images of {width:,} x {height:,}"
     depth_shift = float(fields["depth_shift"])
-    if not 0 < depth_shift < float("inf"):
-        return f"its header is damaged: a depth shift of {depth_shift}, expected a positive number"
+    if not 0 < depth_shift < _MAX_DEPTH_SHIFT:
+        return (
+            f"its header is damaged: a depth shift of {depth_shift}, expected a positive number "
+            f"below {_MAX_DEPTH_SHIFT:,}"
+        )
     return ""
 
 

@@ -44,8 +44,9 @@ def choose_colors(
     """Choose a colour for each number.
 
     The colours of neighbours differ by `MIN_DISTANCE`, and all differ so much from that of
-    unlabeled vertices, black and white. The same arguments always give the same colours. If there
-    are a hundred numbers or more, some that are no neighbours may share a colour.
+    unlabeled vertices, black and white. A number with so many neighbours that no colour is left
+    gets the one that differs most. The same arguments always give the same colours. If there are a
+    hundred numbers or more, some that are not neighbours may share a colour.
 
     Args:
         points: (V, 3), metres, finite.

@@ -129,8 +129,8 @@ def choose_options(
     if before.head is None:
         if before.held and not named and not is_forced:
             raise UsageError(
-                f"{out_dir}: holds scenes, but neither a manifest nor a whole scene of this format "
-                "shows their options",
+                f"{out_dir}: holds scenes, but neither a manifest nor an intact scene "
+                "of this format shows their options",
                 "name them, for example --scannet200 --align-axis; "
                 "or write to another folder with -o DIR",
             )

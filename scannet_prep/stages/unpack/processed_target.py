@@ -26,7 +26,7 @@ from scannet_prep.stages.unpack.target import HINT_OTHER_FOLDER, UnpackTarget
 class ProcessedTarget(UnpackTarget):
     """A processed folder that archives are unpacked into.
 
-    Args: As for `UnpackTarget`.
+    It takes the arguments of `UnpackTarget`.
 
     Raises:
         OutputError: The folder holds raw scenes, or an export.

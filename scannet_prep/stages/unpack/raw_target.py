@@ -29,7 +29,7 @@ from scannet_prep.stages.unpack.target import UnpackTarget
 class RawTarget(UnpackTarget):
     """A raw tree that archives are unpacked into.
 
-    Args: As for `UnpackTarget`.
+    It takes the arguments of `UnpackTarget`.
 
     Raises:
         OutputError: The folder holds processed scenes, or an export.
