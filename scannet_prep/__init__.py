@@ -13,7 +13,7 @@ from scannet_prep.base.version import VERSION
 # an interrupt during the import would end in a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from scannet_prep.base.errors import ScanNetPrepError as ScanNetPrepError
+    from scannet_prep.errors import ScanNetPrepError as ScanNetPrepError
     from scannet_prep.processed.scene import ProcessedScene as ProcessedScene
     from scannet_prep.processed.scene import read_processed as read_processed
     from scannet_prep.release.label_sets import SCANNET20 as SCANNET20
@@ -49,7 +49,7 @@ _MODULES = {
     "SCANNET20": "release.label_sets",
     "SCANNET200": "release.label_sets",
     "ScanNet": "training.dataset",
-    "ScanNetPrepError": "base.errors",
+    "ScanNetPrepError": "errors",
     "SceneId": "release.scene",
     "Split": "release.scene",
     "WithEpoch": "training.keys",

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 # Edges become Python numbers in this many parts. More parts take less memory, but before each one,
 # all vertices look up their segments.

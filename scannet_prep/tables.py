@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.archive.byte_source import ByteSource
-from scannet_prep.base.errors import FileError, ProcessedFileError, UsageError
 from scannet_prep.base.files import write_atomically
+from scannet_prep.errors import FileError, ProcessedFileError, UsageError
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import again_hint
 from scannet_prep.processed.scene import ProcessOptions

@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 from scannet_prep import SceneId, Split, official_scenes, read_processed
+from scannet_prep.base.findings import Findings
 from scannet_prep.cli.main import main
 from scannet_prep.processed.scene import encode_processed
-from scannet_prep.release.findings import Findings
 from scannet_prep.stages import pool
 from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.synthetic import write_release

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from commands import PYTHON, run_words
 
-from scannet_prep.base import errors
-from scannet_prep.base.errors import FileError, ScanNetPrepError
+from scannet_prep import errors
+from scannet_prep.errors import FileError, ScanNetPrepError
 
 REPOSITORY_DIR = Path(__file__).resolve().parents[1]
 PACKAGE_DIR = REPOSITORY_DIR / "scannet_prep"

@@ -31,7 +31,7 @@ from scannet_prep.archive.layout import (
 )
 from scannet_prep.archive.stream import Stream
 from scannet_prep.archive.tar import read_members
-from scannet_prep.base.errors import ArchiveError
+from scannet_prep.errors import ArchiveError
 from scannet_prep.release.scene import Split
 
 ARCHIVE_PAGE = (Path(__file__).parent.parent / "docs/archive.md").read_text()

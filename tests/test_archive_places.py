@@ -28,7 +28,7 @@ from release_server import ROOT, ReleaseServer
 
 from scannet_prep import ScanNet
 from scannet_prep.archive.layout import ArchiveKind, Head
-from scannet_prep.base.errors import ArchiveError, FileError, MissingFileError, UsageError
+from scannet_prep.errors import ArchiveError, FileError, MissingFileError, UsageError
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
 from scannet_prep.release.scene import Split
 from scannet_prep.source import open_processed

@@ -13,7 +13,7 @@ from test_transforms import make_sample, rng
 
 from scannet_prep import SCANNET20, SCANNET200, collate
 from scannet_prep import transforms as aug
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 # Rotations.
 

@@ -22,7 +22,7 @@ from commands import TRAIN, VAL, run_command, run_main, start_command
 from worker_functions import update_environment
 
 from scannet_prep import ScanNet
-from scannet_prep.base.errors import (
+from scannet_prep.errors import (
     ArchiveError,
     CertificateError,
     NotOnServerError,

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from training_sources import check_same
 
 from scannet_prep import Batch, collate, collate_torch
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.transforms import CropPoints
 
 

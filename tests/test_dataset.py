@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from training_sources import KINDS, SIZES, TRAIN, Stored, check_same, draw, process_into, store
 
 from scannet_prep import SCANNET20, SCANNET200, LabelSet, ScanNet, read_processed
-from scannet_prep.base.errors import (
+from scannet_prep.errors import (
     FileError,
     MissingFileError,
     ProcessedFileError,

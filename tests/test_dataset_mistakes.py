@@ -25,7 +25,7 @@ from scannet_prep import (
     collate,
     collate_torch,
 )
-from scannet_prep.base.errors import FileError, MissingFileError, TransformError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, TransformError, UsageError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import pack, process
 from scannet_prep.transforms import (

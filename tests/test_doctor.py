@@ -25,10 +25,10 @@ import pytest
 from commands import COMMAND, Outcome, run_command, run_main
 from test_cli import run_on_terminal
 
+from scannet_prep.base.findings import Finding
 from scannet_prep.cli.main import main
 from scannet_prep.doctor import probes
 from scannet_prep.processed.folder import find_state, mark_unfinished
-from scannet_prep.release.findings import Finding
 
 TRAIN = "scene0000_00"
 VAL = "scene0011_00"

@@ -16,8 +16,8 @@ from downloads import MESH, SCENES, Bar, fetch, fetched, words
 from large_files import DEPTH, make_stream, make_zip
 from release_server import Fault, ReleaseServer, Request, Status
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.cli.main import make_parser
+from scannet_prep.errors import FileError
 from scannet_prep.raw.lock import digest_file, encode_lock, read_lock
 from scannet_prep.release.files import KINDS, LABEL_MAP
 from scannet_prep.release.scene import SceneId, Split

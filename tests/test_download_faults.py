@@ -48,7 +48,7 @@ from release_server import (
     scene_url_path,
 )
 
-from scannet_prep.base.errors import TransferError
+from scannet_prep.errors import TransferError
 from scannet_prep.raw.lock import read_lock
 from scannet_prep.release.label_map import LABEL_MAP_NAME
 from scannet_prep.release.splits import read_scene_list

@@ -18,8 +18,8 @@ from downloads import (
 )
 from release_server import Cut, Fault, Redirect, ReleaseServer, Reset, Set, Status, at, ending
 
-from scannet_prep.base.errors import CertificateError, OutputError, ProxyError, TransferError
 from scannet_prep.base.version import CONTACT_URL
+from scannet_prep.errors import CertificateError, OutputError, ProxyError, TransferError
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from release_server import (
     scene_url_path,
 )
 
-from scannet_prep.base.errors import ServerDownError, TransferError
+from scannet_prep.errors import ServerDownError, TransferError
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.policy import PROOF_BYTES, TransferPolicy
 from scannet_prep.stages.download import DownloadReport, FileOutcome, scheduling

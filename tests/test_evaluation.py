@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scannet_prep import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.base.errors import ContentError, UsageError
+from scannet_prep.errors import ContentError, UsageError
 from scannet_prep.evaluation import (
     InstancePrediction,
     InstanceScores,

@@ -25,9 +25,9 @@ from worker_functions import (
 )
 
 from scannet_prep import official_scenes
-from scannet_prep.base.errors import UsageError, WorkerDiedError
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.version import VERSION
+from scannet_prep.errors import UsageError, WorkerDiedError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import dask_engine, export, process
 from scannet_prep.stages.pool import run_tasks
@@ -344,7 +344,7 @@ list(run_tasks(sleep_and_tell, [0.2] * 1000, Path(sys.argv[1]), jobs=2))
 LIMITED_RUN = """
 import os, resource, sys
 from worker_functions import multiply
-from scannet_prep.base.errors import WorkerDiedError
+from scannet_prep.errors import WorkerDiedError
 from scannet_prep.stages.pool import run_tasks
 kind, count = sys.argv[1], int(sys.argv[2])
 if kind == "RLIMIT_NPROC" and os.getuid() == 0:  # the limit does not hold for root

@@ -18,7 +18,7 @@ from plyfile import PlyData
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed
-from scannet_prep.base.errors import ScanNetPrepError, UsageError
+from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, encode_lines, encode_npy
 from scannet_prep.processed.scene import ProcessedScene

@@ -27,7 +27,7 @@ from test_export_frameworks import TRAIN as DRAWN_TRAIN
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
 from scannet_prep import official_scenes
-from scannet_prep.base.errors import ScanNetPrepError, UsageError
+from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions
 from scannet_prep.processed.scene import ProcessedScene

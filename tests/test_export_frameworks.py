@@ -16,7 +16,7 @@ import pytest
 import tiny
 from test_realdata import HAS_REAL_DATA, REAL_DIR
 
-from scannet_prep.base.errors import FileError, ScanNetPrepError, UsageError
+from scannet_prep.errors import FileError, ScanNetPrepError, UsageError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, ProcessedFile
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, encode_processed

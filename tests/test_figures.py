@@ -24,7 +24,7 @@ from test_renderer import (
 )
 
 from scannet_prep import SCANNET20
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.synthetic import write_release
 from scannet_prep.view.camera import FIELD_OF_VIEW, Camera, OrthographicCamera, PlacedCamera
 from scannet_prep.view.categories import Category

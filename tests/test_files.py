@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from commands import limited
 
-from scannet_prep.base.errors import DiskFullError, FileError, LockedError, OutputError
 from scannet_prep.base.files import (
     is_hidden_or_temporary,
     make_directory,
@@ -20,6 +19,7 @@ from scannet_prep.base.files import (
 )
 from scannet_prep.base.run_lock import RUN_LOCK_NAME, run_lock
 from scannet_prep.base.typed_json import make_decoder, parse_json
+from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
 
 
 def names(folder: Path) -> list[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scannet_prep.base.errors import FileError, WorkerDiedError
-from scannet_prep.release.findings import Finding, Findings, to_json
+from scannet_prep.base.findings import Finding, Findings, to_json
+from scannet_prep.errors import FileError, WorkerDiedError
 
 SCENE = "scene0000_00"
 FINDING = Finding(message="is damaged", subject="a.ply", scene_id=SCENE, hint="copy it again")

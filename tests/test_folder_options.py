@@ -26,7 +26,7 @@ from commands import (
 )
 
 from scannet_prep import ScanNet, official_scenes, read_processed
-from scannet_prep.base.errors import (
+from scannet_prep.errors import (
     FileError,
     OldFormatError,
     ProcessedFileError,

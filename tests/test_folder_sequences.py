@@ -17,7 +17,7 @@ from commands import SCENES, TEST
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scannet_prep.base.errors import ScanNetPrepError
+from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.processed.folder import find_state
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages import process

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scannet_prep.base.errors import FileError
+from scannet_prep.errors import FileError
 from scannet_prep.predictions.arrays import load_arrays, load_scores
 
 NAME = "scene0011_00.eval.npz"

@@ -37,9 +37,9 @@ from commands import (
 from numpy.typing import NDArray
 from streams import COLOR_SIZE, DEPTH_SIZE, make_content, read_plainly
 
-from scannet_prep.base.errors import FileError, UnknownSceneError, UsageError
 from scannet_prep.base.images import decode_gray, encode_png, resize_color, resize_nearest
 from scannet_prep.base.progress import Progress
+from scannet_prep.errors import FileError, UnknownSceneError, UsageError
 from scannet_prep.frames import FrameFolder, FrameOptions
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200

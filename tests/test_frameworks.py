@@ -22,8 +22,8 @@ from test_transforms import make_sample
 from training_sources import TRAIN
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, collate_torch
-from scannet_prep.base.errors import UsageError
 from scannet_prep.convert import to_ocnn, to_pointcept, to_pyg
+from scannet_prep.errors import UsageError
 from scannet_prep.transforms import Compose, GridSample, Normalize, NormalizeColor, octformer
 
 torch = pytest.importorskip("torch")

@@ -12,7 +12,7 @@ import pytest
 from commands import Verify, run_main
 
 from scannet_prep import ScanNet
-from scannet_prep.base.errors import FileError
+from scannet_prep.errors import FileError
 from scannet_prep.synthetic import make_scene, write_release, write_scene
 
 TRAIN = ("scene0000_00", "scene0001_00")

@@ -14,7 +14,7 @@ from archives import pack_tree
 from commands import digests, run_main, start_command, wait_until_gone
 
 from scannet_prep import ScanNet, official_scenes
-from scannet_prep.base.errors import FileError, MissingFileError, ScanNetPrepError
+from scannet_prep.errors import FileError, MissingFileError, ScanNetPrepError
 from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
 

@@ -12,8 +12,8 @@ import oracles
 import pytest
 from archives import write_tree
 
-from scannet_prep.base.errors import MissingFileError, RawFileError, UnknownSceneError, UsageError
-from scannet_prep.release.findings import Findings
+from scannet_prep.base.findings import Findings
+from scannet_prep.errors import MissingFileError, RawFileError, UnknownSceneError, UsageError
 from scannet_prep.release.label_map import (
     LabelMap,
     RawIds,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from large_files import DEPTH, FRAME_HEADER, JPEG, make_stream, make_zip
 
-from scannet_prep.base.errors import FileError
+from scannet_prep.errors import FileError
 from scannet_prep.raw.sensor_stream import check_sensor_stream
 from scannet_prep.raw.zip_file import check_zip
 

@@ -17,7 +17,7 @@ from commands import count_descriptors
 from training_sources import TRAIN, Stored, check_same, draw_in_sample, fail_on_third_scene
 
 from scannet_prep import Batch, PointBudgetBatchSampler, ScanNet, collate, collate_torch
-from scannet_prep.base.errors import MissingFileError, ProcessedFileError, TransformError
+from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformError
 from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, RotateZ
 
 torch_data = pytest.importorskip("torch.utils.data")

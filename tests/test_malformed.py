@@ -21,7 +21,7 @@ import tiny
 from commands import limited_memory
 from tiny import Ply
 
-from scannet_prep.base.errors import AnnotationError, FileError
+from scannet_prep.errors import AnnotationError, FileError
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.scene import (

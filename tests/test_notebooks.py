@@ -14,7 +14,7 @@ from test_renderer import decode_png
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet
 from scannet_prep import show as show_sample
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstancePrediction
 from scannet_prep.view.renderer import PictureOptions, render_scene
 from scannet_prep.view.sample import view_sample

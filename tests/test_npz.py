@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from training_sources import check_same
 
-from scannet_prep.base.errors import ProcessedFileError
+from scannet_prep.errors import ProcessedFileError
 from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.scene import FORMAT_VERSION, encode_processed, parse_processed
 

@@ -14,7 +14,7 @@ from commands import COMMAND, SCENES, TEST, TRAIN, VAL, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
-from scannet_prep.base.errors import FileError
+from scannet_prep.errors import FileError
 from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.stages import pack as pack_stage

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streams import LOST, make_intrinsic, make_pose
 
 from scannet_prep import ScanNet, read_processed
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.frames import SensorCamera, camera_in, project
 from scannet_prep.synthetic import SyntheticScene, make_scene, write_release
 from scannet_prep.synthetic.frames import RenderedFrame, make_cameras, render, render_frames

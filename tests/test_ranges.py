@@ -32,7 +32,7 @@ from release_server import (
     other_version,
 )
 
-from scannet_prep.base import errors
+from scannet_prep import errors
 from scannet_prep.remote.client import Client
 from scannet_prep.remote.ranges import RangeSource
 

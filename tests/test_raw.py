@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import Ply
 
-from scannet_prep.base.errors import MissingFileError, RawFileError
+from scannet_prep.errors import MissingFileError, RawFileError
 from scannet_prep.raw.contents import read_raw_file
 from scannet_prep.raw.layout import find_raw_scenes
 from scannet_prep.raw.mesh import Mesh, count_elements

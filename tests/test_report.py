@@ -24,8 +24,8 @@ from commands import (
 from tiny import SCENE_ID, write_tiny
 
 from scannet_prep import SCANNET20, read_processed, tables
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.progress import Progress
+from scannet_prep.errors import FileError
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, encode_lock
 from scannet_prep.release.label_map import LABEL_MAP_NAME

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from launches import LAUNCHES, Launch
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, WithEpoch
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 
 def make_sampler(

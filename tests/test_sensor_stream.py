@@ -23,7 +23,7 @@ from streams import (
     read_plainly,
 )
 
-from scannet_prep.base.errors import FileError, MissingFileError
+from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.frames import SensorCamera, SensorStream
 from scannet_prep.raw.sensor_stream import find_tracked
 

@@ -6,7 +6,7 @@ import pytest
 from commands import TEST, TRAIN, VAL, run_main
 
 from scannet_prep import ScanNet
-from scannet_prep.base.errors import MissingFileError, ProcessedFileError, UsageError
+from scannet_prep.errors import MissingFileError, ProcessedFileError, UsageError
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.source import SourceKind, identify, open_processed

@@ -11,7 +11,7 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.superpoints import segment_mesh
 from scannet_prep.synthetic import make_scene
 

@@ -11,8 +11,8 @@ import pytest
 from commands import Verify
 from tiny import Ply
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.images import decode_gray
+from scannet_prep.errors import UsageError
 from scannet_prep.frames import SensorStream
 from scannet_prep.raw.segments import Group
 from scannet_prep.release.label_map import LABEL_MAP_NAME, builtin_label_map, read_label_map

@@ -12,7 +12,7 @@ import pytest
 from commands import run_main
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, tables
-from scannet_prep.base.errors import ArchiveError, ProcessedFileError, UsageError
+from scannet_prep.errors import ArchiveError, ProcessedFileError, UsageError
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.scene import Split
 from scannet_prep.stages import pack, process

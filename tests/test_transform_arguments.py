@@ -14,7 +14,7 @@ from test_transforms import ALL, make_sample, rng
 
 from scannet_prep import SCANNET20, SCANNET200, collate
 from scannet_prep import transforms as aug
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 # Accepted arguments of every class.
 VALID: dict[Any, dict[str, Any]] = {

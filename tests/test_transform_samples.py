@@ -14,7 +14,7 @@ from training_sources import check_same
 
 from scannet_prep import SCANNET20, SCANNET200, collate, collate_torch
 from scannet_prep import transforms as aug
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 MOVING = [
     aug.CenterShift(), aug.ClipGaussianJitter(), aug.ElasticDistortion(), aug.Flip(), aug.Jitter(),

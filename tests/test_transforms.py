@@ -13,7 +13,7 @@ from training_sources import check_same
 
 from scannet_prep import SCANNET20
 from scannet_prep import transforms as aug
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.transforms import (
     Compose,
     CropPoints,

@@ -13,8 +13,8 @@ from commands import digests, edit_json, run_main
 from tiny import Ply, aggregation_file, info_file, process_tiny, write_tiny
 
 from scannet_prep import ScanNet
-from scannet_prep.base.errors import FileError, LockedError
 from scannet_prep.base.run_lock import RUN_LOCK_NAME, run_lock
+from scannet_prep.errors import FileError, LockedError
 from scannet_prep.processed.manifest import Manifest, read_manifest
 from scannet_prep.processed.scene import ProcessOptions, encode_processed
 from scannet_prep.stages.process import ProcessReport, plan, run

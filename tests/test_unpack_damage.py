@@ -37,7 +37,7 @@ from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.layout import INDEX_NAME, ArchiveKind, Head
 from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header
 from scannet_prep.archive.threads import Threads
-from scannet_prep.base.errors import ArchiveError, ScanNetPrepError
+from scannet_prep.errors import ArchiveError, ScanNetPrepError
 from scannet_prep.stages import info, unpack, verify
 from scannet_prep.stages.unpack import UnpackReport
 

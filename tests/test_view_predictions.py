@@ -13,7 +13,7 @@ from commands import TEST, VAL
 from tiny import process_written
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.evaluation import InstancePrediction
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.release.scene import SceneId, Split

@@ -15,7 +15,7 @@ from commands import VAL
 from test_renderer import decode_png
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, render
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.view.coloring import ViewedScene, view_scene
 from scannet_prep.view.renderer import PictureOptions, render_scene

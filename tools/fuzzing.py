@@ -123,7 +123,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
 def attempt(path: Path, read: Reader, data: bytes) -> None:
     """Read bytes, and pass on every exception except errors of this package with a message."""
-    from scannet_prep.base.errors import ScanNetPrepError
+    from scannet_prep.errors import ScanNetPrepError
 
     path.write_bytes(data)
     try:

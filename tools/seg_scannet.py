@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scannet_prep.base.errors import (
+from scannet_prep.base.files import make_directory, read_file, write_atomically
+from scannet_prep.cli.main import main as run_command
+from scannet_prep.errors import (
     ContentError,
     FileError,
     MissingFileError,
     ScanNetPrepError,
     UsageError,
 )
-from scannet_prep.base.files import make_directory, read_file, write_atomically
-from scannet_prep.cli.main import main as run_command
 from scannet_prep.evaluation import SemanticScores
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, encode_lines

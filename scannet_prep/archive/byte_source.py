@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from scannet_prep.archive.shards import SUFFIX
-from scannet_prep.base.errors import ArchiveError, MissingFileError
 from scannet_prep.base.files import describe_kind
+from scannet_prep.errors import ArchiveError, MissingFileError
 
 _BUCKETS = ("s3://", "gs://", "az://")
 _SERVERS = ("https://", "http://")

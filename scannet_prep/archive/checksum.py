@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 from scannet_prep.archive.shards import SUFFIX
-from scannet_prep.base.errors import ArchiveError
 from scannet_prep.base.files import read_file
+from scannet_prep.errors import ArchiveError
 from scannet_prep.raw.lock import digest_file
 
 CHECKSUM_SUFFIX = f"{SUFFIX}.sha256"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from scannet_prep.archive.layout import Head
 from scannet_prep.archive.tar import place_files
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import Fingerprint, open_file
+from scannet_prep.errors import FileError
 from scannet_prep.processed.npz import again_hint
 
 # An upper limit of the bytes that a file adds to the index, the seek table and the frame headers.

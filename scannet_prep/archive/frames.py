@@ -16,8 +16,8 @@ import zstandard
 
 from scannet_prep.archive.byte_source import ByteSource
 from scannet_prep.archive.layout import LIMIT_MARGIN_BYTES, MAX_CONTENT_BYTES, MAX_INDEX_BYTES
-from scannet_prep.base.errors import ContentError
 from scannet_prep.base.files import Buffer
+from scannet_prep.errors import ContentError
 
 # `zstd -d` and `tar --zstd` accept this window without further options.
 _MAX_WINDOW_BYTES = 1 << 27

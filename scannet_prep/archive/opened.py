@@ -25,9 +25,9 @@ from scannet_prep.archive.layout import (
 )
 from scannet_prep.archive.shards import SUFFIX, check_held_once
 from scannet_prep.archive.tar import BLOCK_BYTES, Member, read_members
-from scannet_prep.base.errors import ArchiveError, ContentError, ForeignFileError
 from scannet_prep.base.file_kinds import describe_beginning
 from scannet_prep.base.files import Buffer
+from scannet_prep.errors import ArchiveError, ContentError, ForeignFileError
 
 # Twice the largest block of zstd, so that at least one block is complete and can be decompressed.
 START_BYTES = 1 << 18

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 SUFFIX = ".tar.zst"
 

@@ -12,7 +12,7 @@ from scannet_prep.archive.frames import (
     read_size,
 )
 from scannet_prep.archive.layout import max_frame_bytes
-from scannet_prep.base.errors import ContentError
+from scannet_prep.errors import ContentError
 
 _READ_AHEAD_BYTES = 1 << 22
 # The magic number, 4 bytes, and the frame header, at most 14.

@@ -14,9 +14,9 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from scannet_prep.base.errors import ContentError
 from scannet_prep.base.files import Buffer
 from scannet_prep.base.typed_json import Count
+from scannet_prep.errors import ContentError
 
 BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from scannet_prep.base.errors import DiskFullError
+from scannet_prep.errors import DiskFullError
 
 # Space that stays free for other programs and for small files of our own, such as manifests.
 RESERVE_BYTES = 200_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 
-from scannet_prep.base.errors import ScanNetPrepError, WorkerDiedError
+from scannet_prep.errors import ScanNetPrepError, WorkerDiedError
 
 _HINT_ONE_JOB = "memory may have run out: try again with --jobs 1"
 

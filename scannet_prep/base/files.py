@@ -22,14 +22,14 @@ from typing import TypeAlias
 
 import deflate
 
-from scannet_prep.base.errors import (
+from scannet_prep.base.typed_json import Count, Crc32
+from scannet_prep.errors import (
     DiskFullError,
     FileError,
     MissingFileError,
     OutputError,
     ScanNetPrepError,
 )
-from scannet_prep.base.typed_json import Count, Crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

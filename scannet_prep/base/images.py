@@ -15,7 +15,7 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ContentError, UsageError
+from scannet_prep.errors import ContentError, UsageError
 
 GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 HINT_GIVE_RANK = (
     "pass both: rank=..., world_size=... "

@@ -7,7 +7,7 @@ import operator
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 _ZERO = ord("0")
 # Any number of 18 digits fits into int64; not every one of 19 does.

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from scannet_prep.base.errors import LockedError, OutputError
+from scannet_prep.errors import LockedError, OutputError
 
 RUN_LOCK_NAME = ".scannet-prep.lock"
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from scannet_prep.base.errors import ContentError
+from scannet_prep.errors import ContentError
 
 Value = TypeVar("Value")
 

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.units import parse_duration, parse_size
 from scannet_prep.cli.console import print_out
+from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
 
 if TYPE_CHECKING:

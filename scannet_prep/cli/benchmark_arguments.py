@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.cli.arguments import CommandParser, Container, path_argument, place_argument
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.release.label_sets import LabelSet

@@ -17,13 +17,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.errors import OutputError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.units import format_duration
+from scannet_prep.errors import OutputError
 
 if TYPE_CHECKING:
-    from scannet_prep.release.findings import Finding
+    from scannet_prep.base.findings import Finding
     from scannet_prep.stages.export import ExportReport
     from scannet_prep.stages.frames import FramesReport
     from scannet_prep.stages.process import ProcessReport
@@ -130,7 +130,7 @@ class Console(Progress):
             OutputError: Standard output cannot be written, for example because the disk is full.
         """
         if self.is_json:
-            from scannet_prep.release.findings import to_json
+            from scannet_prep.base.findings import to_json
 
             fields: dict[str, object] = {"exit_status": status}
             if self.command:

@@ -34,7 +34,7 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count
 
 if TYPE_CHECKING:
-    from scannet_prep.release.findings import Finding
+    from scannet_prep.base.findings import Finding
     from scannet_prep.stages.doctor import DoctorReport
 
 

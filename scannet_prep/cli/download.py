@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.units import format_duration
 from scannet_prep.cli.arguments import (
     CommandParser,
@@ -55,6 +54,7 @@ from scannet_prep.cli.arguments import (
     size_argument,
 )
 from scannet_prep.cli.console import Console, format_count, format_table
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.release.files import FileKind

@@ -23,11 +23,11 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
 from scannet_prep.cli.console import Console, describe_list, format_count, format_table
+from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
 
 if TYPE_CHECKING:

@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from scannet_prep.base.errors import MissingFileError, OutputError, UsageError
 from scannet_prep.base.failures import explain
 from scannet_prep.base.version import VERSION
 from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console
+from scannet_prep.errors import MissingFileError, OutputError, UsageError
 
 _COMMANDS = (
     "download",

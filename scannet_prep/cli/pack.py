@@ -24,11 +24,11 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.units import format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.processed.scene import ProcessOptions

@@ -29,7 +29,7 @@ from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, describe_list, format_table
 
 if TYPE_CHECKING:
-    from scannet_prep.release.findings import Finding
+    from scannet_prep.base.findings import Finding
     from scannet_prep.report.comparison import Comparison
     from scannet_prep.report.table import Table
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.units import format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, describe_list, format_count
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.source import Place

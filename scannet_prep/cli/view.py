@@ -38,10 +38,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.errors import UsageError
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, format_count
+from scannet_prep.errors import UsageError
 from scannet_prep.view.addresses import DEFAULT_PORT
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from shlex import quote
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from scannet_prep.base.disk import RESERVE_BYTES, RESERVE_FILES, format_bytes
-from scannet_prep.base.errors import ScanNetPrepError
+from scannet_prep.base.findings import Finding, Severity
 from scannet_prep.base.limits import find_core_limits, find_memory_limits
 from scannet_prep.base.version import VERSION
-from scannet_prep.release.findings import Finding, Severity
+from scannet_prep.errors import ScanNetPrepError
 
 DEFAULT_PLACE = "data/processed"
 

@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from scannet_prep.base.errors import ScanNetPrepError, UsageError
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.launcher import TorchrunJob, read_torchrun_job
 from scannet_prep.base.version import VERSION
-from scannet_prep.release.findings import Finding
+from scannet_prep.errors import ScanNetPrepError, UsageError
 
 Results: TypeAlias = dict[int, dict[str, Any]]
 """The values of a key by rank, in order of arrival."""

@@ -10,8 +10,8 @@ import threading
 import time
 from queue import Empty, SimpleQueue
 
+from scannet_prep.base.findings import Finding, Severity
 from scannet_prep.doctor.probes import PROBES, has_nvidia_device, make_check
-from scannet_prep.release.findings import Finding, Severity
 
 TIME_LIMIT_S = 7.0
 # A check that is ready is read even after the time limit.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.base.errors import ContentError
+from scannet_prep.errors import ContentError
 from scannet_prep.evaluation.scores import (
     Numbers,
     Scores,

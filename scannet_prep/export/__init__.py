@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.export.format import ExportFormat, ExportOptions

@@ -10,7 +10,7 @@ ply`, the vertices of a group may have several raw ids, but evaluators expect on
 
 from __future__ import annotations
 
-from scannet_prep.base.errors import ScanNetPrepError
+from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.export.format import ExportedScene, ExportFormat, encode_lines
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ScanNetPrepError, UsageError
+from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.export import Setting
 from scannet_prep.export.format import (
     ExportedScene,

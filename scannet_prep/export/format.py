@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import FileError, UsageError
 from scannet_prep.base.files import Buffer, Fingerprint
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.export import Setting
 from scannet_prep.processed.geometry import move_columns
 from scannet_prep.processed.npz import encode_npy_header

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import RawFileError, ScanNetPrepError
 from scannet_prep.base.files import read_file
+from scannet_prep.errors import RawFileError, ScanNetPrepError
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.segments import parse_segments

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.base.errors import ContentError, FileError, MissingFileError
 from scannet_prep.base.files import Fingerprint, read_file, write_if_changed
+from scannet_prep.base.findings import Finding, to_json
 from scannet_prep.base.typed_json import make_decoder, parse_json
 from scannet_prep.base.version import VERSION
+from scannet_prep.errors import ContentError, FileError, MissingFileError
 from scannet_prep.export import EXPORT_NAME, Setting
-from scannet_prep.release.findings import Finding, to_json
 from scannet_prep.release.scene import SceneId, Split
 
 _KIND = "scannet_prep export"

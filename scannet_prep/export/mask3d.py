@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ScanNetPrepError
+from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.export.format import (
     ExportedScene,
     ExportFormat,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.export.format import (
     ExportedScene,
     ExportFormat,

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ScanNetPrepError
 from scannet_prep.base.files import Buffer
+from scannet_prep.errors import ScanNetPrepError
 from scannet_prep.export.format import (
     ExportedScene,
     ExportFormat,

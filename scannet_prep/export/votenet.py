@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.export.detection import DetectionFormat, stack_columns
 from scannet_prep.export.format import ExportOptions, convert_scene
 from scannet_prep.export.objects import VOTENET_CLASSES

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.images import encode_jpeg, encode_png, resize_color, resize_nearest
+from scannet_prep.errors import FileError
 from scannet_prep.frames.labels import LabelImages, make_label_table
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameContent, FrameOptions
 from scannet_prep.raw.layout import RawScene

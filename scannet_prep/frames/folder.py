@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import (
+from scannet_prep.base.failures import list_some
+from scannet_prep.base.files import read_file
+from scannet_prep.base.images import GrayImage, decode_color, decode_gray
+from scannet_prep.errors import (
     ContentError,
     FileError,
     MissingFileError,
     UnknownSceneError,
     UsageError,
 )
-from scannet_prep.base.failures import list_some
-from scannet_prep.base.files import read_file
-from scannet_prep.base.images import GrayImage, decode_color, decode_gray
 from scannet_prep.frames.options import LAYOUTS, FrameContent
 from scannet_prep.frames.record import FramesRecord, iter_records, read_record
 from scannet_prep.raw.sensor_header import SensorCamera

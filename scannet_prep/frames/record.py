@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ContentError, FileError
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.typed_json import Count, make_decoder, parse_json, to_plain
 from scannet_prep.base.version import VERSION
+from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.raw.sensor_header import SensorCamera
 from scannet_prep.release.scene import SceneId, Split

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ContentError, FileError, ScanNetPrepError
 from scannet_prep.base.files import open_file
 from scannet_prep.base.number_lists import parse_plain_list
+from scannet_prep.errors import ContentError, FileError, ScanNetPrepError
 
 _MAX_BYTES = 1 << 36
 _NUMBER = re.compile(rb"[ \t]*(-?[0-9]{1,18})[ \t]*")

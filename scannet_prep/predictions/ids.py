@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import FileError
+from scannet_prep.errors import FileError
 from scannet_prep.evaluation.instance import NO_INSTANCES
 from scannet_prep.predictions.reader import Predictions
 from scannet_prep.release.label_map import builtin_label_map

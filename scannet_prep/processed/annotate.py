@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import AnnotationError
+from scannet_prep.errors import AnnotationError
 from scannet_prep.raw.segments import Aggregation, Group, Segmentation
 from scannet_prep.release.label_map import MAX_NYU40_ID, LabelMap, RawIds, builtin_label_map
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind

@@ -15,13 +15,6 @@ from shlex import quote
 
 import msgspec
 
-from scannet_prep.base.errors import (
-    FileError,
-    MissingFileError,
-    OldFormatError,
-    ProcessedFileError,
-    UsageError,
-)
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import (
     Fingerprint,
@@ -30,6 +23,13 @@ from scannet_prep.base.files import (
     remove_file,
     write_atomically,
     write_if_changed,
+)
+from scannet_prep.errors import (
+    FileError,
+    MissingFileError,
+    OldFormatError,
+    ProcessedFileError,
+    UsageError,
 )
 from scannet_prep.processed.manifest import (
     MANIFEST_NAME,

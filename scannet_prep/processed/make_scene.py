@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import AnnotationError, FileError, MissingFileError
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.version import VERSION
+from scannet_prep.errors import AnnotationError, FileError, MissingFileError
 from scannet_prep.processed.annotate import (
     Annotation,
     annotate,

@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ContentError, FileError, MissingFileError, OldFormatError
 from scannet_prep.base.files import Fingerprint, read_file
+from scannet_prep.base.findings import Finding, to_json
 from scannet_prep.base.typed_json import Count, Crc32, make_decoder, parse_json, to_plain
+from scannet_prep.errors import ContentError, FileError, MissingFileError, OldFormatError
 from scannet_prep.processed.npz import FORCE_HINT
 from scannet_prep.processed.scene import (
     FORMAT_VERSION,
@@ -23,7 +24,6 @@ from scannet_prep.processed.scene import (
     SegmentsSource,
     describe_other_format,
 )
-from scannet_prep.release.findings import Finding, to_json
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import OWN_ID_PATTERN, Split
 from scannet_prep.release.scene_warnings import SceneWarning

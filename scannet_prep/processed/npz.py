@@ -28,8 +28,8 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ProcessedFileError
 from scannet_prep.base.files import Buffer
+from scannet_prep.errors import ProcessedFileError
 from scannet_prep.release.scene import SceneId
 
 ALIGNMENT_BYTES = 64

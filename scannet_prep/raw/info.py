@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ContentError, RawFileError
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer
+from scannet_prep.errors import ContentError, RawFileError
 from scannet_prep.raw.layout import download_hint
 
 # No room is shifted by 1,000 km. Points that are shifted by less stay within the range of float32.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from scannet_prep.base.errors import ContentError
+from scannet_prep.errors import ContentError
 
 # In the compressed data of a JPEG, 0xFF is followed by 0x00 (a data byte), a restart marker, or
 # another 0xFF. Any other byte after it is a marker.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.base.errors import FileError, MissingFileError
 from scannet_prep.base.files import describe_kind, is_hidden_or_temporary
+from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.release.files import (
     AGGREGATION,
     HIGH_RESOLUTION_AGGREGATION,

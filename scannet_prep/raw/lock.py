@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.errors import RawFileError
 from scannet_prep.base.files import open_file, read_file
+from scannet_prep.errors import RawFileError
 
 LOCK_NAME = "scannet.lock"
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import RawFileError
 from scannet_prep.base.files import Buffer, open_file
+from scannet_prep.errors import RawFileError
 from scannet_prep.raw.layout import download_hint
 from scannet_prep.raw.ply import (
     FACE_LISTS,

@@ -17,8 +17,8 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ContentError, MissingFileError, RawFileError, UsageError
 from scannet_prep.base.files import Buffer, read_file
+from scannet_prep.errors import ContentError, MissingFileError, RawFileError, UsageError
 from scannet_prep.raw.info import find_alignment_fault, parse_matrix
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.mesh import OwnMesh, parse_own_mesh

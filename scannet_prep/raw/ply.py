@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import RawFileError
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer
+from scannet_prep.errors import RawFileError
 from scannet_prep.raw.layout import download_hint
 
 if TYPE_CHECKING:

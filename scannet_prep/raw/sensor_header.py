@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import FileError
+from scannet_prep.errors import FileError
 
 # A raw color image of 1296 x 968 has 3.8 MB.
 MAX_IMAGE_BYTES = 1 << 26

@@ -31,9 +31,9 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import ContentError, FileError
 from scannet_prep.base.files import open_file
 from scannet_prep.base.images import decode_color
+from scannet_prep.errors import ContentError, FileError
 from scannet_prep.raw.jpeg import check_jpeg
 from scannet_prep.raw.sensor_header import DEPTH_VALUE_BYTES, MAX_IMAGE_BYTES, read_header
 

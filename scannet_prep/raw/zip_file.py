@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import open_file
+from scannet_prep.errors import FileError
 
 # No file of the release is larger.
 _MAX_FILE_BYTES = 1 << 40

@@ -12,11 +12,11 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from scannet_prep.base.errors import RawFileError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import read_file
+from scannet_prep.base.findings import Findings
+from scannet_prep.errors import RawFileError
 from scannet_prep.release.files import LABEL_MAP, SPLIT_DIRS, TASKS_DIR
-from scannet_prep.release.findings import Findings
 
 LABEL_MAP_NAME = LABEL_MAP.suffix
 # The hint of every error about a label map.

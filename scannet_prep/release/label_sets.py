@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from scannet_prep.base.backports import StrEnum
-from scannet_prep.base.errors import UnknownSceneError, UsageError
+from scannet_prep.errors import UnknownSceneError, UsageError
 
 _RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
 # At most 96 characters: in an archive, a tar header has room for 100, which include `.npz`.

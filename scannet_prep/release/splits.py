@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from scannet_prep.base.files import read_file
-from scannet_prep.release.findings import Finding
+from scannet_prep.base.findings import Finding
 from scannet_prep.release.scene import SceneId, Split
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 # In the order of httpx and curl. The first one that is set replaces the authorities of certifi.
 _VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")

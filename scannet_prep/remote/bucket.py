@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from scannet_prep.base.errors import (
+from scannet_prep.base.files import Buffer
+from scannet_prep.errors import (
     ArchiveError,
     CertificateError,
     FileError,
@@ -28,7 +29,6 @@ from scannet_prep.base.errors import (
     TransferError,
     UsageError,
 )
-from scannet_prep.base.files import Buffer
 from scannet_prep.remote.authorities import check_authorities
 from scannet_prep.remote.source import RemoteSource
 

@@ -17,8 +17,8 @@ import requests
 import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from scannet_prep.base.errors import CertificateError, ScanNetPrepError, ServerDownError
 from scannet_prep.base.version import CONTACT_URL, VERSION
+from scannet_prep.errors import CertificateError, ScanNetPrepError, ServerDownError
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.remote.authorities import check_authorities, find_authorities
 from scannet_prep.remote.policy import TransferPolicy

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.base.errors import ServerDownError, UsageError
 from scannet_prep.base.file_kinds import describe_beginning
+from scannet_prep.errors import ServerDownError, UsageError
 from scannet_prep.remote.addresses import is_server_address, public_url
 from scannet_prep.remote.client import Answer, Client
 from scannet_prep.remote.gate import Gate

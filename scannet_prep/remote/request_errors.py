@@ -25,7 +25,7 @@ import urllib3
 import urllib3.util.ssl_match_hostname
 from requests import exceptions as request_exceptions
 
-from scannet_prep.base.errors import (
+from scannet_prep.errors import (
     CertificateError,
     NotOnServerError,
     ProxyError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from scannet_prep.base.errors import ArchiveError
+from scannet_prep.errors import ArchiveError
 
 
 class RemoteSource(ABC):

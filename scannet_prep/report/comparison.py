@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
 from scannet_prep.base.counts import count_of
-from scannet_prep.base.errors import FileError, UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import read_file
+from scannet_prep.base.findings import Finding, Findings, sort_findings
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.processed.manifest import parse_manifest
-from scannet_prep.release.findings import Finding, Findings, sort_findings
 from scannet_prep.report.changes import (
     SceneChanges,
     describe_facts,

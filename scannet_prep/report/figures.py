@@ -14,9 +14,9 @@ import numpy as np
 from scannet_prep.base.counts import count_of
 from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.failures import list_some
+from scannet_prep.base.findings import Finding
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.release.findings import Finding
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings

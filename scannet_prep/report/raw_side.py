@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import ClassVar, TypeAlias
 
-from scannet_prep.base.errors import MissingFileError
+from scannet_prep.errors import MissingFileError
 from scannet_prep.raw.layout import find_shared_files
 from scannet_prep.raw.lock import LockEntry, digest_file, read_lock
 from scannet_prep.release.files import INPUT_KINDS, KINDS, TASKS_DIR

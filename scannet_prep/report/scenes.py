@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from scannet_prep.release.findings import Finding, Findings
+from scannet_prep.base.findings import Finding, Findings
 from scannet_prep.release.label_map import check_label_map
 from scannet_prep.source import Place, SceneSource, SourceKind, identify, open_processed
 from scannet_prep.source.raw_scenes import RawScenes

@@ -8,11 +8,11 @@ from shlex import quote
 from scannet_prep.archive.layout import ArchiveKind, StoredGroup
 from scannet_prep.archive.opened import Archive
 from scannet_prep.archive.shards import find_missing_shards
-from scannet_prep.base.errors import ArchiveError
+from scannet_prep.base.findings import Finding
+from scannet_prep.errors import ArchiveError
 from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 from scannet_prep.processed.npz import FORCE_HINT, process_command
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions, describe_other_format
-from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source.identify import SourceKind
 from scannet_prep.source.scenes import SceneSource

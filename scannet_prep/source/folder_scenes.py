@@ -9,8 +9,8 @@ from shlex import quote
 
 import numpy as np
 
-from scannet_prep.base.errors import FileError, MissingFileError, ProcessedFileError
 from scannet_prep.base.files import open_file
+from scannet_prep.errors import FileError, MissingFileError, ProcessedFileError
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry, read_manifest
 from scannet_prep.processed.npz import again_hint

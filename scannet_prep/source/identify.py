@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from scannet_prep.archive.byte_source import Place
 from scannet_prep.base.backports import StrEnum
-from scannet_prep.base.errors import FileError, MissingFileError, UsageError
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import open_file
+from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.export import is_export
 from scannet_prep.processed.folder import iter_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME

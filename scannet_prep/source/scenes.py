@@ -11,8 +11,9 @@ from shlex import quote
 from typing import TYPE_CHECKING, Protocol
 
 from scannet_prep.archive.byte_source import Place
-from scannet_prep.base.errors import FileError, TransferError, UsageError
 from scannet_prep.base.files import Buffer, Fingerprint
+from scannet_prep.base.findings import Finding
+from scannet_prep.errors import FileError, TransferError, UsageError
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import (
@@ -24,7 +25,6 @@ from scannet_prep.processed.scene import (
     parse_meta,
     parse_processed,
 )
-from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source.identify import SourceKind, find_folder, refuse_export
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.version import VERSION
+from scannet_prep.errors import UsageError
 
 _CONNECT_TIMEOUT_S = 30
 _HINT_INSTALL = 'pip install ".[dask]" in a clone, here and in the environment of the workers'

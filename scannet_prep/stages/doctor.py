@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
+from scannet_prep.base.findings import Finding
 from scannet_prep.doctor import ranks
 from scannet_prep.doctor.probes import DEFAULT_PLACE, check_machine
 from scannet_prep.doctor.threads import TIME_LIMIT_S, RunningCheck, has_hanging_check
-from scannet_prep.release.findings import Finding
 
 __all__ = ["DoctorReport", "compare_ranks", "has_hanging_check", "run"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from scannet_prep.archive.layout import Head
 from scannet_prep.archive.opened import Archive, open_archives
 from scannet_prep.archive.shards import find_missing_shards
+from scannet_prep.base.findings import Finding, Findings
 from scannet_prep.base.progress import Progress
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.frames.record import iter_records, read_record
@@ -29,7 +30,6 @@ from scannet_prep.raw.layout import (
 )
 from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release.files import MESH
-from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import count_by_split, find_official_split
 from scannet_prep.source import Place, SourceKind, identify

@@ -29,8 +29,8 @@ from multiprocessing import connection
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from scannet_prep.base.errors import WorkerDiedError
 from scannet_prep.base.memory import keep_freed_memory
+from scannet_prep.errors import WorkerDiedError
 
 Task = TypeVar("Task")
 Context = TypeVar("Context")

@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.findings import Findings, sort_findings
 from scannet_prep.base.progress import Progress
-from scannet_prep.release.findings import Findings, sort_findings
+from scannet_prep.errors import FileError
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.report.changes import SceneChanges

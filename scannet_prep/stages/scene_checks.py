@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from scannet_prep.base.errors import WorkerDiedError
 from scannet_prep.base.files import Fingerprint
+from scannet_prep.base.findings import Finding, Findings
 from scannet_prep.base.progress import Progress
-from scannet_prep.release.findings import Finding, Findings
+from scannet_prep.errors import WorkerDiedError
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.selection import Selection

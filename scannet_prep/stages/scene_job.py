@@ -21,10 +21,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from scannet_prep.base.errors import OutputError, WorkerDiedError
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
+from scannet_prep.errors import OutputError, WorkerDiedError
 from scannet_prep.processed.folder import mark_finished, mark_unfinished, read_unfinished
-from scannet_prep.release.findings import Finding
 from scannet_prep.stages.pool import run_tasks
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.base.errors import UnknownSceneError
-from scannet_prep.release.findings import Finding
+from scannet_prep.base.findings import Finding
+from scannet_prep.errors import UnknownSceneError
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import (
     find_official_split,

@@ -22,9 +22,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.failures import explain
 from scannet_prep.base.version import VERSION
+from scannet_prep.errors import UsageError
 from scannet_prep.stages.scene_scores import SceneScores
 from scannet_prep.stages.viewing import Viewing
 from scannet_prep.view.list_page import THUMBNAIL_SIZE, encode_scenes, make_list_page

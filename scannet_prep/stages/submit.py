@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.progress import Progress
+from scannet_prep.errors import FileError
 from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES, InstancePrediction
 from scannet_prep.export.format import encode_lines
 from scannet_prep.predictions.ids import check_predicted_ids

@@ -21,7 +21,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.files import (
     Buffer,
     check_is_folder,
@@ -30,6 +29,7 @@ from scannet_prep.base.files import (
     write_temporary,
 )
 from scannet_prep.base.progress import Progress
+from scannet_prep.errors import UsageError
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.stages.viewing import Viewing, open_scenes
 from scannet_prep.view.coloring import ViewedScene

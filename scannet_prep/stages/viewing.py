@@ -14,14 +14,14 @@ from shlex import quote
 
 from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.base.counts import count_of
-from scannet_prep.base.errors import (
+from scannet_prep.base.failures import list_some
+from scannet_prep.errors import (
     FileError,
     MissingFileError,
     ProcessedFileError,
     UnknownSceneError,
     UsageError,
 )
-from scannet_prep.base.failures import list_some
 from scannet_prep.frames.folder import FrameFolder
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import again_hint

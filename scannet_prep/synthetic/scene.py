@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UnknownSceneError, UsageError
+from scannet_prep.errors import UnknownSceneError, UsageError
 from scannet_prep.raw.segments import Group
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import read_file
+from scannet_prep.errors import FileError
 
 _MAX_BYTES = 1 << 30
 _HINT_FORMAT = (

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base import memory
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor

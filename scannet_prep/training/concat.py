@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.training.sample import Dataset, refuse_wrapper
 from scannet_prep.training.supervision import ClassCounts

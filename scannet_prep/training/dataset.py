@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import (
+from scannet_prep.base.memory import find_worker
+from scannet_prep.base.number_lists import check_number
+from scannet_prep.base.signatures import describe_call_fault
+from scannet_prep.errors import (
     ProcessedFileError,
     ScanNetPrepError,
     TransformError,
     UnknownSceneError,
     UsageError,
 )
-from scannet_prep.base.memory import find_worker
-from scannet_prep.base.number_lists import check_number
-from scannet_prep.base.signatures import describe_call_fault
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import NpzReader, again_hint

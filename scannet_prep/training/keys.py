@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 
 class SceneKey(NamedTuple):

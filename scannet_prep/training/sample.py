@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

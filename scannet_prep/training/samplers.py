@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.number_lists import check_number
 from scannet_prep.base.version import VERSION
+from scannet_prep.errors import UsageError
 from scannet_prep.training.keys import SceneKey
 from scannet_prep.training.plan import Plan, flatten, make_plan, pack, sum_loads
 from scannet_prep.training.ranks import RankedSampler

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import LabelSet
 
 _HINT_INDICES = "pass {'scene0000_00': [5, 17, ...]}; for a mask, np.flatnonzero(mask)"

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.signatures import describe_call, describe_call_fault
+from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, parse_label_set
 
 Triple: TypeAlias = tuple[float, float, float]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.transforms.arguments import Triple, number, optional, triple
 from scannet_prep.transforms.draft import Columns, Draft
 from scannet_prep.transforms.draws import choose, draw, normal_quantiles

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import LabelSet
 
 Ints: TypeAlias = NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.transforms import arguments
 from scannet_prep.transforms.draft import AnySample, vertex_keys
 from scannet_prep.transforms.steps import Checked, Step

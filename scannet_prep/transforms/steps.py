@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 
 from scannet_prep.base.backports import dataclass_transform
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.transforms import arguments
 from scannet_prep.transforms.draft import AnySample, Draft
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 
 # Azimuth and elevation, in degrees.
 _NAMED_VIEWS = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.processed.scene import ProcessedScene

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstancePrediction
 from scannet_prep.view.categories import Coloring, categorize
 from scannet_prep.view.explanations import (

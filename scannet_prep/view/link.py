@@ -35,7 +35,7 @@ from urllib.parse import parse_qs
 
 import numpy as np
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.view.camera import NEAR, OrthographicCamera, PlacedCamera
 from scannet_prep.view.coloring import COLORINGS
 from scannet_prep.view.visibility import Visibility

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.errors import UsageError
 from scannet_prep.evaluation.instance import InstancePrediction
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.view.categories import UNLABELED

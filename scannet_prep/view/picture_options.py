@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.view.camera import Camera
 from scannet_prep.view.categories import Color
 from scannet_prep.view.visibility import Visibility

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.errors import UsageError
+from scannet_prep.errors import UsageError
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200
 from scannet_prep.view.camera import NEAR
 from scannet_prep.view.categories import UNLABELED, Coloring

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import open_file, read_file
+from scannet_prep.errors import FileError
 from scannet_prep.raw.contents import RawContent, parse_raw_file, read_raw_file
 from scannet_prep.raw.info import ScanInfo
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS

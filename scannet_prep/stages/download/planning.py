@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.files import check_is_folder
+from scannet_prep.errors import UsageError
 from scannet_prep.raw.lock import LockEntry, read_tree_lock
 from scannet_prep.release import files as release
 from scannet_prep.release.files import BASE_URL, FileKind

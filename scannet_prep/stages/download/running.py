@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from scannet_prep.base.disk import check_space
-from scannet_prep.base.errors import OutputError, ServerDownError, UsageError
 from scannet_prep.base.files import make_directory, write_if_changed
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
+from scannet_prep.errors import OutputError, ServerDownError, UsageError
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock
 from scannet_prep.release import files as release

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.base.errors import DiskFullError, FileError, OutputError, TransferError
 from scannet_prep.base.files import output_error
+from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, read_tree_lock
 from scannet_prep.release.files import BASE_URL, LABEL_MAP
 from scannet_prep.release.label_map import LABEL_MAP_HINT, describe_differences, read_label_map

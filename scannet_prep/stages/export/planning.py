@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scannet_prep.base.errors import MissingFileError, UsageError
 from scannet_prep.base.files import check_is_folder
+from scannet_prep.errors import MissingFileError, UsageError
 from scannet_prep.export import Setting, make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions
 from scannet_prep.export.manifest import ExportManifest, read_export

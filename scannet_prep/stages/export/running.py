@@ -16,7 +16,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import (
     Fingerprint,
     make_directory,
@@ -24,8 +23,10 @@ from scannet_prep.base.files import (
     remove_temporaries,
     write_if_changed,
 )
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
+from scannet_prep.errors import FileError
 from scannet_prep.export import EXPORT_NAME, Setting
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, write_export
 from scannet_prep.processed.folder import (
@@ -34,7 +35,6 @@ from scannet_prep.processed.folder import (
     read_unfinished,
     write_failed_list,
 )
-from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.export.planning import ExportPlan, check_target
 from scannet_prep.stages.export.scene_worker import (

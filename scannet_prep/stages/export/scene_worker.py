@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.base.errors import FileError, ProcessedFileError, ScanNetPrepError
 from scannet_prep.base.files import Buffer, Fingerprint, make_directory, output_error
+from scannet_prep.errors import FileError, ProcessedFileError, ScanNetPrepError
 from scannet_prep.export.format import ExportFormat, ProcessedFile
 from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.processed.manifest import SceneEntry

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.frames.extraction import Estimate
-from scannet_prep.release.findings import Finding
 from scannet_prep.stages.frames.planning import FramesPlan
 from scannet_prep.stages.frames.scene_worker import estimate_frames
 from scannet_prep.stages.pool import run_tasks

@@ -11,19 +11,19 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import (
     make_directory,
     output_error,
     remove_temporaries,
     write_if_changed,
 )
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
+from scannet_prep.errors import FileError
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, FramesRecord
 from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME, TERMS_TEXT, write_failed_list
-from scannet_prep.release.findings import Finding
 from scannet_prep.stages.frames.planning import FramesPlan, choose_options, read_records
 from scannet_prep.stages.frames.scene_worker import FramesTask, extract_frames
 from scannet_prep.stages.scene_job import SceneJob

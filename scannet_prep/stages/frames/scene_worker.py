@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import make_directory
+from scannet_prep.base.findings import Finding
+from scannet_prep.errors import FileError
 from scannet_prep.frames.extraction import Estimate, estimate_scene, extract_scene
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.frames.record import FramesRecord
 from scannet_prep.raw.layout import RawScene, download_hint
-from scannet_prep.release.findings import Finding
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import SceneId, Split
 

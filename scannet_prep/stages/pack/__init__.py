@@ -18,8 +18,8 @@ from pathlib import Path
 from scannet_prep.archive.layout import DEFAULT_LEVEL, ArchiveKind
 from scannet_prep.archive.threads import Threads
 from scannet_prep.archive.writer import ArchiveBytes
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.progress import Progress
+from scannet_prep.errors import FileError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages.pack.finding import find_contents
 from scannet_prep.stages.pack.target import PackTarget

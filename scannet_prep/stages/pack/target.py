@@ -16,14 +16,6 @@ from scannet_prep.archive.contents import Contents
 from scannet_prep.archive.shards import SUFFIX, find_shards, shard_path
 from scannet_prep.archive.stream import Stream
 from scannet_prep.archive.writer import ArchiveBytes
-from scannet_prep.base.errors import (
-    FileError,
-    ForeignFileError,
-    NotOnServerError,
-    OutputError,
-    ScanNetPrepError,
-    UsageError,
-)
 from scannet_prep.base.files import (
     make_directory,
     output_error,
@@ -35,6 +27,14 @@ from scannet_prep.base.files import (
     write_temporary,
 )
 from scannet_prep.base.run_lock import run_lock
+from scannet_prep.errors import (
+    FileError,
+    ForeignFileError,
+    NotOnServerError,
+    OutputError,
+    ScanNetPrepError,
+    UsageError,
+)
 
 _PIPE_NAME = "standard output"
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scannet_prep.base.errors import FileError, OldFormatError, UsageError
+from scannet_prep.errors import FileError, OldFormatError, UsageError
 from scannet_prep.export import is_export
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest, read_manifest, read_old_options

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from scannet_prep.base.errors import UsageError
 from scannet_prep.base.files import check_is_folder
+from scannet_prep.errors import UsageError
 from scannet_prep.processed import folder
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.own_scan import OwnScan

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.base.errors import MissingFileError, RawFileError, UsageError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import check_is_folder
+from scannet_prep.base.findings import Finding
+from scannet_prep.errors import MissingFileError, RawFileError, UsageError
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.raw.own_scan import OwnScan
 from scannet_prep.release.files import SPLIT_DIRS
-from scannet_prep.release.findings import Finding
 from scannet_prep.release.label_map import (
     LABEL_MAP_HINT,
     LabelMap,

@@ -12,19 +12,19 @@ from pathlib import Path
 
 from scannet_prep.base.compiled import MIN_SCENES
 from scannet_prep.base.disk import check_space
-from scannet_prep.base.errors import LockedError
 from scannet_prep.base.files import (
     make_directory,
     put_in_place,
     remove_file,
     remove_temporaries,
 )
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
 from scannet_prep.base.version import VERSION
+from scannet_prep.errors import LockedError
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry
-from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import find_official_split

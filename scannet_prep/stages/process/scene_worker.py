@@ -17,8 +17,8 @@ from shlex import quote
 import numpy as np
 
 from scannet_prep.base.backports import StrEnum
-from scannet_prep.base.errors import AnnotationError, FileError
 from scannet_prep.base.files import Fingerprint, read_file, write_temporary
+from scannet_prep.errors import AnnotationError, FileError
 from scannet_prep.processed.folder import read_entry
 from scannet_prep.processed.make_scene import (
     RawFiles,

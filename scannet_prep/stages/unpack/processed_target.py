@@ -11,9 +11,9 @@ import msgspec
 from scannet_prep.archive.archive_set import ArchiveSet
 from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.layout import ArchiveKind, StoredGroup
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.version import VERSION
+from scannet_prep.errors import FileError
 from scannet_prep.processed import folder as processed_folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest
 from scannet_prep.processed.npz import NpzReader

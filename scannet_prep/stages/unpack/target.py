@@ -22,7 +22,6 @@ from scannet_prep.archive.archive_set import ArchiveSet
 from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, StoredGroup
 from scannet_prep.archive.tar import Member
-from scannet_prep.base.errors import FileError, OutputError, ScanNetPrepError, UnknownSceneError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import (
     Buffer,
@@ -31,12 +30,13 @@ from scannet_prep.base.files import (
     remove_temporaries,
     write_atomically,
 )
+from scannet_prep.base.findings import Finding
+from scannet_prep.errors import FileError, OutputError, ScanNetPrepError, UnknownSceneError
 from scannet_prep.export import is_export
 from scannet_prep.processed.folder import FAILED_NAME, UNFINISHED_NAME
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry
 from scannet_prep.release.files import ACCEPTANCE_NAME
-from scannet_prep.release.findings import Finding
 from scannet_prep.release.scene import Split
 from scannet_prep.source import identify_folder
 from scannet_prep.stages.selection import Selection

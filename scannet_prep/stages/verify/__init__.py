@@ -19,9 +19,9 @@ from scannet_prep.archive.byte_source import FileSource, open_bytes
 from scannet_prep.archive.checksum import check_checksum
 from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.threads import Threads
-from scannet_prep.base.errors import UsageError
+from scannet_prep.base.findings import Finding, Findings, sort_findings
 from scannet_prep.base.progress import Progress
-from scannet_prep.release.findings import Finding, Findings, sort_findings
+from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.source import Place, SourceKind, identify

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import Fingerprint
+from scannet_prep.base.findings import Finding, Findings
+from scannet_prep.errors import FileError
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export
 from scannet_prep.processed.folder import UNFINISHED_NAME, read_unfinished
-from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.scene_checks import CheckTask, Inspection, check_recorded_files
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scannet_prep.base.findings import Findings
 from scannet_prep.frames.record import (
     RECORD_NAME,
     FramesRecord,
@@ -11,7 +12,6 @@ from scannet_prep.frames.record import (
     iter_scene_folders,
     read_record,
 )
-from scannet_prep.release.findings import Findings
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.scene_checks import CheckTask, Inspection, check_recorded_files
 

@@ -8,8 +8,9 @@ from shlex import quote
 
 import numpy as np
 
-from scannet_prep.base.errors import OldFormatError
 from scannet_prep.base.files import Fingerprint, read_file
+from scannet_prep.base.findings import Finding, Findings
+from scannet_prep.errors import OldFormatError
 from scannet_prep.processed import folder
 from scannet_prep.processed.make_scene import compute_segments
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
@@ -23,7 +24,6 @@ from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.mesh import Mesh, parse_mesh
 from scannet_prep.raw.own_scan import OwnScan, parse_own_scan
 from scannet_prep.release.files import MESH
-from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.seen import read_seen
 from scannet_prep.stages.scene_checks import CheckTask, Inspection

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from scannet_prep.base.failures import list_some
+from scannet_prep.base.findings import Finding, Findings
 from scannet_prep.processed.annotate import find_contradictions
 from scannet_prep.processed.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
@@ -34,7 +35,6 @@ from scannet_prep.raw.layout import (
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_tree_lock
 from scannet_prep.raw.mesh import LabelsMesh
 from scannet_prep.release import files as release
-from scannet_prep.release.findings import Finding, Findings
 from scannet_prep.release.label_map import LabelMap, check_label_map
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import WarningKind

@@ -11,18 +11,19 @@ One class serves all of them, and `to_json` chooses the keys by the list that ho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
-from scannet_prep.base.errors import FileError
 from scannet_prep.base.failures import explain
 from scannet_prep.base.typed_json import to_plain
-from scannet_prep.release.scene import SceneId
+from scannet_prep.errors import FileError
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+_SCENE_ID = re.compile(r"scene\d{4}_\d{2}")
 Severity: TypeAlias = Literal["ok", "note", "error", "problem"]
 
 
@@ -77,7 +78,7 @@ class Finding:
         subject_name = str(subject)
         if isinstance(error, FileError):
             subject_name = error.place
-            if not scene_id and SceneId.is_of_release(error.path.stem):
+            if not scene_id and _SCENE_ID.fullmatch(error.path.stem):
                 scene_id = error.path.stem
         # Messages begin with the subject, or with a file in it.
         return cls(
