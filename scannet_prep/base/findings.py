@@ -66,6 +66,26 @@ class Finding:
         return f"{self.subject}: {self.scene_id}"
 
     @classmethod
+    def from_error(cls, error: Exception, subject: Path | str = "", scene_id: str = "") -> Finding:
+        """Describe an exception because of which a file or a scene failed.
+
+        Args:
+            error: The exception. If it names a file, that file becomes the subject.
+            subject: The subject otherwise: a file, a folder or an address.
+            scene_id: The scene; empty if the fault concerns none.
+        """
+        problem, hint, trace = explain(error)
+        place = error.place if isinstance(error, FileError) else str(subject)
+        return cls(
+            message=_printable(problem.removeprefix(f"{place}: ")),
+            subject=_printable(place),
+            scene_id=scene_id,
+            hint=_printable(hint),
+            trace=_printable(trace),
+            error=type(error).__name__,
+        )
+
+    @classmethod
     def from_exception(cls, error: Exception, subject: Path | str, scene_id: str = "") -> Finding:
         """Describe an exception that was raised while a file was checked.
 

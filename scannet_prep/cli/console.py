@@ -24,6 +24,7 @@ from scannet_prep.errors import OutputError
 
 if TYPE_CHECKING:
     from scannet_prep.base.findings import Finding
+    from scannet_prep.cli.outcome import Outcome
     from scannet_prep.stages.export import ExportReport
     from scannet_prep.stages.frames import FramesReport
     from scannet_prep.stages.process import ProcessReport
@@ -113,6 +114,15 @@ class Console(Progress):
         for finding in findings:
             trace = f"\n{finding.trace}" if finding.trace else ""
             self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
+
+    def show(self, outcome: Outcome) -> int:
+        """Write the outcome of a command, and return its exit status."""
+        self.tell_errors(finding for finding in outcome.findings if finding.is_error)
+        status = outcome.status
+        if status is None:
+            status = 3 if any(finding.is_error for finding in outcome.findings) else 0
+        text = "\n".join(outcome.lines)
+        return self.result(text, outcome.report, status, **outcome.more)
 
     def result(self, text: str, value: object, status: int, **more: object) -> int:
         """Write the result on standard output, as text or as one JSON object.

@@ -31,6 +31,7 @@ from scannet_prep.base.failures import explain
 from scannet_prep.base.version import VERSION
 from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console
+from scannet_prep.cli.outcome import Outcome
 from scannet_prep.errors import MissingFileError, OutputError, UsageError
 
 _COMMANDS = (
@@ -81,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             is_verbose=arguments.verbose,
             has_progress=not (arguments.no_progress or arguments.quiet),
         )
-        status: int = arguments.run(arguments, console)
+        outcome: Outcome | int = arguments.run(arguments, console)
+        status = outcome if isinstance(outcome, int) else console.show(outcome)
     except KeyboardInterrupt:
         return console.interrupted()
     except BrokenPipeError:
