@@ -16,7 +16,7 @@ scenes, and `cross` reads arrays. pandas is imported when a table is made, becau
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -30,7 +30,6 @@ from scannet_prep.base.files import write_atomically
 from scannet_prep.errors import FileError, ProcessedFileError, UsageError
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import again_hint
-from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.label_map import MAX_NYU40_ID, builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
@@ -95,18 +94,8 @@ def scenes(place: TablePlace) -> pd.DataFrame:
         ScanNetPrepError: The place cannot be read.
     """
     records = _open(place)
-    return list_scenes(records.entries, records.place.options)
-
-
-def list_scenes(entries: Mapping[str, SceneEntry], options: ProcessOptions) -> pd.DataFrame:
-    """Make the table of `scenes`.
-
-    Args:
-        entries: The entries of the scenes in a manifest, by id.
-        options: The options that the scenes were processed with.
-    """
     rows = {}
-    for scene_id, entry in entries.items():
+    for scene_id, entry in records.entries.items():
         rows[scene_id] = {
             "split": str(entry.split),
             "space": SceneId(scene_id).space,
@@ -114,7 +103,7 @@ def list_scenes(entries: Mapping[str, SceneEntry], options: ProcessOptions) -> p
             # Vertices that are not unlabeled, which is nyu40 id 0.
             "labeled": 1 - entry.nyu40_counts.get(0, 0) / entry.vertex_count,
             "size_bytes": entry.size_bytes,
-            "aligned": options.align_axis,
+            "aligned": records.place.options.align_axis,
             "warnings": "; ".join(warning.text for warning in entry.warnings),
         }
     return _frame(rows, "scene", _SCENE_COLUMNS)
@@ -215,17 +204,7 @@ def distribution(place: TablePlace, label_set: LabelSet | str | None = None) -> 
     """
     records = _open(place)
     label_set = _choose_label_set(place, records, label_set)
-    return count_distribution(records.entries.values(), label_set)
-
-
-def count_distribution(entries: Iterable[SceneEntry], label_set: LabelSet) -> pd.DataFrame:
-    """Make the table of `distribution`.
-
-    Args:
-        entries: The entries of scenes in a manifest. Those of test scenes are ignored.
-        label_set: Label set of the classes.
-    """
-    annotated = [entry for entry in entries if entry.split is not Split.TEST]
+    annotated = [entry for entry in records.entries.values() if entry.split is not Split.TEST]
     # Vertices by scene and class, (scenes, K), and the split of each scene, (scenes,).
     counts = count_classes([entry.counts(label_set) for entry in annotated], label_set)
     splits = np.array([str(entry.split) for entry in annotated])

@@ -39,7 +39,7 @@ VERTEX_BYTES = 18
 PYTHON = sys.executable
 COMMAND = [PYTHON, "-W", "error", "-m", "scannet_prep"]
 # Commands that start a worker process unless they get `--jobs 1`.
-_COMMANDS_WITH_WORKERS = {"process", "verify", "report", "export", "frames"}
+_COMMANDS_WITH_WORKERS = {"process", "verify", "export", "frames"}
 # For tests of full disks: a module that is written by halves must not stay in Python's cache.
 NO_BYTECODE = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
 

@@ -151,13 +151,6 @@ def test_info_without_computed_segments_has_no_such_line(plain: Path) -> None:
     assert "segments:" not in info(plain).stdout
 
 
-def test_report_counts_computed_scenes(computed: Path, tmp_path: Path) -> None:
-    outcome = run_main("report", computed, "-o", tmp_path / "report.html", "--json")
-
-    assert outcome.json["report"]["computed_segments"] == 1
-    assert "scenes with computed segments: 1" in (tmp_path / "report.html").read_text()
-
-
 def test_view_calls_the_coloring_computed(computed: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     run_main("view", TEST, "--source", computed, "-o", page)

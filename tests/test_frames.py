@@ -1011,15 +1011,6 @@ def test_info_counts_frames(streams_dir: Path, out_dir: Path) -> None:
     assert outcome.json["options"]["every"] == 3
 
 
-def test_folder_of_frames_is_not_a_raw_tree(streams_dir: Path, out_dir: Path) -> None:
-    extract(streams_dir, out_dir)
-
-    outcome = run_main("report", out_dir, "-o", out_dir / "report.html")
-
-    assert outcome.status == 1
-    assert "holds extracted frames, expected raw or processed scenes" in outcome.stderr
-
-
 # Options.
 
 

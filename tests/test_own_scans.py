@@ -1035,17 +1035,6 @@ def test_dataset_of_another_split_names_that_of_own_scans(room: Path, own_dir: P
         ScanNet(own_dir, split="train")
 
 
-def test_report_does_not_suggest_to_download_the_faces_of_own_scans(
-    room: Path, own_dir: Path, tmp_path: Path
-) -> None:
-    process(write_ply(room, faces=[]), "-o", own_dir)
-
-    outcome = run_main("report", own_dir, "-o", tmp_path / "report.html")
-
-    assert "export it again as a mesh of triangles" in outcome.stdout
-    assert "download" not in outcome.stdout
-
-
 def test_submit_does_not_suggest_to_add_the_release(
     room: Path, own_dir: Path, tmp_path: Path
 ) -> None:
@@ -1055,17 +1044,6 @@ def test_submit_does_not_suggest_to_add_the_release(
     outcome = run_main("submit", tmp_path, "--gt", own_dir, "-o", tmp_path / "x.zip", "--json")
 
     assert outcome.json["hint"] == "choose a folder of the release: this one is for own scans"
-
-
-def test_report_counts_no_official_scenes_beside_own_scans(
-    room: Path, own_dir: Path, tmp_path: Path
-) -> None:
-    process(room, "-o", own_dir)
-
-    outcome = run_main("report", own_dir, "-o", tmp_path / "report.html")
-
-    (line,) = [line for line in outcome.stdout.splitlines() if line.lstrip().startswith("test ")]
-    assert line.split()[1:4] == ["1", "-", "5"]
 
 
 # Runs that were interrupted.

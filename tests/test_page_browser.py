@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browsers import Shown, draw, needs_browser, share_alike
-from commands import TEST, TRAIN, VAL, run_main
+from commands import TEST, TRAIN, VAL
 
 from scannet_prep.view.categories import Category
 from scannet_prep.view.coloring import ViewedScene, color_segments
@@ -329,39 +329,3 @@ def test_browser_that_cannot_show_the_page_gets_the_reason(
 ) -> None:
     page = show(odd_path, script=script).page
     page.locator("#trouble", has_text=message).wait_for(state="visible")
-
-
-# The page of a report.
-
-WHITE = "rgb(255, 255, 255)"
-DARK = "rgb(20, 24, 31)"
-
-
-@pytest.fixture(scope="module")
-def report_page(
-    show: Callable[..., Shown], seen_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Any:
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    assert run_main("report", seen_dir, "-o", path).status == 0
-    return show(path).page
-
-
-@pytest.mark.parametrize(
-    ("scheme", "media", "background"),
-    [("light", "screen", WHITE), ("dark", "screen", DARK), ("dark", "print", WHITE)],
-)
-def test_report_has_the_background_of_scheme_and_medium(
-    report_page: Any, scheme: str, media: str, background: str
-) -> None:
-    report_page.emulate_media(color_scheme=scheme, media=media)
-    color = report_page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    assert color == background
-
-
-@pytest.mark.parametrize("media", ["screen", "print"])
-def test_report_shows_all_pictures_and_fits_the_window(report_page: Any, media: str) -> None:
-    report_page.emulate_media(color_scheme="dark", media=media)
-
-    assert report_page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
-    assert report_page.evaluate("document.documentElement.scrollWidth <= innerWidth")

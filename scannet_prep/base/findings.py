@@ -2,7 +2,7 @@
 
 An exception ends a run. A finding does not: the other files are still checked.
 
-    verify, report, info     about a file or a folder: the subject is `path` in JSON
+    verify, info             about a file or a folder: the subject is `path` in JSON
     doctor                   about a topic, such as `cores`: the subject is `topic` in JSON
     process, export, unpack  about a scene that failed; manifests record it in the same form
 

@@ -4,7 +4,7 @@ Prints the numbers of scenes and of vertices or frames, sizes, options, warnings
 
 Of a processed folder, only the manifest is read, or every file if there is no manifest; of an
 archive, only the index. Several archives are read as shards of one. For the frequencies of classes,
-see --table classes and scannet-prep report.
+see --table classes.
 
 examples:
   scannet-prep info data/processed

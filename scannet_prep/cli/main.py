@@ -6,7 +6,6 @@ examples:
   scannet-prep process --scannet200 --align-axis
   scannet-prep pack
   scannet-prep verify data/processed
-  scannet-prep report data/processed -o report.html
 
 help of a command: scannet-prep help COMMAND, or scannet-prep COMMAND --help
 
@@ -43,7 +42,6 @@ _COMMANDS = (
     "frames",
     "verify",
     "info",
-    "report",
     "evaluate",
     "submit",
     "view",

@@ -10,9 +10,6 @@ files in tasks/. A tree may contain only .sens files, or only tasks/. Processed 
 shapes and values of every file, the manifest, the official splits. Archive: every byte. Export and
 extracted frames: every file that the manifest lists.
 
-To compare two folders, archives or raw trees, or a raw tree with the scannet.lock of another copy:
-scannet-prep report PLACE --against PLACE
-
 examples:
   scannet-prep verify data/ScanNet
   scannet-prep verify data/processed --complete --splits train val

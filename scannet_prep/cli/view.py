@@ -42,7 +42,6 @@ from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, format_count
 from scannet_prep.errors import UsageError
-from scannet_prep.view.addresses import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,6 +66,7 @@ _COLORS = (
     "error-2",
     "difference",
 )
+_DEFAULT_PORT = 8808
 _MAX_PREDICTIONS = 2
 # Beside the first one.
 _MAX_PANES = 2
@@ -123,11 +123,11 @@ def add_arguments(parser: shared.CommandParser) -> None:
     form.add_argument(
         "--serve",
         nargs="?",
-        const=DEFAULT_PORT,
+        const=_DEFAULT_PORT,
         type=_port_argument,
         metavar="PORT",
         help="serve the named scenes, or all scenes of PLACE, to browsers on this machine "
-        f"(default port: {DEFAULT_PORT})",
+        f"(default port: {_DEFAULT_PORT})",
     )
 
     content = parser.add_argument_group("content")

@@ -47,29 +47,6 @@ class WarningKind(StrEnum):
         member.is_damage = "damage" in grades
         return member
 
-    def advise(self, *, is_own: bool) -> str:
-        """Return what to do about a warning of this kind.
-
-        Args:
-            is_own: Whether the scenes are own scans.
-        """
-        if self is WarningKind.NO_FACES and is_own:
-            return "export it again as a mesh of triangles: normals and segments need faces"
-        if self is WarningKind.NO_COLORS:
-            return "predictions of networks that use colours are worse on such a scan"
-        # Damage comes first: for kinds with both grades, intact files also remove the doubt.
-        if self.is_damage:
-            return (
-                "every train and val scene of the release has it: "
-                "run scannet-prep download --types seg --verify, then scannet-prep process"
-            )
-        if self.is_doubt:
-            return (
-                "labels may be wrong: check these scenes; "
-                "scannet-prep process --strict makes this an error"
-            )
-        return "a known irregularity of the release, which is handled correctly: nothing to do"
-
     # Rows of the stored name, fault, effect and grades.
     UNKNOWN_CATEGORY = (
         "unknown_category",

@@ -28,7 +28,7 @@ from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.training.dataset import ScanNet
-from scannet_prep.view.charts import draw_confusion
+from scannet_prep.view.confusion import draw_confusion
 
 SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
 """The class that computes the scores of a task."""

@@ -1,4 +1,4 @@
-"""Check many scenes in worker processes, for `verify` and `report`.
+"""Check many scenes in worker processes, for `verify`.
 
 worker returns a result       --> the result, and the findings that it collected
 worker raises an exception    --> a finding, and the other scenes are checked
@@ -44,7 +44,7 @@ Check: TypeAlias = Callable[[CheckTask, Context, Findings], Result]
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """One run of `verify` or `report`: which scenes to check, how, and what was found.
+    """One run of `verify`: which scenes to check, how, and what was found.
 
     Attributes:
         title: Title of the work, for the progress.
