@@ -23,8 +23,8 @@ from scannet_prep.base.findings import Finding, Findings
 from scannet_prep.processed.annotate import find_contradictions
 from scannet_prep.processed.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
+from scannet_prep.raw.check import check_file
 from scannet_prep.raw.contents import read_raw_file
-from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
 from scannet_prep.raw.layout import (
     RawScene,
     find_kind,
@@ -172,8 +172,7 @@ def check_shared_files(raw_dir: Path, inspection: Inspection) -> tuple[int, int]
     with progress.work("verify tasks", recorded_bytes + size_bytes, "B"):
         check_digests(records, findings, progress.advance)
         for kind, path in shared_files.items():
-            check = LARGE_FILE_CHECKS[kind.content]
-            findings.attempt(path, check, path, progress.advance)
+            findings.attempt(path, check_file, kind, path, "", progress)
     return len(paths), size_bytes
 
 
@@ -315,10 +314,7 @@ def _check_other_files(files: RawScene, findings: Findings) -> int:
         path = files.path(kind)
         if kind in release.INPUT_KINDS or not is_there(path):
             continue
-        if kind.content in LARGE_FILE_CHECKS:
-            findings.attempt(path, LARGE_FILE_CHECKS[kind.content], path, lambda _: None)
-        else:
-            findings.attempt(path, read_raw_file, kind, path)
+        findings.attempt(path, check_file, kind, path)
         if path.is_file():
             size_bytes += path.stat().st_size
     return size_bytes
