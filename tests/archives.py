@@ -18,7 +18,7 @@ from scannet_prep.archive.opened import Archive
 from scannet_prep.archive.shards import shard_path
 from scannet_prep.archive.writer import ArchiveBytes
 from scannet_prep.base.files import write_atomically
-from scannet_prep.base.typed_json import encode_json
+from scannet_prep.base.json import encode_json
 from scannet_prep.stages.pack import find_contents
 from scannet_prep.stages.selection import Selection
 

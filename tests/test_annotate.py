@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
 from training_sources import check_same
 
-from scannet_prep.base.typed_json import make_decoder, parse_json
+from scannet_prep.base.json import make_decoder, parse_json
 from scannet_prep.errors import AnnotationError, MissingFileError, RawFileError
 from scannet_prep.processed.annotate import MAX_GROUPS, Annotation, annotate
 from scannet_prep.processed.scene import ProcessedScene, encode_processed

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from commands import COMMAND, PYTHON, Outcome, run_command, run_main, run_words, start_command
 
-from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.text import format_bytes
 from scannet_prep.base.version import VERSION
 from scannet_prep.cli.arguments import CommandParser
 from scannet_prep.cli.console import format_table

@@ -78,7 +78,7 @@ def run_doctor(*words: str | Path, stub_dir: Path, **variables: str) -> tuple[Ou
     environment = {"SCANNET_PREP_BASE_URL": CLOSED, **os.environ, **variables}
     environment["PYTHONPATH"] = python_path(stub_dir)
     outcome = run_command("doctor", *words, "--json", environment=environment)
-    return outcome, {check["topic"]: check for check in outcome.json["checks"]}
+    return outcome, {check["path"]: check for check in outcome.json["checks"]}
 
 
 # All checks of a processed folder.
@@ -611,7 +611,7 @@ def test_ranks_that_agree_have_no_problems(late_rank: tuple[list[int | None], li
 
     checks = json.loads(outputs[0])["checks"]
 
-    results = [(check["topic"], check["severity"]) for check in checks]
+    results = [(check["path"], check["severity"]) for check in checks]
     assert statuses == [0, 0]
     assert [result for result in results if result[1] != "note"] == [
         ("ranks", "ok"),

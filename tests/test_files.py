@@ -17,8 +17,8 @@ from scannet_prep.base.files import (
     remove_temporaries,
     write_atomically,
 )
+from scannet_prep.base.json import make_decoder, parse_json
 from scannet_prep.base.run_lock import RUN_LOCK_NAME, run_lock
-from scannet_prep.base.typed_json import make_decoder, parse_json
 from scannet_prep.errors import DiskFullError, FileError, LockedError, OutputError
 
 

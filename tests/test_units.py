@@ -5,8 +5,7 @@ from commands import run_main
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scannet_prep.base.counts import count_of
-from scannet_prep.base.units import format_duration, parse_duration, parse_size
+from scannet_prep.base.text import count_of, format_duration, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from commands import (
 
 from scannet_prep import official_scenes
 from scannet_prep.base.files import Fingerprint
-from scannet_prep.base.typed_json import to_plain
+from scannet_prep.base.json import to_plain
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import encode_processed, read_processed
 from scannet_prep.release.files import INFO, MESH, SEGMENTS

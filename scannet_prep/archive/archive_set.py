@@ -8,7 +8,7 @@ from scannet_prep.archive.byte_source import ByteSource
 from scannet_prep.archive.groups import GroupReader, Wants
 from scannet_prep.archive.layout import StoredGroup
 from scannet_prep.archive.shards import check_held_once, find_missing_shards
-from scannet_prep.base.failures import list_some
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import UsageError
 
 

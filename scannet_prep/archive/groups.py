@@ -41,7 +41,7 @@ from scannet_prep.archive.tar import (
     read_members,
 )
 from scannet_prep.archive.threads import Threads
-from scannet_prep.base.typed_json import make_decoder, parse_json
+from scannet_prep.base.json import make_decoder, parse_json
 from scannet_prep.errors import ArchiveError, ContentError
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, parse_manifest
 

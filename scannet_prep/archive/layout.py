@@ -11,7 +11,7 @@ import msgspec
 
 from scannet_prep.archive.tar import Member, place_files
 from scannet_prep.base.backports import StrEnum
-from scannet_prep.base.typed_json import Count, encode_json, make_decoder, parse_json
+from scannet_prep.base.json import Count, encode_json, make_decoder, parse_json
 from scannet_prep.errors import ContentError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.scene import SceneId, Split

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from scannet_prep.base.files import Buffer
-from scannet_prep.base.typed_json import Count
+from scannet_prep.base.json import Count
 from scannet_prep.errors import ContentError
 
 BLOCK_BYTES = 512

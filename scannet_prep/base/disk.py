@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import DiskFullError
 
 # Space that stays free for other programs and for small files of our own, such as manifests.
@@ -49,16 +50,3 @@ def find_free_bytes(folder: Path) -> int | None:
     if not usage.total:
         return None
     return usage.free
-
-
-def format_bytes(count: int) -> str:
-    """Format a size in decimal units, as makers of disks do: `3.4 GB`."""
-    if count < 1000:
-        return f"{count} B"
-    size = float(count)
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 1000:
-            return f"{size:.1f} {unit}"
-    size /= 1000
-    return f"{size:.2f} TB"

@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 import deflate
 
-from scannet_prep.base.typed_json import Count, Crc32
+from scannet_prep.base.json import Count, Crc32
 from scannet_prep.errors import (
     DiskFullError,
     FileError,

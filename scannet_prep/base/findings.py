@@ -1,25 +1,19 @@
 """Findings: faults and remarks as values that are collected, listed and written.
 
 An exception ends a run. A finding does not: the other files are still checked.
-
-    verify, info             about a file or a folder: the subject is `path` in JSON
-    doctor                   about a topic, such as `cores`: the subject is `topic` in JSON
-    process, export, unpack  about a scene that failed; manifests record it in the same form
-
-One class serves all of them, and `to_json` chooses the keys by the list that holds a finding.
 """
 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
-from scannet_prep.base.failures import explain
-from scannet_prep.base.typed_json import to_plain
-from scannet_prep.errors import FileError
+import msgspec
+
+from scannet_prep.errors import FileError, ScanNetPrepError, WorkerDiedError
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -27,15 +21,12 @@ _SCENE_ID = re.compile(r"scene\d{4}_\d{2}")
 Severity: TypeAlias = Literal["ok", "note", "error", "problem"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A fault or remark that a check found.
+class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "path"}):
+    """A fault or remark that a check found. In JSON, its subject is `path`.
 
     Attributes:
-        message: What was found and what was expected. For a scene that failed, it names the file;
-            otherwise it does not repeat the subject.
-        subject: The file, folder or address, or the topic of a check; empty for a scene that
-            failed.
+        message: What was found and what was expected. It does not repeat the subject.
+        subject: The file, folder or address, or the topic of a check of `doctor`.
         scene_id: The scene; empty if the finding concerns none.
         severity: `error`: something is wrong. `note`: a remark. Only in `doctor`: `ok`: nothing to
             do; `problem`: something will go wrong.
@@ -203,61 +194,26 @@ def _sort_key(finding: Finding) -> tuple[str, str, str]:
     return finding.severity, finding.scene_id, finding.subject
 
 
-_FIELDS = {field.name for field in fields(Finding)}
-# Keys in JSON and the attributes they hold, for lists that are not in `_KEYS`.
-_PATH_KEYS = {
-    "path": "subject",
-    "scene_id": "scene_id",
-    "severity": "severity",
-    "message": "message",
-    "hint": "hint",
-    "trace": "trace",
-}
-# The same, by the name of the list of findings.
-_KEYS = {
-    "checks": {
-        "topic": "subject",
-        "message": "message",
-        "severity": "severity",
-        "hint": "hint",
-    },
-    "failures": {
-        "scene_id": "scene_id",
-        "error": "error",
-        "message": "message",
-        "hint": "hint",
-        "trace": "trace",
-    },
-}
+def explain(error: Exception) -> tuple[str, str, str]:
+    """Describe an exception to users.
 
-
-def to_json(value: object, list_name: str = "") -> Any:  # noqa: ANN401 - dict, list, str, int, float, bool or None
-    """Turn a report, a manifest or a finding into values that the module `json` can write.
-
-    Args:
-        value: A dataclass, or a list or mapping of them.
-        list_name: The name of the list that holds the value, such as `failures`.
+    Returns:
+        The problem; a hint, which may be empty; and, if the exception is a bug of this program,
+        its traceback, otherwise empty.
     """
-    return _choose_keys(to_plain(value), list_name)
-
-
-def _choose_keys(plain: Any, list_name: str) -> Any:  # noqa: ANN401 - as above
-    """Replace findings, at any depth, by mappings with the keys of the list that holds them."""
-    if isinstance(plain, list | tuple):
-        return [_choose_keys(value, list_name) for value in plain]
-    if not isinstance(plain, dict):
-        return plain
-    # A finding is recognized by its fields, because `to_plain` has made a dict of it.
-    if plain.keys() == _FIELDS:
-        keys = _KEYS.get(list_name, _PATH_KEYS)
-        return {key: plain[attribute] for key, attribute in keys.items()}
-    chosen = {}
-    for key, value in plain.items():
-        # `failures` may be a mapping instead of a list. Its keys are scene ids, and its values
-        # keep the name `failures`.
-        name = key if key in _KEYS else list_name
-        chosen[key] = _choose_keys(value, name)
-    return chosen
+    if isinstance(error, ScanNetPrepError):
+        hint = error.hint
+        # Where the pool knows a better hint, such as for an executor, the error already has it.
+        if not hint and isinstance(error, WorkerDiedError):
+            hint = "memory may have run out: try again with fewer workers"
+        return error.message, hint, ""
+    if isinstance(error, MemoryError):
+        return "memory ran out", "try again with fewer workers", ""
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}", "", ""
+    # All errors that users can cause have been handled above, so this one is a bug.
+    trace = "".join(traceback.format_exception(error))
+    return f"unforeseen {type(error).__name__}: {error}", "please report this", trace
 
 
 def _printable(text: str) -> str:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from scannet_prep.base.units import parse_duration, parse_size
+from scannet_prep.base.text import parse_duration, parse_size
 from scannet_prep.cli.console import print_out
 from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split

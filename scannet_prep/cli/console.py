@@ -16,10 +16,8 @@ from itertools import zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.units import format_duration
+from scannet_prep.base.text import format_bytes, format_duration, list_some
 from scannet_prep.errors import OutputError
 
 if TYPE_CHECKING:
@@ -140,12 +138,12 @@ class Console(Progress):
             OutputError: Standard output cannot be written, for example because the disk is full.
         """
         if self.is_json:
-            from scannet_prep.base.findings import to_json
+            from scannet_prep.base.json import to_plain
 
             fields: dict[str, object] = {"exit_status": status}
             if self.command:
                 fields["command"] = self.command
-            text = json.dumps(fields | to_json(value) | to_json(more))
+            text = json.dumps(fields | to_plain(value) | to_plain(more))
         if self.is_json or not self.is_quiet:
             print_out(text)
         return status

@@ -17,7 +17,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from scannet_prep.base.units import format_duration
+from scannet_prep.base.text import format_duration
 from scannet_prep.cli.arguments import CommandParser, add_jobs_argument, jobs_from, path_argument
 from scannet_prep.cli.console import Console
 from scannet_prep.release.files import TERMS_URL

@@ -29,7 +29,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.units import format_duration
+from scannet_prep.base.text import format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count
 

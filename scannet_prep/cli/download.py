@@ -40,8 +40,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.units import format_duration
+from scannet_prep.base.text import format_bytes, format_duration
 from scannet_prep.cli.arguments import (
     CommandParser,
     add_selection_arguments,

@@ -23,7 +23,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.failures import list_some
+from scannet_prep.base.text import list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
 from scannet_prep.cli.console import Console, describe_list, format_count, format_table

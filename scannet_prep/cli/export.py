@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.failures import list_some
+from scannet_prep.base.text import format_bytes, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.benchmark_arguments import add_labels_argument

@@ -31,8 +31,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.failures import list_some
+from scannet_prep.base.text import format_bytes, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count, summarize_run
 

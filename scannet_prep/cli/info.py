@@ -20,8 +20,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.failures import list_some
+from scannet_prep.base.text import format_bytes, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, describe_list, format_count, format_splits
 from scannet_prep.errors import UsageError

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from scannet_prep.base.failures import explain
+from scannet_prep.base.findings import explain
 from scannet_prep.base.version import VERSION
 from scannet_prep.cli.arguments import CommandParser, add_output_arguments
 from scannet_prep.cli.console import Console

@@ -23,9 +23,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.failures import list_some
-from scannet_prep.base.units import format_duration
+from scannet_prep.base.text import format_bytes, format_duration, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, format_count
 from scannet_prep.errors import UsageError

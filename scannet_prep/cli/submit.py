@@ -20,7 +20,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.disk import format_bytes
+from scannet_prep.base.text import format_bytes
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
 from scannet_prep.cli.console import Console, format_count

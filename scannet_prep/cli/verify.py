@@ -24,9 +24,7 @@ import argparse
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.disk import format_bytes
-from scannet_prep.base.failures import list_some
-from scannet_prep.base.units import format_duration
+from scannet_prep.base.text import format_bytes, format_duration, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, describe_findings, format_count

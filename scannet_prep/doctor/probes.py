@@ -20,9 +20,10 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from scannet_prep.base.disk import RESERVE_BYTES, RESERVE_FILES, format_bytes
+from scannet_prep.base.disk import RESERVE_BYTES, RESERVE_FILES
 from scannet_prep.base.findings import Finding, Severity
 from scannet_prep.base.limits import find_core_limits, find_memory_limits
+from scannet_prep.base.text import format_bytes
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ScanNetPrepError
 

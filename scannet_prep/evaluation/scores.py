@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scannet_prep.base.failures import list_some
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, UsageError
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from scannet_prep.base.files import Fingerprint, read_file, write_if_changed
-from scannet_prep.base.findings import Finding, to_json
-from scannet_prep.base.typed_json import make_decoder, parse_json
+from scannet_prep.base.findings import Finding
+from scannet_prep.base.json import make_decoder, parse_json, to_plain
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ContentError, FileError, MissingFileError
 from scannet_prep.export import EXPORT_NAME, Setting
@@ -117,4 +117,4 @@ def write_export(path: Path, manifest: ExportManifest, *, is_durable: bool = Fal
 
 def encode_export(manifest: ExportManifest) -> bytes:
     """Encode a manifest. Equal manifests give equal bytes."""
-    return json.dumps(to_json(manifest), sort_keys=True).encode() + b"\n"
+    return json.dumps(to_plain(manifest), sort_keys=True).encode() + b"\n"

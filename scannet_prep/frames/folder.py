@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import read_file
 from scannet_prep.base.images import GrayImage, decode_color, decode_gray
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
     ContentError,
     FileError,

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.images import check_gray_png, decode_gray, encode_png, resize_nearest
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import FrameContent, LabelIds
 from scannet_prep.raw.zip_file import read_member

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, read_file
-from scannet_prep.base.typed_json import Count, make_decoder, parse_json, to_plain
+from scannet_prep.base.json import Count, make_decoder, parse_json, to_plain
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import FrameOptions

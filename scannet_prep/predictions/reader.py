@@ -14,9 +14,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.counts import count_of
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import read_file
+from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import ContentError, FileError, MissingFileError, UsageError
 from scannet_prep.evaluation.instance import InstancePrediction, check_prediction
 from scannet_prep.evaluation.scores import check_integers

@@ -15,7 +15,6 @@ from shlex import quote
 
 import msgspec
 
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import (
     Fingerprint,
     make_directory,
@@ -24,6 +23,7 @@ from scannet_prep.base.files import (
     write_atomically,
     write_if_changed,
 )
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
     FileError,
     MissingFileError,

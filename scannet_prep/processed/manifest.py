@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint, read_file
-from scannet_prep.base.findings import Finding, to_json
-from scannet_prep.base.typed_json import Count, Crc32, make_decoder, parse_json, to_plain
+from scannet_prep.base.findings import Finding
+from scannet_prep.base.json import Count, Crc32, make_decoder, parse_json, to_plain
 from scannet_prep.errors import ContentError, FileError, MissingFileError, OldFormatError
 from scannet_prep.processed.npz import FORCE_HINT
 from scannet_prep.processed.scene import (
@@ -232,9 +232,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "label_map": manifest.label_map,
     }
     scenes = {name: entry.to_json() for name, entry in manifest.scenes.items()}
-    failures = {}
-    for name, failure in manifest.failures.items():
-        failures[name] = to_json(failure, list_name="failures")
+    failures = {name: to_plain(failure) for name, failure in manifest.failures.items()}
     lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
     lines.append(f'"scenes": {_encode_lines(scenes)}')
     lines.append(f'"failures": {_encode_lines(failures)}')

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer, Fingerprint, open_file, read_file
+from scannet_prep.base.json import make_decoder, parse_json, to_plain
 from scannet_prep.base.memory import find_worker
-from scannet_prep.base.typed_json import make_decoder, parse_json, to_plain
 from scannet_prep.errors import ContentError, ProcessedFileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.npz import FORCE_HINT, NpzReader, again_hint, encode_npz

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scannet_prep.base.compiled import compile_parser
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer
+from scannet_prep.base.json import make_decoder
 from scannet_prep.base.number_lists import parse_plain_list
-from scannet_prep.base.typed_json import make_decoder
 from scannet_prep.errors import RawFileError
 from scannet_prep.raw.layout import download_hint
 

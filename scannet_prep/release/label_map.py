@@ -12,9 +12,9 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import read_file
 from scannet_prep.base.findings import Findings
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import RawFileError
 from scannet_prep.release.files import LABEL_MAP, SPLIT_DIRS, TASKS_DIR
 

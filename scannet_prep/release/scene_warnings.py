@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scannet_prep.base.backports import StrEnum
-from scannet_prep.base.typed_json import Count
+from scannet_prep.base.json import Count
 
 
 class WarningKind(StrEnum):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from scannet_prep.base.units import format_duration
+from scannet_prep.base.text import format_duration
 from scannet_prep.errors import ServerDownError, TransferError
 from scannet_prep.remote.policy import BACKOFF, TransferPolicy
 from scannet_prep.remote.request_errors import AttemptError

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.images import has_pillow
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import OutputError, UsageError
 from scannet_prep.frames import FrameOptions
 from scannet_prep.frames.options import LABEL_KINDS, STREAM

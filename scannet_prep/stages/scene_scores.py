@@ -12,7 +12,7 @@ import json
 import threading
 from typing import Any
 
-from scannet_prep.base.failures import explain
+from scannet_prep.base.findings import explain
 from scannet_prep.evaluation.instance import InstanceTruth
 from scannet_prep.predictions.reader import Predictions
 from scannet_prep.processed.groups import classes_of_instances

@@ -22,7 +22,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from scannet_prep.base.failures import explain
+from scannet_prep.base.findings import explain
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import UsageError
 from scannet_prep.stages.scene_scores import SceneScores

@@ -13,8 +13,7 @@ from pathlib import Path
 from shlex import quote
 
 from scannet_prep.archive.shards import SUFFIX
-from scannet_prep.base.counts import count_of
-from scannet_prep.base.failures import list_some
+from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
     FileError,
     MissingFileError,

@@ -31,9 +31,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scannet_prep.base.disk import format_bytes
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.units import format_duration
+from scannet_prep.base.text import format_bytes, format_duration
 from scannet_prep.release.scene import SceneId
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.remote.client import Client

@@ -16,7 +16,7 @@ from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
 from scannet_prep.archive.layout import DEFAULT_LEVEL, MAX_CONTENT_BYTES, ArchiveKind, Head
 from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.base.files import is_hidden_or_temporary
-from scannet_prep.base.typed_json import encode_json
+from scannet_prep.base.json import encode_json
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import FileError
 from scannet_prep.processed import folder

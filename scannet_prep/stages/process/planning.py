@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import check_is_folder
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import MissingFileError, RawFileError, UsageError
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest

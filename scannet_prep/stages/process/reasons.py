@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-from scannet_prep.base.failures import list_some
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.processed import folder
 from scannet_prep.processed.make_scene import find_raw_files

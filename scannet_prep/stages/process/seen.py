@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scannet_prep.base.files import read_file, write_if_changed
-from scannet_prep.base.typed_json import encode_json, make_decoder, parse_json
+from scannet_prep.base.json import encode_json, make_decoder, parse_json
 from scannet_prep.errors import ContentError, FileError, OutputError
 from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.own_scan import OwnScan

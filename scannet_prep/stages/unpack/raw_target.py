@@ -9,8 +9,8 @@ from pathlib import Path
 from scannet_prep.archive.archive_set import ArchiveSet
 from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.layout import ArchiveKind, StoredGroup, find_scene
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import remove_temporaries, write_if_changed
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.raw.lock import (

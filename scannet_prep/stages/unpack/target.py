@@ -22,7 +22,6 @@ from scannet_prep.archive.archive_set import ArchiveSet
 from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.layout import OWN_PREFIX, ArchiveKind, StoredGroup
 from scannet_prep.archive.tar import Member
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import (
     Buffer,
     has_content,
@@ -31,6 +30,7 @@ from scannet_prep.base.files import (
     write_atomically,
 )
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, OutputError, ScanNetPrepError, UnknownSceneError
 from scannet_prep.export import is_export
 from scannet_prep.processed.folder import FAILED_NAME, UNFINISHED_NAME

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding, Findings
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export

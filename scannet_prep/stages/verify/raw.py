@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from scannet_prep.base.failures import list_some
 from scannet_prep.base.findings import Finding, Findings
+from scannet_prep.base.text import list_some
 from scannet_prep.processed.annotate import find_contradictions
 from scannet_prep.processed.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions

@@ -1,12 +1,9 @@
-"""Sizes and durations as text, such as `500kB`, `4GiB`, `30m` and `12h30m`.
-
-A number without a unit is refused: a shard size of `2`, meant as 2 GB, would be two bytes, and
-every scene would get its own archive.
-"""
+"""Numbers of things, sizes, durations and lists as text, and sizes and durations from text."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,3})?"
 _PLAIN_NUMBER = re.compile(_NUMBER)
@@ -27,7 +24,7 @@ _DURATION_EXAMPLES = "for example 90s, 30m or 12h30m"
 
 
 def parse_size(text: str) -> int:
-    """Parse a size into bytes.
+    """Parse a size into bytes. A number without a unit is refused.
 
     `4GB` is 4 * 1000**3 bytes; `4G` and `4GiB` are 4 * 1024**3, as for `split` and other tools.
 
@@ -91,3 +88,36 @@ def format_duration(seconds: float) -> str:
         if parts or number:
             parts.append((number, unit))
     return " ".join(f"{number} {unit}" for number, unit in parts[:2] if number)
+
+
+def count_of(number: int, singular: str, plural: str = "") -> str:
+    """Format a number of things: `1 scene`, `1,513 scenes`, `0 vertices`.
+
+    Args:
+        number: The number.
+        singular: The noun.
+        plural: Its plural, if that does not end in `s`.
+    """
+    noun = singular if number == 1 else plural or f"{singular}s"
+    return f"{number:,} {noun}"
+
+
+def format_bytes(count: int) -> str:
+    """Format a size in decimal units, as makers of disks do: `3.4 GB`."""
+    if count < 1000:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+    size /= 1000
+    return f"{size:.2f} TB"
+
+
+def list_some(names: Sequence[str], shown: int = 3) -> str:
+    """Join the first names and count the others, as in `a, b, c and 4 more`."""
+    text = ", ".join(names[:shown])
+    if len(names) > shown:
+        text += f" and {len(names) - shown:,} more"
+    return text
