@@ -7,8 +7,7 @@
 ARG PYTHON=python:3.13-slim
 
 FROM ${PYTHON} AS build
-# Extras, such as `fast` (with numba, process is faster, and the image is twice as large):
-# --build-arg EXTRAS=fast
+# Extras of the package: --build-arg EXTRAS=parquet
 ARG EXTRAS=""
 WORKDIR /src
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
@@ -22,7 +21,6 @@ COPY --from=build /opt/scannet-prep /opt/scannet-prep
 # PYTHONUNBUFFERED: lines of progress appear at once.
 ENV PATH=/opt/scannet-prep/bin:$PATH \
     HOME=/tmp \
-    NUMBA_CACHE_DIR=/tmp/numba \
     PYTHONUNBUFFERED=1 \
     SCANNET_PREP_VOLUME=/data
 # A number, so that Kubernetes can check that it is not root. To run as yourself:

@@ -107,10 +107,7 @@ def vertex_normals(points: Sequence[Any], faces: Sequence[Sequence[int]]) -> lis
     products: list[list[Vector]] = [[] for _ in points]
     for face in faces:
         p, q, r = ([float(value) for value in points[corner]] for corner in face)
-        product = cross(
-            (q[0] - p[0], q[1] - p[1], q[2] - p[2]),
-            (r[0] - p[0], r[1] - p[1], r[2] - p[2]),
-        )
+        product = cross(subtract(q, p), subtract(r, p))
         for corner in face:
             products[corner].append(product)
 

@@ -24,7 +24,7 @@ ERROR_TYPES = [
 
 # Too slow to import, or not installed, where a training job reads scenes or a help text is shown.
 HEAVY_FOR_TRAINING = {"requests", "pandas", "plyfile", "torch", "tqdm"}
-HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy", "numba"}
+HEAVY_FOR_HELP = HEAVY_FOR_TRAINING | {"numpy"}
 HEAVY_FOR_PROCESS = {"zstandard", "tarfile", "plyfile", "pandas", "requests"}
 
 IMPORT_PUBLIC_NAMES = """

@@ -32,8 +32,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import dask_engine, export, process
 from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process import ProcessReport
-from scannet_prep.stages.process.scene_worker import FinishedScene, ProcessContext, make_scene_file
-from scannet_prep.stages.selection import Selection
+from scannet_prep.stages.process.scene_worker import FinishedScene, make_scene_file
 from scannet_prep.synthetic import write_release
 
 SCENES = official_scenes("train")[:6]
@@ -80,20 +79,6 @@ class At(Progress):
             self._action()
 
 
-class Recorder(Executor):
-    """Records the contexts of its tasks, and loses each task."""
-
-    def __init__(self) -> None:
-        self.contexts: list[ProcessContext] = []
-
-    def submit(self, function, task, call):  # noqa: ARG002 - as in Executor
-        _, context = call
-        self.contexts.append(context)
-        future: Future[object] = Future()
-        future.set_result(None)
-        return future
-
-
 class Forgetful(Executor):
     """Loses each of the given tasks a number of times.
 
@@ -112,29 +97,6 @@ class Forgetful(Executor):
         else:
             future.set_result(function(task, context))
         return future
-
-
-@pytest.fixture(scope="module")
-def many_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A release of 80 scenes."""
-    raw_dir = tmp_path_factory.mktemp("many") / "raw"
-    write_release(raw_dir, official_scenes("train")[:80], vertices=500)
-    return raw_dir
-
-
-@pytest.mark.parametrize(
-    ("scenes", "jobs", "uses_numba"), [(39, 1, False), (40, 1, True), (79, 2, False), (80, 2, True)]
-)
-def test_run_uses_numba_from_40_scenes_per_worker(
-    many_raw: Path, scenes: int, jobs: int, uses_numba: bool, tmp_path: Path
-) -> None:
-    recorder = Recorder()
-
-    selection = Selection(limit=scenes)
-    plan = process.plan(many_raw, tmp_path / "out", ProcessOptions(), selection=selection)
-    process.run(plan, jobs=jobs, executor=recorder)
-
-    assert {context.uses_numba for context in recorder.contexts} == {uses_numba}
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def test_cap_of_plyfile_depends_on_the_python_version() -> None:
 
 
 # Packages whose wheels are made for one version of Python.
-COMPILED = ("deflate", "msgspec", "numba", "numpy", "pandas", "pillow", "pyarrow", "zstandard")
+COMPILED = ("deflate", "msgspec", "numpy", "pandas", "pillow", "pyarrow", "zstandard")
 
 
 @pytest.mark.parametrize("extra", ["", *PROJECT["optional-dependencies"]])

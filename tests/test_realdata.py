@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from scannet_prep import read_processed
 from scannet_prep.export.ply import encode_ply
 from scannet_prep.processed.annotate import annotate
-from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.contents import read_raw_file
@@ -177,11 +176,3 @@ def test_real_scene_has_normals_of_the_oracles_in_half_precision(processed: Proc
     differences = processed.scene.normals.astype(np.float64) - processed.normals
 
     assert np.abs(differences).max() < 2**-11
-
-
-def test_normals_of_real_mesh_are_those_of_the_oracles(processed: Processed) -> None:
-    matrix = processed.scene.axis_alignment if processed.is_200 else None
-
-    _, normals = points_and_normals(processed.mesh.positions, processed.mesh.faces, matrix)
-
-    assert np.abs(normals - processed.normals).max() < 1e-6

@@ -112,17 +112,15 @@ check_version() {
 }
 
 # pip_install EXTRAS
-# numba is never built from source, which needs LLVM and takes an hour. Modules are compiled when
-# they are imported.
+# Modules are compiled when they are imported.
 pip_install() {
-    "$python" -m pip install --no-compile --only-binary numba,llvmlite --editable "$repository_dir${1:+[$1]}" >>"$log_path" 2>&1
+    "$python" -m pip install --no-compile --editable "$repository_dir${1:+[$1]}" >>"$log_path" 2>&1
 }
 
 # install_packages EXTRAS
-# Includes numba if there is a wheel for this Python.
 install_packages() {
     say "installing scannet-prep into $environment_dir (downloads about 100 MB the first time)"
-    if pip_install "fast${1:+,$1}" || pip_install "$1"; then
+    if pip_install "$1"; then
         return
     fi
     say "$(tail -n 15 -- "$log_path")"

@@ -37,7 +37,6 @@ _PACKAGES = (
     "requests",
     "msgspec",
     "deflate",
-    "numba",
 )
 _LOW_OPEN_FILES = 4096
 _LOW_MEMORY_BYTES = 2 << 30
@@ -127,9 +126,6 @@ def check_versions(_environ: Mapping[str, str]) -> Iterator[Remark]:
     versions += [f"{name} {metadata.version(name)}" for name in installed]
     versions.append(f"{platform.system()} {platform.machine()}")
     yield Remark("ok", ", ".join(versions))
-    if find_spec("numba") is None:
-        hint = 'to make process faster: pip install ".[fast]" in a clone'
-        yield Remark("note", "numba is not installed", hint)
 
 
 def check_cores(environ: Mapping[str, str]) -> Iterator[Remark]:

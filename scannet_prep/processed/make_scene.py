@@ -150,8 +150,6 @@ def process_scene(
     options: ProcessOptions,
     label_map: LabelMap,
     files: RawFiles | None = None,
-    *,
-    uses_numba: bool = False,
 ) -> ProcessedScene:
     """Make a processed scene from raw files.
 
@@ -162,7 +160,6 @@ def process_scene(
         label_map: Ids by raw category.
         files: The raw files; by default, they are found and read. They take memory, so each is
             removed from the dict when it has been parsed.
-        uses_numba: Whether to use the compiled loops, if numba is installed. The scene is the same.
 
     Raises:
         FileError: A raw file is missing, cannot be read, or is damaged.
@@ -177,8 +174,8 @@ def process_scene(
         contents[release.INFO] = ScanInfo(scene.axis_alignment, None)
     for kind in tuple(files):
         path = scene.path(kind)
-        contents[kind] = parse_raw_file(kind, files.pop(kind), path, uses_numba=uses_numba)
-    processed = combine_contents(scene, split, options, label_map, contents, uses_numba=uses_numba)
+        contents[kind] = parse_raw_file(kind, files.pop(kind), path)
+    processed = combine_contents(scene, split, options, label_map, contents)
     # `combine_contents` never sees the bytes, so it leaves the fingerprints out.
     return replace(processed, meta=replace(processed.meta, inputs=inputs))
 
@@ -189,8 +186,6 @@ def combine_contents(
     options: ProcessOptions,
     label_map: LabelMap,
     contents: RawContents,
-    *,
-    uses_numba: bool = False,
 ) -> ProcessedScene:
     """Make a processed scene, without fingerprints of its inputs, from parsed files.
 
@@ -217,7 +212,6 @@ def combine_contents(
         mesh.positions,
         mesh.faces,
         axis_alignment if options.align_axis else None,
-        uses_numba=uses_numba,
     )
 
     # Segments.
@@ -233,7 +227,7 @@ def combine_contents(
 
     return ProcessedScene(
         points=points,
-        normals=normals.astype(np.float16),
+        normals=normals,
         colors=mesh.colors,
         stored_labels=options.label_set.labels_from_raw_ids(raw_ids),
         nyu40_ids=annotation.nyu40_ids,

@@ -26,16 +26,13 @@ def read_raw_file(kind: FileKind, path: Path) -> RawContent:
     return parse_raw_file(kind, read_file(path, kind.max_bytes), path)
 
 
-def parse_raw_file(
-    kind: FileKind, data: Buffer, path: Path, *, uses_numba: bool = False
-) -> RawContent:
+def parse_raw_file(kind: FileKind, data: Buffer, path: Path) -> RawContent:
     """Parse a file of a scene.
 
     Args:
         kind: The kind of the file; not a zip file or a sensor stream.
         data: Its bytes.
         path: Its name, for messages.
-        uses_numba: Whether to use the compiled parser of segments, if numba is installed.
 
     Raises:
         RawFileError: It is damaged, or another kind of file.
@@ -45,7 +42,7 @@ def parse_raw_file(
     if kind.content == "labels mesh":
         return parse_labels_mesh(data, path)
     if kind.content == "segments":
-        return parse_segments(data, path, uses_numba=uses_numba)
+        return parse_segments(data, path)
     if kind.content == "aggregation":
         return parse_aggregation(data, path)
     if kind.content == "info":

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.compiled import compile_parser
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer
 from scannet_prep.base.json import make_decoder
@@ -126,7 +125,7 @@ _DOCUMENT_DECODER = make_decoder(_Document)
 _AGGREGATION_DECODER = make_decoder(Aggregation)
 
 
-def parse_segments(data: Buffer, path: Path, *, uses_numba: bool = False) -> Segmentation:
+def parse_segments(data: Buffer, path: Path) -> Segmentation:
     """Parse an over-segmentation.
 
     The list of ids is a megabyte of text. It is parsed straight into an array, and the JSON parser
@@ -136,7 +135,6 @@ def parse_segments(data: Buffer, path: Path, *, uses_numba: bool = False) -> Seg
     Args:
         data: The bytes of the file.
         path: Its name, for messages.
-        uses_numba: Whether to use the compiled parser, if numba is installed.
 
     Raises:
         RawFileError: It is not a JSON object, or `segIndices` is not a list of ids.
@@ -145,7 +143,7 @@ def parse_segments(data: Buffer, path: Path, *, uses_numba: bool = False) -> Seg
     # A guess, which may be wrong or find nothing: it is confirmed by the placeholder below.
     start = data.find(b"[", data.find(b'"segIndices"')) + 1
     end = data.find(b"]", start)
-    values = _parse_list(data[start:end], uses_numba=uses_numba)
+    values = parse_plain_list(data[start:end], b",")
     if values is not None:
         shortened = b"%b%d%b" % (data[:start], _PLACEHOLDER, data[end:])
         # Errors are raised below, where the file is parsed as it is.
@@ -171,17 +169,6 @@ def parse_aggregation(data: Buffer, path: Path) -> Aggregation:
         RawFileError: It is not a JSON object, or its groups have other types than `Group`.
     """
     return _parse_document(bytes(data), path, _AGGREGATION_DECODER)
-
-
-def _parse_list(text: bytes, *, uses_numba: bool) -> NDArray[np.int64] | None:
-    """Parse numbers separated by commas, as in the release; None if anything else is found."""
-    loop = compile_parser() if uses_numba else None
-    if loop is None:
-        return parse_plain_list(text, b",")
-    # A number and its comma take at least two characters.
-    values = np.empty(len(text) // 2 + 1, np.int64)
-    count = loop(np.frombuffer(text, np.uint8), values)
-    return values[:count] if count else None
 
 
 def _make_segmentation(document: _Document, values: NDArray[np.int64]) -> Segmentation:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
-import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 from benchmark.machine import describe_machine
@@ -21,12 +18,8 @@ PARTS = ("process", "export", "download", "pack", "loader", "superpoints", "fram
 def main() -> None:
     """Measure the chosen parts, and print the results."""
     arguments = _parse_arguments()
-    with ExitStack() as stack:
-        if arguments.without_numba:
-            _hide_numba(_make_temporary_folder(stack))
-        folder = arguments.keep
-        if folder is None:
-            folder = _make_temporary_folder(stack)
+    with tempfile.TemporaryDirectory(prefix="scannet-prep-bench-") as temporary_dir:
+        folder = arguments.keep or Path(temporary_dir)
         settings = Settings(
             folder=folder.absolute(),
             scene_count=arguments.scenes,
@@ -47,10 +40,6 @@ def main() -> None:
         if arguments.json:
             report = {"machine": machine, "settings": settings.to_json(), **results}
             print(json.dumps(report, indent=1))
-
-
-def _make_temporary_folder(stack: ExitStack) -> Path:
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scannet-prep-bench-")))
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -95,9 +84,6 @@ def _parse_arguments() -> argparse.Namespace:
         metavar="DIR",
         help="keep the scenes in this folder, and use those in it (default: a temporary folder)",
     )
-    parser.add_argument(
-        "--without-numba", action="store_true", help="measure as if numba were not installed"
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
@@ -106,15 +92,6 @@ def _parse_arguments() -> argparse.Namespace:
     if arguments.scenes < 2 or min(arguments.repeat, arguments.reference_scenes) < 1:
         parser.error("--scenes must be at least 2, --repeat and --reference-scenes at least 1")
     return arguments
-
-
-def _hide_numba(folder: Path) -> None:
-    """Make `import numba` fail in this process and in those that it starts."""
-    (folder / "numba.py").write_text(
-        'raise ImportError("hidden by the benchmark")\n', encoding="ascii"
-    )
-    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    sys.path.insert(0, str(folder))
 
 
 if __name__ == "__main__":

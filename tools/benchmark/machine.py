@@ -7,8 +7,6 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from scannet_prep.base.compiled import compile_geometry
-
 
 def describe_machine() -> dict[str, str]:
     """Describe the processor, the cores, Python and the libraries."""
@@ -22,7 +20,6 @@ def describe_machine() -> dict[str, str]:
         "system": platform.system(),
         "Python": platform.python_version(),
         "numpy": version("numpy"),
-        "numba": version("numba") if compile_geometry() else "not used",
         "deflate": version("deflate"),
         "scannet_prep": version("scannet-prep"),
     }

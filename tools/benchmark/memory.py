@@ -5,11 +5,9 @@ It is measured in a new process, so that nothing else counts.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from scannet_prep.processed.scene import ProcessOptions
@@ -18,17 +16,11 @@ from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, make_scene_file
 
 
-def measure(raw_dir: Path, folder: Path, *, has_numba: bool) -> float:
+def measure(raw_dir: Path, folder: Path) -> float:
     """Process the scenes of a folder in one worker, and return its peak memory, in MB."""
-    with tempfile.TemporaryDirectory(dir=folder) as shadow:
-        environment = dict(os.environ)
-        if not has_numba:
-            Path(shadow, "numba.py").write_text(
-                'raise ImportError("hidden by the benchmark")\n', encoding="ascii"
-            )
-            environment["PYTHONPATH"] = f"{shadow}{os.pathsep}{environment.get('PYTHONPATH', '')}"
-        command = [sys.executable, "-m", "benchmark.memory", str(raw_dir), f"{shadow}/processed"]
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory(dir=folder) as parent:
+        command = [sys.executable, "-m", "benchmark.memory", str(raw_dir), f"{parent}/processed"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(done.stdout)
 
 
@@ -48,9 +40,8 @@ def print_peak(raw_dir: Path, out_dir: Path) -> None:
     plan = process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True))
     for task in plan.tasks:
         task.path.parent.mkdir(parents=True, exist_ok=True)
-    # A run of a single scene would not load numba.
-    context = replace(plan.context, uses_numba=True)
-    outcomes = [outcome for _, outcome in run_tasks(make_and_measure, plan.tasks, context, jobs=1)]
+    results = run_tasks(make_and_measure, plan.tasks, plan.context, jobs=1)
+    outcomes = [outcome for _, outcome in results]
     peaks = [outcome for outcome in outcomes if isinstance(outcome, int)]
     if len(peaks) < len(outcomes):
         raise RuntimeError(f"a worker died: {outcomes}")

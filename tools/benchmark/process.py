@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,13 +45,7 @@ def measure(settings: Settings) -> Result:
 
     large_dir = settings.folder / "large"
     make_scenes(large_dir, 1, _LARGEST_VERTEX_COUNT, settings.seed)
-    result["memory"] = {
-        "vertices": _LARGEST_VERTEX_COUNT,
-        "mb": {
-            "compiled": memory.measure(large_dir, settings.folder, has_numba=True),
-            "numpy": memory.measure(large_dir, settings.folder, has_numba=False),
-        },
-    }
+    result["memory_mb"] = memory.measure(large_dir, settings.folder)
     return result
 
 
@@ -62,8 +55,6 @@ def _measure_scenes(plan: ProcessPlan, settings: Settings) -> Result:
     shutil.rmtree(plan.out_dir, ignore_errors=True)
     for split in {task.split for task in tasks}:
         (plan.out_dir / split).mkdir(parents=True)
-    # A run of few scenes would not load numba.
-    context = replace(plan.context, uses_numba=True)
     ours = [float("inf")] * len(tasks)
     copies = [float("inf")] * len(tasks)
     references = [float("inf")] * min(settings.reference_count, len(tasks))
@@ -71,7 +62,7 @@ def _measure_scenes(plan: ProcessPlan, settings: Settings) -> Result:
     for repeat in range(settings.repeat):
         for index, task in enumerate(tasks):
             task.path.unlink(missing_ok=True)
-            seconds = time_call(_make, task, context)
+            seconds = time_call(_make, task, plan.context)
             ours[index] = min(ours[index], seconds)
             seconds, read_bytes, written_bytes = _copy(task, settings.folder)
             copies[index] = min(copies[index], seconds)
@@ -179,7 +170,6 @@ def _summarize(seconds: list[float]) -> dict[str, float]:
 
 def describe(result: Result) -> str:
     """Format the results as tables."""
-    memory_result = result["memory"]
     reading = result["reading"]
     megabytes = f"{result['read_mb_per_scene']:9.2f}{result['written_mb_per_scene']:9.2f}"
     lines = [
@@ -193,8 +183,8 @@ def describe(result: Result) -> str:
         f"  MB read, written        {megabytes}",
         f"  bytes per vertex        {result['bytes_per_vertex']:9.2f}",
         "",
-        f"memory of a worker, scene of {memory_result['vertices']:,} vertices",
-        *(f"  {name:<22}{size_mb:9.0f} MB" for name, size_mb in memory_result["mb"].items()),
+        f"memory of a worker, scene of {_LARGEST_VERTEX_COUNT:,} vertices",
+        f"  {'':<22}{result['memory_mb']:9.0f} MB",
         "",
         "reading one scene, warm, ms",
         _describe_row("dataset[i]", reading["dataset_ms"]),

@@ -189,8 +189,7 @@ PROGRAMS = (
             "segments": "segments",
             "axis_alignment": "axis alignment",
         },
-        remark="`scannet-prep process --scannet200 --align-axis`. numba is not used: it saves "
-        "time with 40 scenes or more",
+        remark="`scannet-prep process --scannet200 --align-axis`",
     ),
     Program(
         name="OctFormer",

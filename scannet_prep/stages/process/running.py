@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.compiled import MIN_SCENES
 from scannet_prep.base.disk import check_space
 from scannet_prep.base.files import (
     make_directory,
@@ -94,7 +93,7 @@ def run(
         jobs: Number of worker processes.
         progress: Advanced by each scene.
         executor: Does the work instead of worker processes. Its workers see the same folders under
-            the same names. `jobs` is then their number, which decides whether they use numba.
+            the same names.
 
     Raises:
         OutputError: The folder cannot be written to, or the disk has not enough space.
@@ -102,13 +101,10 @@ def run(
             made.
         WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
     """
-    # Every worker has to load numba, which pays only for many scenes.
-    scene_count = sum(not task.reason.keeps_scene for task in plan.tasks)
-    context = replace(plan.context, uses_numba=scene_count >= MIN_SCENES * jobs)
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir):
         job = _ProcessJob(plan)
-        job.run(make_scene_file, context, jobs=jobs, progress=progress, executor=executor)
+        job.run(make_scene_file, plan.context, jobs=jobs, progress=progress, executor=executor)
         unfinished = folder.read_unfinished(plan.out_dir)
     return job.report(unfinished)
 

@@ -64,14 +64,8 @@ class Reason(StrEnum):
     RAW_CHANGED = "raw files changed"
     OUTPUT_CHANGED = "the processed file changed"
     UNKNOWN = "compared first, and processed if inputs or options differ"
-    # Scenes with these two are kept.
     RAW_GONE = "raw files are gone, so it stays as it is"
     UP_TO_DATE = "up to date"
-
-    @property
-    def keeps_scene(self) -> bool:
-        """Whether the scene stays as it is."""
-        return self in (Reason.RAW_GONE, Reason.UP_TO_DATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +121,6 @@ class ProcessContext:
         is_lenient: Whether damage that leaves a scene without alignment, groups or normals is only
             a warning.
         compares_bytes: Whether all files are read, rather than judged by their sizes and times.
-        uses_numba: Whether the compiled loops are used, if numba is installed. The scenes are the
-            same.
     """
 
     options: ProcessOptions
@@ -137,7 +129,6 @@ class ProcessContext:
     is_strict: bool = False
     is_lenient: bool = False
     compares_bytes: bool = False
-    uses_numba: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +167,7 @@ def make_scene_file(task: ProcessTask, context: ProcessContext) -> FinishedScene
             _check_warnings(task, entry.warnings, context)
             return FinishedScene(entry, before)
 
-    scene = process_scene(
-        task.scene,
-        task.split,
-        context.options,
-        context.label_map,
-        files,
-        uses_numba=context.uses_numba,
-    )
+    scene = process_scene(task.scene, task.split, context.options, context.label_map, files)
     _check_warnings(task, scene.meta.warnings, context)
     after = describe_files(task.scene, task.split, task.path, context.label_map)
     if after.inputs != before.inputs:
