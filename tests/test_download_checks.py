@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from commands import digests, run_main
 from downloads import MESH, SCENES, Bar, fetch, fetched, words
 from large_files import DEPTH, make_stream, make_zip
-from release_server import Fault, ReleaseServer, Request, Status
+from release_server import Fault, ReleaseServer, Request, Status, scene_url_path
 
 from scannet_prep.cli.main import make_parser
 from scannet_prep.errors import FileError
@@ -455,3 +456,26 @@ def test_metadata_of_a_train_scene_needs_axis_alignment(release_dir: Path) -> No
 
     with pytest.raises(FileError, match="has no axisAlignment"):
         check_file(file, path)
+
+
+def test_large_file_broken_at_the_server_fails_after_its_tries_though_it_is_the_only_one(
+    server, tmp_path
+):
+    header = (
+        "ply\nformat binary_little_endian 1.0\nelement vertex 1000000\n"
+        "property float x\nproperty float y\nproperty float z\n"
+        "property uchar red\nproperty uchar green\nproperty uchar blue\nproperty uchar alpha\n"
+        "element face 1000000\nproperty list uchar int vertex_indices\nend_header\n"
+    )
+    body = random.Random(0).randbytes(29_000_000)
+    url_path = scene_url_path(SCENE, "_vh_clean.ply")
+    server.files[url_path] = header.encode() + body
+    bar = Bar()
+
+    report = fetch(server, tmp_path, [SCENE], types=["_vh_clean.ply"], bar=bar)
+
+    (failure,) = report.failures
+    assert failure.message.startswith(f"{server.base_url}v2/scans/{SCENE}/{SCENE}_vh_clean.ply: ")
+    assert "3 attempts failed, the last one: is not what it should be" in failure.message
+    assert len(server.requests()) == 3
+    assert len([note for note in bar.notes if "is tried again after the others" in note]) == 1

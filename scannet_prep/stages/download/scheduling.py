@@ -280,23 +280,31 @@ class Scheduler:
     def _hold_failure(self, job: _Job, error: AttemptError) -> None:
         """Hold a failure. During an outage, all held files return to the queue instead.
 
-        Their failures are then not counted.
+        Their failures are then not counted. A failure of a request that has brought much content
+        is counted at once: the request itself shows that the server is up.
         """
         if job.task is not None:
+            is_long = job.task.partial.received_bytes >= PROOF_BYTES
+            if is_long and self._count_earlier_failures(job):
+                self._count_failure(_Failure(job.task, error, failed_s=time.monotonic()))
+                return
             self._held.append(_Failure(job.task, error, failed_s=time.monotonic()))
         is_outage = self._gate.failed(error, job.requested_s, is_probe=job.is_probe)
         if is_outage:
             self._settle_or_queue([failure.task for failure in self._held])
             self._held.clear()
 
-    def _count_earlier_failures(self, job: _Job) -> None:
+    def _count_earlier_failures(self, job: _Job) -> bool:
         """Count the held failures that are older than a request that the server answers.
 
         The server was up after them, so the files were the cause.
+
+        Returns:
+            Whether the answer shows that the server is up.
         """
         is_up = self._gate.served(is_probe=job.is_probe)
         if not is_up:
-            return
+            return False
         # The probe has shown that the server is up. If its transfer breaks off later, that is an
         # ordinary failure.
         job.is_probe = False
@@ -304,6 +312,7 @@ class Scheduler:
             if failure.failed_s <= job.requested_s:
                 self._held.remove(failure)
                 self._count_failure(failure)
+        return True
 
     def _count_failure(self, failure: _Failure) -> None:
         """Count a failure against its file, which is tried again later if it has tries left."""
