@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from typing import Any
 import pytest
 
 from scannet_prep import SceneId, Split, official_scenes, read_processed
+from scannet_prep.base import workers
 from scannet_prep.base.findings import Findings
 from scannet_prep.cli.main import main
 from scannet_prep.processed.scene import encode_processed
-from scannet_prep.stages import pool
 from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.synthetic import write_release
 
@@ -60,17 +61,20 @@ class Outcome:
         return json.loads(self.stdout)
 
 
-class WorkersHere(pool.WorkerProcesses):
+class WorkersHere(Executor):
     """Workers in this process: in most tests, starting a worker takes longer than its work.
 
     Tasks and results are pickled all the same.
     """
 
-    def run(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        function, context = pickle.loads(self._call)
-        for task in tasks:
-            result = function(pickle.loads(pickle.dumps(task)), context)
-            yield task, pickle.loads(pickle.dumps(result))
+    def __init__(self, count):
+        pass
+
+    def submit(self, function, *arguments):
+        future = Future()
+        result = function(*pickle.loads(pickle.dumps(arguments)))
+        future.set_result(pickle.loads(pickle.dumps(result)))
+        return future
 
 
 def run_main(
@@ -101,7 +105,7 @@ def run_main(
             pytest.MonkeyPatch.context() as patch,
         ):
             if not has_workers:
-                patch.setattr(pool, "WorkerProcesses", WorkersHere)
+                patch.setattr(workers, "WorkerProcesses", WorkersHere)
             status = main(argv)
     except SystemExit as error:  # after a help text
         status = int(error.code or 0)

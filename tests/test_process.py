@@ -283,7 +283,7 @@ def test_scene_without_alignment_fails_and_the_hint_names_lenient(
     outcome = run_main("process", raw_dir, "-o", new_dir, *words)
 
     assert outcome.status == 3
-    assert f"failed: {TRAIN}: {path}: the .txt has no axisAlignment\n" in outcome.stderr
+    assert f"{path}: the .txt has no axisAlignment\n" in outcome.stderr
     hints = [line for line in outcome.stderr.splitlines() if line.startswith("hint: ")]
     assert "--lenient" in hints[0]
 
@@ -322,9 +322,9 @@ def test_failure_of_a_bad_scene_names_the_file_and_its_size(
 
     (failure,) = outcome.json["failures"]
     size_bytes = truncated_path.stat().st_size
-    start = f"{truncated_path}: is damaged or truncated ({size_bytes:,} bytes): "
     assert failure["scene_id"] == VAL
-    assert failure["message"].startswith(start)
+    assert failure["path"] == str(truncated_path)
+    assert failure["message"].startswith(f"is damaged or truncated ({size_bytes:,} bytes): ")
 
 
 @pytest.mark.usefixtures("truncated_path")

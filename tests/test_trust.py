@@ -128,7 +128,7 @@ def test_scene_that_is_not_a_folder_fails_alone(
     assert report.made == ((TRAIN, OTHER) if is_forced else ())
     assert report.kept == (() if is_forced else (TRAIN, OTHER))
     (failure,) = report.failures
-    assert f"scene0002_00: {problem}" in failure.message
+    assert f"scene0002_00: {problem}" in str(failure)
 
 
 @pytest.mark.parametrize("is_forced", [False, True])
@@ -321,4 +321,4 @@ def test_failure_with_undecodable_path_is_recorded_in_manifest(tmp_path: Path) -
 
     manifest = read_manifest(tmp_path / "out")
     assert isinstance(manifest, Manifest)
-    assert "udce9" in manifest.failures[TRAIN].message
+    assert "udce9" in str(manifest.failures[TRAIN])

@@ -353,7 +353,7 @@ def test_killed_worker_becomes_a_finding_of_its_scene(tmp_path: Path) -> None:
     assert results == {SceneId(name): name for name in (TRAIN, TEST)}
     assert finding.scene_id == VAL
     assert finding.place == str(tmp_path / VAL)
-    assert "its worker process ended with status -9" in finding.message
+    assert "its process ended with status -9" in finding.message
 
 
 def test_report_of_verify_is_identical_for_any_number_of_workers(raw_dir: Path) -> None:

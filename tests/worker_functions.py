@@ -8,8 +8,9 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
-from commands import run_main
+from scannet_prep.errors import OutputError, RawFileError
 
 
 def multiply(task: int, context: int | DiesWhileStarting) -> int:
@@ -42,6 +43,44 @@ def sleep_and_tell(task: float, context: Path) -> float:
     return task
 
 
+ERRORS = {
+    "bad file": RawFileError("a.ply", "has 5 vertices, expected 6"),
+    "no memory": MemoryError(),
+    "cannot write": OutputError("cannot write"),
+}
+
+
+class Work(NamedTuple):
+    """A task, whose name says what it does."""
+
+    scene_id: str
+
+    @property
+    def source(self):
+        return f"folder of {self.scene_id}"
+
+
+def act(task, context):
+    """Do what the name of a task says; if the context is a folder, leave a file with the pid."""
+    if isinstance(context, Path):
+        (context / f"{os.getpid()}").touch()
+    name = task.scene_id
+    if name.startswith("kill"):
+        # As the out-of-memory killer does. The attempts are counted in a file.
+        with (context / name).open("a") as file:
+            file.write("x")
+        if name != "kill once" or (context / name).stat().st_size == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    if name == "bug":
+        return 1 // 0
+    if name == "exit":
+        sys.exit(5)
+    if name in ERRORS:
+        raise ERRORS[name]
+    time.sleep({"nap": 0.2, "sleep": 60}.get(name, 0))
+    return name
+
+
 class DiesWhileStarting:
     """A context that kills the first `count` workers that receive it."""
 
@@ -66,6 +105,8 @@ def count_reads(*words: str) -> dict[str, int]:
     Returns:
         The counts by the name of the file.
     """
+    from commands import run_main  # slow: most workers need not import it
+
     counts: Counter[str] = Counter()
 
     def note(event: str, arguments: tuple[object, ...]) -> None:

@@ -48,6 +48,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
         """Whether something is wrong."""
         return self.severity == "error"
 
+    def __str__(self) -> str:
+        """Format as `SUBJECT: SCENE: MESSAGE`, without the scene if the subject has its name."""
+        scene_id = "" if self.scene_id in self.subject else self.scene_id
+        return ": ".join(part for part in (self.subject, scene_id, self.message) if part)
+
     @property
     def place(self) -> str:
         """The subject, and the scene unless the subject contains its name."""

@@ -232,7 +232,7 @@ def executor_from(arguments: argparse.Namespace) -> AbstractContextManager[Execu
         raise UsageError(
             "--jobs and --dask contradict each other", "leave out --jobs: dask has its own workers"
         )
-    from scannet_prep.stages.dask_engine import dask_executor
+    from scannet_prep.base.workers import dask_executor
 
     return dask_executor(arguments.dask)
 

@@ -166,7 +166,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
-        console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
+        console.warn(f"failed: {failure}{trace}", failure.hint)
     size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)}"
     text = "\n".join(summarize_run(report, size, console.seconds))
     status = 3 if report.failures else 0

@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
-        console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
+        console.warn(f"failed: {failure}{trace}", failure.hint)
     status = 3 if report.failures else 0
     text = _describe_report(report, console.seconds)
     return console.result(text, report, status, seconds=console.seconds)
@@ -216,7 +216,7 @@ def _describe_estimate(plan: FramesPlan, estimate: FramesEstimate) -> str:
     """Describe the result of a dry run."""
     lines = [_describe_start(plan)]
     for failure in estimate.failures:
-        lines.append(f"failed: {failure.message}")
+        lines.append(f"failed: {failure}")
         if failure.hint:
             lines.append(f"  hint: {failure.hint}")
     scenes = estimate.scenes.values()

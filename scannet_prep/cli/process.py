@@ -282,7 +282,7 @@ def _describe_start(plan: ProcessPlan) -> str:
 def _describe_plan(plan: ProcessPlan) -> str:
     """Describe the result of a dry run."""
     lines = [_describe_start(plan)]
-    lines += [f"failed: {failure.message}\n  hint: {failure.hint}" for failure in plan.failures]
+    lines += [f"failed: {failure}\n  hint: {failure.hint}" for failure in plan.failures]
     scenes = format_count(len(plan.to_process), "scene")
     lines.append(f"dry run: {scenes} would be processed; nothing was written")
     for reason, scene_ids in plan.scenes_by_reason.items():
@@ -298,7 +298,7 @@ def _print_oddities(report: ProcessReport, console: Console) -> None:
         console.say(f"warning: {summary.text} ({scenes})")
     for failure in report.failures:
         trace = f"\n{failure.trace}" if failure.trace else ""
-        console.warn(f"failed: {failure.scene_id}: {failure.message}{trace}", failure.hint)
+        console.warn(f"failed: {failure}{trace}", failure.hint)
 
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:

@@ -54,7 +54,8 @@ def report_without_split(scene_id: SceneId, raw_dir: Path) -> Finding:
     return Finding(
         scene_id=scene_id,
         error="UnknownSceneError",
-        message=f"{raw_dir}: {scene_id} is in none of the official split lists",
+        subject=str(raw_dir),
+        message=f"{scene_id} is in none of the official split lists",
         hint=f"to put it into a split, for example train: --scenes {scene_id} --splits train",
     )
 

@@ -168,7 +168,7 @@ def _summarize_processed_folder(path: Path) -> Info:
         computed_segments=sum(
             entry.segments_source == "computed" for entry in manifest.scenes.values()
         ),
-        failures={name: failure.message for name, failure in manifest.failures.items()},
+        failures={name: str(failure) for name, failure in manifest.failures.items()},
         warnings=tuple(summarize_warnings(warnings)),
         unreadable=tuple(Finding.from_exception(fault, path) for fault in state.faults),
     )

@@ -15,9 +15,8 @@ from typing import Any, TypeAlias, TypeVar
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding, Findings
 from scannet_prep.base.progress import Progress
-from scannet_prep.errors import WorkerDiedError
+from scannet_prep.base.workers import run_tasks
 from scannet_prep.release.scene import SceneId
-from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.selection import Selection
 
 Result = TypeVar("Result")
@@ -37,6 +36,11 @@ class CheckTask:
     scene_id: SceneId
     path: Path
     data: Any = None
+
+    @property
+    def source(self) -> Path:
+        """The same as `path`, for messages."""
+        return self.path
 
 
 Check: TypeAlias = Callable[[CheckTask, Context, Findings], Result]
@@ -82,10 +86,9 @@ class Inspection:
         """
         results: dict[SceneId, Result] = {}
         with self.progress.work(self.title, len(tasks), "scenes"):
-            for task, outcome in run_tasks(_check_scene, tasks, (check, context), jobs=self.jobs):
-                if isinstance(outcome, WorkerDiedError):
-                    death = Finding.from_exception(outcome, task.path, task.scene_id)
-                    self.findings.found.append(death)
+            for task, outcome in run_tasks(_check_scene, tasks, (check, context), self.jobs):
+                if isinstance(outcome, Finding):  # its worker was killed
+                    self.findings.found.append(outcome)
                 else:
                     result, scene_findings = outcome
                     self.findings.found += scene_findings

@@ -17,15 +17,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
-from scannet_prep.errors import OutputError, WorkerDiedError
+from scannet_prep.base.workers import run_tasks
+from scannet_prep.errors import OutputError
 from scannet_prep.processed.folder import mark_finished, mark_unfinished, read_unfinished
-from scannet_prep.stages.pool import run_tasks
 
 
 class SceneTask(Protocol):
@@ -126,19 +126,15 @@ class SceneJob(ABC, Generic[Task, Result]):
 
         Raises:
             OutputError: The folder cannot be written to.
-            WorkerDiedError: Worker processes cannot be started, or the executor takes no more
-                tasks.
+            WorkerDiedError: Worker processes cannot be started.
         """
         try:
             self.remove_leftovers()
             self.begin()
-            outcomes = run_tasks(
-                _try_to_make, self._tasks, (make, context), jobs=jobs, executor=executor
-            )
             progress = progress or Progress()
-            with progress.work(self.title, self._scene_count, "scenes"), closing(outcomes):
+            with progress.work(self.title, self._scene_count, "scenes"):
                 progress.advance(self._scene_count - len(self._tasks))
-                for task, outcome in outcomes:
+                for task, outcome in run_tasks(make, self._tasks, context, jobs, executor):
                     self._settle(task, outcome)
                     status = self.status()
                     if status:
@@ -154,12 +150,8 @@ class SceneJob(ABC, Generic[Task, Result]):
         finally:
             self.remove_leftovers()
 
-    def _settle(self, task: Task, outcome: Any) -> None:  # noqa: ANN401 - a result, or an error
+    def _settle(self, task: Task, outcome: Result | Finding) -> None:
         """Finish a scene, or note its failure."""
-        if isinstance(outcome, OutputError):
-            raise outcome
-        if isinstance(outcome, WorkerDiedError):
-            outcome = Finding.from_failure(outcome, task.source, task.scene_id)
         if isinstance(outcome, Finding):
             self.fail(task, outcome)
         else:
@@ -174,16 +166,3 @@ class SceneJob(ABC, Generic[Task, Result]):
             scene_ids = {task.scene_id for task in self._tasks}
             mark_unfinished(self._out_dir, scene_ids | read_unfinished(self._out_dir))
             self._is_marked = True
-
-
-def _try_to_make(
-    task: Task, call: tuple[Callable[[Task, Any], Result], object]
-) -> Result | Finding | OutputError:
-    """Make one scene, in a worker. Errors are returned, so that the worker makes other scenes."""
-    make, context = call
-    try:
-        return make(task, context)
-    except OutputError as error:
-        return error
-    except Exception as error:  # noqa: BLE001 - a bug must not stop the other scenes; its traceback is kept and shown
-        return Finding.from_failure(error, task.source, task.scene_id)

@@ -166,7 +166,8 @@ def _report_missing(scene_id: SceneId, source: Path) -> Finding:
     return Finding(
         scene_id=scene_id,
         error="UnknownSceneError",
-        message=f"{source}: has no folder {scene_id}",
+        subject=str(source),
+        message=f"has no folder {scene_id}",
         hint=f"scannet-prep download --types seg -o {quote(str(source))} --scenes {scene_id}",
     )
 

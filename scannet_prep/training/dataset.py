@@ -444,7 +444,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         failure = self._reader.failures.get(scene_id)
         if failure is not None:
             raise UnknownSceneError(
-                f"{scene_id} failed in processing: {failure.message}",
+                f"{scene_id} failed in processing: {failure}",
                 "fix the raw files, then run scannet-prep process again",
             )
         official_split = find_official_split(scene_id)

@@ -10,9 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from scannet_prep.base.workers import run_tasks
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
-from scannet_prep.stages.pool import run_tasks
 from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, make_scene_file
 
 

@@ -165,7 +165,7 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         try:
             move_in(result, self.context)
         except FileError as error:
-            self.fail(task, Finding.from_failure(error, task.source, task.scene_id))
+            self.fail(task, Finding.from_error(error, task.source, task.scene_id))
             return
         self._entries[task.scene_id] = result.entry
         self._made.add(task.scene_id)

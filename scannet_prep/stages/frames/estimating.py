@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
+from scannet_prep.base.workers import run_tasks
 from scannet_prep.frames.extraction import Estimate
 from scannet_prep.stages.frames.planning import FramesPlan
 from scannet_prep.stages.frames.scene_worker import estimate_frames
-from scannet_prep.stages.pool import run_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,10 @@ def estimate_plan(
     estimates = {}
     failures = list(plan.failures)
     with progress.work("frames", len(plan.tasks), "scenes"):
-        for task, outcome in run_tasks(estimate_frames, plan.tasks, plan.context, jobs=jobs):
-            if isinstance(outcome, Estimate):
-                estimates[str(task.scene_id)] = outcome
-            elif isinstance(outcome, Finding):
+        for task, outcome in run_tasks(estimate_frames, plan.tasks, plan.context, jobs):
+            if isinstance(outcome, Finding):
                 failures.append(outcome)
             else:
-                failures.append(Finding.from_failure(outcome, task.source, task.scene_id))
+                estimates[str(task.scene_id)] = outcome
             progress.advance()
     return FramesEstimate(dict(sorted(estimates.items())), tuple(failures))

@@ -196,7 +196,7 @@ def _report_missing_stream(task: FramesTask, raw_dir: Path) -> Finding:
     """Describe a named scene that has no stream."""
     hint = f"{_download_command(raw_dir)} --scenes {task.scene_id}"
     error = MissingFileError(task.scene.path(STREAM), "no such file", hint)
-    return Finding.from_failure(error, task.source, task.scene_id)
+    return Finding.from_error(error, task.source, task.scene_id)
 
 
 def _no_streams(raw_dir: Path, selection: Selection) -> MissingFileError:

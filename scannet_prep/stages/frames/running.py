@@ -128,7 +128,7 @@ class _FramesJob(SceneJob[FramesTask, tuple[FramesRecord, Path]]):
             if os.path.lexists(target):
                 if not (target / RECORD_NAME).is_file():
                     error = FileError(target, "is in the way", "remove or rename it")
-                    self.fail(task, Finding.from_failure(error, target, task.scene_id))
+                    self.fail(task, Finding.from_error(error, target, task.scene_id))
                     return
                 target.replace(outdated_path)
             work_path.replace(target)

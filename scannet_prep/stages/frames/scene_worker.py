@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.base.files import make_directory
-from scannet_prep.base.findings import Finding
 from scannet_prep.errors import FileError
 from scannet_prep.frames.extraction import Estimate, estimate_scene, extract_scene
 from scannet_prep.frames.options import FrameOptions
@@ -78,13 +77,10 @@ def extract_frames(task: FramesTask, context: FramesContext) -> tuple[FramesReco
     return record, work_path
 
 
-def estimate_frames(task: FramesTask, context: FramesContext) -> Estimate | Finding:
+def estimate_frames(task: FramesTask, context: FramesContext) -> Estimate:
     """Estimate the frames of a scene, in a worker."""
-    try:
-        with _checked_scene(task):
-            return estimate_scene(task.scene, task.split, context.options, context.label_map)
-    except Exception as error:  # noqa: BLE001 - a bug must not stop the other scenes
-        return Finding.from_failure(error, task.source, task.scene_id)
+    with _checked_scene(task):
+        return estimate_scene(task.scene, task.split, context.options, context.label_map)
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
         failed_list = folder.encode_failed_list(manifest.failures)
     made = {MANIFEST_NAME: encode_manifest(manifest), folder.FAILED_NAME: failed_list}
     first = _group_others(source, head, others, made)
-    failures = {scene_id: failure.message for scene_id, failure in manifest.failures.items()}
+    failures = {scene_id: str(failure) for scene_id, failure in manifest.failures.items()}
     return Contents(head, (first, *groups), failures, tuple(sorted(left_out)))
 
 

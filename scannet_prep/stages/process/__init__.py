@@ -7,7 +7,7 @@ The path of one scene, from top to bottom:
     this process    planning      the scenes (own_planning: own scans), and the options of the
                                   folder (folder_before)
                     reasons       the reason why it is processed, from sizes and times (seen)
-                    running       lock, mark (scene_job); the task goes to a worker (pool)
+                    running       lock, mark (scene_job); the task goes to a worker (base.workers)
     worker          scene_worker  its raw files, each read once
                                   its processed file is up to date?  keep it
                     make_scene    else, in processed/: bytes --> mesh, segments, ... (raw)

@@ -47,7 +47,7 @@ def plan(
         message = f"lists scenes that are still to be made: {list_some(unfinished)}"
         findings.error(out_dir / UNFINISHED_NAME, message, _HINT_EXPORT_AGAIN)
     for scene_id, failure in manifest.failures.items():
-        message = f"records that the scene failed: {failure.message}"
+        message = f"records that the scene failed: {failure}"
         findings.error(manifest_path, message, failure.hint, scene_id=scene_id)
     check_recorded_files(out_dir, manifest.shared, findings, _HINT_DAMAGED)
 

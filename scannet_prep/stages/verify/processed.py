@@ -110,7 +110,7 @@ def _report_failures(out_dir: Path, manifest: Manifest, inspection: Inspection) 
     """Report the scenes that failed in processing, whose splits are not recorded."""
     for scene_id, failure in manifest.failures.items():
         if inspection.selection.selects_id(scene_id):
-            problem = f"this scene failed: {failure.message}"
+            problem = f"this scene failed: {failure}"
             path = out_dir / MANIFEST_NAME
             inspection.findings.error(path, problem, failure.hint, scene_id=scene_id)
 

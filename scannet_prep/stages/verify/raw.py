@@ -94,8 +94,7 @@ def plan(
     selected, failures = select_scenes(scenes, inspection.selection, raw_dir)
     for failure in failures:
         # A finding shows its path itself.
-        message = failure.message.removeprefix(f"{raw_dir}: ")
-        findings.error(raw_dir, message, failure.hint, scene_id=failure.scene_id)
+        findings.error(raw_dir, failure.message, failure.hint, scene_id=failure.scene_id)
 
     records = _read_records(raw_dir, findings)
     if inspection.selection.has_all:

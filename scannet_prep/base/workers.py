@@ -1,0 +1,257 @@
+"""Run tasks in worker processes of this machine, or in an executor of the caller.
+
+task --> worker --> a result
+                --> an exception: a Finding, and the other tasks go on
+                --> an OutputError: the run ends, since no other task could write either
+                --> the worker is killed: the task runs again at the end, alone
+                                        --> a result
+                                        --> killed again: a Finding
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from scannet_prep.base.findings import Finding
+from scannet_prep.base.memory import keep_freed_memory
+from scannet_prep.base.version import VERSION
+from scannet_prep.errors import OutputError, UsageError, WorkerDiedError
+
+Task = TypeVar("Task")
+Context = TypeVar("Context")
+Result = TypeVar("Result")
+
+# Largest number of tasks that wait in an executor of the caller.
+_MAX_SUBMITTED = 1_000
+_DASK_TIMEOUT_S = 30
+_HINT_KILLED = "memory may have run out: try again with fewer workers (--jobs)"
+_HINT_START = "start fewer workers (--jobs), or raise the limits that ulimit -a shows"
+_HINT_ADDRESS = "give the address that the scheduler prints when it starts: tcp://HOST:PORT"
+_HINT_INSTALL = "install the same version with the extra [dask], here and for the dask workers"
+
+
+def run_tasks(
+    make: Callable[[Task, Context], Result],
+    tasks: Iterable[Task],
+    context: Context,
+    jobs: int = 1,
+    executor: Executor | None = None,
+) -> Generator[tuple[Task, Result | Finding], None, None]:
+    """Call a function for each task, in worker processes or in an executor.
+
+    Iterate over this directly, `for task, outcome in run_tasks(...)`: if the loop is left early, by
+    an exception or Ctrl-C, the work then ends at once.
+
+    Args:
+        make: A module-level function of task and context.
+        tasks: The tasks, each with the attributes `scene_id` and `source`, its file or folder.
+        context: The second argument of all calls.
+        jobs: Number of worker processes, if there is no executor.
+        executor: Does the work instead of worker processes. The caller shuts it down.
+
+    Yields:
+        Each task with its result, or with the Finding of its failure, in order of completion.
+
+    Raises:
+        OutputError: A task could not write.
+        WorkerDiedError: Worker processes cannot be started.
+    """
+    call = pickle.dumps((make, context))
+    lost_tasks: list[Any] = []
+    for task, outcome in _run(call, tasks, jobs, executor):
+        if isinstance(outcome, WorkerDiedError):
+            lost_tasks.append(task)
+        else:
+            yield task, outcome
+    for lost_task in lost_tasks:
+        for task, outcome in _run(call, [lost_task], 1, executor):
+            if isinstance(outcome, WorkerDiedError):
+                problem = f"killed twice, the second time while nothing else ran: {outcome.message}"
+                error = WorkerDiedError(problem, _HINT_KILLED)
+                outcome = Finding.from_error(error, task.source, task.scene_id)
+            yield task, outcome
+
+
+def _run(
+    call: bytes, tasks: Iterable[Any], jobs: int, executor: Executor | None
+) -> Iterator[tuple[Any, Any]]:
+    """Yield each task with its result or Finding, or a WorkerDiedError if its worker was killed."""
+    waiting = deque(tasks)
+    running: dict[Future[Any], Any] = {}
+    done: SimpleQueue[Future[Any]] = SimpleQueue()
+    max_running = 2 * jobs if executor is None else _MAX_SUBMITTED
+    with WorkerProcesses(jobs) if executor is None else nullcontext(executor) as engine:
+        try:
+            while waiting or running:
+                while waiting and len(running) < max_running:
+                    task = waiting.popleft()
+                    future = engine.submit(_try, task, call)
+                    running[future] = task
+                    future.add_done_callback(done.put)
+                future = done.get()
+                yield running.pop(future), _find_outcome(future)
+        finally:
+            for future in running:
+                future.cancel()
+
+
+def _try(task: Any, call: bytes) -> Any:  # noqa: ANN401 - the result of any function
+    """Do a task, in a worker. Errors are returned, so that the worker does other tasks."""
+    try:
+        make, context = _load_call(call)
+        return make(task, context)
+    except OutputError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - a bug must not stop the others; its traceback is kept
+        return Finding.from_error(error, task.source, task.scene_id)
+
+
+@lru_cache(maxsize=1)
+def _load_call(call: bytes) -> Any:  # noqa: ANN401 - as above
+    """Load function and context, which come with every task, once in each worker."""
+    return pickle.loads(call)  # noqa: S301 - from the main process
+
+
+def _find_outcome(future: Future[Any]) -> Any:  # noqa: ANN401 - as above
+    try:
+        outcome = future.result()
+    except WorkerDiedError:  # no worker can be started
+        raise
+    except Exception as error:  # noqa: BLE001 - executors have errors of their own for lost tasks
+        return WorkerDiedError(f"{type(error).__name__}: {error}")
+    if isinstance(outcome, OutputError):
+        raise outcome
+    return outcome
+
+
+class WorkerProcesses(ThreadPoolExecutor):
+    """An executor whose threads hand their calls to processes, one each.
+
+    If a process is killed, only its call is lost, and another process takes its place. Python's
+    ProcessPoolExecutor would lose all calls, and run the caller's script again in each process.
+
+    Args:
+        count: Largest number of processes. They are started when they are needed.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._idle: list[tuple[subprocess.Popen[bytes], Connection]] = []
+        self._is_over = False
+
+    def submit(self, function: Any, /, *arguments: Any, **_options: Any) -> Future[Any]:  # noqa: ANN401 - as in Executor
+        """Submit a call, whose arguments and result are pickled."""
+        return super().submit(self._call, function, *arguments)
+
+    def _call(self, *call: object) -> object:
+        try:
+            process, pipe = self._idle.pop()
+        except IndexError:
+            process, pipe = self._start()
+        try:
+            pipe.send(call)
+            result = pipe.recv()
+        except (EOFError, OSError):
+            problem = f"its process ended with status {process.wait()}"
+            raise ChildProcessError(problem) from None
+        self._idle.append((process, pipe))
+        return result
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        """Start a process.
+
+        Raises:
+            WorkerDiedError: The system starts none, or it ends at once.
+        """
+        program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work"
+        options = [f"-W{option}" for option in sys.warnoptions]
+        try:
+            pipe, other_end = multiprocessing.Pipe()
+            with other_end:
+                descriptor = other_end.fileno()
+                process = subprocess.Popen(  # noqa: S603 - this Python, and a program of ours
+                    [sys.executable, *options, "-c", f"{program}({descriptor})"],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[descriptor],
+                    start_new_session=True,  # Ctrl-C is for the main process
+                )
+            self._processes.append(process)
+            if self._is_over:  # `shutdown` may have missed it
+                process.kill()
+            pipe.recv()
+        except (EOFError, OSError) as error:
+            problem = f"worker processes cannot be started: {str(error) or 'they end at once'}"
+            raise WorkerDiedError(problem, _HINT_START) from error
+        return process, pipe
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """Kill all processes. Files are whole at any moment, so nothing is lost."""
+        self._is_over = True
+        for process in self._processes:
+            process.kill()
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for process in self._processes:
+            process.wait()
+
+
+def work(descriptor: int) -> None:
+    """Do calls until the pipe breaks, as it also does when the main process is killed.
+
+    Args:
+        descriptor: The worker's end of the pipe.
+    """
+    pipe = Connection(descriptor)
+    keep_freed_memory()
+    with suppress(EOFError, ConnectionError):
+        pipe.send("started")
+        while True:
+            function, *arguments = pipe.recv()
+            pipe.send(function(*arguments))
+
+
+@contextmanager
+def dask_executor(address: str) -> Iterator[Executor]:
+    """Connect to a dask scheduler, and give an executor that runs tasks on its workers.
+
+    Args:
+        address: The address of the scheduler, such as `tcp://node01:8786`.
+
+    Raises:
+        UsageError: dask is not installed, nothing answers at the address, or a worker has no
+            scannet_prep of the same version.
+    """
+    try:
+        from distributed import Client
+        from distributed.comm import get_address_host
+    except ImportError as error:
+        raise UsageError(f"--dask needs the package distributed: {error}", _HINT_INSTALL) from None
+    try:
+        # If only `Client` refuses an address, Python ends a minute later, with a traceback.
+        get_address_host(address)
+        client = Client(address, timeout=_DASK_TIMEOUT_S, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"--dask {address}: no scheduler answers: {error}", _HINT_ADDRESS
+        ) from None
+    with client:
+        for worker, version in client.run(_find_version, on_error="return").items():
+            if version != VERSION:
+                problem = f"the dask worker {worker} has scannet_prep {version}, expected {VERSION}"
+                raise UsageError(problem, _HINT_INSTALL)
+        yield client.get_executor(pure=False)
+
+
+def _find_version() -> str:
+    return VERSION

@@ -1,0 +1,243 @@
+"""Tasks in worker processes and in executors: kills, bugs, and runs that end early."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from commands import PYTHON, is_running, run_words
+from worker_functions import DiesWhileStarting, Work, act
+
+from scannet_prep.base import workers
+from scannet_prep.base.findings import Finding
+from scannet_prep.base.version import VERSION
+from scannet_prep.base.workers import dask_executor, run_tasks
+from scannet_prep.errors import OutputError, UsageError, WorkerDiedError
+
+TESTS_DIR = Path(__file__).parent
+# A script without `if __name__ == "__main__"`. Its arguments are a folder, the name of its tasks,
+# and a limit of open files.
+SCRIPT = """
+import resource, sys
+from pathlib import Path
+from worker_functions import Work, act
+from scannet_prep.errors import WorkerDiedError
+from scannet_prep.base.workers import run_tasks
+folder, name, *limit = sys.argv[1:]
+if limit:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(limit[0]), int(limit[0])))
+try:
+    print(len(list(run_tasks(act, [Work(name)] * 1000, Path(folder), jobs=2))))
+except WorkerDiedError as error:
+    print(error)
+"""
+
+
+class Forgetful(Executor):
+    """Does calls at once, but loses each of the given tasks a number of times."""
+
+    def __init__(self, losses):
+        self.losses = losses
+
+    def submit(self, function, task, call):
+        future = Future()
+        if self.losses.get(task.scene_id, 0) > 0:
+            self.losses[task.scene_id] -= 1
+            future.cancel()
+        else:
+            future.set_result(function(task, call))
+        return future
+
+
+class Remembering(ThreadPoolExecutor):
+    """Has its futures in a list."""
+
+    def submit(self, *call):
+        future = super().submit(*call)
+        self.futures = [*getattr(self, "futures", ()), future]
+        return future
+
+
+def pids_in(folder):
+    """Find the processes that have done tasks, each of which leaves a file."""
+    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_killed_workers_and_bugs_fail_only_their_own_tasks(tmp_path, jobs):
+    good = [f"number {number}" for number in range(40)]
+    tasks = ["kill a", "kill once", *good, "bug", "kill b", "bad file", "exit", "no memory"]
+
+    outcomes = dict(run_tasks(act, map(Work, tasks), tmp_path, jobs))
+
+    failures = {}
+    for task, outcome in outcomes.items():
+        if isinstance(outcome, Finding):
+            failures[outcome.scene_id] = outcome
+        else:
+            assert outcome == task.scene_id
+    assert len(outcomes) == len(tasks)
+    assert {name: failure.error for name, failure in failures.items()} == {
+        "kill a": "WorkerDiedError",
+        "kill b": "WorkerDiedError",
+        "exit": "WorkerDiedError",
+        "bug": "ZeroDivisionError",
+        "bad file": "RawFileError",
+        "no memory": "MemoryError",
+    }
+    assert (tmp_path / "kill a").read_text() == "xx", "two attempts"
+    assert failures["kill a"].message.startswith("killed twice")
+    assert "status -9" in failures["kill a"].message
+    assert "--jobs" in failures["kill a"].hint
+    assert failures["kill a"].subject == "folder of kill a"
+    assert "in act\n" in failures["bug"].trace
+    assert failures["bad file"].subject == "a.ply"
+    assert failures["bad file"].trace == ""
+    assert pids_in(tmp_path)
+    assert not any(map(is_running, pids_in(tmp_path)))
+
+
+@pytest.mark.parametrize("ending", ["error in the loop", "end of the loop", "cannot write"])
+def test_run_that_ends_early_ends_its_workers_at_once(tmp_path, ending):
+    thread_count = threading.active_count()
+    tasks = ["number 1", "sleep", "sleep", ending]
+
+    # `ended` holds the traceback, and with it the frames of the run.
+    with pytest.raises(OutputError) as ended:  # noqa: PT012
+        for _ in run_tasks(act, map(Work, tasks), tmp_path, 3):
+            if ending == "end of the loop":
+                break
+            if ending == "error in the loop":
+                raise OutputError(ending)
+        raise OutputError(ending)
+
+    assert ended.value.message == ending
+    assert pids_in(tmp_path)
+    assert not any(map(is_running, pids_in(tmp_path)))
+    assert threading.active_count() == thread_count
+
+
+def test_run_that_is_killed_leaves_no_worker(tmp_path):
+    run = subprocess.Popen((PYTHON, "-c", SCRIPT, tmp_path, "nap"), cwd=TESTS_DIR)
+    while len(pids_in(tmp_path)) < 2:
+        assert run.poll() is None
+        time.sleep(0.01)
+
+    run.kill()
+    run.wait()
+
+    deadline = time.monotonic() + 20
+    while any(map(is_running, pids_in(tmp_path))):
+        assert time.monotonic() < deadline, "workers live on"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("way", ["script.py . number", "- . number < script.py"])
+def test_script_without_a_guard_starts_workers(tmp_path, way):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environ = os.environ | {"PYTHONPATH": f"{TESTS_DIR}:{TESTS_DIR.parent}"}
+
+    outcome = run_words("sh", "-c", f"{PYTHON} {way}", cwd=tmp_path, env=environ)
+
+    assert (outcome.stdout, outcome.stderr) == ("1000\n", "")
+
+
+def test_limit_that_prevents_workers_is_named(tmp_path):
+    outcome = run_words(PYTHON, "-c", SCRIPT, tmp_path, "number", "6", cwd=TESTS_DIR)
+
+    assert outcome.stdout.startswith("worker processes cannot be started: ")
+    assert "Too many open files" in outcome.stdout
+    assert "ulimit" in outcome.stdout
+
+
+def test_worker_that_dies_with_a_large_context_half_read_is_replaced(tmp_path):
+    context = (DiesWhileStarting(tmp_path, 2), bytes(10_000_000))
+
+    outcomes = dict(run_tasks(act, map(Work, ["context", "number 1", "number 2"]), context, 2))
+
+    assert len(outcomes) == 3
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_workers_that_end_at_once_are_an_error(monkeypatch):
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+
+    with pytest.raises(WorkerDiedError, match="cannot be started: they end at once"):
+        list(run_tasks(act, map(Work, "abc"), Path(), 2))
+
+
+@pytest.mark.parametrize("make_executor", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_executors_give_what_workers_give(tmp_path, make_executor):
+    tasks = ["number 1", "bug", "bad file", *[f"number {number}" for number in range(2, 9)]]
+    by_workers = dict(run_tasks(act, map(Work, tasks), tmp_path, 2))
+    with make_executor(2) as executor:
+        by_executor = dict(run_tasks(act, map(Work, tasks), tmp_path, executor=executor))
+        with pytest.raises(OutputError):
+            list(run_tasks(act, [Work("cannot write")], tmp_path, executor=executor))
+        assert list(run_tasks(act, [], tmp_path, executor=executor)) == []
+
+    assert by_executor == by_workers
+
+
+def test_task_that_an_executor_loses_runs_again_at_the_end(tmp_path):
+    executor = Forgetful({"b": 1, "c": 2})
+
+    outcomes = [outcome for _, outcome in run_tasks(act, map(Work, "abcd"), tmp_path, 1, executor)]
+
+    *results, failure = outcomes
+    assert results == ["a", "d", "b"]
+    assert (failure.scene_id, failure.error) == ("c", "WorkerDiedError")
+
+
+def test_process_pool_that_breaks_ends_the_run(tmp_path):
+    tasks = map(Work, ["number 1", "kill", "number 2"])
+    with ProcessPoolExecutor(1) as executor, pytest.raises(RuntimeError, match="process pool"):
+        list(run_tasks(act, tasks, tmp_path, executor=executor))
+
+
+def test_loop_that_is_left_cancels_what_waits_in_an_executor(tmp_path):
+    with Remembering(1) as executor:
+        for _ in run_tasks(act, map(Work, ["a", *["nap"] * 50]), tmp_path, executor=executor):
+            break
+
+    assert sum(future.cancelled() for future in executor.futures) > 20
+    assert all(future.done() for future in executor.futures)
+
+
+def test_dask_cluster_that_loses_a_worker_does_all_tasks(tmp_path):
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+    ) as cluster:
+        done = []
+        with dask_executor(cluster.scheduler_address) as executor:
+            for task, outcome in run_tasks(act, map(Work, ["nap"] * 20), tmp_path, 1, executor):
+                done.append((task.scene_id, outcome))
+                if len(done) == 2:
+                    os.kill(pids_in(tmp_path)[0], signal.SIGKILL)
+
+        with cluster.get_client() as client:
+            client.run(setattr, workers, "VERSION", "0.0.1")
+        with pytest.raises(UsageError, match=f"scannet_prep 0.0.1, expected {VERSION}"):
+            dask_executor(cluster.scheduler_address).__enter__()
+
+    assert done == [("nap", "nap")] * 20
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("tcp://127.0.0.1:9", "--dask tcp://127.0.0.1:9: no scheduler answers"),
+        ("node01", "missing port number in address 'node01'"),
+    ],
+)
+def test_dask_address_without_scheduler_is_refused(monkeypatch, address, problem):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "_DASK_TIMEOUT_S", 1)
+
+    with pytest.raises(UsageError, match=problem):
+        dask_executor(address).__enter__()
