@@ -4,7 +4,7 @@ Each function takes a batch of `collate_torch`, on any device, and imports the o
 is called.
 
 Colours may be uint8, as in the dataset, or the result of `Normalize` (-1..1). They are converted to
-0..1. Other colours, such as those of `NormalizeColor`, are refused because their range is unknown.
+0..1. Other floats are refused because their range is unknown.
 """
 
 from __future__ import annotations
@@ -145,6 +145,6 @@ def _unit_colors(batch: dict[str, Any]) -> Tensor:
         raise UsageError(
             f"colors are {colors.dtype} from {colors.min():.3f} to {colors.max():.3f}, "
             "but not those of Normalize, and not uint8",
-            "leave out NormalizeColor: this function scales colours as the other program expects",
+            "leave colours as they are: this function scales them as the other program expects",
         )
     return levels / 255

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_transforms
+import samples
 from commands import count_descriptors
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ from scannet_prep.transforms import CropPoints
 
 
 def make_sample(count: int, number: int = 0) -> dict[str, Any]:
-    whole = test_transforms.make_sample(count, number)
+    whole = samples.make_sample(count, number)
     sample = {key: whole[key] for key in ("points", "colors", "labels")}
     return sample | {"scene_id": f"scene{number:04}_00"}
 

@@ -30,11 +30,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import pack, process
 from scannet_prep.transforms import (
     GridSample,
-    InstanceTargets,
-    RotateZ,
-    instance_masks,
-    pool_segments,
-    unique_segments,
+    Rotate,
 )
 
 torch = pytest.importorskip("torch")
@@ -690,34 +686,6 @@ def test_converting_a_batch_to_another_type_is_an_error(batch: Any) -> None:
         batch.to(torch.float16)
 
 
-def test_unique_segments_of_a_batch_equal_a_loop(batch: Any) -> None:
-    superpoints, scenes = unique_segments(batch["segments"], batch["batch"])
-
-    pairs = list(zip(batch["batch"].tolist(), batch["segments"].tolist(), strict=True))
-    with_segment = sorted({(scene, segment) for scene, segment in pairs if segment >= 0})
-    numbers = {pair: number for number, pair in enumerate(with_segment)}
-    assert superpoints.tolist() == [numbers.get(pair, -1) for pair in pairs]
-    assert scenes.tolist() == [scene for scene, _ in numbers]
-    assert superpoints.dtype == scenes.dtype == torch.int64
-
-
-def test_pooled_segments_of_a_batch_equal_a_loop(batch: Any) -> None:
-    superpoints, scenes = unique_segments(batch["segments"], batch["batch"])
-
-    pooled = pool_segments(batch["points"], superpoints, len(scenes))
-
-    means = [batch["points"][superpoints == number].mean(dim=0) for number in range(len(scenes))]
-    assert torch.allclose(pooled, torch.stack(means), atol=1e-5)
-
-
-def test_instance_masks_of_a_scene_in_a_batch(source: Path) -> None:
-    dataset = ScanNet(source, split="train", transform=InstanceTargets(SCANNET200))
-    batch = collate_torch([dataset[0], dataset[1]])
-    first = batch["instances"][: batch["offset"][0]]
-
-    assert instance_masks(first).shape == (int(first.max()) + 1, len(first))
-
-
 def test_labels_of_a_batch_are_colorized(batch: Any) -> None:
     colors = SCANNET200.colorize(batch["labels"].numpy())
     assert colors.shape == (len(batch["labels"]), 3)
@@ -745,7 +713,7 @@ def test_ignore_index_can_be_any_number_that_is_not_a_train_id(
 
 
 @pytest.mark.parametrize(
-    "transform", [RotateZ, [RotateZ()], "RotateZ()", 3], ids=["class", "list", "text", "number"]
+    "transform", [Rotate, [Rotate()], "Rotate()", 3], ids=["class", "list", "text", "number"]
 )
 def test_transform_that_cannot_be_called_is_refused(source: Path, transform: Any) -> None:
     with pytest.raises(UsageError, match=r"expected a callable transform\(sample, rng\)"):
@@ -757,7 +725,7 @@ def turn(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_transform_with_one_parameter_is_refused_with_the_signature(source: Path) -> None:
-    message = re.escape("transform: turn(sample) cannot be called with (sample, rng)")
+    message = r"transform: turn\(.*\) .*cannot be called with \(sample, rng\)"
 
     with pytest.raises(UsageError, match=message) as caught:
         ScanNet(source, split="train", transform=turn)  # type: ignore[arg-type]
@@ -771,7 +739,7 @@ def return_first(*arguments: Any) -> Any:
 
 @pytest.mark.parametrize(
     "transform",
-    [return_first, torch.nn.Identity(), RotateZ().__call__],
+    [return_first, torch.nn.Identity(), Rotate().__call__],
     ids=["function", "module", "method"],
 )
 def test_callable_that_takes_two_arguments_is_accepted_as_transform(

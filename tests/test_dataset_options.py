@@ -29,7 +29,7 @@ from scannet_prep import (
 from scannet_prep.errors import FileError, MissingFileError, TransformError, UsageError
 from scannet_prep.processed.scene_cache import SceneCache
 from scannet_prep.training.annotated_points import read_points
-from scannet_prep.transforms import Compose, Drop, GridSample, InstanceTargets, RotateZ
+from scannet_prep.transforms import Compose, Drop, GridSample, InstanceTargets, Rotate
 
 torch = pytest.importorskip("torch")
 torch_data = pytest.importorskip("torch.utils.data")
@@ -353,7 +353,7 @@ def few(training_folder: Path) -> Any:
         scenes=list(FEW_POINTS),
         points=FEW_POINTS,
         loop=2,
-        transform=RotateZ(),
+        transform=Rotate(),
     )
 
 
@@ -416,7 +416,7 @@ def many_points() -> dict[str, Any]:
 def test_sampling_transforms_keep_all_annotated_points(
     source: Path, many_points: dict[str, Any], key: str, empty: int
 ) -> None:
-    transform = Compose(RotateZ(), Drop(0.9), GridSample(0.5))
+    transform = Compose(Rotate(), Drop(0.9), GridSample(0.5))
     options: dict[str, Any] = {"split": "train", "labels": SCANNET200, "points": many_points}
     dataset = ScanNet(source, **options)
     sampled_dataset = ScanNet(source, **options, transform=transform)
@@ -440,7 +440,7 @@ def test_batch_marks_the_annotated_points(source: Path, many_points: dict[str, A
 def test_class_aware_transform_refuses_the_other_label_set(
     training_folder: Path, labels: Any, other: Any
 ) -> None:
-    transform = Compose(RotateZ(), GridSample(0.1), InstanceTargets(other))
+    transform = Compose(Rotate(), GridSample(0.1), InstanceTargets(other))
     dataset = ScanNet(training_folder, split="train", labels=labels, transform=transform)
 
     message = f"the classes are of {other.name}, but the labels of the sample are of {labels.name}"

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import PYTHON, run_words
+from samples import make_sample
 from test_distributed import BLOCKS, SCRIPTS, read_output, run_ranks, run_script
 from test_loader import epochs_of
-from test_transforms import make_sample
 from training_sources import TRAIN
 
 from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNet, collate_torch
 from scannet_prep.convert import to_ocnn, to_pointcept, to_pyg
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms import Compose, GridSample, Normalize, NormalizeColor, octformer
+from scannet_prep.transforms import Compose, GridSample, Normalize
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -275,7 +275,7 @@ def count(sample: Sample, generator: np.random.Generator) -> int:
     return len(sample["points"])
 
 
-train = ScanNet("data/processed", split="train", transform=Compose([Flip(), brighter]))
+train = ScanNet("data/processed", split="train", transform=Compose(Flip(), brighter))
 loader = DataLoader(train, sampler=WithEpoch(RandomSampler(train)), batch_size=None)
 first: Sample = train[0]
 print(first["scene_id"], first["points"].mean(axis=0))
@@ -320,6 +320,7 @@ def make_samples() -> list[dict[str, Any]]:
     samples = []
     for count in (3, 5, 4):
         sample = make_sample(count, count)
+        del sample["vertex_keys"], sample["height"]
         sample["labels"] = sample["labels"] - 1
         sample["instances"] = sample["instances"].astype(np.int32)
         samples.append(sample)
@@ -474,46 +475,17 @@ def test_to_pointcept_without_a_grid_is_an_error() -> None:
         to_pointcept(collate_torch(make_samples()))
 
 
-@pytest.fixture
-def octformer_crops() -> list[dict[str, Any]]:
-    """Samples far from the origin after the preset of OctFormer."""
-    crops = []
-    for seed, sample in enumerate(make_samples()):
-        sample["points"] = sample["points"] * 2 + 9
-        crops.append(octformer()(sample, np.random.default_rng(seed)))
-    return crops
+def to_units(sample):
+    return sample["colors"] / np.float32(255)
 
 
-def test_octformer_preset_puts_scenes_into_the_cube(
-    octformer_crops: list[dict[str, Any]],
-) -> None:
-    import_ocnn()
-    points = to_ocnn(collate_torch(octformer_crops))
-
-    assert points.batch_npt.tolist() == [len(sample["points"]) for sample in octformer_crops]
-    assert points.batch_npt.tolist() == [2, 4, 3]
-    assert points.points.abs().max() < 1
-    assert 0 <= points.features.min() <= points.features.max() <= 1
-
-
-def test_octformer_preset_gives_each_point_a_cell_of_the_octree(
-    octformer_crops: list[dict[str, Any]],
-) -> None:
-    octree_type = import_ocnn().octree.Octree
-    points = to_ocnn(collate_torch(octformer_crops))
-
-    octree = octree_type(11, 2, batch_size=3)
-    octree.build_octree(points)
-
-    assert octree.nnum_nempty[11] == 9
-    expected = points.features.sum(dim=0).tolist()
-    assert octree.features[11].sum(dim=0).tolist() == pytest.approx(expected)
-
-
+MEANS = np.float32([0.48, 0.43, 0.37])
+DEVIATIONS = np.float32([0.28, 0.28, 0.27])
 UNKNOWN_COLORS = [
-    NormalizeColor(),
-    NormalizeColor((0, 0, 0), (1, 1, 1)),
-    NormalizeColor((0.5,) * 3, (0.25,) * 3),
+    lambda sample, _: sample | {"colors": sample["colors"] / np.float32(255)},
+    lambda sample, _: (
+        sample | {"colors": (sample["colors"] / np.float32(255) - MEANS) / DEVIATIONS}
+    ),
 ]
 
 

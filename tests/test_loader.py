@@ -18,13 +18,13 @@ from training_sources import TRAIN, Stored, check_same, draw_in_sample, fail_on_
 
 from scannet_prep import Batch, PointBudgetBatchSampler, ScanNet, collate, collate_torch
 from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformError
-from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, RotateZ
+from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, Rotate
 
 torch_data = pytest.importorskip("torch.utils.data")
 pytestmark = pytest.mark.torch
 
 FORKED = {"multiprocessing_context": "fork", "persistent_workers": True}
-RANDOM = Compose(RotateZ(), Flip(), Jitter(), GridSample(0.05), CropPoints(300))
+RANDOM = Compose(Rotate(), Flip(), Jitter(), GridSample(0.05), CropPoints(300))
 
 
 def make_loader(

@@ -16,7 +16,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.frames import SensorCamera, camera_in, project
 from scannet_prep.synthetic import SyntheticScene, make_scene, write_release
 from scannet_prep.synthetic.frames import RenderedFrame, make_cameras, render, render_frames
-from scannet_prep.transforms import RotateZ
+from scannet_prep.transforms import Rotate
 
 INTRINSIC = make_intrinsic(50, 60, 15.5, 11.5)
 SIZE = (32, 24)
@@ -400,7 +400,7 @@ def test_camera_in_a_sample_of_a_dataset_agrees_with_the_processed_scene(
 
 
 def test_camera_in_a_sample_whose_points_were_moved_is_refused(whole_dir: Path) -> None:
-    (sample,) = ScanNet(whole_dir / "processed", split="train", transform=RotateZ())
+    (sample,) = ScanNet(whole_dir / "processed", split="train", transform=Rotate())
 
     with pytest.raises(UsageError):
         camera_in(sample, make_pose(2))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base import memory
 from scannet_prep.errors import UsageError
+from scannet_prep.transforms.draft import VERTEX_KEYS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,10 +30,6 @@ ArrayKey: TypeAlias = Literal[
     "points", "normals", "colors", "labels", "instances", "segments", "grid", "annotated",
     "offset", "batch", "axis_alignment", "faces", "faces_offset", "inverse", "inverse_offset",
 ]  # fmt: skip
-# Arrays with one row per point. Every other array gets offsets of its own.
-VERTEX_KEYS = frozenset(
-    {"points", "normals", "colors", "labels", "instances", "segments", "grid", "annotated"}
-)
 # Arrays of point indices, and the axis along which they are joined. Their values are shifted to
 # count from the beginning of the batch.
 _INDEX_AXES = {"inverse": 0, "faces": 0, "edge_index": 1}

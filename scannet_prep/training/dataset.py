@@ -580,7 +580,7 @@ def _check_transform(transform: object) -> None:
     if not callable(transform) or isinstance(transform, type):
         raise UsageError(
             f"transform is {transform!r:.80}, expected a callable transform(sample, rng)",
-            "transform=Compose(RotateZ(), GridSample(0.02))",
+            "transform=Compose(Rotate(), GridSample(0.02))",
         )
     fault = describe_call_fault(transform, "sample", "rng")
     if fault:

@@ -1,16 +1,16 @@
 """Transforms for training: each takes a sample and a random generator, and returns a new sample.
 
     transform = Compose(
-        RotateZ(), Scale(), Flip(), ColorJitter(), Normalize(),
+        Rotate(), Scale(), Flip(), ColorJitter(), Normalize(),
         GridSample(0.02), CropPoints(200_000),
     )
     dataset = ScanNet("data/processed", split="train", transform=transform)
 
 Transforms are values: picklable, comparable and without state. They do not change their input.
 
-An array belongs to the vertices if its first dimension is the number of points, whatever its name,
-so that your own arrays are cropped and dropped with the others. `inverse` (see `GridSample`) is the
-exception. Ids of instances and segments keep their values.
+Arrays of the vertices are known by name: those of `ScanNet`, and those that `sample["vertex_keys"]`
+lists, so that your own arrays are cropped and dropped with the others. An array of unknown name
+with a row for each vertex is refused. Ids of instances and segments keep their values.
 
 Move points first, then sample. Transforms that move points remove the keys that no longer hold:
 `grid`, the boxes and centres of instances, and `axis_alignment`, because moved points are in
@@ -27,53 +27,25 @@ Two keys of the sample change what transforms do:
 The docstrings name the same transforms in other programs, with their parameters.
 """
 
-from scannet_prep.transforms.colors import (
-    ChromaticAutoContrast,
-    ColorJitter,
-    HueSaturationTranslation,
-    Normalize,
-    NormalizeColor,
-    RandomBrightnessContrast,
-    RandomColorGrayScale,
-    RandomDropColor,
-    RandomDropNormal,
-)
+from scannet_prep.transforms.colors import ChromaticAutoContrast, ColorJitter, Normalize
 from scannet_prep.transforms.mixing import Mix3D, mix
 from scannet_prep.transforms.motion import (
     CenterShift,
-    ClipGaussianJitter,
     ElasticDistortion,
     Flip,
     Jitter,
-    RandomRotate,
-    RandomShift,
-    RotateZ,
+    Rotate,
     Scale,
 )
-from scannet_prep.transforms.presets import mask3d, octformer, pointcept, views_for_testing
-from scannet_prep.transforms.selection import (
-    CropBox,
-    CropPoints,
-    Drop,
-    GridSample,
-    ShufflePoint,
-    fragments,
-    merge_fragments,
-)
+from scannet_prep.transforms.presets import pointcept
+from scannet_prep.transforms.selection import CropPoints, Drop, GridSample
 from scannet_prep.transforms.steps import Compose, Sometimes
-from scannet_prep.transforms.targets import (
-    InstanceTargets,
-    instance_masks,
-    pool_segments,
-    unique_segments,
-)
+from scannet_prep.transforms.targets import InstanceTargets
+from scannet_prep.transforms.testing import fragments, merge_fragments, views_for_testing
 
 __all__ = [
-    "CenterShift", "ChromaticAutoContrast", "ClipGaussianJitter", "ColorJitter", "Compose",
-    "CropBox", "CropPoints", "Drop", "ElasticDistortion", "Flip", "GridSample",
-    "HueSaturationTranslation", "InstanceTargets", "Jitter", "Mix3D", "Normalize", "NormalizeColor",
-    "RandomBrightnessContrast", "RandomColorGrayScale", "RandomDropColor", "RandomDropNormal",
-    "RandomRotate", "RandomShift", "RotateZ", "Scale", "ShufflePoint", "Sometimes", "fragments",
-    "instance_masks", "mask3d", "merge_fragments", "mix", "octformer", "pointcept", "pool_segments",
-    "unique_segments", "views_for_testing",
+    "CenterShift", "ChromaticAutoContrast", "ColorJitter", "Compose", "CropPoints", "Drop",
+    "ElasticDistortion", "Flip", "GridSample", "InstanceTargets", "Jitter", "Mix3D", "Normalize",
+    "Rotate", "Scale", "Sometimes", "fragments", "merge_fragments", "mix", "pointcept",
+    "views_for_testing",
 ]  # fmt: skip

@@ -16,15 +16,26 @@ Ints: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = NDArray[Any]
 AnySample: TypeAlias = dict[str, Any]
 
-# These arrays have no row for each vertex, even if they happen to have as many rows.
-_OTHER_KEYS = {
-    "inverse",
-    "axis_alignment",
-    "faces",
-    "instance_labels",
-    "instance_boxes",
-    "instance_centers",
-}
+# The arrays of a sample with one row per vertex.
+VERTEX_KEYS = frozenset(
+    {
+        "points",
+        "normals",
+        "colors",
+        "labels",
+        "instances",
+        "segments",
+        "grid",
+        "annotated",
+        "index",
+    }
+)
+# Other arrays that this package makes, which may happen to have as many rows.
+_OTHER_KEYS = frozenset(
+    {"inverse", "axis_alignment", "faces", "instance_labels", "instance_boxes", "instance_centers"}
+)
+# The key of the names of further such arrays, which your own code has added to a sample.
+OWN_KEYS = "vertex_keys"
 
 
 class Draft:
@@ -125,9 +136,11 @@ class Draft:
         representative is removed.
 
         Raises:
-            UsageError: The sample has edges, or no points.
+            UsageError: The sample has edges, no points, or an unknown array that may belong to the
+                vertices.
         """
         self._check_key("points")
+        self._check_own_keys()
         if "edge_index" in self.sample:
             raise UsageError(
                 f"{self.step_name}: the sample has an edge_index, "
@@ -194,6 +207,22 @@ class Draft:
                 result[key] = self.sample[key].take(self._kept, axis=0, mode="clip")
         return result
 
+    def _check_own_keys(self) -> None:
+        """Refuse an array of unknown name with as many rows as there are vertices.
+
+        Raises:
+            UsageError: There is one. It would no longer fit the selected vertices.
+        """
+        known = {*vertex_keys(self.sample), *_OTHER_KEYS}
+        for key, value in self.sample.items():
+            is_unknown = key not in known and isinstance(value, np.ndarray) and value.ndim > 0
+            if is_unknown and len(value) == len(self.sample["points"]):
+                raise UsageError(
+                    f"{self.step_name}: the array {key!r} has a row for each vertex, "
+                    "but is not known to belong to them",
+                    f'name it in the sample: sample["{OWN_KEYS}"] = ["{key}"]',
+                )
+
     def _check_key(self, key: str) -> None:
         """Raise UsageError if the sample has no such key."""
         if key not in self.sample:
@@ -215,12 +244,6 @@ def as_rows(columns: Columns) -> NDArray[Any]:
 
 
 def vertex_keys(sample: AnySample) -> list[str]:
-    """List the keys of the arrays that have a row for each vertex."""
-    count = len(sample["points"])
-
-    def is_of_vertices(key: str, value: object) -> bool:
-        if key in _OTHER_KEYS or not isinstance(value, np.ndarray):
-            return False
-        return value.ndim > 0 and len(value) == count
-
-    return [key for key, value in sample.items() if is_of_vertices(key, value)]
+    """List the keys of the arrays that have a row for each vertex, by name."""
+    names = VERTEX_KEYS.union(sample.get(OWN_KEYS, ()))
+    return [key for key in sample if key in names]

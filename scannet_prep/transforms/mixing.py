@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.transforms import arguments
 from scannet_prep.transforms.draft import AnySample, vertex_keys
-from scannet_prep.transforms.steps import Checked, Step
+from scannet_prep.transforms.steps import Step
 
 # Arrays of ids that are unique within a scene only.
 _ID_KEYS = ("instances", "segments")
 
 
-class Mix3D(
-    Checked,
-    collate=arguments.collate_function(),
-    mix_prob=arguments.number(0, 1),
-    step=arguments.optional(arguments.step()),
-    seed=arguments.whole_number(0),
-):
+@dataclass(frozen=True)
+class Mix3D:
     """Mixes the scenes of a batch in pairs, with a probability, and collates the batch.
 
     Pass it to a loader: `collate_fn=Mix3D(collate_torch)`. If the number of scenes is odd, the last
@@ -78,22 +73,26 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
         - the arrays of the vertices, scene after scene. Ids of instances and segments are
           renumbered, so that no two scenes share an id; -1 stays -1;
         - `scene_id`: all scene ids, joined by `+`;
-        - `label_set`, as in the samples;
-        - `transform_log`: a single entry with all scene ids and logs.
+        - `label_set` and `vertex_keys`, as in the samples.
 
         Other keys (`grid`, `inverse`, `faces`, `axis_alignment`, boxes of instances) are removed,
         because they would not hold for all scenes.
 
     Raises:
-        UsageError: There are no scenes, their labels belong to different label sets, or their
-            arrays differ in name, type or shape of a row.
+        UsageError: The labels of the scenes belong to different label sets, or their arrays differ
+            in name, type or shape of a row.
     """
-    if not samples:
-        raise UsageError("mix: there are no scenes, expected at least one", "mix([first, second])")
-    _check_label_sets(samples)
+    first = samples[0]
+    label_sets = {sample.get("label_set") for sample in samples}
+    if len(label_sets) > 1:
+        names = " and ".join(sorted(map(str, label_sets)))
+        raise UsageError(
+            f"scenes cannot be mixed: their labels are of {names}",
+            "choose one label set for all of them: ScanNet(..., labels=...)",
+        )
 
     result: dict[str, Any] = {}
-    for key in vertex_keys(samples[0]):
+    for key in vertex_keys(first):
         if key == "grid":
             continue
         # A missing array becomes an array of None, whose type differs from all others.
@@ -102,22 +101,17 @@ def mix(samples: Sequence[AnySample]) -> dict[str, Any]:
         if len(row_types) > 1:
             raise UsageError(
                 f"scenes cannot be mixed: {key!r} differs in type or shape, or is missing in one",
-                'ScanNet(..., keys=["points", "colors", "labels"]) for all scenes, '
-                "with the same transform",
+                "read all scenes with the same keys and the same transform",
             )
         if key in _ID_KEYS:
             arrays = _make_ids_distinct(arrays)
         result[key] = np.concatenate(arrays)
 
-    if "label_set" in samples[0]:
-        result["label_set"] = samples[0]["label_set"]
-    if "scene_id" in samples[0]:
+    for key in ("label_set", "vertex_keys"):
+        if key in first:
+            result[key] = first[key]
+    if "scene_id" in first:
         result["scene_id"] = "+".join(sample["scene_id"] for sample in samples)
-    logs = [sample["transform_log"] for sample in samples if "transform_log" in sample]
-    if logs:
-        scene_ids = [sample.get("scene_id") for sample in samples]
-        parameters = {"scene_ids": scene_ids, "transform_logs": logs}
-        result["transform_log"] = [{"name": "mix", "parameters": parameters}]
     return result
 
 
@@ -130,13 +124,3 @@ def _make_ids_distinct(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         result.append(array + shift)
         start += int(array.max(initial=-1)) + 1
     return result
-
-
-def _check_label_sets(samples: Sequence[AnySample]) -> None:
-    """Check that the samples that name a label set all name the same one."""
-    names = {sample["label_set"] for sample in samples if "label_set" in sample}
-    if len(names) > 1:
-        raise UsageError(
-            f"scenes cannot be mixed: their labels are of {' and '.join(sorted(names))}",
-            "ScanNet(..., labels=SCANNET20) for all of them",
-        )

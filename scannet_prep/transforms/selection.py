@@ -1,34 +1,21 @@
-"""Transforms that select or reorder vertices: crops, random drops, shuffling and voxels."""
+"""Transforms that select vertices: crops, random drops and voxels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from scannet_prep.errors import UsageError
-from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
-from scannet_prep.transforms import arguments
-from scannet_prep.transforms.arguments import SMALLEST, flag, number, optional, whole_number
-from scannet_prep.transforms.draft import AnySample, Columns, Draft, Ints
-from scannet_prep.transforms.draws import draw_bits
-from scannet_prep.transforms.steps import Parameters, Selecting
-
-# The kind of the argument `size`.
-_CELL_SIZE = number(SMALLEST)
-_HINT_MERGE = 'merge_fragments([(fragment["index"], scores), ...], count)'
+from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.transforms.draft import Columns, Draft, Ints
+from scannet_prep.transforms.steps import Selecting
 
 
-class CropPoints(
-    Selecting,
-    max_points=whole_number(1),
-    sample_rate=number(1e-6, 1),
-    classes=arguments.train_ids(),
-    label_set=optional(arguments.label_set()),
-):
+@dataclass(frozen=True)
+class CropPoints(Selecting):
     """Keeps the vertices nearest to a random vertex, if there are more than the crop may keep.
 
     Vertices keep their order. Of vertices at the same distance, the first ones are kept. A crop
@@ -43,9 +30,11 @@ class CropPoints(
         classes: Train ids of classes in which to crop, for example `SCANNET200.tail`. First one of
             the classes that occur in the scene is drawn uniformly, then one of its vertices. By
             default, and if none of the classes occurs, any vertex is drawn.
-        label_set: Label set of `classes`, or its name. It is optional if one of the train ids is
-            too large for ScanNet20, which leaves ScanNet200. A sample with labels of the other
-            label set is refused. A dict without `label_set` is accepted.
+        label_set: Label set of `classes`. A sample with labels of the other label set is refused. A
+            dict without `label_set` is accepted.
+
+    Raises:
+        UsageError: There are classes without a label set, or beyond it; or a crop keeps nothing.
     """
 
     max_points: int
@@ -54,34 +43,31 @@ class CropPoints(
     label_set: LabelSet | None = None
 
     def __post_init__(self) -> None:
-        """Check each argument, and that the classes belong to the label set."""
-        super().__post_init__()
-        if not self.classes:
-            return
-        highest = max(self.classes)
-        name = type(self).__name__
-        if self.label_set is not None and highest >= len(self.label_set):
+        """Check the size of the crop, and that the classes belong to the label set."""
+        if self.max_points < 1 or not 0 < self.sample_rate <= 1:
             raise UsageError(
-                f"{name}: classes has the train id {highest}, "
-                f"expected those of {self.label_set.name}, 0 to {len(self.label_set) - 1}",
-                "label_set=SCANNET200",
+                f"CropPoints: max_points is {self.max_points} and sample_rate is "
+                f"{self.sample_rate}, expected at least 1, and a share above 0 and at most 1"
             )
-        if self.label_set is None and highest < len(SCANNET20):
+        if len(self.classes) and self.label_set is None:
             raise UsageError(
-                f"{name}: classes is {self.classes}, expected label_set with them: "
-                "both label sets have these train ids, for different classes",
-                f"{name}({self.max_points}, classes={self.classes}, label_set=SCANNET20), "
-                "or SCANNET200",
+                "CropPoints: there are classes, but no label_set, and the train ids of the two "
+                "label sets mean different classes",
+                "CropPoints(..., classes=SCANNET200.tail, label_set=SCANNET200)",
+            )
+        if self.label_set is not None and max(self.classes, default=0) >= len(self.label_set):
+            raise UsageError(
+                f"CropPoints: classes has the train id {max(self.classes)}, "
+                f"expected those of {self.label_set.name}, 0 to {len(self.label_set) - 1}"
             )
 
-    def change(self, draft: Draft, generator: Generator) -> Parameters:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Crop the sample."""
-        label_set = self._find_label_set()
-        if label_set is not None:
-            draft.check_label_set(label_set)
+        if self.label_set is not None:
+            draft.check_label_set(self.label_set)
         count = min(self.max_points, max(1, int(self.sample_rate * draft.count)))
         if draft.count <= count:
-            return {"kept": draft.count}
+            return
         center = self._choose_center(draft, generator)
 
         # Squared distance of each vertex to the centre, (N,), in floats because small integers
@@ -98,7 +84,7 @@ class CropPoints(
         if not np.isfinite(edge):
             raise UsageError(
                 "CropPoints: there are points that are not finite",
-                'sample["points"][~numpy.isfinite(sample["points"]).all(axis=1)] shows them',
+                "find them with numpy.isfinite",
             )
 
         # Keep the nearer vertices, and as many of those at the edge as are missing.
@@ -107,13 +93,12 @@ class CropPoints(
         at_edge = np.flatnonzero(distances == edge)
         is_kept[at_edge[:missing_count]] = True
         draft.select(np.flatnonzero(is_kept))
-        return {"kept": count, "center": columns[:, center]}
 
     def _choose_center(self, draft: Draft, generator: Generator) -> int:
         """Choose the index of a vertex, in one of the classes if any of them occurs."""
         # Any vertex, for the case that none of the classes occurs.
         index = int(generator.integers(draft.count))
-        if not self.classes:
+        if not len(self.classes):
             return index
         labels = draft.columns("labels")
         present = np.unique(labels[np.isin(labels, self.classes)])
@@ -122,48 +107,9 @@ class CropPoints(
         chosen_class = generator.choice(present)
         return int(generator.choice(np.flatnonzero(labels == chosen_class)))
 
-    def _find_label_set(self) -> LabelSet | None:
-        """Return the label set of the classes; None if neither it nor classes were given."""
-        if self.label_set is not None:
-            return self.label_set
-        # `__post_init__` has checked that one of the classes exists only in ScanNet200.
-        return SCANNET200 if self.classes else None
 
-
-class CropBox(Selecting, limit=number(SMALLEST)):
-    """Keeps the vertices whose coordinates all lie between -limit and limit.
-
-    A crop removes everything outside, even the annotated vertices of limited annotations.
-
-    It is ocnn's `Points.clip` (ocnn/octree/points.py), which OctFormer needs because its octree
-    ends at the limit.
-
-    Attributes:
-        limit: Half the edge of the box, metres.
-    """
-
-    limit: float
-
-    def change(self, draft: Draft, generator: Generator) -> Parameters:  # noqa: ARG002
-        """Crop the sample."""
-        farthest = np.abs(draft.columns("points")).max(axis=0)
-        draft.select(np.flatnonzero(farthest < self.limit))
-        return {"kept": draft.count}
-
-
-class ShufflePoint(Selecting):
-    """Puts the vertices into a random order.
-
-    It is Pointcept's `ShufflePoint` (pointcept/datasets/transform.py).
-    """
-
-    def change(self, draft: Draft, generator: Generator) -> Parameters:
-        """Shuffle the vertices."""
-        draft.select(generator.permutation(draft.count))
-        return {}
-
-
-class Drop(Selecting, share=number(0, 1)):
+@dataclass(frozen=True)
+class Drop(Selecting):
     """Drops a random share of the vertices, but never all of them.
 
     Vertices keep their order. With limited annotations, all annotated vertices are kept in addition
@@ -175,22 +121,23 @@ class Drop(Selecting, share=number(0, 1)):
 
     share: float = 0.2
 
-    def change(self, draft: Draft, generator: Generator) -> Parameters:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Drop vertices."""
-        # At least one vertex is kept, if there is one.
-        smallest_count = min(draft.count, 1)
-        kept_count = max(smallest_count, draft.count - round(self.share * draft.count))
-        kept = generator.permutation(draft.count)[:kept_count]
+        # The vertices with the smallest random numbers are dropped. At least one stays.
+        ranks = generator.random(draft.count, np.float32)
+        dropped_count = min(round(self.share * draft.count), draft.count - 1)
+        if dropped_count <= 0:
+            return
+        is_kept = np.ones(draft.count, np.bool_)
+        is_kept[np.argpartition(ranks, dropped_count)[:dropped_count]] = False
         annotated = draft.find_annotated()
-        if annotated is None:
-            kept.sort()
-        else:
-            kept = np.union1d(kept, np.flatnonzero(annotated))
-        draft.select(kept)
-        return {"kept": len(kept)}
+        if annotated is not None:
+            is_kept |= annotated
+        draft.select(np.flatnonzero(is_kept))
 
 
-class GridSample(Selecting, size=_CELL_SIZE, has_inverse=flag()):
+@dataclass(frozen=True)
+class GridSample(Selecting):
     """Keeps one random vertex of each voxel (cell of a grid).
 
     Nothing is averaged, so labels and ids are exact. A vertex lies in the cell
@@ -213,15 +160,15 @@ class GridSample(Selecting, size=_CELL_SIZE, has_inverse=flag()):
     size: float
     has_inverse: bool = True
 
-    def change(self, draft: Draft, generator: Generator) -> Parameters:
+    def change(self, draft: Draft, generator: Generator) -> None:
         """Sample the vertices."""
         if "inverse" in draft.sample:
             raise UsageError(
                 "GridSample: the sample has an inverse map already",
-                "GridSample(size, has_inverse=False) for all but the last",
+                "pass has_inverse=False to all but the last GridSample",
             )
-        cells, numbers, bits = _number_cells("GridSample", draft.columns("points"), self.size)
-        order, starts = _sort_cells(numbers, bits, generator)
+        cells, numbers, bits = number_cells("GridSample", draft.columns("points"), self.size)
+        order, starts = sort_cells(numbers, bits, generator)
 
         annotated = draft.find_annotated()
         is_chosen = np.zeros(draft.count, np.bool_)
@@ -245,100 +192,6 @@ class GridSample(Selecting, size=_CELL_SIZE, has_inverse=flag()):
             if annotated is not None:
                 inverse[annotated] = new_indices[annotated]
             draft.sample["inverse"] = inverse
-        return {"kept": draft.count}
-
-
-def fragments(sample: AnySample, size: float) -> list[AnySample]:
-    """Divide a scene into fragments for inference, each with one vertex of every cell.
-
-    There are as many fragments as vertices in the fullest cell, so that together they contain every
-    vertex. Vertices of less full cells are repeated. Not random.
-
-    It is Pointcept's `GridSample(mode="test")` (pointcept/datasets/transform.py).
-
-    Args:
-        sample: A sample of the dataset, also after transforms that move points.
-        size: Edge of a cell, metres.
-
-    Returns:
-        Samples with `grid`, as from `GridSample`, and with `index`, int64 (N,), the indices of
-        their vertices in the scene, for `merge_fragments`.
-
-    Raises:
-        UsageError: There are no points, or `size` is not a length.
-    """
-    size = arguments.check("fragments", "size", size, _CELL_SIZE, "fragments(sample, 0.02)")
-    columns = Draft(sample, "fragments").columns("points")
-    cells, numbers, bits = _number_cells("fragments", columns, size)
-    order, starts = _sort_cells(numbers, bits, generator=None)
-    # Number of vertices of each cell, (cells,).
-    counts = np.diff(starts, append=len(order))
-
-    parts = []
-    for part in range(counts.max()):
-        # One vertex of each cell: number `part`, or the first ones again if there are fewer.
-        index = np.sort(order[starts + part % counts])
-        draft = Draft(sample, "fragments")
-        draft.leave_out(Selecting.drops)
-        draft.select(index)
-        draft.add("grid", cells.take(index, axis=1))
-        draft.add("index", index)
-        parts.append(draft.finish())
-    return parts
-
-
-def merge_fragments(parts: Iterable[tuple[Any, Any]], count: int) -> NDArray[np.float32]:
-    """Compute the mean prediction of each vertex over all fragments of a scene.
-
-    Fragments of several augmentations of the scene may be merged at once. Pointcept adds up the
-    softmax of all predictions (pointcept/engines/test.py), which gives the same classes.
-
-    Args:
-        parts: For each fragment its `index`, integers (N,), without repetition, and its
-            predictions, for example probabilities, floats (N, C). Arrays, or tensors on the CPU.
-        count: Number of vertices of the scene.
-
-    Returns:
-        float32 (count, C).
-
-    Raises:
-        UsageError: Shapes do not fit, an index is repeated in a fragment or too large, or a vertex
-            is in no fragment.
-    """
-    # The sum of the predictions of each vertex, without columns until the first fragment, and the
-    # number of its fragments.
-    total = np.zeros((count, 0), np.float32)
-    times = np.zeros(count, np.int64)
-    for index, predictions in parts:
-        index = np.asarray(index)
-        predictions = np.asarray(predictions)
-        # The first fragment determines the number of columns. If its predictions are not an array
-        # (N, C), neither is the sum, which is refused below.
-        if not total.shape[1]:
-            total = np.zeros((count, *predictions.shape[1:]), np.float32)
-        expected = (len(index), *total.shape[1:])
-        if predictions.shape != expected or total.ndim != 2:
-            raise UsageError(
-                f"predictions are {predictions.shape}, expected {expected}: a row for each vertex",
-                _HINT_MERGE,
-            )
-        occurrences = np.bincount(index, minlength=count)
-        if len(occurrences) > count or occurrences.max(initial=0) > 1:
-            raise UsageError(
-                f"an index of a fragment is above {count - 1} or repeated",
-                _HINT_MERGE,
-            )
-        total[index] += predictions
-        times += occurrences
-
-    missing = np.count_nonzero(times == 0)
-    if missing:
-        raise UsageError(
-            f"{missing} of {count} vertices are in no fragment",
-            'for fragment in fragments(sample, size): parts.append((fragment["index"], scores))',
-        )
-    total /= times[:, None].astype(np.float32)
-    return total
 
 
 def _represent_cells(order: Ints, starts: Ints, annotated: NDArray[np.bool_] | None) -> Ints:
@@ -347,8 +200,8 @@ def _represent_cells(order: Ints, starts: Ints, annotated: NDArray[np.bool_] | N
     It is the last annotated vertex of the cell in `order`; without one, the cell's first vertex.
 
     Args:
-        order: The vertices by cell, from `_sort_cells`.
-        starts: Where each cell begins in `order`, from `_sort_cells`.
+        order: The vertices by cell, from `sort_cells`.
+        starts: Where each cell begins in `order`, from `sort_cells`.
         annotated: Whether each vertex is annotated, bool (N,); None without limited annotations.
     """
     representatives = order.take(starts, mode="clip")
@@ -361,7 +214,7 @@ def _represent_cells(order: Ints, starts: Ints, annotated: NDArray[np.bool_] | N
     return representatives
 
 
-def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.int32], Ints, int]:
+def number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.int32], Ints, int]:
     """Number the cells of a grid that contain points.
 
     Args:
@@ -376,15 +229,18 @@ def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.i
     Raises:
         UsageError: There are no points, or too many cells.
     """
-    if not points.size:
-        raise UsageError(f"{name}: there are no points, expected at least one")
+    if not points.size or not size > 0:
+        raise UsageError(
+            f"{name}: there are {points.shape[1]:,} points and cells of {size} m, "
+            "expected at least one point, and a size above 0"
+        )
     cells = np.divide(points, size, dtype=np.float64)
     np.floor(cells, out=cells)
     ends = np.array([points.min(axis=1), points.max(axis=1)], np.float64)
     lowest, highest = np.floor(ends / size)
     cells -= lowest[:, None]
 
-    # Numbers are computed as float64, which is exact below 2**53. `_sort_cells` stores a number,
+    # Numbers are computed as float64, which is exact below 2**53. `sort_cells` stores a number,
     # the index of a vertex and some random bits in 63 bits. Extents that are not finite fail these
     # comparisons.
     extent = highest - lowest + 1
@@ -393,10 +249,9 @@ def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.i
     has_small_numbers = count < min(2.0**53, 2.0**59 / points.shape[1])
     if not (has_int32_cells and has_small_numbers):
         cells_text = " x ".join(f"{length:g}" for length in extent)
-        first_argument = "sample, " if name == "fragments" else ""
         raise UsageError(
             f"{name}: the scene has {cells_text} cells, too many to count",
-            f"{name}({first_argument}0.02)",
+            "coordinates and size are in metres",
         )
 
     numbers = cells[0] * extent[1]
@@ -406,12 +261,12 @@ def _number_cells(name: str, points: Columns, size: float) -> tuple[NDArray[np.i
     return cells.astype(np.int32), numbers.astype(np.int64), int(count).bit_length()
 
 
-def _sort_cells(numbers: Ints, number_bits: int, generator: Generator | None) -> tuple[Ints, Ints]:
+def sort_cells(numbers: Ints, number_bits: int, generator: Generator | None) -> tuple[Ints, Ints]:
     """Sort vertices by the number of their cell, and those of one cell at random.
 
     Args:
-        numbers: From `_number_cells`, int64 (N,). Overwritten.
-        number_bits: From `_number_cells`.
+        numbers: From `number_cells`, int64 (N,). Overwritten.
+        number_bits: From `number_cells`.
         generator: Random numbers; None to keep the vertices of a cell in ascending order.
 
     Returns:
@@ -425,7 +280,7 @@ def _sort_cells(numbers: Ints, number_bits: int, generator: Generator | None) ->
     if generator is not None:
         random_bits = min(16, 63 - number_bits - index_bits)
         numbers <<= random_bits
-        numbers |= draw_bits(generator, len(numbers)) >> (16 - random_bits)
+        numbers |= generator.integers(1 << random_bits, size=len(numbers), dtype=np.uint16)
     numbers <<= index_bits
     numbers |= np.arange(len(numbers))
     numbers.sort()

@@ -21,7 +21,7 @@ from scannet_prep.transforms import (
     Flip,
     GridSample,
     Normalize,
-    RotateZ,
+    Rotate,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _MAX_POINTS = 600_000
 _WORKERS = 2
 _AUGMENTATION = Compose(
-    RotateZ(),
+    Rotate(),
     Flip(),
     ColorJitter(),
     Normalize(),
