@@ -21,8 +21,7 @@ COPY --from=build /opt/scannet-prep /opt/scannet-prep
 # PYTHONUNBUFFERED: lines of progress appear at once.
 ENV PATH=/opt/scannet-prep/bin:$PATH \
     HOME=/tmp \
-    PYTHONUNBUFFERED=1 \
-    SCANNET_PREP_VOLUME=/data
+    PYTHONUNBUFFERED=1
 # A number, so that Kubernetes can check that it is not root. To run as yourself:
 # --user "$(id -u):$(id -g)"
 USER 1000:1000

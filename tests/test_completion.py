@@ -1,104 +1,60 @@
-"""Completion with the Tab key: the scripts are valid, and complete commands and options."""
-
-from __future__ import annotations
+"""Completion with the Tab key: the scripts are valid, and complete commands, options and files."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from commands import run_main, run_words
 
 pytest.importorskip("shtab", reason="shtab is not installed")
 
+COMPLETIONS = [
+    ("scannet-prep pro", "process"),
+    ("scannet-prep process --splits tr", "train"),
+    ("scannet-prep export --format point", "pointcept"),
+    ("scannet-prep evaluate pred", "predictions"),
+]
+# Prints the completions of $LINE, one per line, each followed by a tab and its meaning in fish.
+PROGRAMS = {
+    "bash": """
+source $SCRIPT
+COMP_WORDS=($LINE)
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_shtab_scannet_prep
+printf '%s\\n' "${COMPREPLY[@]}"
+""",
+    "fish": "source $SCRIPT; complete -C $LINE",
+    "zsh": None,
+}
 
-@pytest.fixture(scope="module", params=["bash", "zsh", "fish"])
-def script(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Path]:
-    """A shell, and the file with its script."""
-    path = tmp_path_factory.mktemp("completion") / request.param
-    outcome = run_main("completion", request.param)
-    assert outcome.status == 0, outcome.stderr
-    path.write_text(outcome.stdout)
-    return request.param, path
 
-
-def test_script_has_no_syntax_errors(script: tuple[str, Path]) -> None:
-    shell, path = script
+@pytest.mark.parametrize("shell", PROGRAMS)
+def test_script_is_valid_and_completes_words(shell, tmp_path):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-
-    outcome = run_words(shell, "--no-execute" if shell == "fish" else "-n", path)
-
-    assert outcome.stderr == ""
-    assert outcome.status == 0
-
-
-@pytest.fixture(scope="module")
-def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("completion") / "script"
-    path.write_text(run_main("completion", "bash").stdout)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("line", "completed"),
-    [
-        ("scannet-prep pro", "process"),
-        ("scannet-prep process --align", "--align-axis"),
-        ("scannet-prep process --splits tr", "train"),
-        ("scannet-prep export --format point", "pointcept"),
-        ("scannet-prep help pro", "process"),
-    ],
-)
-def test_bash_completes_word(bash_script: Path, line: str, completed: str) -> None:
-    words = line.split()
-    program = f"""
-source {bash_script}
-COMP_WORDS=({line})
-COMP_CWORD={len(words) - 1}
-_shtab_scannet_prep
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-
-    outcome = run_words("bash", "-c", program)
-
-    assert outcome.stdout.split() == [completed]
-
-
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-@pytest.mark.parametrize(
-    ("line", "completed"),
-    [
-        ("scannet-prep pro", "process"),
-        ("scannet-prep process --splits tr", "train"),
-        ("scannet-prep help pro", "process"),
-    ],
-)
-def test_fish_completes_word(tmp_path: Path, line: str, completed: str) -> None:
+    outcome = run_main("--print-completion", shell)
+    assert outcome.status == 0, outcome.stderr
     script_path = tmp_path / "script"
-    script_path.write_text(run_main("completion", "fish").stdout)
+    script_path.write_text(outcome.stdout)
+    (tmp_path / "here/predictions").mkdir(parents=True)
 
-    # Each line is a word, and after a tab what it means.
-    outcome = run_words("fish", "--no-config", "-c", f"source {script_path}; complete -C '{line}'")
-
-    assert [row.partition("\t")[0] for row in outcome.stdout.splitlines()] == [completed]
-
-
-def test_bash_completes_names_of_files(bash_script: Path, tmp_path: Path) -> None:
-    (tmp_path / "predictions").mkdir()
-    program = f"""
-source {bash_script}
-COMP_WORDS=(scannet-prep evaluate pred)
-COMP_CWORD=2
-_shtab_scannet_prep
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-
-    outcome = run_words("bash", "-c", program, cwd=tmp_path)
-
-    assert outcome.stdout.split() == ["predictions"]
+    checked = run_words(shell, "--no-execute" if shell == "fish" else "-n", script_path)
+    assert checked.status == 0, checked.stderr
+    assert checked.stderr == ""
+    if PROGRAMS[shell] is None:
+        return
+    options = ["--no-config"] if shell == "fish" else []
+    for line, completed in COMPLETIONS:
+        environment = {"SCRIPT": str(script_path), "LINE": line, "PATH": "/usr/bin:/bin"}
+        environment["HOME"] = str(tmp_path)
+        outcome = run_words(
+            shell, *options, "-c", PROGRAMS[shell], cwd=tmp_path / "here", env=environment
+        )
+        names = [row.partition("\t")[0].rstrip("/") for row in outcome.stdout.splitlines()]
+        assert names == [completed]
 
 
-def test_unknown_shell_is_wrong_usage() -> None:
-    assert run_main("completion", "ksh").status == 2
+def test_unknown_shell_is_wrong_usage():
+    outcome = run_main("--print-completion", "ksh")
+
+    assert outcome.status == 2
+    assert "invalid choice: 'ksh'" in outcome.stderr

@@ -139,36 +139,6 @@ def test_pack_of_a_user_without_home_writes_an_intact_archive(
     assert run_main("verify", archive_path).status == 0
 
 
-FAILING_COMMANDS = [
-    "process /nowhere/ScanNet -o /nowhere/processed",
-    "pack",
-    "verify data/processed",
-]
-
-
-@pytest.mark.parametrize("command", FAILING_COMMANDS)
-def test_error_has_the_option_to_mount_a_missing_volume(
-    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCANNET_PREP_VOLUME", str(tmp_path))
-    outcome = run_main(*command.split(), cwd=tmp_path)
-
-    assert outcome.status == 1
-    assert f'docker run -v "$PWD/data:{tmp_path}"' in outcome.stderr
-
-
-@pytest.mark.parametrize("command", FAILING_COMMANDS)
-def test_error_does_not_mention_a_mounted_volume(
-    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A file system is mounted at /proc.
-    monkeypatch.setenv("SCANNET_PREP_VOLUME", "/proc")
-    outcome = run_main(*command.split(), cwd=tmp_path)
-
-    assert outcome.status == 1
-    assert "docker run -v" not in outcome.stderr
-
-
 # The Dockerfile.
 
 

@@ -404,8 +404,8 @@ _CHECK_FOLDERS = """\
 import sys
 from scannet_prep.doctor import probes
 for name in sys.argv[1:]:
-    print(probes.make_check("", probes.check_folder, name))
-print(probes.make_check("", probes.check_shared_memory, {}))
+    print(repr(probes.make_check("", probes.check_folder, name)))
+print(repr(probes.make_check("", probes.check_shared_memory, {})))
 """
 
 
@@ -524,7 +524,7 @@ from scannet_prep.doctor import probes
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 31))
 for check in (probes.check_open_files, probes.check_memory):
-    print(probes.make_check("", check, {}))
+    print(repr(probes.make_check("", check, {})))
 """
 
 

@@ -411,7 +411,7 @@ def test_damaged_manifest_is_refused(out_dir: Path, made: Path, verify: Verify) 
     outcome = run_export(out_dir, made, "--format", "pointcept")
 
     assert outcome.status == 1
-    assert "export.json: is damaged" in outcome.json["message"]
+    assert "export.json: is damaged" in outcome.stderr
     assert verify(made)[1][0][3].startswith("is damaged, or not of an export")
 
 

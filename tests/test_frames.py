@@ -511,7 +511,7 @@ def test_error_of_a_zip_file_names_no_other_file(raw_dir: Path, out_dir: Path) -
 
     outcome = extract(raw_dir, out_dir, "--with", "labels")
 
-    assert f"failed: {path}: no such file" in outcome.stderr
+    assert f"error: {path}: no such file" in outcome.stderr
 
 
 def test_files_of_a_failed_scene_are_removed_before_the_next_one(
@@ -555,7 +555,7 @@ def test_file_in_the_way_of_a_scene_fails_it(streams_dir: Path, out_dir: Path) -
     outcome = extract(streams_dir, out_dir)
 
     assert outcome.status == 3
-    assert f"failed: {out_dir / TRAIN}: is in the way" in outcome.stderr
+    assert f"error: {out_dir / TRAIN}: is in the way" in outcome.stderr
     assert (out_dir / TRAIN).read_bytes() == b"mine"
 
 
@@ -767,14 +767,14 @@ def test_dry_run_reports_a_damaged_label_image(raw_dir: Path, out_dir: Path) -> 
     outcome = extract(raw_dir, out_dir, "--with", "labels", "--dry-run")
 
     assert outcome.status == 3
-    assert "has no 'label-filt/0.png'" in outcome.stdout
+    assert "has no 'label-filt/0.png'" in outcome.stderr
 
 
 def test_dry_run_reports_a_damaged_stream(damaged_raw_dir: Path, out_dir: Path) -> None:
     outcome = extract(damaged_raw_dir, out_dir, "--dry-run")
 
     assert outcome.status == 3
-    assert "within frame 6 of 7" in outcome.stdout
+    assert "within frame 6 of 7" in outcome.stderr
 
 
 def test_tree_without_streams_shows_the_command_and_the_size(

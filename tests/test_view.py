@@ -434,7 +434,7 @@ def test_wrong_arguments_are_refused_before_a_file_is_written(
 
     assert outcome.status == status
     assert outcome.json["exit_status"] == status
-    assert message in outcome.json["message"]
+    assert message in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert list_files(folder) == [f"pred/{TRAIN}.npy"]
 

@@ -71,7 +71,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
             scene_id: The scene; empty if the fault concerns none.
         """
         problem, hint, trace = explain(error)
-        place = error.place if isinstance(error, FileError) else str(subject)
+        place = str(subject)
+        if isinstance(error, FileError):
+            place = error.place
+        elif isinstance(error, OSError) and error.filename:
+            place = str(error.filename)
         return cls(
             message=_printable(problem.removeprefix(f"{place}: ")),
             subject=_printable(place),

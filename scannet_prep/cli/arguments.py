@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
-import sys
-import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from scannet_prep.base.text import parse_duration, parse_size
-from scannet_prep.cli.console import print_out
 from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
 
@@ -26,47 +22,8 @@ if TYPE_CHECKING:
 Parsed = TypeVar("Parsed")
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
 
-# Column in which descriptions begin in the tables of help texts.
-_DESCRIPTION_COLUMN = 16
 # Larger numbers are never needed, and would not fit into 32 bits.
 _MAX_DIGITS = 9
-
-
-class _Formatter(argparse.HelpFormatter):
-    """Formatter of help texts that fills paragraphs, and keeps the rows of tables and commands.
-
-    Lines that are indented by two spaces are rows of tables, or commands.
-    """
-
-    def _fill_text(
-        self,
-        text: str,
-        width: int,
-        indent: str,  # noqa: ARG002 - as in argparse
-    ) -> str:
-        filled = []
-        for paragraph in text.split("\n\n"):
-            lines = paragraph.split("\n")
-            has_rows = any(line.startswith("  ") for line in lines)
-            if not has_rows:
-                lines = [" ".join(paragraph.split())]
-            filled.append("\n".join(self._fill_line(line, width) for line in lines))
-        return "\n\n".join(filled).strip("\n")
-
-    def _fill_line(self, line: str, width: int) -> str:
-        # Commands stay whole, so that they can be copied.
-        if line.startswith(("  scannet-prep ", "  torchrun ")):
-            return line
-        is_row = line.startswith("  ")
-        further_indent = " " * _DESCRIPTION_COLUMN if is_row else ""
-        return textwrap.fill(line, width, subsequent_indent=further_indent)
-
-    def _format_usage(self, *arguments: Any) -> str:  # noqa: ANN401 - as in argparse
-        """Format the usage line, with further lines indented by four spaces.
-
-        argparse indents them by the length of the command, which may leave little space.
-        """
-        return re.sub(r"\n +", "\n    ", super()._format_usage(*arguments))
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -80,89 +37,39 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, text: str | None, **options: Any) -> None:  # noqa: ANN401 - passed on
         description, title, examples = (text or "").partition("examples:\n")
-        options |= {"description": description, "epilog": title + examples}
-        super().__init__(**options, formatter_class=_Formatter, allow_abbrev=False)
+        super().__init__(
+            description=description,
+            epilog=title + examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **options,
+        )
 
-    def parse_known_args(
-        self,
-        args: Any = None,  # noqa: ANN401 - overloaded in argparse
-        namespace: Any = None,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloaded in argparse
         """Parse arguments, and refuse unknown ones.
 
         In argparse, the parser of a command passes unknown arguments on to the main parser, which
         could not suggest an option of the command.
-
-        Returns:
-            The parsed arguments, and an empty list of unknown ones.
-
-        Raises:
-            UsageError: An argument is unknown, wrong or missing.
         """
-        words = sys.argv[1:] if args is None else list(args)
-        try:
-            parsed, unknown = super().parse_known_args(words, namespace)
-        except UsageError:
-            # The cause may be a misspelled option: with --type instead of --types, argparse reports
-            # that the required --types is missing.
-            misspelled = self._find_unknown_options(words)
-            if misspelled:
-                raise self._unknown_argument_error(misspelled[0]) from None
-            raise
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            raise self._unknown_argument_error(unknown[0])
-        return parsed, []
-
-    def _unknown_argument_error(self, word: str) -> UsageError:
-        """Make the error for an unknown argument."""
-        hint = self._suggest(word, self._option_string_actions)
-        return UsageError(f"unknown argument: {word}", hint)
-
-    def _find_unknown_options(self, words: Sequence[str]) -> list[str]:
-        """List the words that look like long options, but are not options of this parser.
-
-        Empty for the main parser: the options that follow a command are for that command's parser.
-        """
-        if self._subparsers is not None:
-            return []
-        unknown = []
-        for word in words:
-            name = word.partition("=")[0]
-            is_long_option = name.startswith("--") and name != "--"
-            if is_long_option and name not in self._option_string_actions:
-                unknown.append(name)
-        return unknown
+            hint = self._suggest(unknown[0].partition("=")[0], self._option_string_actions)
+            raise UsageError(f"unknown argument: {unknown[0]}", hint)
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
-        hint = f"{self.prog} --help"
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        if choice is not None:
-            hint = self._suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
-        raise UsageError(message, hint)
-
-    def _print_message(
-        self,
-        message: str,
-        file: Any = None,  # noqa: ANN401 - as in argparse
-    ) -> None:
-        """Print the help or the version.
-
-        Raises:
-            OutputError: Standard output cannot be written, which argparse would ignore.
-        """
-        if file is sys.stdout:
-            print_out(message.rstrip("\n"))
-        else:
-            super()._print_message(message, file)
+        word, choices = choice.groups() if choice else ("", "")
+        raise UsageError(message, self._suggest(word, re.findall(r"[\w-]+", choices)))
 
     def _suggest(self, word: str, choices: Iterable[str]) -> str:
-        """Make the hint for an unknown word: the choice that resembles it most, if any."""
-        name = word.partition("=")[0]
-        close = difflib.get_close_matches(name, choices, n=1)
-        if not close:
-            return f"{self.prog} --help"
-        return f"did you mean {close[0]}? All of them: {self.prog} --help"
+        """Make the hint for a wrong word: the choice that resembles it most, if any."""
+        import difflib
+
+        close = difflib.get_close_matches(word, choices, n=1)
+        suggestion = f"did you mean {close[0]}? All of them: " if close else ""
+        return f"{suggestion}{self.prog} --help"
 
 
 def add_places_argument(parser: CommandParser) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.text import format_bytes, format_duration, list_some
-from scannet_prep.errors import OutputError
+from scannet_prep.base.text import count_of, format_bytes, format_duration, list_some
+from scannet_prep.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.base.findings import Finding
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     from scannet_prep.stages.frames import FramesReport
     from scannet_prep.stages.process import ProcessReport
 
-_MAX_WIDTH = 100
-_MIN_COLUMN_WIDTH = 11
 # Number of entries of a list, and of findings, that are shown without -v.
 _MAX_LISTED = 10
 _MAX_FINDINGS = 100
@@ -50,9 +45,6 @@ class Console(Progress):
         is_quiet: Whether only problems are shown.
         is_verbose: Whether long lists are shown completely.
         has_progress: Whether progress is shown.
-        _bar: The tqdm bar of the current piece of work; None before the first one.
-        _status_drawn_s: When `status` last drew the bar, in seconds of `time.time`, which is the
-            clock of tqdm.
     """
 
     command: str = ""
@@ -62,7 +54,6 @@ class Console(Progress):
     has_progress: bool = True
     _started_s: float = field(default_factory=time.monotonic)
     _bar: Any = None
-    _status_drawn_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -80,19 +71,71 @@ class Console(Progress):
             text = f"{text}\nhint: {hint}"
         _print(text, sys.stderr)
 
+    def show(self, outcome: Outcome) -> int:
+        """Write the outcome of a command, and return its exit status."""
+        self._tell(outcome.findings)
+        status = outcome.status
+        if status is None:
+            status = 3 if any(finding.is_error for finding in outcome.findings) else 0
+        if self.is_json:
+            from scannet_prep.base.json import to_plain
+
+            self._print_json(status, to_plain(outcome.report) | to_plain(outcome.more))
+        elif not self.is_quiet:
+            text = "\n".join(outcome.lines)
+            if text:
+                print_out(text)
+        return status
+
+    def stop(self, error: Exception) -> int:
+        """Report the error that ended the command, and return the exit status.
+
+        The traceback of a bug is shown, too.
+        """
+        from scannet_prep.base.findings import Finding
+        from scannet_prep.base.json import to_plain
+
+        finding = Finding.from_error(error)
+        status = 2 if isinstance(error, UsageError) else 1
+        self._tell([finding])
+        if self.is_json:
+            with suppress(OSError):  # standard output itself may be broken
+                self._print_json(status, to_plain(finding))
+        return status
+
+    def interrupted(self) -> int:
+        """Report that the command was interrupted, and return the exit status."""
+        # Nothing is imported here: an interrupted import may have left a module unusable.
+        message = "interrupted: run the same command again"
+        self.warn(message)
+        if self.is_json:
+            with suppress(OSError):
+                self._print_json(130, {"error": "Interrupted", "message": message})
+        return 130
+
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        """Write findings on standard error, then each of their hints once."""
+        if self.is_quiet:
+            findings = [finding for finding in findings if finding.is_error]
+        shown = findings if self.is_verbose else findings[:_MAX_FINDINGS]
+        for finding in shown:
+            self.warn(f"{finding.severity}: {finding}")
+            if finding.trace:
+                self.warn(finding.trace)
+        if len(shown) < len(findings):
+            self.warn(f"... and {len(findings) - len(shown):,} more; all of them with -v or --json")
+        for hint in dict.fromkeys(finding.hint for finding in shown if finding.hint):
+            self.warn(f"hint: {hint}")
+
+    def _print_json(self, status: int, values: dict[str, Any]) -> None:
+        print_out(json.dumps({"exit_status": status, "command": self.command} | values))
+
     @property
     def can_ask(self) -> bool:
         """Whether a person can answer: at a terminal, without `--json`."""
         # Python has no standard input if its descriptor was closed (`<&-`).
         has_input = sys.stdin is not None and sys.stdin.isatty()
         return has_input and sys.stderr.isatty() and not self.is_json
-
-    def explain(self, text: str) -> None:
-        """Write a paragraph on standard error, broken into lines of the terminal's width."""
-        lines = textwrap.fill(
-            text, _terminal_width(), break_long_words=False, break_on_hyphens=False
-        )
-        self.warn(lines)
 
     def ask(self, question: str) -> bool:
         """Ask a question on standard error.
@@ -101,26 +144,20 @@ class Console(Progress):
             True for `y` or `yes`. Any other answer is a no, and so is the end of the input.
         """
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-        answer = sys.stdin.readline()
-        if not answer:
-            # At the end of the input (Ctrl-D), the terminal does not begin a new line.
-            self.warn("")
-        return answer.strip().lower() in {"y", "yes"}
+        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+    def explain(self, text: str) -> None:
+        """Write a paragraph on standard error, broken into lines of the terminal's width."""
+        import textwrap
+
+        lines = textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
+        self.warn(lines)
 
     def tell_errors(self, findings: Iterable[Finding]) -> None:
         """Write findings on standard error, also if the command is quiet."""
         for finding in findings:
             trace = f"\n{finding.trace}" if finding.trace else ""
             self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
-
-    def show(self, outcome: Outcome) -> int:
-        """Write the outcome of a command, and return its exit status."""
-        self.tell_errors(finding for finding in outcome.findings if finding.is_error)
-        status = outcome.status
-        if status is None:
-            status = 3 if any(finding.is_error for finding in outcome.findings) else 0
-        text = "\n".join(outcome.lines)
-        return self.result(text, outcome.report, status, **outcome.more)
 
     def result(self, text: str, value: object, status: int, **more: object) -> int:
         """Write the result on standard output, as text or as one JSON object.
@@ -148,31 +185,6 @@ class Console(Progress):
             print_out(text)
         return status
 
-    def fail(self, error: str, message: str, hint: str, status: int) -> int:
-        """Report the error that ended the command. An interrupt is reported in one line.
-
-        Args:
-            error: Class of the exception, or `Interrupted`.
-            message: What was found.
-            hint: What to do about it; may be empty.
-            status: The exit status.
-
-        Returns:
-            The exit status.
-        """
-        if error == "Interrupted":
-            self.warn(f"{message}: {hint}")
-        else:
-            self.warn(f"error: {message}", hint)
-        if self.is_json:
-            with suppress(OSError):  # standard output itself may be broken
-                self.result("", {"error": error, "message": message, "hint": hint}, status)
-        return status
-
-    def interrupted(self) -> int:
-        """Report that the command was interrupted, and return the exit status."""
-        return self.fail("Interrupted", "interrupted", "run the same command again", 130)
-
     @contextmanager
     def work(self, title: str, total: int, unit: str) -> Iterator[None]:
         """Show the progress of a piece of work. On a terminal, the last state of the bar stays."""
@@ -197,9 +209,8 @@ class Console(Progress):
         else:
             options["unit"] = f" {unit}"  # tqdm puts no blank between number and unit
         self._bar = tqdm(
-            # Let any count redraw the bar. By default, tqdm waits until the count has grown by as
-            # much as it did between earlier redraws.
-            miniters=1,
+            # Let any call of `update` redraw the bar, even if nothing was counted.
+            miniters=0,
             total=total or None,  # tqdm takes None for an unknown total
             desc=title,
             smoothing=0.1,
@@ -215,18 +226,8 @@ class Console(Progress):
 
     def status(self, text: str) -> None:
         """Show a text beside the count, also while the count does not change."""
-        bar = self._bar
-        bar.set_postfix_str(text, refresh=False)
-        if bar.disable:
-            return
-        # tqdm redraws the bar when something is counted. Redraw it here only if that has not
-        # happened for one and a half intervals. `last_print_t` must stay as it is, because tqdm
-        # computes the rate from it.
-        now_s = time.time()
-        silent_s = now_s - max(bar.last_print_t, self._status_drawn_s)
-        if silent_s >= 1.5 * bar.mininterval:
-            bar.refresh()
-            self._status_drawn_s = now_s
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(0)
 
     def note(self, message: str) -> None:
         """Write a line above the bar, unless the command is quiet."""
@@ -274,58 +275,49 @@ def _print(text: str, stream: TextIO) -> None:
     text = _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
     wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     if wants_color and stream.isatty():
-        text = re.sub(r"^(error|failed):", "\x1b[1;31m\\1:\x1b[0m", text)
+        text = re.sub(r"^error:", "\x1b[1;31merror:\x1b[0m", text)
     print(text, file=stream, flush=True)
 
 
 def format_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1
 ) -> str:
     """Lay out rows under a header.
-
-    If the table is too wide for the terminal, its widest column of text is broken into lines.
 
     Args:
         header: Names of the columns.
         rows: Cells as text.
-        right: Indices of the columns that are aligned to the right, for numbers.
+        text_columns: Number of columns on the left that are text; the others are numbers, which
+            are aligned to the right.
     """
+    rows = list(rows)
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    gaps = 2 * (len(widths) - 1)
-    excess = sum(widths) + gaps - _terminal_width()
-    # Columns of numbers keep their width.
-    text_columns = [index for index in range(len(widths)) if index not in right]
-    if excess > 0 and text_columns:
-        widest = max(text_columns, key=lambda index: widths[index])
-        least = min(_MIN_COLUMN_WIDTH, widths[widest])
-        widths[widest] = max(least, widths[widest] - excess)
-
-    rule = ["-" * width for width in widths]
     lines = []
-    for row in (header, rule, *rows):
-        # Lines of each cell. A column of empty texts has the width 0, which `wrap` refuses.
-        wrapped = [textwrap.wrap(cell, width or 1) for cell, width in zip(row, widths, strict=True)]
-        for cells in zip_longest(*wrapped, fillvalue=""):
-            aligned = []
-            for index, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-                aligned.append(cell.rjust(width) if index in right else cell.ljust(width))
-            lines.append("  ".join(aligned).rstrip())
+    for row in (header, ["-" * width for width in widths], *rows):
+        cells = []
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            cells.append(cell.ljust(width) if index < text_columns else cell.rjust(width))
+        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
-def _terminal_width() -> int:
-    """Return the width of the terminal, at most 100; some terminals report 0."""
-    columns = shutil.get_terminal_size((_MAX_WIDTH, 24)).columns or _MAX_WIDTH
-    return min(_MAX_WIDTH, columns)
+def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
+    """Lay out a table with a row per split.
 
+    Args:
+        splits: By split, numbers by name, the same names for each. Those named `*_bytes` are sizes.
+    """
+    header = ["split"]
+    first_row = next(iter(splits.values()), {})
+    header += [name.removesuffix("_bytes") for name in first_row]
 
-def format_count(number: int, noun: str) -> str:
-    """Format a number of things: `no errors`, `1 error`, `1,513 errors`."""
-    if number == 0:
-        return f"no {noun}s"
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number:,} {noun}s"
+    rows = []
+    for split, numbers in splits.items():
+        row = [split]
+        for name, value in numbers.items():
+            row.append(format_bytes(value) if name.endswith("_bytes") else f"{value:,}")
+        rows.append(row)
+    return format_table(header, rows)
 
 
 def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Iterator[str]:
@@ -383,28 +375,9 @@ def summarize_run(
     if report.failures:
         lines.append("to try the failed ones again, run the same command again")
     if report.unfinished:
-        scenes = format_count(len(report.unfinished), "scene")
+        scenes = count_of(len(report.unfinished), "scene")
         lines.append(
             f"not finished: an earlier run was stopped before it made {scenes} "
             f"({list_some(report.unfinished)}); run the command for these, too"
         )
     return lines
-
-
-def format_splits(splits: Mapping[str, Mapping[str, int]]) -> str:
-    """Lay out a table with a row per split.
-
-    Args:
-        splits: By split, numbers by name, the same names for each. Those named `*_bytes` are sizes.
-    """
-    header = ["split"]
-    first_row = next(iter(splits.values()), {})
-    header += [name.removesuffix("_bytes") for name in first_row]
-
-    rows = []
-    for split, numbers in splits.items():
-        row = [split]
-        for name, value in numbers.items():
-            row.append(format_bytes(value) if name.endswith("_bytes") else f"{value:,}")
-        rows.append(row)
-    return format_table(header, rows, right=frozenset(range(1, len(header))))

@@ -40,7 +40,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scannet_prep.base.text import format_bytes, format_duration
+from scannet_prep.base.text import count_of, format_bytes, format_duration
 from scannet_prep.cli.arguments import (
     CommandParser,
     add_selection_arguments,
@@ -52,7 +52,7 @@ from scannet_prep.cli.arguments import (
     selection_from,
     size_argument,
 )
-from scannet_prep.cli.console import Console, format_count, format_table
+from scannet_prep.cli.console import Console, format_table
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     certificates = certificates_from(arguments, console)
     accepts_terms = _accepts_terms(arguments, plan, console)
-    file_count = format_count(len(plan.files), "file")
+    file_count = count_of(len(plan.files), "file")
     console.say(
         f"download: {plan.shown_base_url} -> {plan.data_dir}: "
         f"{len(plan.complete):,} of {file_count} already there, which are checked; "
@@ -221,7 +221,7 @@ def _show_plan(plan: DownloadPlan, is_seg: bool, console: Console) -> int:
     With `is_seg` (--types seg), also show how much --types seg-min would save.
     """
     lines = [_format_plan_table(plan), ""]
-    lines.append(f"{format_count(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}")
+    lines.append(f"{count_of(len(plan.missing), 'file')} to fetch, {_describe_needed(plan)}")
     if plan.incomplete:
         lines.append(f"existing but incomplete files among these: {len(plan.incomplete):,}")
     suggestion = _suggest_seg_min(plan) if is_seg else ""
@@ -288,7 +288,7 @@ def _format_plan_table(plan: DownloadPlan) -> str:
             size = format_bytes(kind.typical_bytes * (file_count - present_count))
         rows.append([kind.suffix, split or "-", f"{file_count:,}", f"{present_count:,}", size])
     header = ["type", "split", "files", "already there", "about"]
-    return format_table(header, rows, right=frozenset({2, 3, 4}))
+    return format_table(header, rows, text_columns=2)
 
 
 def _suggest_seg_min(plan: DownloadPlan) -> str:

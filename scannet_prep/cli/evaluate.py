@@ -1,14 +1,16 @@
 """Score predictions as the benchmark does.
 
-Prints the IoU of each class and three means for semantic predictions, and the average precision for
-instances.
+Prints the IoU of each class and three means for semantic predictions, and the
+average precision for instances.
 
-Semantic predictions are <scene>.txt (raw ids, one per line), <scene>.npy or <scene>_pred.npy (train
-ids), or OctFormer's <scene>.eval.npz. Instances are <scene>.txt (the benchmark's list of masks), or
-<scene>.npz (masks, labels, scores). Without --labels, scores are for the label set of PLACE.
+Semantic predictions are <scene>.txt (raw ids, one per line), <scene>.npy or
+<scene>_pred.npy (train ids), or OctFormer's <scene>.eval.npz. Instances are
+<scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels,
+scores). Without --labels, scores are for the label set of PLACE.
 
-Predicted ids that look wrong are an error: more than 1 % of them are no class of the label set, or
-another label set or numbering agrees better with the ground truth.
+Predicted ids that look wrong are an error: more than 1 % of them are no class
+of the label set, or another label set or numbering agrees better with the
+ground truth.
 
 examples:
   scannet-prep evaluate predictions --gt data/processed
@@ -23,10 +25,10 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import list_some
+from scannet_prep.base.text import count_of, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
-from scannet_prep.cli.console import Console, describe_list, format_count, format_table
+from scannet_prep.cli.console import Console, describe_list, format_table
 from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
 
@@ -88,7 +90,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         hint=hint,
     )
     if plan.missing:
-        count = format_count(len(plan.missing), "scene")
+        count = count_of(len(plan.missing), "scene")
         console.warn(f"warning: skipped without a prediction: {count} ({list_some(plan.missing)})")
 
     report = evaluate.run(
@@ -159,7 +161,7 @@ def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:
     keys = list(first_row)
     header = [title, *(_name(key) for key in keys)]
     cells = [[name, *(_format(row[key]) for key in keys)] for name, row in rows.items()]
-    return format_table(header, cells, right=frozenset(range(1, len(header))))
+    return format_table(header, cells)
 
 
 def _format(value: float | None) -> str:

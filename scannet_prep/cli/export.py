@@ -1,10 +1,11 @@
-"""Write what other programs read: OctFormer, Pointcept, Mask3D, mmdetection3d, VoteNet and others.
+"""Write what other programs read: OctFormer, Pointcept, Mask3D and others.
 
 Takes processed scenes, from a folder or an archive.
 
-Running a command again exports only scenes that are missing or have been processed again. All
-scenes of an export have the same format and options, and were processed with the same options. The
-file export.json records the options, and scannet-prep verify reads it.
+Running a command again exports only scenes that are missing or have been
+processed again. All scenes of an export have the same format and options, and
+were processed with the same options. The file export.json records the options,
+and scannet-prep verify reads it.
 
 examples:
   scannet-prep export --format octformer --labels scannet200 -o scannet200.npz
@@ -23,11 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from scannet_prep.base.text import format_bytes, list_some
+from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.benchmark_arguments import add_labels_argument
-from scannet_prep.cli.console import Console, format_count, summarize_run
+from scannet_prep.cli.console import Console, summarize_run
+from scannet_prep.cli.outcome import Outcome
 from scannet_prep.export import FORMATS, Setting
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ def _points_argument(text: str) -> int | Literal["all"]:
     return "all" if text == "all" else shared.positive_number(text)
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
     from scannet_prep.export.format import ExportOptions
     from scannet_prep.stages import export
@@ -157,20 +159,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "settings": plan.format.settings,
             "scenes": plan.scene_ids,
         }
-        text = f"{_describe_start(plan)}\ndry run: nothing was done"
-        return console.result(text, planned, status=0)
+        return Outcome(planned, [_describe_start(plan), "dry run: nothing was done"])
     console.say(_describe_start(plan))
     with shared.executor_from(arguments) as executor:
         report = export.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
         )
-    for failure in report.failures:
-        trace = f"\n{failure.trace}" if failure.trace else ""
-        console.warn(f"failed: {failure}{trace}", failure.hint)
-    size = f"{format_count(report.files, 'file')}, {format_bytes(report.size_bytes)}"
-    text = "\n".join(summarize_run(report, size, console.seconds))
-    status = 3 if report.failures else 0
-    return console.result(text, report, status, seconds=console.seconds)
+    size = f"{count_of(report.files, 'file')}, {format_bytes(report.size_bytes)}"
+    lines = summarize_run(report, size, console.seconds)
+    return Outcome(report, lines, report.failures, {"seconds": console.seconds})
 
 
 def _describe_start(plan: ExportPlan) -> str:
@@ -178,7 +175,7 @@ def _describe_start(plan: ExportPlan) -> str:
     settings = plan.format.settings
     # Empty if the files do not depend on a label set: they hold the labels of both, or raw ids.
     label_set = settings["label_set"] or "both label sets"
-    parts = [plan.format.name, format_count(len(plan.scene_ids), "scene"), str(label_set)]
+    parts = [plan.format.name, count_of(len(plan.scene_ids), "scene"), str(label_set)]
     if plan.format.uses_frame:
         parts.append("axis-aligned" if settings["aligned"] else "frame of the scan")
     if plan.format.draws_points:
@@ -207,4 +204,4 @@ def _describe_points(points: Setting, seed: Setting) -> str:
 
 def _list_scenes(scene_ids: Sequence[str]) -> str:
     """Count scenes and name the first ones: `5 scenes (a, b, c and 2 more)`."""
-    return f"{format_count(len(scene_ids), 'scene')} ({list_some(scene_ids)})"
+    return f"{count_of(len(scene_ids), 'scene')} ({list_some(scene_ids)})"

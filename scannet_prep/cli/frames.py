@@ -1,20 +1,24 @@
 """Extract images, depth, poses and 2D labels from the sensor streams of scans.
 
-Reads `.sens` files without decoding what is not needed: every 20th frame by default, in the layout
-and number format of ScanNet's own reader. Frames in which tracking was lost have no usable pose;
-they are omitted, counted and listed. Intrinsics are those of the images that are written.
+Reads `.sens` files without decoding what is not needed: every 20th frame by
+default, in the layout and number format of ScanNet's own reader. Frames in
+which tracking was lost have no usable pose; they are omitted, counted and
+listed. Intrinsics are those of the images that are written.
 
-Running a command again extracts only scenes that are missing, or whose files have changed. A folder
-has one set of options, which a later command need not repeat. Each scene has a frames.json with the
-numbers of its frames, its cameras, and a checksum of every file.
+Running a command again extracts only scenes that are missing, or whose files
+have changed. A folder has one set of options, which a later command need not
+repeat. Each scene has a frames.json with the numbers of its frames, its
+cameras, and a checksum of every file.
 
-Scenes without a stream are left out. All streams together have 1.2 TB, so download those of some
-scenes only; see the last example.
+Scenes without a stream are left out. All streams together have 1.2 TB, so
+download those of some scenes only; see the last example.
 
 layouts:
-  official    color/0.jpg, depth/0.png, pose/0.txt, intrinsic/: reader.py, 3DMV, BPNet, OpenScene
+  official    color/0.jpg, depth/0.png, pose/0.txt, intrinsic/: reader.py, 3DMV,
+                BPNet, OpenScene
   frames25k   color/000000.jpg and so on: scannet_frames_25k
-  mmdet3d     00000.jpg, 00000.png, 00000.txt, intrinsic.txt: posed_images of mmdetection3d
+  mmdet3d     00000.jpg, 00000.png, 00000.txt, intrinsic.txt: posed_images of
+                mmdetection3d
 
 examples:
   scannet-prep frames --size 320x240
@@ -31,9 +35,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import format_bytes, list_some
+from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_count, summarize_run
+from scannet_prep.cli.console import Console, summarize_run
+from scannet_prep.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from scannet_prep.stages.frames import FramesEstimate, FramesPlan, FramesReport
@@ -119,7 +124,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
     from scannet_prep.stages import frames
 
@@ -144,19 +149,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "without_stream": plan.without_stream,
             "failures": estimate.failures,
         }
-        status = 3 if estimate.failures else 0
-        return console.result(_describe_estimate(plan, estimate), value, status)
+        return Outcome(value, _describe_estimate(plan, estimate), estimate.failures)
     console.say(_describe_start(plan))
     with shared.executor_from(arguments) as executor:
         report = frames.run(
             plan, jobs=shared.jobs_from(arguments), progress=console, executor=executor
         )
-    for failure in report.failures:
-        trace = f"\n{failure.trace}" if failure.trace else ""
-        console.warn(f"failed: {failure}{trace}", failure.hint)
-    status = 3 if report.failures else 0
-    text = _describe_report(report, console.seconds)
-    return console.result(text, report, status, seconds=console.seconds)
+    lines = _describe_report(report, console.seconds)
+    return Outcome(report, lines, report.failures, {"seconds": console.seconds})
 
 
 def _options_from(arguments: argparse.Namespace) -> dict[str, object]:
@@ -201,48 +201,44 @@ def _describe_start(plan: FramesPlan) -> str:
     contents = " ".join(options.contents)
     if "labels" in options.contents:
         contents += f" ({options.label_set})"
-    scenes = format_count(len(plan.tasks) + len(plan.kept), "scene")
+    scenes = count_of(len(plan.tasks) + len(plan.kept), "scene")
     lines = [
         f"frames: {selected}, {size}, {contents}, layout {options.layout}",
         f"{plan.raw_dir} -> {plan.out_dir}: {scenes}",
     ]
     if plan.without_stream:
-        scenes = format_count(len(plan.without_stream), "scene")
+        scenes = count_of(len(plan.without_stream), "scene")
         lines.append(f"left out: {scenes} without .sens ({list_some(plan.without_stream)})")
     return "\n".join(lines)
 
 
-def _describe_estimate(plan: FramesPlan, estimate: FramesEstimate) -> str:
+def _describe_estimate(plan: FramesPlan, estimate: FramesEstimate) -> list[str]:
     """Describe the result of a dry run."""
     lines = [_describe_start(plan)]
-    for failure in estimate.failures:
-        lines.append(f"failed: {failure}")
-        if failure.hint:
-            lines.append(f"  hint: {failure.hint}")
     scenes = estimate.scenes.values()
-    frames = format_count(sum(scene.frames for scene in scenes), "frame")
+    frames = count_of(sum(scene.frames for scene in scenes), "frame")
     size = format_bytes(sum(scene.size_bytes for scene in scenes))
     lost_count = sum(scene.lost for scene in scenes)
     lines.append(
-        f"dry run: {frames} of {format_count(len(scenes), 'scene')}, about {size}, "
+        f"dry run: {frames} of {count_of(len(scenes), 'scene')}, about {size}, "
         f"would be extracted; {_describe_lost(lost_count)}; nothing was written"
     )
     if plan.kept:
         kept = list_some([record.scene_id for record in plan.kept])
         lines.append(f"  {len(plan.kept):,}: up to date ({kept})")
-    return "\n".join(lines)
+    return lines
 
 
-def _describe_report(report: FramesReport, seconds: float) -> str:
+def _describe_report(report: FramesReport, seconds: float) -> list[str]:
     """Describe the result of a run."""
-    size = f"{format_count(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
+    size = f"{count_of(report.frames, 'frame')}, {format_bytes(report.size_bytes)}"
     lines = summarize_run(report, size, seconds)
     if report.lost_frames:
         verb = "written" if report.options.keeps_lost else "omitted"
         lost = _describe_lost(report.lost_frames)
         lines.append(f"{lost}: {verb}, and listed in the frames.json of each scene")
-    return "\n".join(lines)
+    return lines
 
 
 def _describe_lost(count: int) -> str:
-    return f"{format_count(count, 'frame')} without tracking"
+    return f"{count_of(count, 'frame')} without tracking"

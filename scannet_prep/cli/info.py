@@ -20,9 +20,9 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import format_bytes, list_some
+from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, describe_list, format_count, format_splits
+from scannet_prep.cli.console import Console, describe_list, format_splits
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _write_table(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.output is None:
         text = csv_text.rstrip("\n")
     else:
-        text = f"{arguments.output}: {format_count(row_count, 'row')}"
+        text = f"{arguments.output}: {count_of(row_count, 'row')}"
     return console.result(text, value, status=0)
 
 
@@ -102,7 +102,7 @@ def _describe_options(options: ProcessOptions, computed_segments: int | None) ->
     if options.compute_segments:
         scenes = "scenes that have none in the release"
         if computed_segments is not None:
-            scenes = format_count(computed_segments, "scene")
+            scenes = count_of(computed_segments, "scene")
         yield f"segments: computed for {scenes}"
 
 

@@ -1,4 +1,4 @@
-"""Prepare ScanNet v2 for 3D semantic and instance segmentation on ScanNet20 and ScanNet200.
+"""Prepare ScanNet v2 for 3D semantic and instance segmentation.
 
 examples:
   scannet-prep demo
@@ -6,8 +6,10 @@ examples:
   scannet-prep process --scannet200 --align-axis
   scannet-prep pack
   scannet-prep verify data/processed
+  scannet-prep view scene0011_00
 
 help of a command: scannet-prep help COMMAND, or scannet-prep COMMAND --help
+completion with the Tab key: scannet-prep --print-completion bash|zsh|fish
 
 exit status:
   0    everything requested was done
@@ -22,16 +24,19 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from scannet_prep.base.findings import explain
 from scannet_prep.base.version import VERSION
-from scannet_prep.cli.arguments import CommandParser, add_output_arguments
+from scannet_prep.cli.arguments import (
+    CommandParser,
+    add_output_arguments,
+    path_argument,
+    place_argument,
+)
 from scannet_prep.cli.console import Console
 from scannet_prep.cli.outcome import Outcome
-from scannet_prep.errors import MissingFileError, OutputError, UsageError
 
 _COMMANDS = (
     "download",
@@ -47,8 +52,8 @@ _COMMANDS = (
     "view",
     "doctor",
     "demo",
-    "completion",
 )
+_COMPLETION = "--print-completion"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,12 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Reports wrong arguments. It is replaced as soon as the arguments are known.
     console = Console(is_json="--json" in words)
     try:
-        parser = make_parser()
+        parser = make_parser(can_complete=_COMPLETION in words)
         if not words:
             parser.print_help(sys.stderr)
             return 2
         arguments = parser.parse_args(words)
-        arguments.words = words
         console = Console(
             command=arguments.command,
             is_json=arguments.json,
@@ -80,41 +84,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             is_verbose=arguments.verbose,
             has_progress=not (arguments.no_progress or arguments.quiet),
         )
-        outcome: Outcome | int = arguments.run(arguments, console)
-        status = outcome if isinstance(outcome, int) else console.show(outcome)
+        outcome: Outcome | int | None = arguments.run(arguments, console)
+        if outcome is None:
+            return 0  # everything has been shown
+        return outcome if isinstance(outcome, int) else console.show(outcome)
     except KeyboardInterrupt:
         return console.interrupted()
     except BrokenPipeError:
         # The program that reads the output has ended, for example `| head`.
-        status = 1
-    except Exception as error:
-        if _has_interrupt(error):
-            return console.interrupted()
-        problem, hint, trace = explain(error)
-        # Errors of this package name their file in the message, and have no `filename`.
-        if isinstance(error, OSError) and error.filename:
-            problem = f"{error.filename}: {problem}"
-        status = console.fail(
-            error=type(error).__name__,
-            message=problem,
-            hint=_find_container_hint(error) or hint,
-            status=2 if isinstance(error, UsageError) else 1,
-        )
-        if trace:
-            # A bug of this program: Python prints its traceback after the message and exits with 1.
-            raise
-    return status
+        return 1
+    except Exception as error:  # noqa: BLE001 - reported, with the traceback of a bug
+        return console.interrupted() if _has_interrupt(error) else console.stop(error)
 
 
-def _find_container_hint(error: Exception) -> str:
-    """Return the hint for a container without a volume, where all files seem to be missing."""
-    # Set by the Dockerfile.
-    volume = os.environ.get("SCANNET_PREP_VOLUME", "")
-    if not volume or os.path.ismount(volume):
-        return ""
-    if not isinstance(error, MissingFileError | OutputError):
-        return ""
-    return f'this container has no folder at {volume}: docker run -v "$PWD/data:{volume}" ...'
+def _make_streams_writable() -> None:
+    """Make sure that messages can be written: streams may be closed, or lack letters of a path."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _has_interrupt(error: BaseException) -> bool:
@@ -127,8 +117,13 @@ def _has_interrupt(error: BaseException) -> bool:
     return False
 
 
-def make_parser() -> CommandParser:
-    """Make the parser of the whole program. The docstring of each command's module is its help."""
+def make_parser(*, can_complete: bool = False) -> CommandParser:
+    """Make the parser of the whole program. The docstring of each command's module is its help.
+
+    Args:
+        can_complete: Whether the parser has the option that prints a script for a shell. It makes
+            the start slower.
+    """
     parser = CommandParser(prog="scannet-prep", text=__doc__)
     parser.add_argument("--version", action="version", version=f"scannet-prep {VERSION}")
     commands = parser.add_subparsers(
@@ -137,23 +132,21 @@ def make_parser() -> CommandParser:
     for name in _COMMANDS:
         module = import_module(f"scannet_prep.cli.{name}")
         text = module.__doc__ or ""
-        # The first sentence, which begins in lower case in a list of commands.
-        summary = text.partition(".\n")[0]
-        summary = summary[:1].lower() + summary[1:]
-        command: CommandParser = commands.add_parser(name, text=text, help=summary)
+        command: CommandParser = commands.add_parser(name, text=text, help=text.partition("\n")[0])
         module.add_arguments(command)
         add_output_arguments(command)
         command.set_defaults(run=module.run)
+    if can_complete:
+        _add_completion(parser, commands.choices.values())
     return parser
 
 
-def _make_streams_writable() -> None:
-    """Make sure that messages can be written: streams may be closed, or lack letters of a path."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            # Stays open for the rest of the process.
-            sink = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-            setattr(sys, name, sink)
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+def _add_completion(parser: CommandParser, commands: Iterable[CommandParser]) -> None:
+    """Add the option that prints a script for a shell, and let the script complete paths."""
+    import shtab
+
+    shtab.add_argument_to(parser, _COMPLETION)
+    for command in commands:
+        for action in command._actions:  # noqa: SLF001 - as shtab itself
+            if action.type in (path_argument, place_argument):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -23,9 +23,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import format_bytes, format_duration, list_some
+from scannet_prep.base.text import count_of, format_bytes, format_duration, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_count
+from scannet_prep.cli.console import Console
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _warn(report: PackReport, console: Console) -> None:
 def _describe_archives(report: PackReport, seconds: float) -> str:
     """Describe the archives, their size, and how long the run took."""
     names = list_some(list(report.archives))
-    scenes = format_count(report.scenes, "scene")
+    scenes = count_of(report.scenes, "scene")
     size = format_bytes(sum(report.archives.values()))
     duration = format_duration(seconds)
     if report.up_to_date:
@@ -180,7 +180,7 @@ def _describe_checksums(report: PackReport) -> list[str]:
 def _describe_oversized(report: PackReport) -> str:
     """Describe the archives that a single scene makes larger than --shard-size."""
     scenes = [f"{scene_id} ({format_bytes(size)})" for scene_id, size in report.oversized.items()]
-    count = format_count(len(scenes), "archive")
+    count = count_of(len(scenes), "archive")
     return f"{count} larger than --shard-size, because of a single scene: {list_some(scenes)}"
 
 
@@ -190,4 +190,4 @@ def _describe_dataset(report: PackReport, options: ProcessOptions) -> str:
     split, count = next(iter(report.splits.items()))
     frame = "axis-aligned" if options.align_axis else "not axis-aligned"
     call = f"ScanNet({json.dumps(path, ensure_ascii=False)}, split={json.dumps(split)})"
-    return f"{call}  # {format_count(count, 'scene')}, {options.label_set.name}, {frame}"
+    return f"{call}  # {count_of(count, 'scene')}, {options.label_set.name}, {frame}"

@@ -30,9 +30,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import format_bytes, list_some
+from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.console import Console, format_count, summarize_run
+from scannet_prep.cli.console import Console, summarize_run
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _describe_start(plan: ProcessPlan) -> str:
     """Describe options, folders and warnings, one line each."""
     options = plan.context.options
     frame = "axis-aligned" if options.align_axis else "frame of the scan"
-    scenes = format_count(len(plan.tasks), "scene")
+    scenes = count_of(len(plan.tasks), "scene")
     lines = [
         f"process: {options.flags} (from {plan.options_source}): {options.label_set.name}, {frame}",
         f"{plan.raw_dir} -> {plan.out_dir}: {scenes}, label map: {plan.context.label_map.source}",
@@ -283,7 +283,7 @@ def _describe_plan(plan: ProcessPlan) -> str:
     """Describe the result of a dry run."""
     lines = [_describe_start(plan)]
     lines += [f"failed: {failure}\n  hint: {failure.hint}" for failure in plan.failures]
-    scenes = format_count(len(plan.to_process), "scene")
+    scenes = count_of(len(plan.to_process), "scene")
     lines.append(f"dry run: {scenes} would be processed; nothing was written")
     for reason, scene_ids in plan.scenes_by_reason.items():
         lines.append(f"  {len(scene_ids):,}: {reason} ({list_some(scene_ids)})")
@@ -312,7 +312,7 @@ def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -
         mark = quote(str(report.out_dir / UNFINISHED_NAME))
         lines.append(f"if their files are gone, leave them out: rm {mark}")
     if report.raw_gone:
-        scenes = f"{format_count(len(report.raw_gone), 'scene')} ({list_some(report.raw_gone)})"
+        scenes = f"{count_of(len(report.raw_gone), 'scene')} ({list_some(report.raw_gone)})"
         lines.append(f"kept, although their raw files are gone: {scenes}")
     if any(failure.error == "MissingFileError" for failure in report.failures):
         raw_dir = quote(str(plan.raw_dir))

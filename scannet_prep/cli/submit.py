@@ -1,13 +1,16 @@
 """Pack predictions of the test scenes for the benchmark's server.
 
-Checks the predictions of all 100 scenes, and writes them into a .zip file that the server accepts.
+Checks the predictions of all 100 scenes, and writes them into a .zip file that
+the server accepts.
 
-PRED contains files like those for scannet-prep evaluate. Predictions in .npy and .npz files are
-converted to the raw ids that the server expects. Every test scene needs a prediction that fits its
-processed scene. Instances of wall and floor, and those under 100 vertices, are left out.
+PRED contains files like those for scannet-prep evaluate. Predictions in .npy
+and .npz files are converted to the raw ids that the server expects. Every test
+scene needs a prediction that fits its processed scene. Instances of wall and
+floor, and those under 100 vertices, are left out.
 
-Nothing is written if the predicted ids look wrong: more than 1 % of them are no class of the label
-set, or they belong to another label set, or they count from 1.
+Nothing is written if the predicted ids look wrong: more than 1 % of them are no
+class of the label set, or they belong to another label set, or they count from
+1.
 
 examples:
   scannet-prep submit predictions -o submission.zip --gt data/processed
@@ -20,10 +23,10 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import format_bytes
+from scannet_prep.base.text import count_of, format_bytes
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
-from scannet_prep.cli.console import Console, format_count
+from scannet_prep.cli.console import Console
 
 if TYPE_CHECKING:
     from scannet_prep.stages.submit import SubmissionReport
@@ -75,13 +78,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _describe(report: SubmissionReport) -> Iterator[str]:
     """Yield the lines of the report."""
-    yield f"{report.label_set}, test: {format_count(report.scenes, 'scene')}, {report.task}"
+    yield f"{report.label_set}, test: {count_of(report.scenes, 'scene')}, {report.task}"
     sizes = [
         format_bytes(report.size_bytes),
         f"{format_bytes(report.unpacked_bytes)} unpacked",
     ]
     if report.task == "instance":
-        sizes.insert(0, format_count(report.masks, "mask"))
+        sizes.insert(0, count_of(report.masks, "mask"))
     yield f"{report.path}: {', '.join(sizes)}"
     if report.left_out:
         from scannet_prep.stages.submit import LEFT_OUT_REASONS

@@ -18,10 +18,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import format_duration
+from scannet_prep.base.text import count_of, format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import Console, describe_list, format_count
+from scannet_prep.cli.console import Console, describe_list
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         progress=console,
     )
     _warn(report, console)
-    scenes = f"{format_count(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"
+    scenes = f"{count_of(len(report.scenes), 'scene')} there, {len(report.failures):,} failed"
     files = ", ".join(f"{count:,} {outcome}" for outcome, count in report.files.items())
     text = f"{report.out_dir}: {scenes}; files: {files}; in {format_duration(console.seconds)}"
     if report.failures:

@@ -24,10 +24,10 @@ import argparse
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import format_bytes, format_duration, list_some
+from scannet_prep.base.text import count_of, format_bytes, format_duration, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import Console, describe_findings, format_count
+from scannet_prep.cli.console import Console, describe_findings
 
 if TYPE_CHECKING:
     from scannet_prep.stages.verify import VerifyReport
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     lines.append(_summarize(report, console.seconds))
     error_count = len(report.errors)
     note_count = len(report.findings) - error_count
-    lines.append(f"{format_count(error_count, 'error')}, {format_count(note_count, 'note')}")
+    lines.append(f"{count_of(error_count, 'error')}, {count_of(note_count, 'note')}")
     status = 3 if report.errors else 0
     return console.result("\n".join(lines), report, status, seconds=console.seconds)
 
@@ -111,7 +111,7 @@ def _summarize(report: VerifyReport, seconds: float) -> str:
     if report.vertices:
         counts.append(f"{report.vertices:,} vertices")
     if report.computed_segments:
-        counts.append(f"segments computed: {format_count(report.computed_segments, 'scene')}")
+        counts.append(f"segments computed: {count_of(report.computed_segments, 'scene')}")
     if report.shared_files:
         counts.append(f"files in tasks/: {report.shared_files:,}")
     counts.append(format_bytes(report.size_bytes))

@@ -1,19 +1,21 @@
 """Show scenes, labels and predictions: as a page, a picture, or a mesh.
 
-Writes processed scenes with their labels and predictions as one page for a browser, which needs
-neither network nor server; as pictures; or as coloured meshes for MeshLab and other programs. Needs
-no display.
+Writes processed scenes with their labels and predictions as one page for a
+browser, which needs neither network nor server; as pictures; or as coloured
+meshes for MeshLab and other programs. Needs no display.
 
-The ending of -o determines the form: .html, .png or .ply. Surfaces are not drawn from behind, so
-the inside of a room is visible through its nearer walls. Scenes that were processed with --faces
-are drawn as triangles, others as points.
+The ending of -o determines the form: .html, .png or .ply. Surfaces are not
+drawn from behind, so the inside of a room is visible through its nearer walls.
+Scenes that were processed with --faces are drawn as triangles, others as
+points.
 
---serve lists all scenes in a browser, with search, filters and an order. With --pred, the order may
-be the mIoU or the AP of each scene, the worst first.
+--serve lists all scenes in a browser, with search, filters and an order. With
+--pred, the order may be the mIoU or the AP of each scene, the worst first.
 
-With predictions, "error" shows right and wrong classes, or instances as evaluate counts them at an
-IoU of 0.5: matched, wrong class, missed, false positive, merged, split. A second --pred adds
-"prediction-2", "error-2" and "difference"; a page then shows both predictions side by side.
+With predictions, "error" shows right and wrong classes, or instances as
+evaluate counts them at an IoU of 0.5: matched, wrong class, missed, false
+positive, merged, split. A second --pred adds "prediction-2", "error-2" and
+"difference"; a page then shows both predictions side by side.
 
 examples:
   scannet-prep view scene0011_00
@@ -37,10 +39,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import format_bytes
+from scannet_prep.base.text import count_of, format_bytes
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.benchmark_arguments import add_labels_argument
-from scannet_prep.cli.console import Console, format_count
+from scannet_prep.cli.console import Console
+from scannet_prep.cli.outcome import Outcome
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -217,7 +220,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
     shared.add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def run(arguments: argparse.Namespace, console: Console) -> Outcome | None:
     """Run the command."""
     from scannet_prep.stages import view
 
@@ -249,10 +252,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
                 f"--serve writes no file, but -o, {_PICTURE_OPTIONS} are for files",
                 f"leave out --serve, or -o, {_PICTURE_OPTIONS}",
             )
-        return _serve(viewing, arguments.serve, console)
+        _serve(viewing, arguments.serve, console)
+        return None
     report = view.run(viewing, arguments.output, arguments.export, options, progress=console)
-    text = _describe(viewing, report)
-    return console.result(text, report, status=0, label_set=viewing.label_set.name)
+    lines = _describe(viewing, report)
+    return Outcome(report, lines, more={"label_set": viewing.label_set.name})
 
 
 def _check_counts(arguments: argparse.Namespace) -> None:
@@ -355,14 +359,14 @@ def _picture_options(arguments: argparse.Namespace, link: Link) -> PictureOption
     )
 
 
-def _serve(viewing: Viewing, port: int, console: Console) -> int:
+def _serve(viewing: Viewing, port: int, console: Console) -> None:
     """Serve scenes until the user presses Ctrl-C, which is the normal end."""
     import socket
 
     from scannet_prep.stages.serve import SceneServer
 
     server = SceneServer(viewing, port)
-    scenes = format_count(len(viewing.scene_ids), "scene")
+    scenes = count_of(len(viewing.scene_ids), "scene")
     ssh = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} {socket.gethostname()}"
     text = f"""\
 {scenes} of {viewing.place.name}, {viewing.label_set.name}; stop with Ctrl-C
@@ -376,19 +380,18 @@ if the browser is on another machine, first type there:
         "ssh": ssh,
     }
     with server, suppress(KeyboardInterrupt):
-        console.result(text, value, status=0)
+        console.show(Outcome(value, [text]))
         server.serve_forever()
-    return 0
 
 
-def _describe(viewing: Viewing, report: ViewReport) -> str:
+def _describe(viewing: Viewing, report: ViewReport) -> list[str]:
     """Describe the files that were written."""
-    scenes = format_count(len(report.colors), "scene")
+    scenes = count_of(len(report.colors), "scene")
     colors = ", ".join(dict.fromkeys(report.colors.values()))
     label_set = viewing.label_set.name
     lines = [f"{viewing.place.name}: {scenes}, {label_set}, coloured by {colors}"]
     lines += [f"{path}: {format_bytes(size)}" for path, size in report.files.items()]
-    return "\n".join(lines)
+    return lines
 
 
 def _size_argument(text: str) -> tuple[int, int]:

@@ -35,12 +35,12 @@ FORMATS = {
     "votenet": (
         "votenet",
         "VoteNet",
-        "VoteNet: <scene>_vert.npy and so on, boxes of 18 classes, of train and val",
+        "VoteNet: <scene>_vert.npy and others, boxes of 18 classes, train and val",
     ),
     "scanrefer": (
         "scanrefer",
         "ScanRefer",
-        "ScanRefer, Scan2Cap and others: with normals, boxes of 37 classes",
+        "ScanRefer, Scan2Cap and others: normals, boxes of 37 classes",
     ),
     "benchmark-gt": (
         "benchmark_gt",
