@@ -110,26 +110,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
             error=type(error).__name__,
         )
 
-    @classmethod
-    def from_failure(cls, error: Exception, place: Path | str, scene_id: str) -> Finding:
-        """Describe an exception because of which a scene failed.
-
-        Args:
-            error: The exception.
-            place: File or folder of the scene; put before messages that do not name it.
-            scene_id: The scene.
-        """
-        problem, hint, trace = explain(error)
-        if str(place) not in problem:
-            problem = f"{place}: {problem}"
-        return cls(
-            message=_printable(problem),
-            scene_id=scene_id,
-            hint=_printable(hint),
-            trace=_printable(trace),
-            error=type(error).__name__,
-        )
-
 
 class Findings:
     """Collection of the findings about one scene, or about a folder.
