@@ -1,0 +1,122 @@
+"""The bytes of an archive: a file, or an address.
+
+Anything with `name`, `size_bytes` and `read` will do as a source.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from scannet_prep.base.files import open_file
+from scannet_prep.errors import ArchiveError
+
+SUFFIX = ".tar.zst"
+
+
+class ByteSource(Protocol):
+    """Reads any range of an archive. Picklable, and safe under fork and in threads.
+
+    Attributes:
+        name: The path or the address, for messages.
+        size_bytes: The size of the archive.
+    """
+
+    name: str
+    size_bytes: int
+
+    def read(self, offset: int, size: int, /) -> bytes:
+        """Read a range; the result is shorter only if the archive ends within the range."""
+
+
+Place: TypeAlias = str | Path | ByteSource
+"""A path, an address such as `https://HOST/NAME.tar.zst`, or a source of bytes."""
+
+
+def open_source(place: Place) -> ByteSource:
+    """Open the bytes of an archive. A source of bytes is returned unchanged.
+
+    Raises:
+        MissingFileError: The file does not exist.
+        FileError: It is not a regular file, or cannot be opened.
+        TransferError: The server or the store does not send it.
+    """
+    if isinstance(place, str) and "://" in place:
+        # Imported here: training from a local file does not need requests.
+        from scannet_prep.remote.archive import RemoteArchive
+
+        return RemoteArchive(place)
+    if isinstance(place, str | Path):
+        return FileSource(Path(place).expanduser())
+    return place
+
+
+class FileSource:
+    """An archive on a disk.
+
+    It is read with `pread` only, so that processes and threads share no position. A forked process
+    reads from the file that its parent opened. An unpickled copy opens the file again on its first
+    read.
+
+    Args:
+        path: The archive.
+
+    Attributes:
+        name: The path.
+        size_bytes: The size of the file.
+
+    Raises:
+        MissingFileError: The file does not exist.
+        FileError: It is not a regular file, or cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        # Size and time of the last change; None before the file was opened.
+        self._identity: tuple[int, int] | None = None
+        # The open file of this process; -1 if it is closed.
+        self._descriptor = -1
+        self._open()
+
+    def read(self, offset: int, size: int, /) -> bytes:
+        """Read a range; the result is shorter only if the file ends within the range.
+
+        Raises:
+            ArchiveError: It cannot be read, or was replaced before this process opened it.
+        """
+        if self._descriptor < 0:
+            self._open()
+        try:
+            return os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            problem = f"cannot be read at byte {offset:,}: {error.strerror or error}"
+            raise ArchiveError(self.name, problem) from error
+
+    def close(self) -> None:
+        """Close the file; reading opens it again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    __del__ = close
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the open file, which belongs to this process."""
+        return self.__dict__ | {"_descriptor": -1}
+
+    def _open(self) -> None:
+        if not hasattr(os, "pread"):  # Windows
+            problem = "archives are read on Linux and macOS only"
+            raise ArchiveError(self.name, problem, "use WSL, or a processed folder")
+        with open_file(Path(self.name), sys.maxsize) as file:
+            status = os.fstat(file.fileno())
+            self._descriptor = os.dup(file.fileno())
+        identity = (status.st_size, status.st_mtime_ns)
+        if self._identity not in (None, identity):
+            self.close()
+            problem = "was replaced or changed since it was opened"
+            raise ArchiveError(self.name, problem, "open it again")
+        self._identity = identity
+        self.size_bytes = status.st_size
