@@ -29,7 +29,7 @@ from scannet_prep.archive.byte_source import ByteSource
 from scannet_prep.base.files import write_atomically
 from scannet_prep.errors import FileError, ProcessedFileError, UsageError
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.npz import again_hint
+from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.release.label_map import MAX_NYU40_ID, builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
@@ -372,7 +372,7 @@ class Records:
                 path,
                 f"nyu40_ids: found {nyu40_ids.shape} up to {largest_id}, "
                 f"expected {scannet_ids.shape} up to {MAX_NYU40_ID}",
-                again_hint(path),
+                DAMAGE_HINT,
             )
         return nyu40_ids, scannet_ids
 

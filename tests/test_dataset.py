@@ -774,7 +774,7 @@ def damage_directory(folder: Path) -> bytes:
     [
         (truncate, "is truncated"),
         (read_other_scene, "holds 'scene0000_00' of train, expected scene0001_00"),
-        (process_larger_scene, r"points of shape \(950, 3\), expected"),
+        (process_larger_scene, r"\'points\' has the shape \(950, 3\), expected"),
         (damage_directory, "regments|directory"),
     ],
 )

@@ -7,7 +7,6 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,15 @@ from training_sources import check_same
 
 from scannet_prep.errors import ProcessedFileError
 from scannet_prep.processed.npz import NpzReader, encode_npz
-from scannet_prep.processed.scene import FORMAT_VERSION, encode_processed, parse_processed
+from scannet_prep.processed.scene import (
+    FORMAT_VERSION,
+    ProcessOptions,
+    check_identity,
+    encode_processed,
+    parse_processed,
+    read_meta,
+    widen_normals,
+)
 
 PATH = Path("train/scene0000_00.npz")
 
@@ -30,87 +37,56 @@ ANY_ORDER = st.builds(lambda array, order: array.copy(order), ARRAYS, st.sampled
 KEYS = st.text("abcdefgh_", min_size=1, max_size=12)
 
 
-@st.composite
-def contents(draw: Any) -> tuple[dict[str, np.ndarray], frozenset[str]]:
-    """Draw arrays, and the keys of those to be deflated."""
-    arrays = draw(st.dictionaries(KEYS, ANY_ORDER, max_size=6))
-    deflated = draw(st.sets(st.sampled_from(sorted(arrays)))) if arrays else set()
-    return arrays, frozenset(deflated)
-
-
-def encode(arrays: dict[str, np.ndarray], deflated: frozenset[str] = frozenset()) -> bytes:
+def encode(arrays, deflated=frozenset()):
     return b"".join(encode_npz(arrays, deflated))
 
 
-@given(contents())
-@settings(max_examples=25)
-def test_any_arrays_survive_round_trip(content: Any) -> None:
-    arrays, deflated = content
+@given(arrays=st.dictionaries(KEYS, ANY_ORDER, max_size=6), data=st.data())
+@settings(max_examples=60)
+def test_any_arrays_are_read_back_by_this_package_and_by_numpy_and_stored_ones_are_aligned(
+    arrays, data
+):
+    deflated = {key for key in arrays if data.draw(st.booleans())}
 
-    reader = NpzReader(encode(arrays, deflated), PATH)
+    content = encode(arrays, deflated)
 
+    assert encode(arrays, deflated) == content
+    reader = NpzReader(content, PATH)
     check_same({key: reader.read(key) for key in reader.keys}, arrays)
-
-
-@given(contents())
-@settings(max_examples=25)
-def test_any_arrays_are_read_by_numpy(content: Any) -> None:
-    arrays, deflated = content
-
-    with np.load(io.BytesIO(encode(arrays, deflated)), allow_pickle=False) as loaded:
+    assert reader.keys == tuple(arrays)
+    with np.load(io.BytesIO(content), allow_pickle=False) as loaded:
         check_same({key: loaded[key] for key in loaded.files}, arrays)
-
-
-@given(contents())
-@settings(max_examples=25)
-def test_any_arrays_give_the_same_bytes_each_time(content: Any) -> None:
-    arrays, deflated = content
-
-    assert encode(arrays, deflated) == encode(arrays, deflated)
-
-
-@given(contents())
-@settings(max_examples=25)
-def test_any_arrays_are_deflated_or_stored_as_asked(content: Any) -> None:
-    arrays, deflated = content
-
-    with zipfile.ZipFile(io.BytesIO(encode(arrays, deflated))) as archive:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
-        methods = {member.filename: member.compress_type for member in archive.infolist()}
-
-    expected = {}
-    for key in arrays:
-        method = zipfile.ZIP_DEFLATED if key in deflated else zipfile.ZIP_STORED
-        expected[f"{key}.npy"] = method
-    assert methods == expected
-
-
-@given(contents())
-@settings(max_examples=25)
-def test_stored_arrays_are_aligned_so_that_they_can_be_mapped(content: Any) -> None:
-    arrays, deflated = content
-
-    data = encode(arrays, deflated)
-
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = archive.infolist()
-    for member in members:
-        key = member.filename.removesuffix(".npy")
+        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+    for key, member in members.items():
         if key in deflated:
+            assert member.compress_type == zipfile.ZIP_DEFLATED
             continue
+        assert member.compress_type == zipfile.ZIP_STORED
         # The local header of zip: 30 bytes, then the name and the extra field.
-        name_bytes, extra_bytes = struct.unpack_from("<2H", data, member.header_offset + 26)
+        name_bytes, extra_bytes = struct.unpack_from("<2H", content, member.header_offset + 26)
         npy_start = member.header_offset + 30 + name_bytes + extra_bytes
         # The header of npy: 10 bytes, the last two of which are the length of the rest.
-        rest_bytes = int.from_bytes(data[npy_start + 8 : npy_start + 10], "little")
+        rest_bytes = int.from_bytes(content[npy_start + 8 : npy_start + 10], "little")
         array_start = npy_start + 10 + rest_bytes
         expected = arrays[key].tobytes()
         assert npy_start % 64 == 0
         assert array_start % 64 == 0
-        assert data[array_start : array_start + len(expected)] == expected
+        assert content[array_start : array_start + len(expected)] == expected
 
 
-def craft(header: str) -> bytes:
+def test_container_has_the_same_bytes_on_every_machine():
+    numbers = np.arange(3000) % 7
+
+    content = encode(
+        {"points": numbers.astype("<f4"), "labels": numbers.astype("|u1")}, frozenset({"labels"})
+    )
+
+    assert hashlib.sha256(content).hexdigest()[:16] == "0d7bf5bdf5eed911"
+
+
+def craft(header):
     """Encode a file with one member, `a`, that has this header and no data.
 
     The CRC-32 is right, as if the file had been made on purpose or by another program.
@@ -151,44 +127,95 @@ def craft(header: str) -> bytes:
         ("<i4", "(-1, 0)"),
     ],
 )
-def test_header_with_unusual_type_or_shape_is_refused(descr: str, shape: str) -> None:
+def test_header_with_unusual_type_or_shape_is_refused(descr, shape):
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
     reader = NpzReader(craft(header), PATH)
 
-    with pytest.raises(ProcessedFileError) as caught:
+    with pytest.raises(ProcessedFileError, match=r"scene0000_00\.npz: array 'a' has a header of"):
         reader.read("a")
 
-    assert caught.value.path == PATH
 
+def test_files_of_other_programs_are_refused():
+    saved = io.BytesIO()
+    np.savez(saved, points=np.zeros(3))
+    with zipfile.ZipFile(saved, "a") as archive, pytest.warns(match="Duplicate name"):
+        archive.writestr("points.npy", b"the same name again")
+    contents = {
+        b"": "is truncated, damaged, or not an .npz file: File is not a zip file",
+        b"<html>no such page</html>": "not an .npz file",
+        b"PK\x05\x06" + bytes(18): "has no array 'meta'",
+        saved.getvalue(): "it has 1 members, expected 2",
+        encode({"a": np.zeros(3, [("a", "<i4")])}): "array 'a' has a header of another program",
+        encode({"meta": np.array("{}")}): "has a damaged or foreign description: .* missing",
+    }
 
-def test_header_of_record_array_is_refused() -> None:
-    content = encode({"array": np.zeros(3, [("a", "<i4")])})
-
-    with pytest.raises(ProcessedFileError, match="has a header of another program"):
-        NpzReader(content, PATH).read("array")
+    for content, problem in contents.items():
+        with pytest.raises(ProcessedFileError, match=problem):
+            parse_processed(content, PATH)
 
 
 @pytest.fixture(scope="module")
-def scene_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return b"".join(encode_processed(tiny.process_tiny(tmp_path_factory.mktemp("tiny"))))
+def scene(tmp_path_factory):
+    return tiny.process_tiny(tmp_path_factory.mktemp("tiny"), faces=True)
 
 
-def test_scene_cut_at_any_byte_is_refused(scene_bytes: bytes) -> None:
-    for size_bytes in range(len(scene_bytes)):
+def test_scene_cut_at_any_byte_is_refused_and_any_flipped_bit_is_refused_or_harmless(scene):
+    content = b"".join(encode_processed(scene))
+    expected = {key: array.tobytes() for key, array in scene.arrays().items()}
+
+    for size_bytes in range(len(content)):
         with pytest.raises(ProcessedFileError):
-            parse_processed(scene_bytes[:size_bytes], PATH)
+            NpzReader(content[:size_bytes], PATH)
+    refused_count = 0
+    for position in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        try:
+            reader = NpzReader(damaged, PATH)
+        except ProcessedFileError:
+            refused_count += 1
+            continue
+        assert reader.keys == tuple(expected)
+        has_refused = False
+        for key, value in expected.items():
+            try:
+                assert reader.read(key).tobytes() == value
+            except ProcessedFileError:
+                has_refused = True
+        refused_count += has_refused
+
+    # Each bit of the arrays is protected, and so is more than half of the rest.
+    assert refused_count > 8 * sum(map(len, expected.values())) // 2
 
 
-def test_scene_with_any_flipped_bit_in_a_member_name_is_refused(scene_bytes: bytes) -> None:
-    name = b"segments.npy"
-    # The name is in the local header and in the directory.
-    for start in (scene_bytes.index(name), scene_bytes.rindex(name)):
-        for offset in range(start, start + len(name)):
-            for bit in range(8):
-                damaged = bytearray(scene_bytes)
-                damaged[offset] ^= 1 << bit
-                with pytest.raises(ProcessedFileError):
-                    parse_processed(bytes(damaged), PATH)
+def test_description_is_read_alone_and_shows_a_file_in_the_wrong_place(scene, tmp_path):
+    path = tmp_path / "scene0000_00.npz"
+    path.write_bytes(b"".join(encode_processed(scene)))
+    reader = NpzReader(path.read_bytes(), path)
+    options = ProcessOptions(faces=True)
+
+    assert read_meta(path) == scene.meta
+    check_identity(reader, path, "scene0000_00", "train", options)
+    for expected, problem in (
+        (
+            ("scene0000_01", "train", options),
+            "holds 'scene0000_00' of train, expected scene0000_01",
+        ),
+        (("scene0000_00", "val", options), "expected scene0000_00 of val"),
+        (("scene0000_00", "train", ProcessOptions()), "was made with .*--faces.*, expected"),
+    ):
+        with pytest.raises(ProcessedFileError, match=problem):
+            check_identity(reader, path, *expected)
+
+
+def test_normals_are_widened_exactly():
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(-1, 1)
+    halves = halves[np.isfinite(halves).all(axis=1)]
+
+    floats = widen_normals(halves)
+
+    assert floats.dtype == np.float32
+    assert floats.tobytes() == halves.astype(np.float32).tobytes()
 
 
 # Digest of the content of the tiny scene, by format version. If a change of the program changes
@@ -196,7 +223,7 @@ def test_scene_with_any_flipped_bit_in_a_member_name_is_refused(scene_bytes: byt
 CONTENT_DIGESTS = {2: "cb05c925ae53fd17"}
 
 
-def test_content_of_a_scene_changes_only_with_the_format_version(tmp_path: Path) -> None:
+def test_content_of_a_scene_changes_only_with_the_format_version(tmp_path):
     arrays = tiny.process_tiny(tmp_path, align_axis=True, faces=True).arrays()
     meta = json.loads(str(arrays["meta"]))
     # These change without a change of the format.

@@ -1008,26 +1008,6 @@ def test_mesh_with_labels_is_refused_as_such(room: Path, own_dir: Path) -> None:
     assert "has labels" in failure["message"]
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"PK")])
-def test_verify_names_the_file_of_a_damaged_scan(
-    room: Path, own_dir: Path, damage: Callable[[Path], object]
-) -> None:
-    process(room, "-o", own_dir)
-    damage(own_dir / "test/room.npz")
-
-    (finding,) = run_main("verify", own_dir, "--json").json["findings"]
-
-    assert "scannet-prep process room.ply" in finding["hint"]
-
-
-def test_dataset_names_the_file_of_a_missing_scan(room: Path, own_dir: Path) -> None:
-    process(room, "-o", own_dir)
-    (own_dir / "test/room.npz").unlink()
-
-    with pytest.raises(scannet_prep.ScanNetPrepError, match=r"scannet-prep process room\.ply"):
-        ScanNet(own_dir, split="test")[0]
-
-
 def test_dataset_of_another_split_names_that_of_own_scans(room: Path, own_dir: Path) -> None:
     process(room, "-o", own_dir)
 

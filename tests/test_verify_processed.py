@@ -157,7 +157,7 @@ DAMAGES = {
     ),
     "flipped bit in an array": Damage(flip_one_bit, "'points' is damaged.*CRC-32"),
     "truncated file": Damage(truncate, "is truncated"),
-    "file of another program": Damage(write_foreign_file, "another program"),
+    "file of another program": Damage(write_foreign_file, "has no array"),
     "file of another scene": Damage(copy_other_scene, f"holds '{OTHER}'"),
     "scene in the folder of another split": Damage(
         move_to_val, "is not in the manifest as a val scene", split="val"
@@ -282,16 +282,14 @@ def test_unlisted_scene_is_an_error_with_the_command_to_remove_it(
     assert error["hint"] == f"remove it: rm {path}"
 
 
-def test_damaged_scene_is_an_error_with_the_command_to_make_it_again(
+def test_damaged_scene_is_an_error_with_the_hint_to_make_it_again(
     out_dir: Path, verify: Verify
 ) -> None:
     os.truncate(out_dir / f"train/{TRAIN}.npz", 5000)
 
     verify(out_dir)
 
-    hint = find_error(verify)["hint"]
-    assert "scannet-prep process" in hint
-    assert "--checksum" in hint
+    assert "process again" in find_error(verify)["hint"]
 
 
 # The text of the command.

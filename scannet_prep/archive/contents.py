@@ -13,7 +13,7 @@ from scannet_prep.archive.layout import Head
 from scannet_prep.archive.tar import place_files
 from scannet_prep.base.files import Fingerprint, open_file
 from scannet_prep.errors import FileError
-from scannet_prep.processed.npz import again_hint
+from scannet_prep.processed.npz import DAMAGE_HINT
 
 # An upper limit of the bytes that a file adds to the index, the seek table and the frame headers.
 _EXTRA_BYTES_PER_FILE = 400
@@ -98,7 +98,7 @@ class SourceFile:
                 self.path,
                 f"is not the file that the manifest records: it has {actual.size_bytes:,} bytes "
                 f"with CRC-32 {actual.crc32}",
-                f"{again_hint(self.path)}; then pack again",
+                DAMAGE_HINT,
             )
 
 

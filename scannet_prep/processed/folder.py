@@ -38,7 +38,7 @@ from scannet_prep.processed.manifest import (
     encode_manifest,
     read_manifest,
 )
-from scannet_prep.processed.npz import again_hint
+from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.processed.scene import (
     MAX_FILE_BYTES,
     ProcessOptions,
@@ -345,7 +345,7 @@ def read_entry(path: Path, scene_id: str, split: Split, head: Manifest) -> Scene
     # A scene without groups, such as one of the test split, depends on no label map.
     if head.label_map and scene.meta.label_map not in ("", head.label_map):
         problem = "was made with another label map than the folder"
-        raise ProcessedFileError(path, problem, again_hint(path))
+        raise ProcessedFileError(path, problem, DAMAGE_HINT)
     return SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
 
 

@@ -16,19 +16,18 @@ from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.json import Count, Crc32, make_decoder, parse_json, to_plain
 from scannet_prep.errors import ContentError, FileError, MissingFileError, OldFormatError
-from scannet_prep.processed.npz import FORCE_HINT
 from scannet_prep.processed.scene import (
     FORMAT_VERSION,
     ProcessedScene,
     ProcessOptions,
     SegmentsSource,
-    describe_other_format,
 )
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import OWN_ID_PATTERN, Split
 from scannet_prep.release.scene_warnings import SceneWarning
 
 MANIFEST_NAME = "manifest.json"
+FORCE_HINT = "process the folder again: scannet-prep process --force"
 
 _HINT_REBUILD = (
     "remove it and run scannet-prep process again: it is rebuilt, and intact scenes are kept"
@@ -166,6 +165,12 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     else:
         hint = f"{FORCE_HINT}, and pack it again"
     raise OldFormatError(path, describe_other_format(version), hint)
+
+
+def describe_other_format(version: int) -> str:
+    """Describe a folder in another format than this version reads."""
+    age = "an older" if version < FORMAT_VERSION else "a newer"
+    return f"was made by {age} scannet-prep: it has format {version}, expected {FORMAT_VERSION}"
 
 
 def _check_counts(manifest: Manifest, path: str | Path) -> None:

@@ -10,9 +10,14 @@ from scannet_prep.archive.opened import Archive
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import ArchiveError
-from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
-from scannet_prep.processed.npz import FORCE_HINT, process_command
-from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions, describe_other_format
+from scannet_prep.processed.manifest import (
+    FORCE_HINT,
+    MANIFEST_NAME,
+    SceneEntry,
+    describe_other_format,
+    parse_manifest,
+)
+from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.source.identify import SourceKind
 from scannet_prep.source.scenes import SceneSource
@@ -53,7 +58,7 @@ class ArchiveScenes(SceneSource):
             for scene_id, message in archive.index.failures.items():
                 command = f"scannet-prep process --scenes {scene_id}"
                 if SceneId.is_own(scene_id):
-                    command = process_command(scene_id)
+                    command = f"scannet-prep process {scene_id}.ply"
                 hint = f"make it: {command}{_HINT_THEN_PACK}"
                 failures[scene_id] = Finding(scene_id=scene_id, message=message, hint=hint)
         # The base class needs the groups only. To read a scene, its archive is needed as well.

@@ -13,7 +13,7 @@ from scannet_prep.base.files import open_file
 from scannet_prep.errors import FileError, MissingFileError, ProcessedFileError
 from scannet_prep.processed.folder import find_state, processed_path
 from scannet_prep.processed.manifest import SceneEntry, read_manifest
-from scannet_prep.processed.npz import again_hint
+from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.processed.scene import MAX_FILE_BYTES, SceneMeta, read_meta
 from scannet_prep.release.scene import Split
 from scannet_prep.source.identify import SourceKind
@@ -98,8 +98,8 @@ class FolderScenes(SceneSource):
                 read_bytes = file.readinto(data)
         except MissingFileError:
             problem = "no such file, though the folder's manifest names it"
-            raise MissingFileError(path, problem, again_hint(path)) from None
+            raise MissingFileError(path, problem, DAMAGE_HINT) from None
         if read_bytes != size_bytes:
             problem = f"only {read_bytes:,} of {size_bytes:,} bytes could be read"
-            raise ProcessedFileError(path, problem, again_hint(path))
+            raise ProcessedFileError(path, problem, DAMAGE_HINT)
         return data

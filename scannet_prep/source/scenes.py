@@ -256,7 +256,7 @@ class SceneSource(ABC):
         """
         path = self.file_path(scene_id)
         arrays = NpzReader(data, path)
-        check_identity(arrays, path, scene_id, self.lengths[scene_id], self.options)
+        check_identity(arrays, path, scene_id, self._splits[scene_id], self.options)
         return arrays
 
     def read_meta(self, scene_id: str) -> SceneMeta:

@@ -23,7 +23,7 @@ from scannet_prep.errors import (
 )
 from scannet_prep.frames.folder import FrameFolder
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
-from scannet_prep.processed.npz import again_hint
+from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
@@ -74,7 +74,7 @@ class Viewing:
         problem = next(find_problems(scene), None)
         if problem is not None:
             path = self.place.file_path(scene_id)
-            raise ProcessedFileError(path, problem, again_hint(path))
+            raise ProcessedFileError(path, problem, DAMAGE_HINT)
         return scene
 
     def load(self, scene_id: str) -> ViewedScene:

@@ -28,7 +28,7 @@ from scannet_prep.errors import (
 )
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.manifest import count_ids
-from scannet_prep.processed.npz import NpzReader, again_hint
+from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
 from scannet_prep.processed.scene import parse_meta, widen_normals
 from scannet_prep.processed.scene_cache import make_cache
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
@@ -510,18 +510,12 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         dtype, row_shape = _ROWS[key]
         expected_shape = (vertex_count, *row_shape)
         if stored.shape != expected_shape:
-            path = self._reader.file_path(scene_id)
-            raise ProcessedFileError(
-                path,
-                f"array {key!r} has the shape {stored.shape}, expected {expected_shape}",
-                again_hint(path),
-            )
+            problem = f"array {key!r} has the shape {stored.shape}, expected {expected_shape}"
+            raise ProcessedFileError(self._reader.file_path(scene_id), problem, DAMAGE_HINT)
         if key == "labels":
             return self.label_set.train_ids_from_raw_ids(stored, self.ignore_index)
         if key == "normals":
-            normals = np.empty(expected_shape, np.float32)
-            widen_normals(stored, normals)
-            return normals
+            return widen_normals(stored)
         return stored.astype(dtype, copy=False)
 
     def _transform(self, sample: Any, index: int, epoch: int) -> Any:  # noqa: ANN401 - any result

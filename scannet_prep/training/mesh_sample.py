@@ -84,15 +84,13 @@ def sample_from_mesh(
 def _make_sample(scene: ProcessedScene, label_set: LabelSet) -> Sample:
     """Make the sample of a scene, with the types that `ScanNet` documents."""
     vertex_count = len(scene.points)
-    normals = np.empty((vertex_count, 3), np.float32)
-    widen_normals(scene.normals, normals)
     segments = np.full(vertex_count, -1, np.int32)
     if scene.segments is not None:
         segments = scene.segments.astype(np.int32)
     sample: Any = Sample()  # type: ignore[typeddict-item]
     sample.is_aligned = scene.meta.options.align_axis
     sample["points"] = scene.points
-    sample["normals"] = normals
+    sample["normals"] = widen_normals(scene.normals)
     sample["colors"] = scene.colors
     sample["labels"] = scene.labels
     sample["instances"] = scene.instances.astype(np.int32)

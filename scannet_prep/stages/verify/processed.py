@@ -14,7 +14,6 @@ from scannet_prep.errors import OldFormatError
 from scannet_prep.processed import folder
 from scannet_prep.processed.make_scene import compute_segments
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
-from scannet_prep.processed.npz import process_command
 from scannet_prep.processed.scene import (
     ProcessedScene,
     check_meta,
@@ -117,7 +116,8 @@ def _report_failures(out_dir: Path, manifest: Manifest, inspection: Inspection) 
 
 def _process_again(out_dir: Path, scene_id: str) -> str:
     """Return the hint for a scene that is missing or damaged."""
-    command = f"{process_command(scene_id)} -o {quote(str(out_dir))} --checksum"
+    words = f"process {scene_id}.ply" if SceneId.is_own(scene_id) else "process"
+    command = f"scannet-prep {words} -o {quote(str(out_dir))} --checksum"
     return f"{command} keeps intact scenes and makes the others again"
 
 
