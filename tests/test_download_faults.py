@@ -321,7 +321,7 @@ def test_pipes_folders_and_links_in_the_way_fail_by_themselves(
 
     assert {task.file.kind.suffix: task.reason for task in report.failures} == {
         ".txt": "is a named pipe, expected a file",
-        ".aggregation.json": "is a folder, expected a file",
+        ".aggregation.json": "cannot be read: Is a directory",
         SEGMENTS: "is a link that leads nowhere",
     }
 

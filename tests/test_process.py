@@ -549,7 +549,7 @@ def test_file_as_output_folder_is_refused(raw_dir: Path) -> None:
 def test_run_without_room_on_the_disk_is_refused_before_it_begins(
     raw_dir: Path, new_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scannet_prep.base.disk.RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr("scannet_prep.base.files.RESERVE_BYTES", 1 << 60)
 
     outcome = process(raw_dir, new_dir)
 

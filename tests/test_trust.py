@@ -147,7 +147,7 @@ def test_folder_in_the_place_of_a_processed_scene_fails_alone(
     assert report.kept == (() if is_forced else (TRAIN,))
     (failure,) = report.failures
     assert failure.scene_id == OTHER
-    assert "is a folder, so no file can be written there" in failure.message
+    assert "is not a regular file, so no file can be written there" in failure.message
 
 
 @pytest.mark.parametrize("command", ["process", "verify", "info"])
@@ -203,17 +203,21 @@ def test_scene_folder_without_permission_fails_one_scene(
 
 
 @pytest.mark.parametrize(
-    ("kind", "make"),
-    [("named pipe", os.mkfifo), ("device", link_to_device), ("folder", Path.mkdir)],
+    ("problem", "make"),
+    [
+        ("is a named pipe, expected a file", os.mkfifo),
+        ("is a device, expected a file", link_to_device),
+        ("cannot be read: Is a directory", Path.mkdir),
+    ],
 )
 @pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
 def test_raw_file_that_is_not_regular_is_refused(
-    tmp_path: Path, suffix: str, kind: str, make: Callable[[Path], None]
+    tmp_path: Path, suffix: str, problem: str, make: Callable[[Path], None]
 ) -> None:
     scene = write_tiny(tmp_path, {suffix: None})
     make(scene.directory / f"{TRAIN}{suffix}")
 
-    with pytest.raises(FileError, match=f"{suffix}: is a {kind}, expected a file"):
+    with pytest.raises(FileError, match=f"{suffix}: {problem}"):
         tiny.process_written(scene)
 
 

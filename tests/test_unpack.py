@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,7 +174,6 @@ class TestObstacles:
         (folder / "scans_test").mkdir()
         os.mkfifo(folder / "scans_test" / TEST)
         (folder / "empty").symlink_to(elsewhere / "own.txt")
-        os.mkfifo(folder / LABEL_MAP)
         return folder
 
     def test_scenes_that_cannot_be_written_are_failures(self, packed: Path, folder: Path) -> None:
@@ -200,26 +198,12 @@ class TestObstacles:
 
         assert not (folder / "empty").is_symlink()
 
-    def test_named_pipe_is_replaced_by_a_file_with_the_mode_of_the_umask(
-        self, packed: Path, folder: Path
-    ) -> None:
-        previous = os.umask(0o027)
-        try:
-            assert unpack_file(packed, "-o", folder).status == 3
-        finally:
-            os.umask(previous)
-
-        path = folder / LABEL_MAP
-        assert path.read_bytes() == b"of no scene"
-        assert stat.S_IMODE(path.stat().st_mode) == 0o640
-
     def test_link_to_a_file_of_the_same_content_is_replaced(
         self, packed: Path, folder: Path, elsewhere: Path
     ) -> None:
         """Otherwise, a change of the other file would change the folder."""
         (elsewhere / "same.tsv").write_bytes(b"of no scene")
         path = folder / LABEL_MAP
-        path.unlink()
         path.symlink_to(elsewhere / "same.tsv")
 
         assert unpack_file(packed, "-o", folder).status == 3

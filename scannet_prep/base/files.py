@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from typing import TypeAlias
 import deflate
 
 from scannet_prep.base.json import Count, Crc32
+from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import (
     DiskFullError,
     FileError,
@@ -36,6 +38,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 # Errors of the disk, after which a run should stop: it is full, over its quota, read-only, or
 # cannot hold a file of this size.
 SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+_HINT_SPACE = "free some space or choose another disk, then run the same command again"
+# Space that stays free for other programs and for small files of our own, such as manifests.
+RESERVE_BYTES = 200_000_000
 # Larger than any file that is read as a whole.
 _MAX_BYTES = 1 << 32
 # For files that are read in blocks.
@@ -121,8 +126,6 @@ def open_file(path: Path, max_bytes: int = _MAX_BYTES) -> Iterator[FileIO]:
             yield file
     except ScanNetPrepError:  # some of them are also an OSError
         raise
-    except IsADirectoryError:
-        raise FileError(path, "is a folder, expected a file") from None
     except FileNotFoundError:
         problem = "is a link that leads nowhere" if path.is_symlink() else "no such file"
         raise MissingFileError(path, problem) from None
@@ -161,7 +164,7 @@ def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool =
     Raises:
         OutputError: The folder cannot be written to, or the disk is full. The final name is
             unchanged.
-        FileError: A folder or a device, such as `/dev/null`, has the final name.
+        FileError: Something else than a file, such as `/dev/null`, has the final name.
     """
     put_in_place(write_temporary(path, chunks, is_durable=is_durable), path)
 
@@ -172,53 +175,45 @@ def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = 
     Returns:
         The temporary name, for `put_in_place`.
     """
-    _check_can_be_file(path)
     unique = f"{os.getpid()}-{secrets.token_hex(4)}"
     temporary_path = path.with_name(f".{path.name}.{unique}{_TEMPORARY_SUFFIX}")
-    try:
-        with temporary_path.open("xb") as file:
-            file.writelines(chunks)
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
-    except BaseException as error:
-        with suppress(OSError):
-            temporary_path.unlink()
-        # Errors of this program come from `chunks`, which may be read from another file.
-        if isinstance(error, OSError) and not isinstance(error, ScanNetPrepError):
-            raise output_error(path, error) from error
-        raise
+    with writing(path):
+        # Renaming would replace a device, for root and for the whole machine.
+        if path.exists() and not path.is_file():
+            raise FileError(path, "is not a regular file, so no file can be written there")
+        try:
+            with temporary_path.open("xb") as file:
+                file.writelines(chunks)
+                if is_durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                temporary_path.unlink()
+            raise
     return temporary_path
 
 
 def put_in_place(temporary_path: Path, path: Path) -> None:
     """Do the second half of `write_atomically`: give a file its final name."""
-    try:
+    with writing(path):
         temporary_path.replace(path)
-    except OSError as error:
-        temporary_path.unlink(missing_ok=True)
-        raise output_error(path, error) from error
 
 
-def _check_can_be_file(path: Path) -> None:
-    """Refuse folders, and devices, which root would replace by a file for the whole machine.
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Translate errors of the operating system while a file or folder is written.
 
-    Links to files and folders pass: renaming replaces the link itself.
+    Raises:
+        OutputError: It cannot be written; the message names it, and has the reason that the
+            operating system gives.
     """
     try:
-        mode = path.stat().st_mode
-    except OSError:  # there is no such file, or writing it shows the reason
-        return
-    is_link = path.is_symlink()
-    if stat.S_ISDIR(mode) and not is_link:
-        raise FileError(path, "is a folder, so no file can be written there", "remove or rename it")
-    is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
-    # /dev/stdout is a link, and may lead to a pipe.
-    is_link_to_pipe = is_link and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-    if is_device or is_link_to_pipe:
-        raise FileError(
-            path, "is a device or a pipe, so no file can be written there", "name a file"
-        )
+        yield
+    except ScanNetPrepError:  # some of them are also an OSError
+        raise
+    except OSError as error:
+        raise output_error(path, error) from error
 
 
 def remove_temporaries(*directories: Path, names: str = ".+") -> None:
@@ -243,19 +238,32 @@ def remove_temporaries(*directories: Path, names: str = ".+") -> None:
 def output_error(path: Path, error: OSError) -> OutputError:
     """Make the error for a file that cannot be written, with what to do about it."""
     message = f"{path}: cannot be written: {error.strerror or error}"
-    # A read-only file system (EROFS) is a DiskFullError, but freeing space would not help.
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        hint = "name a folder that you may write to: -o DIR"
-    elif error.errno in SPACE_ERRNOS:
-        hint = (
-            "free some space, then run the same command again: it continues; "
-            "or name a folder on another disk: -o DIR"
-        )
-    else:
-        hint = ""
     if error.errno in SPACE_ERRNOS:
-        return DiskFullError(message, hint)
-    return OutputError(message, hint)
+        return DiskFullError(message, _HINT_SPACE)
+    return OutputError(message)
+
+
+def check_space(folder: Path, needed_bytes: int) -> None:
+    """Check that a disk has space for the files to be written, and for the reserve.
+
+    A file system that does not report its free space passes.
+
+    Args:
+        folder: A folder on the disk; need not exist yet.
+        needed_bytes: Bytes to be written; nothing is checked if there are none.
+
+    Raises:
+        DiskFullError: There is not enough space.
+    """
+    # There is always one: the last parent is the root, or the current folder.
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    usage = shutil.disk_usage(existing)
+    if needed_bytes and usage.total and usage.free < needed_bytes + RESERVE_BYTES:
+        raise DiskFullError(
+            f"{folder}: needs {format_bytes(needed_bytes)} and a reserve of "
+            f"{format_bytes(RESERVE_BYTES)}; {format_bytes(usage.free)} is free",
+            _HINT_SPACE,
+        )
 
 
 def check_is_folder(path: Path) -> None:
@@ -266,7 +274,7 @@ def check_is_folder(path: Path) -> None:
     """
     existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
     if existing is not None and not existing.is_dir():
-        raise OutputError(f"{existing}: is not a folder", "name another output folder: -o DIR")
+        raise OutputError(f"{existing}: is not a folder")
 
 
 def write_if_changed(path: Path, data: bytes, *, is_durable: bool = False) -> None:
@@ -298,12 +306,9 @@ def remove_file(path: Path) -> None:
         OutputError: It cannot be removed.
     """
     # On a read-only file system, even removing a file that does not exist is an error.
-    if not path.exists():
-        return
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise output_error(path, error) from error
+    if path.exists():
+        with writing(path):
+            path.unlink(missing_ok=True)
 
 
 def make_directory(path: Path) -> None:
@@ -312,12 +317,5 @@ def make_directory(path: Path) -> None:
     Raises:
         OutputError: It cannot be created.
     """
-    try:
+    with writing(path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror
-        if isinstance(error, FileExistsError):
-            reason = "a file of that name exists"
-        raise OutputError(
-            f"{path}: cannot create this folder: {reason}", "name another output folder: -o DIR"
-        ) from error

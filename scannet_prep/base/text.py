@@ -72,22 +72,17 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration with its two largest units.
-
-    Returns:
-        For example `0.3 s`, `12 s`, `3 min 20 s`, `1 h 5 min` or `2 d`.
-    """
+    """Format a duration with its two largest units: `0.3 s`, `12 s`, `3 min 20 s`, `30 h 5 min`."""
     # From 9.95 on, a decimal would give 10.0 s; whole seconds are precise enough.
     if seconds < 9.95:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    # The number of each unit, from the first one that is not zero.
-    parts: list[tuple[int, str]] = []
-    rest = round(seconds)
-    for unit_s, unit in zip(_SECONDS_PER_UNIT, ("d", "h", "min", "s"), strict=True):
-        number, rest = divmod(rest, unit_s)
-        if parts or number:
-            parts.append((number, unit))
-    return " ".join(f"{number} {unit}" for number, unit in parts[:2] if number)
+        return f"{seconds:.1f} s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, rest_minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {rest_minutes} min"
+    if minutes:
+        return f"{minutes} min {rest_s} s"
+    return f"{rest_s} s"
 
 
 def count_of(number: int, singular: str, plural: str = "") -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from scannet_prep.base.disk import RESERVE_BYTES, RESERVE_FILES
+from scannet_prep.base.files import RESERVE_BYTES
 from scannet_prep.base.findings import Finding, Severity
 from scannet_prep.base.limits import find_core_limits, find_memory_limits
 from scannet_prep.base.text import format_bytes
@@ -43,6 +43,7 @@ _LOW_MEMORY_BYTES = 2 << 30
 _LOW_SHM_BYTES = 1 << 30
 _MIN_FREE_SHM_BYTES = 16 << 20
 _LOW_DISK_BYTES = 5_000_000_000
+_MIN_FREE_FILES = 100
 _MAX_MESSAGE_LETTERS = 300
 _SHOWN_NAMES = (
     "HTTPS_PROXY",
@@ -245,7 +246,7 @@ def check_folder(place: str) -> Iterator[Remark]:
     elif status.f_blocks and free_bytes < _LOW_DISK_BYTES:
         hint = "all scenes need about 5 GB processed, and 21 GB raw"
         yield Remark("note", "little space is free", hint)
-    if status.f_files and status.f_favail < RESERVE_FILES:
+    if status.f_files and status.f_favail < _MIN_FREE_FILES:
         hint = f"remove some, or ask for a quota: df -i {name}"
         yield Remark("problem", "no more files can be made", hint)
     if _NETWORK_TYPES.fullmatch(file_system):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from scannet_prep.base.disk import check_space
-from scannet_prep.base.files import make_directory, write_if_changed
+from scannet_prep.base.files import check_space, make_directory, write_if_changed
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
 from scannet_prep.errors import OutputError, ServerDownError, UsageError
@@ -72,7 +71,7 @@ def run(
     read_tree_lock(plan.data_dir)
     # scans/ holds nearly all files, and may be a link to another disk.
     scans_dir = plan.data_dir / release.SPLIT_DIRS[Split.TRAIN]
-    check_space(scans_dir.resolve(), plan.needed_bytes, len(plan.missing))
+    check_space(scans_dir.resolve(), plan.needed_bytes)
     client = Client(plan.base_url, policy or TransferPolicy(), certificates)
     if needs_terms and not (accepts_terms or has_accepted_terms(plan.data_dir)):
         problem = f"the ScanNet Terms of Use have not been accepted. {HOW_TO_SIGN}"

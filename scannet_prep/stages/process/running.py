@@ -10,8 +10,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from scannet_prep.base.disk import check_space
 from scannet_prep.base.files import (
+    check_space,
     make_directory,
     put_in_place,
     remove_file,
@@ -170,7 +170,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         # Only for new files: the others replace files of about the same size.
         missing = [task.mesh_bytes for task in self._tasks if not task.path.exists()]
         size_of_mesh = _SIZE_OF_MESH_WITH_FACES if options.faces else _SIZE_OF_MESH
-        check_space(self._out_dir, int(sum(missing) * size_of_mesh), len(missing))
+        check_space(self._out_dir, int(sum(missing) * size_of_mesh))
         if self._plan.starts_anew:
             self._record_options()
 
