@@ -27,8 +27,8 @@ from scannet_prep import (
     collate,
 )
 from scannet_prep.errors import FileError, MissingFileError, TransformError, UsageError
-from scannet_prep.processed.scene_cache import SceneCache
 from scannet_prep.training.annotated_points import read_points
+from scannet_prep.training.scene_cache import SceneCache
 from scannet_prep.transforms import Compose, Drop, GridSample, InstanceTargets, Rotate
 
 torch = pytest.importorskip("torch")

@@ -38,7 +38,7 @@ def test_windows_reads_dataset(whole_dir: Path, cache: bool) -> None:
 
 def test_windows_cache_keeps_files_of_scenes(whole_dir: Path) -> None:
     program = """
-from scannet_prep.processed.scene_cache import make_cache
+from scannet_prep.training.scene_cache import make_cache
 cache = make_cache([], None)
 print(cache.read("scene0000_00", lambda: b"1"), cache.read("scene0000_00", lambda: b"2"))
 """

@@ -214,19 +214,17 @@ def measure_groups(
     number_of_vertex = numbers.take(instances)
     counts = np.bincount(number_of_vertex, minlength=len(ids) + 1)
 
-    # Vertices sorted by number: first those of no group, then a range for each group with vertices,
+    # Vertices sorted by number, without those of no group: a range for each group with vertices,
     # which begins at one of `starts`.
-    starts = counts.cumsum()[:-1][counts[1:] > 0]
+    ends = counts.cumsum()
+    starts = (ends - ends[0])[:-1][counts[1:] > 0]
     boxes: Any = iter(())
     if len(starts):
-        order = np.argsort(number_of_vertex, kind="stable")
-        # Six lists with a value per range: smallest x, y, z, then largest x, y, z.
-        corners = []
-        for find in (np.minimum, np.maximum):
-            for axis in np.ascontiguousarray(points.T):
-                corner = find.reduceat(axis.take(order), starts)
-                corners.append(corner.astype(np.float64).round(4).tolist())
-        boxes = zip(*corners, strict=True)
+        order = np.argsort(number_of_vertex, kind="stable")[ends[0] :]
+        columns = points.T.take(order, axis=1)
+        # (6, ranges): smallest x, y, z, then largest x, y, z.
+        corners = [find.reduceat(columns, starts, axis=1) for find in (np.minimum, np.maximum)]
+        boxes = zip(*np.concatenate(corners).astype(np.float64).round(4).tolist(), strict=True)
 
     # Groups without vertices have no range, and so no box.
     measured = []

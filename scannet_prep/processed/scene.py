@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -35,18 +35,18 @@ LabelsFrom = Literal["aggregation", "ply"]
 _LABELS_FROM = get_args(LabelsFrom)
 SegmentsSource = Literal["release", "computed"]
 
-# The types that each array may have, and its shape, in the order in which the arrays are stored.
-_LAYOUTS: dict[str, tuple[list[str], tuple[Any, ...]]] = {
-    "points": (["<f4"], ("V", 3)),
-    "normals": (["<f2"], ("V", 3)),
-    "colors": (["|u1"], ("V", 3)),
-    "faces": (["<i4"], ("F", 3)),
-    "labels": (["|u1"], ("V",)),
-    "nyu40_ids": (["|u1"], ("V",)),
-    "scannet_ids": (["<u2"], ("V",)),
-    "instances": (["<i2"], ("V",)),
-    "segments": (["<u2", "<u4"], ("V",)),
-    "axis_alignment": (["<f8"], (4, 4)),
+# The types that each array may have, and the lengths of its axes, in the order of the file.
+_LAYOUTS = {
+    "points": ("<f4", "V3"),
+    "normals": ("<f2", "V3"),
+    "colors": ("|u1", "V3"),
+    "faces": ("<i4", "F3"),
+    "labels": ("|u1", "V"),
+    "nyu40_ids": ("|u1", "V"),
+    "scannet_ids": ("<u2", "V"),
+    "instances": ("<i2", "V"),
+    "segments": ("<u2 <u4", "V"),
+    "axis_alignment": ("<f8", "44"),
 }
 _OPTIONAL = {"segments", "faces"}
 # Fields of `ProcessedScene` that have other names than their arrays in the file, by array. `labels`
@@ -110,8 +110,7 @@ class ProcessOptions:
     def to_json(self) -> dict[str, Any]:
         """Return a dict of plain values, as it is stored in manifests and scenes.
 
-        `compute_segments` is left out if it is off: it is younger than the format, and folders made
-        without it keep their bytes.
+        `compute_segments` is left out if it is off.
         """
         plain: dict[str, Any] = to_plain(self)
         if not self.compute_segments:
@@ -149,7 +148,7 @@ class SceneMeta:
     groups: tuple[AnnotatedGroup, ...]
     segment_ids: tuple[int, ...]
     warnings: tuple[SceneWarning, ...]
-    inputs: Mapping[str, Fingerprint] = field(hash=False)
+    inputs: Mapping[str, Fingerprint]
     label_map: str
     program_version: str
     segments_source: SegmentsSource = "release"
@@ -175,7 +174,7 @@ class SceneMeta:
         return plain
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ProcessedScene:
     """One scene, ready for training, with the V vertices of the mesh in their order.
 
@@ -204,8 +203,8 @@ class ProcessedScene:
     nyu40_ids: NDArray[np.uint8]
     scannet_ids: NDArray[np.uint16]
     instances: NDArray[np.int16]
-    segments: NDArray[np.uint16] | NDArray[np.uint32] | None
-    faces: NDArray[np.int32] | None
+    segments: NDArray[np.uint16] | NDArray[np.uint32] | None = None
+    faces: NDArray[np.int32] | None = None
     axis_alignment: NDArray[np.float64]
     meta: SceneMeta
 
@@ -261,12 +260,10 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
     reader = NpzReader(data, path)
     arrays = {key: reader.read(key) for key in reader.keys if key != "meta"}
     meta = parse_meta(reader, path)
-    problem = next(_find_structural_problems(arrays), None)
-    if problem is not None:
+    problem = _find_structural_problem(arrays)
+    if problem:
         raise ProcessedFileError(path, problem, DAMAGE_HINT)
-    # Optional arrays that the file lacks are None.
-    fields: dict[str, Any] = dict.fromkeys(_OPTIONAL)
-    fields |= {_FIELDS.get(key, key): array for key, array in arrays.items()}
+    fields: dict[str, Any] = {_FIELDS.get(key, key): array for key, array in arrays.items()}
     return ProcessedScene(**fields, meta=meta)
 
 
@@ -356,28 +353,24 @@ def _parse_description(
         raise ProcessedFileError(path, problem, DAMAGE_HINT) from None
 
 
-def _find_structural_problems(arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:
-    """Find arrays that are missing, unknown, or of the wrong type or shape, and describe each."""
-    unknown = arrays.keys() - _LAYOUTS.keys()
-    if unknown:
-        yield f"has an unknown array {min(unknown)!r}"
-    # V and F, which are the lengths of arrays.
-    lengths = {"V": 0, "F": 0}
-    for symbol, key in (("V", "points"), ("F", "faces")):
-        if key in arrays and arrays[key].ndim:
-            lengths[symbol] = len(arrays[key])
+def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Describe an array that is missing, unknown, or of the wrong type or shape; empty if none."""
+    wrong_keys = (arrays.keys() ^ _LAYOUTS.keys()) - _OPTIONAL
+    if wrong_keys:
+        key = min(wrong_keys)
+        return f"has an unknown array {key!r}" if key in arrays else f"has no array {key!r}"
+    lengths = {"3": 3, "4": 4, "V": arrays["points"].size // 3}
+    if "faces" in arrays:
+        lengths["F"] = arrays["faces"].size // 3
     if not lengths["V"]:
-        yield "has no points"
-    for key, (types, shape) in _LAYOUTS.items():
-        if key not in arrays:
-            if key not in _OPTIONAL:
-                yield f"has no array {key!r}"
-            continue
-        array = arrays[key]
-        expected_shape = tuple(lengths.get(length, length) for length in shape)
-        if array.dtype.str not in types or array.shape != expected_shape:
-            names = " or ".join(str(np.dtype(type_code)) for type_code in types)
-            yield f"array {key!r} is {array.dtype} {array.shape}, expected {names} {expected_shape}"
+        return "has no points"
+    for key, array in arrays.items():
+        types, axes = _LAYOUTS[key]
+        shape = tuple(lengths[axis] for axis in axes)
+        if array.dtype.str not in types.split() or array.shape != shape:
+            names = " or ".join(np.dtype(code).name for code in types.split())
+            return f"array {key!r} is {array.dtype} {array.shape}, expected {names} {shape}"
+    return ""
 
 
 def widen_normals(halves: NDArray[np.float16]) -> NDArray[np.float32]:

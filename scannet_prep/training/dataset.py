@@ -30,7 +30,6 @@ from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.manifest import count_ids
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
 from scannet_prep.processed.scene import parse_meta, widen_normals
-from scannet_prep.processed.scene_cache import make_cache
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split, read_scene_list
@@ -39,6 +38,7 @@ from scannet_prep.training.annotated_points import read_points
 from scannet_prep.training.concat import ConcatDataset
 from scannet_prep.training.sample import Dataset, SampleT_co, advise_default_collation
 from scannet_prep.training.sample import Sample as Sample  # noqa: PLC0414 - exported for type hints
+from scannet_prep.training.scene_cache import make_cache
 from scannet_prep.training.supervision import (
     ClassCounts,
     check_points,
