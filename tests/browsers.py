@@ -6,8 +6,6 @@ Opening a page takes longer than most tests, so the tests share the pages of the
 from __future__ import annotations
 
 import base64
-import importlib.util
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 from commands import SCENES, TEST, TRAIN, VAL, run_main
+from extras import find_program
 
 from scannet_prep.processed.scene import read_processed
 from scannet_prep.release.label_sets import SCANNET20
@@ -26,11 +25,7 @@ from scannet_prep.view.page import make_scene_page
 from scannet_prep.view.predicted import Prediction
 from scannet_prep.view.renderer import PictureOptions, render_scene
 
-CHROMIUM = shutil.which("chromium")
-HAS_BROWSER = CHROMIUM is not None and importlib.util.find_spec("playwright") is not None
-needs_browser = pytest.mark.skipif(
-    not HAS_BROWSER, reason="needs chromium (apt-get) and playwright (pip)"
-)
+needs_browser = pytest.mark.extra("chromium", "playwright")
 # The train id of a chair in ScanNet20.
 CHAIR = 4
 
@@ -124,7 +119,9 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        browser = playwright.chromium.launch(
+            executable_path=find_program("chromium"), args=ARGUMENTS
+        )
         yield browser
         browser.close()
 

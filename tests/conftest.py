@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from archives import TREE, pack_tree, write_tree
 from commands import SCENES, Verify, run_main
+from extras import find_needs, is_there
 from hypothesis import settings
 from training_sources import KINDS, SOURCES, Stored, make_folder, pack_into, store
 
@@ -70,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             in_browser.append(item)
-        elif item.get_closest_marker("torch"):
+        elif "torch" in find_needs(item):
             with_torch.append(item)
         else:
             others.append(item)
@@ -83,6 +84,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         *with_torch,
         *others[rest_of_first_part:],
     ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip a test whose marker names something that is not here, before its fixtures are made."""
+    missing = sorted(name for name in find_needs(item) if not is_there(name))
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+
+
+def check_skip(report, *, is_marked):
+    """Let a test fail that skips without the marker, so that CI would never run it."""
+    if report.skipped and not is_marked and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2]
+        if not reason.startswith("Skipped: this "):
+            report.outcome = "failed"
+            report.longrepr = f"{reason}\nName what the test needs in its marker: see extras.py."
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    check_skip(report, is_marked=bool(find_needs(item)))
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    # A module that is skipped when it is imported has no marker yet, but its text does.
+    is_marked = report.skipped and "pytestmark = pytest.mark.extra(" in collector.path.read_text()
+    check_skip(report, is_marked=is_marked)
+    return report
 
 
 @pytest.fixture(scope="session")

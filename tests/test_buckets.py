@@ -35,7 +35,8 @@ from scannet_prep.errors import (
 from scannet_prep.remote.bucket import BucketSource, parse_address, upload
 
 for package in ("s3fs", "boto3", "moto.server"):
-    pytest.importorskip(package, reason=f"{package} is not installed")
+    pytest.importorskip(package)
+pytestmark = pytest.mark.extra("s3fs", "boto3", "moto")
 
 URL = f"s3://{BUCKET}/dir/scannet.tar.zst"
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -105,11 +106,13 @@ def test_unpack_reads_an_archive_in_a_bucket_like_a_file(
     assert read_tree(tmp_path / "bucket") == read_tree(tmp_path / "file")
 
 
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_read_a_bucket_that_their_parent_has_read(
     server: BucketServer, archive: Path, method: str
 ) -> None:
-    data = pytest.importorskip("torch.utils.data")
+    from torch.utils import data
+
     server.put("dir/scannet.tar.zst", archive.read_bytes())
     expected = [sample["points"].tobytes() for sample in ScanNet(archive, split="train", loop=4)]
     dataset = ScanNet(URL, split="train", loop=4)

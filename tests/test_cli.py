@@ -349,7 +349,7 @@ def test_hangup_that_is_ignored_stays_ignored(whole_dir):
     assert outcome.json["exit_status"] == 0
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this machine has no full device")
 def test_full_standard_output_is_an_error(whole_dir):
     with Path("/dev/full").open("w") as full:
         outcome = run_command("info", whole_dir / "processed", "--json", stdout=full)

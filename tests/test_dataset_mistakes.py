@@ -35,7 +35,7 @@ from scannet_prep.transforms import (
 
 torch = pytest.importorskip("torch")
 torch_data = pytest.importorskip("torch.utils.data")
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.extra("torch")
 
 # Annotated vertices of each scene: the first, the last, and one in between.
 POINTS = {scene_id: [0, 7 + index, SIZES[scene_id] - 1] for index, scene_id in enumerate(TRAIN)}

@@ -2,7 +2,6 @@
 
 import sys
 
-import pytest
 from commands import run_main
 
 from scannet_prep.cli.main import make_parser
@@ -12,7 +11,6 @@ from scannet_prep.frames import FrameFolder
 def test_demo_takes_scenes_through_every_stage(tmp_path, monkeypatch):
     # Without an active environment.
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    pytest.importorskip("PIL")
     demo_dir = tmp_path / "data/demo"
 
     outcome = run_main("demo", cwd=tmp_path)

@@ -27,7 +27,7 @@ from scannet_prep import EvalSampler, PointBudgetBatchSampler, ScanNetPrepError
 torch = pytest.importorskip("torch")
 from torch import distributed  # noqa: E402 - only if it is installed
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.extra("torch")
 PAGE = (Path(__file__).parents[1] / "docs/training.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 TRAIN_PY, EVALUATE_PY = [block for block in BLOCKS if "PATH, CHECKPOINT" in block]

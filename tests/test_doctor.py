@@ -228,11 +228,11 @@ def hanging_dir(tmp_path: Path) -> Iterator[Path]:
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
-        pytest.skip(f"/dev/fuse: {error.strerror}")
+        pytest.skip(f"this machine has no FUSE: {error.strerror}")
     options = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
     if libc.mount(b"hangs", os.fsencode(folder), b"fuse", 0, options.encode()):
         os.close(device)
-        pytest.skip(f"mount: {os.strerror(ctypes.get_errno())}")
+        pytest.skip(f"this user cannot mount: {os.strerror(ctypes.get_errno())}")
     yield folder
     libc.umount2(os.fsencode(folder), 2)
     os.close(device)
@@ -388,10 +388,10 @@ def in_mount_namespace(setup: str, *words: str) -> subprocess.CompletedProcess[s
     if os.geteuid() != 0:
         prefix[1:1] = ["--user", "--map-root-user"]
     if shutil.which("unshare") is None:
-        pytest.skip("unshare is not installed")
+        pytest.skip("this machine has no unshare")
     trial = subprocess.run([*prefix, "true"], capture_output=True, check=False)
     if trial.returncode != 0:
-        pytest.skip("no mount namespaces here (unshare --mount)")
+        pytest.skip("this machine has no mount namespaces (unshare --mount)")
     return subprocess.run(
         [*prefix, "sh", "-c", f'{setup} && exec "$@"', "sh", *words],
         capture_output=True,
@@ -587,7 +587,7 @@ def run_doctor_ranks(
     tmp_path: Path, *words: str, count: int = 2
 ) -> tuple[list[int | None], list[str]]:
     """Run `doctor --ddp` on several ranks, and return their exit statuses and outputs."""
-    # Imported here: without PyTorch, this skips the test.
+    # Imported here: it needs PyTorch.
     from test_distributed import run_ranks
 
     statuses = run_ranks(run_doctor_rank, tmp_path, *words, count=count)
@@ -605,7 +605,7 @@ def late_rank(
     return run_doctor_ranks(out_dir, str(training_folder), "--json")
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_ranks_that_agree_have_no_problems(late_rank: tuple[list[int | None], list[str]]) -> None:
     statuses, outputs = late_rank
 
@@ -620,7 +620,7 @@ def test_ranks_that_agree_have_no_problems(late_rank: tuple[list[int | None], li
     ]
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_only_rank_0_prints_on_standard_output(
     late_rank: tuple[list[int | None], list[str]],
 ) -> None:
@@ -628,13 +628,13 @@ def test_only_rank_0_prints_on_standard_output(
     assert outputs[1] == ""
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_late_rank_is_reported(late_rank: tuple[list[int | None], list[str]]) -> None:
     _, outputs = late_rank
     assert re.search(r"rank 1 \(.*\) is slow: it was ready [1-9]", outputs[0])
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_facts_on_which_ranks_agree_are_shown(
     late_rank: tuple[list[int | None], list[str]],
 ) -> None:
@@ -664,7 +664,7 @@ def disagreeing_ranks(
     return run_doctor_ranks(out_dir, "place{rank}", count=4)
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_rank_that_cannot_read_its_scenes_is_named(
     disagreeing_ranks: tuple[list[int | None], list[str]],
 ) -> None:
@@ -675,7 +675,7 @@ def test_rank_that_cannot_read_its_scenes_is_named(
     assert re.search(pattern, outputs[0], re.MULTILINE), outputs
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_rank_with_other_scenes_is_named(
     disagreeing_ranks: tuple[list[int | None], list[str]],
 ) -> None:
@@ -685,7 +685,7 @@ def test_rank_with_other_scenes_is_named(
     assert re.search(pattern, outputs[0], re.MULTILINE), outputs
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_other_ranks_print_nothing_about_a_rank_with_problems(
     disagreeing_ranks: tuple[list[int | None], list[str]],
 ) -> None:
@@ -693,7 +693,7 @@ def test_other_ranks_print_nothing_about_a_rank_with_problems(
     assert outputs[1:] == ["", "", ""]
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_ranks_that_disagree_make_no_all_reduce(
     disagreeing_ranks: tuple[list[int | None], list[str]],
 ) -> None:
@@ -701,7 +701,7 @@ def test_ranks_that_disagree_make_no_all_reduce(
     assert "all-reduce" not in outputs[0]
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_rank_whose_all_reduce_fails_is_named(training_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "bad network").touch()
 
@@ -711,7 +711,7 @@ def test_rank_whose_all_reduce_fails_is_named(training_folder: Path, tmp_path: P
     assert re.search(r"^problem: all-reduce: rank 1 .*eth77", outputs[0], re.MULTILINE), outputs
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_rank_that_does_not_reach_rank_0_under_torchrun_is_named(
     training_folder: Path, tmp_path: Path
 ) -> None:

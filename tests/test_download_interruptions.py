@@ -1,10 +1,8 @@
 """Downloads that are killed, interrupted, started twice, or run out of space; and a real nginx."""
 
 import contextlib
-import os
 import random
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +15,7 @@ from typing import Any
 import pytest
 from commands import Outcome, digests, limited, run_main, start_command
 from downloads import MESH, fetched, finished, words
+from extras import find_program
 from release_server import (
     BEFORE_STATUS,
     ROOT,
@@ -31,8 +30,6 @@ from release_server import (
 )
 
 from scannet_prep.raw.lock import read_lock
-
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
 
 
 def partial_sizes(data_dir: Path) -> list[int]:
@@ -262,7 +259,15 @@ def nginx(folder: Path, **settings: Any) -> Iterator[None]:
     """Run nginx; in the `with` block, it accepts connections."""
     config_path = folder / "nginx.conf"
     config_path.write_text(NGINX_CONFIG.format(folder=folder, **settings))
-    command = [str(NGINX), "-p", folder, "-c", config_path, "-e", folder / "error.log"]
+    command = [
+        str(find_program("nginx")),
+        "-p",
+        folder,
+        "-c",
+        config_path,
+        "-e",
+        folder / "error.log",
+    ]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
         while not is_listening(settings["port"]):
             assert process.poll() is None, "nginx has ended"
@@ -298,8 +303,6 @@ class NginxRelease:
 
 @pytest.fixture
 def nginx_release(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]) -> NginxRelease:
-    if NGINX is None:
-        pytest.skip("nginx is not installed")
     ca_path, certificate_path = authority
     for path, file in release_urls(release_dir).items():
         link = tmp_path / f"www{path}"
@@ -310,6 +313,7 @@ def nginx_release(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path
     return NginxRelease(f"https://127.0.0.1:{port}{ROOT}", ca_path, settings)
 
 
+@pytest.mark.extra("nginx")
 def test_certificate_of_nginx_is_verified(nginx_release: NginxRelease, tmp_path: Path) -> None:
     with nginx(**nginx_release.settings, bytes_per_s=0):
         outcome = run_main(*words(nginx_release.base_url, tmp_path / "data"))
@@ -317,6 +321,7 @@ def test_certificate_of_nginx_is_verified(nginx_release: NginxRelease, tmp_path:
     assert "the certificate cannot be verified" in outcome.stderr
 
 
+@pytest.mark.extra("nginx")
 def test_download_from_nginx_over_tls_survives_an_outage(
     nginx_release: NginxRelease, release_dir: Path, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ Files count as complete as far as sizes and aria2 show.
 """
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -121,7 +120,7 @@ def trickle_meshes(request: Request) -> list[Fault]:
     return [Set(trickle=(1_000, 0.0005))] if request.path.endswith(".ply") else []
 
 
-@pytest.mark.skipif(shutil.which("aria2c") is None, reason="aria2 is not installed")
+@pytest.mark.extra("aria2c")
 def test_killed_aria2_continues_with_the_list_that_is_printed_next(
     server: ReleaseServer, tmp_path: Path
 ) -> None:

@@ -608,13 +608,14 @@ def test_masks_of_0_and_1_score_the_same_in_any_type(kind: type) -> None:
     assert scores.result().classes["cabinet"]["ap50"] == pytest.approx(0.5)
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize("name", ["masks", "labels", "scores"])
 @pytest.mark.parametrize("has_gradient", [True, False])
 def test_tensors_without_a_numpy_form_are_refused_with_the_conversion(
     name: str, has_gradient: bool
 ) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     values: dict[str, Any] = {"masks": [[0.0, 1.0]], "labels": [2], "scores": [0.5]}
     dtype = torch.float32 if has_gradient else torch.bfloat16
     values[name] = torch.tensor(values[name], dtype=dtype, requires_grad=has_gradient)

@@ -39,7 +39,8 @@ def expected(raw):
 @pytest.fixture(scope="module")
 def scheduler():
     """The address of a dask cluster of two workers."""
-    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    import distributed
+
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
     ) as cluster:
@@ -115,6 +116,7 @@ def test_task_that_outlives_its_run_changes_nothing(raw, expected, tmp_path):
     assert digests(tmp_path) == digests(expected)
 
 
+@pytest.mark.extra("distributed")
 def test_commands_on_dask_make_the_same_bytes(raw, expected, tmp_path, scheduler):
     # Relative paths would be wrong for the workers, which have another current folder.
     (tmp_path / "data").mkdir()
@@ -129,6 +131,7 @@ def test_commands_on_dask_make_the_same_bytes(raw, expected, tmp_path, scheduler
     check_export(tmp_path / "octformer", raw)
 
 
+@pytest.mark.extra("distributed")
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -137,17 +140,15 @@ def test_commands_on_dask_make_the_same_bytes(raw, expected, tmp_path, scheduler
     ],
 )
 def test_dask_options_that_cannot_be_used_are_refused(raw, tmp_path, words, problem):
-    pytest.importorskip("distributed")
-
     outcome = run_command("process", raw, "-o", tmp_path / "out", *words)
 
     assert outcome.status == 2
     assert problem in outcome.stderr
 
 
+@pytest.mark.extra("distributed")
 @pytest.mark.parametrize("name", ["Client", "SLURMCluster"])
 def test_program_of_the_cluster_page_runs(raw, tmp_path, name):
-    pytest.importorskip("distributed")
     programs = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     program = next(text for text in programs if name in text)
     (tmp_path / "data").mkdir()

@@ -14,8 +14,8 @@ import oracles
 import pytest
 import tiny
 from commands import run_main
+from extras import REAL_DIR
 from plyfile import PlyData
-from test_realdata import HAS_REAL_DATA, REAL_DIR
 
 from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.errors import ScanNetPrepError, UsageError
@@ -34,10 +34,7 @@ SPLITS = {TRAIN: "train", ALSO_TRAIN: "train", VAL: "val", TEST: "test"}
 TRIANGLES = {"face": {"vertex_indices": 3}}
 ANNOTATION_ASSETS = {"segment20", "segment200", "instance"}
 ASSETS = {"coord", "color", "normal"} | ANNOTATION_ASSETS
-REAL = pytest.param(
-    "real",
-    marks=[pytest.mark.realdata, pytest.mark.skipif(not HAS_REAL_DATA, reason="no real scene")],
-)
+REAL = pytest.param("real", marks=pytest.mark.extra("real data"))
 
 
 @pytest.fixture(scope="module", params=["synthetic", REAL])

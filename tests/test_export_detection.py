@@ -14,6 +14,7 @@ import oracles
 import pytest
 import tiny
 from commands import TEST, TRAIN, VAL, Outcome, digests, run_main
+from extras import REAL_DIR
 from test_export_frameworks import (
     BOXES20,
     DRAWN,
@@ -24,7 +25,6 @@ from test_export_frameworks import (
 )
 from test_export_frameworks import TEST as DRAWN_TEST
 from test_export_frameworks import TRAIN as DRAWN_TRAIN
-from test_realdata import HAS_REAL_DATA, REAL_DIR
 
 from scannet_prep import official_scenes
 from scannet_prep.errors import ScanNetPrepError, UsageError
@@ -798,8 +798,6 @@ def test_scene_without_groups_fails_and_the_others_are_exported(
 @pytest.fixture(scope="module")
 def real_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real scene, exported for VoteNet."""
-    if not HAS_REAL_DATA:
-        pytest.skip("SCANNET_PREP_REAL_DATA has no scans/scene0000_00")
     scene = tiny.process_written(RawScene(SceneId("scene0000_00"), REAL_DIR / "scans"))
     return write_export("votenet", [scene], tmp_path_factory.mktemp("real"))
 
@@ -809,7 +807,7 @@ def read_real_groups() -> list[dict[str, Any]]:
     return json.loads(path.read_bytes())["segGroups"]
 
 
-@pytest.mark.realdata
+@pytest.mark.extra("real data")
 def test_real_scene_has_the_known_number_of_boxes(real_export: Path) -> None:
     # The annotation of ScanNet v1 is another one. The label map lacks its category `trashcan`.
     is_v1 = any(group["label"] == "trashcan" for group in read_real_groups())
@@ -817,7 +815,7 @@ def test_real_scene_has_the_known_number_of_boxes(real_export: Path) -> None:
     assert len(load(real_export, "scene0000_00", "bbox")) == (22 if is_v1 else 27)
 
 
-@pytest.mark.realdata
+@pytest.mark.extra("real data")
 def test_real_scene_has_the_boxes_of_a_loop_over_the_vertices(real_export: Path) -> None:
     groups = read_real_groups()
     raw = RawScene(SceneId("scene0000_00"), REAL_DIR / "scans")
@@ -841,12 +839,12 @@ def test_real_scene_has_the_boxes_of_a_loop_over_the_vertices(real_export: Path)
     assert load(real_export, "scene0000_00", "bbox").tolist() == expected
 
 
-@pytest.mark.realdata
+@pytest.mark.extra("real data")
 def test_real_scene_has_50000_drawn_points(real_export: Path) -> None:
     assert load(real_export, "scene0000_00", "vert").shape == (50_000, 6)
 
 
-@pytest.mark.realdata
+@pytest.mark.extra("real data")
 def test_drawn_points_of_the_real_scene_vote_for_its_boxes(real_export: Path) -> None:
     (sample,) = read_votenet(real_export, Split.TRAIN).values()
     voted = (sample.points + sample.votes)[sample.has_vote]

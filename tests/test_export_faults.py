@@ -427,11 +427,11 @@ def test_linked_scene_survives_a_new_version_of_its_source(
     assert Verify()(made) == (0, [])
 
 
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs another file system")
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="this machine has no /dev/shm")
 def test_processed_file_is_copied_to_another_file_system(out_dir: Path, tmp_path: Path) -> None:
     other = Path("/dev/shm") / f"scannet-prep-test-{os.getpid()}"
     if other.parent.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("the same file system")
+        pytest.skip("this machine has one file system for both")
     try:
         assert run_export(out_dir, other, "--format", "octformer").status == 0
         source = (out_dir / f"val/{VAL}.npz").read_bytes()

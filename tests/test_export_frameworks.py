@@ -14,7 +14,8 @@ import numpy as np
 import oracles
 import pytest
 import tiny
-from test_realdata import HAS_REAL_DATA, REAL_DIR
+import yaml
+from extras import REAL_DIR
 
 from scannet_prep.errors import FileError, ScanNetPrepError, UsageError
 from scannet_prep.export import make_format
@@ -169,7 +170,6 @@ class Mask3DExport:
     scenes: dict[str, ProcessedScene]
 
     def read_yaml(self, name: str) -> Any:
-        yaml = pytest.importorskip("yaml")
         return yaml.safe_load((self.folder / name).read_text())
 
     def group_ids(self, scene_id: str) -> list[int]:
@@ -337,7 +337,6 @@ def test_mask3d_names_label_28_as_the_program_does(mask3d: Mask3DExport) -> None
 
 def read_small_numbers(name: str) -> Any:
     """Read a YAML file of the export of a scene whose numbers Python writes as `1e-05`."""
-    yaml = pytest.importorskip("yaml")
     files = make_format("mask3d", ExportOptions()).encode_shared(
         {TRAIN: (Split.TRAIN, SMALL_NUMBERS)}
     )
@@ -356,7 +355,6 @@ def test_mask3d_statistics_are_numbers_in_yaml() -> None:
 
 @pytest.mark.parametrize("split", [Split.VAL, Split.TEST])
 def test_mask3d_without_train_scenes_has_default_statistics(split: Split) -> None:
-    yaml = pytest.importorskip("yaml")
     record = {"file_len": 6, "scene_type": None, "color_mean": [0.5] * 3, "color_std": [0.5] * 3}
 
     files = make_format("mask3d", ExportOptions()).encode_shared({VAL: (split, record)})
@@ -747,18 +745,12 @@ def test_mmdet3d_aligned_points_need_no_alignment(process: Process, tmp_path: Pa
     assert info["axis_align_matrix"] == np.eye(4).tolist()
 
 
-needs_real_data = pytest.mark.skipif(
-    not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA has no scans/scene0000_00"
-)
-
-
 @pytest.fixture(scope="module")
 def real_scene() -> ProcessedScene:
     return tiny.process_written(RawScene(SceneId("scene0000_00"), REAL_DIR / "scans"))
 
 
-@pytest.mark.realdata
-@needs_real_data
+@pytest.mark.extra("real data")
 def test_mask3d_matrix_of_the_real_scene_has_its_arrays(
     real_scene: ProcessedScene, tmp_path: Path
 ) -> None:
@@ -779,8 +771,7 @@ def test_mask3d_matrix_of_the_real_scene_has_its_arrays(
     assert (matrix == np.stack(columns, axis=1).astype(np.float32)).all()
 
 
-@pytest.mark.realdata
-@needs_real_data
+@pytest.mark.extra("real data")
 def test_mmdet3d_boxes_of_the_real_scene_enclose_its_objects(
     real_scene: ProcessedScene, tmp_path: Path
 ) -> None:

@@ -33,8 +33,9 @@ def run_program(word: str, folder: Path) -> str:
     return outcome.stdout
 
 
+@pytest.mark.extra("h5py")
 def test_hdf5_file_of_the_page_holds_every_array_of_every_split(folder: Path) -> None:
-    h5py = pytest.importorskip("h5py")
+    import h5py
 
     run_program("h5py", folder)
 
@@ -48,8 +49,8 @@ def test_hdf5_file_of_the_page_holds_every_array_of_every_split(folder: Path) ->
                 np.testing.assert_array_equal(stored, value, strict=True)
 
 
+@pytest.mark.extra("webdataset")
 def test_webdataset_shard_of_the_page_holds_every_array(folder: Path) -> None:
-    pytest.importorskip("webdataset")
     (sample,) = ScanNet(folder / "data/processed", split="train")
 
     run_program("ShardWriter", folder)
@@ -64,8 +65,8 @@ def test_webdataset_shard_of_the_page_holds_every_array(folder: Path) -> None:
         np.testing.assert_array_equal(stored, array, strict=True)
 
 
+@pytest.mark.extra("webdataset")
 def test_webdataset_reader_of_the_page_prints_the_scenes_of_the_writer(folder: Path) -> None:
-    pytest.importorskip("webdataset")
     (sample,) = ScanNet(folder / "data/processed", split="train")
 
     run_program("ShardWriter", folder)

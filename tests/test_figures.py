@@ -290,8 +290,6 @@ FONTS = [BuiltInFont, PillowFont]
 
 
 def make_font(kind: Any, scale: int) -> Font:
-    if kind is PillowFont:
-        pytest.importorskip("PIL")
     font: Font = kind(scale)
     return font
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -53,9 +52,6 @@ TRACKED_FRAMES = [0, 1, 3, 5, 6]
 # Rows of the label map: chair, shower door (one of two rows of its id), and no class of ScanNet20.
 CHAIR = builtin_label_map().rows["chair"]
 SCANNET_IDS = (0, CHAIR.scannet_id, 188, 1177)
-
-HAS_PILLOW = importlib.util.find_spec("PIL") is not None
-needs_pillow = pytest.mark.skipif(not HAS_PILLOW, reason="Pillow is not installed")
 
 
 def write(path: Path, data: bytes) -> None:
@@ -142,10 +138,9 @@ def test_images_and_poses_equal_those_of_a_plain_reader(streams_dir: Path, out_d
             assert (out_dir / scene_id / f"color/{number}.jpg").read_bytes() == jpeg
             depth_png = (out_dir / scene_id / f"depth/{number}.png").read_bytes()
             assert (out_dir / scene_id / f"pose/{number}.txt").read_text() == save_text(pose)
-            if HAS_PILLOW:
-                decoded = decode_gray(depth_png, DEPTH_SIZE)
-                assert decoded.dtype == np.uint16
-                assert np.array_equal(decoded, depth)
+            decoded = decode_gray(depth_png, DEPTH_SIZE)
+            assert decoded.dtype == np.uint16
+            assert np.array_equal(decoded, depth)
 
 
 def save_text(matrix: NDArray[Any]) -> str:
@@ -279,7 +274,6 @@ def test_kept_lost_frame_has_the_pose_of_the_official_reader(
 # Sizes and labels.
 
 
-@needs_pillow
 def test_resized_images_have_the_size_and_matching_intrinsics(
     tmp_path: Path, out_dir: Path
 ) -> None:
@@ -296,7 +290,6 @@ def test_resized_images_have_the_size_and_matching_intrinsics(
     assert scene.color_camera.intrinsic == pytest.approx(matrix)
 
 
-@needs_pillow
 def test_resized_color_is_the_mean_of_the_pixels_that_it_covers() -> None:
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (24, 32, 3), np.uint8)
@@ -314,7 +307,6 @@ def test_nearest_pixel_is_the_one_that_contains_the_middle() -> None:
     assert resized.tolist() == [[8, 10, 12], [22, 24, 26]]
 
 
-@needs_pillow
 def test_resized_depth_has_only_stored_values(tmp_path: Path, out_dir: Path) -> None:
     write_streams(tmp_path / "raw", (TRAIN,))
     extract(tmp_path / "raw", out_dir, "--every", "3", "--size", "8x6", "--with", "depth")
@@ -340,7 +332,6 @@ def test_test_scenes_have_no_label_images(streams_dir: Path, out_dir: Path) -> N
         FrameFolder(out_dir)[TEST][0].labels()
 
 
-@needs_pillow
 @pytest.mark.parametrize(
     ("label_set", "expected"),
     [
@@ -367,7 +358,6 @@ def test_label_ids_are_converted(
         assert set(labels[stored == scannet_id]) == {label}
 
 
-@needs_pillow
 def test_resized_labels_have_only_stored_ids(streams_dir: Path, out_dir: Path) -> None:
     words = ("--every", "3", "--size", "8x6", "--with", "labels", "instances")
     assert extract(streams_dir, out_dir, *words).status == 0
@@ -377,7 +367,6 @@ def test_resized_labels_have_only_stored_ids(streams_dir: Path, out_dir: Path) -
     assert np.array_equal(frame.instances(), make_instance_image(3)[2::4, 2::4])
 
 
-@needs_pillow
 def test_test_scene_of_a_folder_of_labels_has_only_cameras(
     streams_dir: Path, out_dir: Path
 ) -> None:
@@ -739,7 +728,6 @@ def test_dry_run_counts_frames_and_bytes_and_writes_nothing(
         assert outcome.json["scenes"][scene.scene_id] == expected
 
 
-@needs_pillow
 def test_dry_run_estimates_the_bytes_of_many_resized_frames(tmp_path: Path, out_dir: Path) -> None:
     content = make_content(60, is_decodable=True)
     write(raw_file(tmp_path / "raw", ".sens"), content.encode())
@@ -891,7 +879,6 @@ def test_poses_of_a_folder_are_those_of_the_stream(streams_dir: Path, out_dir: P
     assert FrameFolder(out_dir)[TRAIN].poses == pytest.approx(np.stack(expected), abs=1e-6)
 
 
-@needs_pillow
 def test_depth_of_a_folder_is_that_of_the_stream(streams_dir: Path, out_dir: Path) -> None:
     extract(streams_dir, out_dir, "--every", "3", "--layout", "mmdet3d")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import PYTHON, run_words
+from extras import needing
 from samples import make_sample
 from test_distributed import BLOCKS, SCRIPTS, read_output, run_ranks, run_script
 from test_loader import epochs_of
@@ -27,11 +27,7 @@ from scannet_prep.errors import UsageError
 from scannet_prep.transforms import Compose, GridSample, Normalize
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-
-def needs(name: str) -> Any:
-    return pytest.mark.skipif(find_spec(name) is None, reason=f"pip install {name}")
+pytestmark = pytest.mark.extra("torch")
 
 
 def make_loaders(
@@ -119,13 +115,13 @@ def lightning_dir(training_folder: Path, tmp_path_factory: pytest.TempPathFactor
     return out_dir
 
 
-@needs("lightning")
+@pytest.mark.extra("lightning")
 def test_lightnings_own_sampler_is_refused_naming_the_option(lightning_dir: Path) -> None:
     message = "takes only some of it\nhint: Trainer(use_distributed_sampler=False)"
     assert message in read_output(lightning_dir)
 
 
-@needs("lightning")
+@pytest.mark.extra("lightning")
 def test_lightning_covers_every_scene_once_per_pass(lightning_dir: Path) -> None:
     counts: Counter[tuple[str, int, str]] = Counter()
     for rank in range(2):
@@ -136,7 +132,7 @@ def test_lightning_covers_every_scene_once_per_pass(lightning_dir: Path) -> None
     assert counts == Counter((*one, scene_id) for one in passes for scene_id in TRAIN)
 
 
-@needs("lightning")
+@pytest.mark.extra("lightning")
 def test_lightning_resumes_within_an_epoch(training_folder: Path, tmp_path: Path) -> None:
     # The script compares the batches itself.
     write_lightning_script(tmp_path / "script.py", training_folder, RESUMED)
@@ -160,7 +156,7 @@ def use_accelerate(out_dir: Path, folder: Path) -> None:
             print(f"{error}\nhint: {error.hint}")
 
 
-@needs("accelerate")
+@pytest.mark.extra("accelerate")
 def test_loader_prepared_by_accelerate_is_refused_with_a_hint(
     training_folder: Path, tmp_path: Path
 ) -> None:
@@ -188,7 +184,7 @@ def finish_epochs(loader: Any) -> list[list[str]]:
     return scene_ids
 
 
-@needs("torchdata")
+@pytest.mark.extra("torchdata")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_stateful_loader_of_torchdata_resumes_after_any_step(
@@ -228,7 +224,9 @@ def import_ocnn() -> Any:
                 module: Any = ModuleType(name)
                 module.resnet18 = None
                 patch.setitem(sys.modules, name, module)
-        return pytest.importorskip("ocnn", reason="pip install --no-deps ocnn")
+        import ocnn
+
+        return ocnn
 
 
 def run_page(out_dir: Path, name: str) -> None:
@@ -241,7 +239,7 @@ def run_page(out_dir: Path, name: str) -> None:
 PACKAGES = ("lightning", "accelerate", "torchdata", "torch_geometric", "ocnn")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in PACKAGES])
+@pytest.mark.parametrize("name", needing(*PACKAGES))
 def test_script_of_the_training_page_runs(training_folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/processed").symlink_to(training_folder)
@@ -296,18 +294,14 @@ print([label_class.name for label_class in plain.label_set], plain.label_set["wa
 """
 
 
+@pytest.mark.extra("pyright")
 def test_pyright_finds_no_errors_in_typed_scripts_and_the_training_page(tmp_path: Path) -> None:
-    command: list[Any] = [PYTHON, "-m", "pyright"]
-    if not find_spec("pyright"):
-        command = [shutil.which("pyright")]
-    if None in command:
-        pytest.skip("pip install pyright")
     for name, script in {**SCRIPTS, "own.py": TYPED}.items():
         (tmp_path / name).write_text(script)
     settings = {"extraPaths": [str(Path(__file__).parents[1])]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
 
-    done = run_words(*command, "--pythonpath", PYTHON, cwd=tmp_path)
+    done = run_words(PYTHON, "-m", "pyright", "--pythonpath", PYTHON, cwd=tmp_path)
 
     assert done.status == 0, done.stdout
 
@@ -395,7 +389,7 @@ def test_larger_scale_puts_all_points_into_the_cube_of_ocnn(
     assert points.points.min() == -0.5
 
 
-@needs("torch_geometric")
+@pytest.mark.extra("torch_geometric")
 def test_to_pyg_equals_the_batch_of_torch_geometric(tmp_path: Path) -> None:
     # In another process, because importing it here takes longer.
     assert run_ranks(convert_for_torch_geometric, tmp_path, count=1) == [0], read_output(tmp_path)

@@ -21,7 +21,7 @@ from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformE
 from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, Rotate
 
 torch_data = pytest.importorskip("torch.utils.data")
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.extra("torch")
 
 FORKED = {"multiprocessing_context": "fork", "persistent_workers": True}
 RANDOM = Compose(Rotate(), Flip(), Jitter(), GridSample(0.05), CropPoints(300))

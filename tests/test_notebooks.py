@@ -74,8 +74,10 @@ def test_prediction_for_a_sample_without_labels_has_no_errors(sample: Any) -> No
     assert list_colorings(show_sample(sample, predictions))[-1] == "prediction"
 
 
+@pytest.mark.extra("torch")
 def test_tensors_are_shown(sample: Any) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     tensors = {
         key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
         for key, value in sample.items()

@@ -122,7 +122,7 @@ def craft(header):
         pytest.param(
             "<U9999999999",
             "(0,)",
-            marks=pytest.mark.skipif(np.__version__[0] == "1", reason="needs NumPy 2"),
+            marks=pytest.mark.skipif(np.__version__[0] == "1", reason="this NumPy is older than 2"),
         ),
         ("<i4", "(-1, 0)"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import runpy
 import tarfile
@@ -17,7 +16,7 @@ from test_readme import PAGES, REPOSITORY_DIR
 
 from scannet_prep.base.version import VERSION
 
-tomllib = pytest.importorskip("tomllib", reason="tomllib is in Python 3.11 and newer")
+tomllib = pytest.importorskip("tomllib", reason="this Python has no tomllib")
 
 PROJECT = tomllib.loads((REPOSITORY_DIR / "pyproject.toml").read_text())["project"]
 RECIPE = yaml.safe_load((REPOSITORY_DIR / "tools/conda/recipe.yaml").read_text())
@@ -27,8 +26,6 @@ SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 @pytest.fixture(scope="module")
 def dist_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist and the wheel."""
-    if importlib.util.find_spec("hatchling") is None:
-        pytest.skip("hatchling is not installed")
     directory = tmp_path_factory.mktemp("dist")
     outcome = run_words(PYTHON, "-m", "hatchling", "build", "-d", directory, cwd=REPOSITORY_DIR)
     assert outcome.status == 0, outcome.stderr
@@ -59,8 +56,6 @@ def description(dist_dir: Path) -> str:
 
 
 def test_package_index_accepts_both_files(dist_dir: Path) -> None:
-    pytest.importorskip("twine", reason="twine is not installed")
-
     outcome = run_words(PYTHON, "-m", "twine", "check", "--strict", *dist_dir.iterdir())
 
     assert outcome.status == 0, outcome.stdout + outcome.stderr
@@ -162,8 +157,9 @@ def test_citation_has_the_version_of_the_package() -> None:
     assert CITATION["version"] == VERSION
 
 
+@pytest.mark.extra("cffconvert")
 def test_citation_follows_its_schema() -> None:
-    cffconvert = pytest.importorskip("cffconvert", reason="cffconvert is not installed")
+    import cffconvert
 
     cffconvert.Citation((REPOSITORY_DIR / "CITATION.cff").read_text()).validate()
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tiny
 from commands import TEST, TRAIN, VAL
-from test_realdata import HAS_REAL_DATA, REAL_DIR
+from extras import REAL_DIR
 
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.layout import RawScene
@@ -78,8 +78,7 @@ def test_page_with_triangles_and_a_prediction_takes_at_most_3_mb(tmp_path: Path)
     assert len(page) <= MAX_PAGE_BYTES
 
 
-@pytest.mark.realdata
-@pytest.mark.skipif(not HAS_REAL_DATA, reason="SCANNET_PREP_REAL_DATA has no scans/scene0000_00")
+@pytest.mark.extra("real data")
 def test_page_of_the_real_scene_with_triangles_takes_no_more_per_vertex() -> None:
     scene = view_scene(load(REAL_DIR / "scans", faces=True))
     page = make_scene_page([scene])

@@ -314,7 +314,7 @@ def test_submit_refuses_half_of_the_classes_of_the_other_label_set(
     submission_place: Path, tmp_path: Path, class_count: int, status: int
 ) -> None:
     if label_set_of(submission_place) == SCANNET20:
-        pytest.skip("ids of ScanNet200 are none of the classes of ScanNet20")
+        pytest.skip("this label set has none of the classes of ScanNet20 as ids")
     folder = write_for_all_test_scenes(tmp_path, np.arange(TEST_VERTICES) % class_count)
 
     outcome = run_main("submit", folder, "--gt", submission_place, "-o", tmp_path / "a.zip")

@@ -9,7 +9,6 @@ The language of a block determines how it is checked:
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import runpy
 import shlex
@@ -17,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import PYTHON, run_main, run_words
@@ -81,21 +81,38 @@ def release_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if find_blocks(page, "python")])
-def test_python_examples_run(page: str, release_dir: Path, tmp_path: Path) -> None:
+def find_packages(block: str) -> set[str]:
+    """Find the packages of a program that `tools/test` does not install."""
+    return {*re.findall(r"^(?:import|from) (torch|fsspec|h5py|webdataset)\b", block, re.MULTILINE)}
+
+
+def list_examples() -> Iterator[Any]:
+    """List the pages with programs, and again with the packages that some of them need."""
+    for page in PAGES:
+        blocks = find_blocks(page, "python")
+        if blocks:
+            yield pytest.param(page, set(), id=page)
+        packages = set().union(*map(find_packages, blocks)) - {"torch"}
+        if packages:
+            marks = pytest.mark.extra(*packages)
+            yield pytest.param(page, packages, marks=marks, id=f"{page} with packages")
+
+
+@pytest.mark.parametrize(("page", "has_packages"), list(list_examples()))
+def test_python_examples_run(
+    page: str, has_packages: set[str], release_dir: Path, tmp_path: Path
+) -> None:
     directory = shutil.copytree(release_dir, tmp_path / "here")
     if page == "docs/frames.md":
         add_frames(directory)
 
     for block in find_blocks(page, "python"):
-        packages = re.findall(
-            r"^(?:import|from) (torch|fsspec|h5py|webdataset)\b", block, re.MULTILINE
-        )
+        packages = find_packages(block)
         if "torch" in packages:
             # test_distributed.py runs this example, and no other, with torch.
             assert "PATH, CHECKPOINT" in block
             continue
-        if not all(importlib.util.find_spec(package) for package in packages):
+        if not packages <= has_packages:
             continue
         (directory / "example.py").write_text(block)
         outcome = run_words(PYTHON, "-W", "error", "example.py", cwd=directory)
@@ -104,7 +121,6 @@ def test_python_examples_run(page: str, release_dir: Path, tmp_path: Path) -> No
 
 def add_frames(directory: Path) -> None:
     """Add a sensor stream to the first scene, and extract its frames."""
-    pytest.importorskip("PIL")
     scene = make_scene(TRAIN[0], vertices=800)
     write_scene(scene, directory / "data/ScanNet", frames=5)
     assert run_main("frames", "--every", "1", cwd=directory).status == 0
@@ -179,9 +195,7 @@ def test_links_lead_to_existing_files_and_headings(page: str) -> None:
             assert anchor in find_anchors(target.read_text()), link
 
 
-@pytest.mark.skipif(
-    sys.version_info >= (3, 13), reason="argparse formats help differently from Python 3.13 on"
-)
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="this Python formats help differently")
 def test_page_of_commands_shows_current_help_texts() -> None:
     tool = runpy.run_path(str(REPOSITORY_DIR / "tools/update_docs"))
 

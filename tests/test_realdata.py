@@ -4,7 +4,6 @@ Only counts of the scene are written here.
 """
 
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import oracles
 import pytest
+from extras import REAL_DIR
 from numpy.typing import NDArray
 
 from scannet_prep import read_processed
@@ -32,15 +32,8 @@ from scannet_prep.superpoints import segment_mesh
 
 SCENE_ID = "scene0000_00"
 VERTICES = 81_369
-REAL_DIR = Path(os.environ.get("SCANNET_PREP_REAL_DATA") or "unset")
-HAS_REAL_DATA = (REAL_DIR / "scans" / SCENE_ID).is_dir()
 
-pytestmark = [
-    pytest.mark.realdata,
-    pytest.mark.skipif(
-        not HAS_REAL_DATA, reason=f"SCANNET_PREP_REAL_DATA holds no scans/{SCENE_ID}"
-    ),
-]
+pytestmark = pytest.mark.extra("real data")
 
 
 def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path: Path) -> None:

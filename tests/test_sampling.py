@@ -41,7 +41,8 @@ def keep(samples: list[Any]) -> list[Any]:
 
 
 def make_loader(sampler: Any, **options: Any) -> Any:
-    torch_data = pytest.importorskip("torch.utils.data")
+    from torch.utils import data as torch_data
+
     return torch_data.DataLoader(Numbers(), batch_sampler=sampler, collate_fn=keep, **options)
 
 
@@ -579,7 +580,7 @@ def test_iterating_does_not_change_the_state() -> None:
 REPEATED = "epoch 0 has already been handed out: .* are repeated; call set_epoch"
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize(
     "options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}]
 )
@@ -594,7 +595,7 @@ def test_second_epoch_without_set_epoch_is_a_warning(options: dict[str, Any]) ->
     assert second == first
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}])
 def test_loader_gets_the_next_epoch_after_set_epoch(options: dict[str, Any]) -> None:
     sampler = make_sampler([10] * 80, max_points=20)
@@ -608,7 +609,7 @@ def test_loader_gets_the_next_epoch_after_set_epoch(options: dict[str, Any]) -> 
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 def test_reading_the_first_batch_does_not_use_up_the_epoch() -> None:
     loader = make_loader(make_sampler([10] * 80, max_points=20))
     first = next(iter(loader))
@@ -758,7 +759,8 @@ def test_epoch_of_an_iteration_is_the_one_at_its_beginning() -> None:
 
 @pytest.fixture
 def pytorch_wrappers() -> dict[str, Any]:
-    torch_data = pytest.importorskip("torch.utils.data")
+    from torch.utils import data as torch_data
+
     halves = torch_data.random_split(Numbers(), [4, 4])
     return {"Subset": halves[0], "ConcatDataset": torch_data.ConcatDataset(halves)}
 
@@ -769,7 +771,7 @@ WRAPPERS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 @WRAPPERS
 def test_sampler_of_a_wrapper_of_pytorch_is_refused(
     pytorch_wrappers: dict[str, Any], kind: str, remedy: str
@@ -779,12 +781,13 @@ def test_sampler_of_a_wrapper_of_pytorch_is_refused(
     assert remedy in caught.value.hint
 
 
-@pytest.mark.torch
+@pytest.mark.extra("torch")
 @WRAPPERS
 def test_wrapper_of_pytorch_with_keys_of_the_sampler_is_refused(
     pytorch_wrappers: dict[str, Any], kind: str, remedy: str
 ) -> None:
-    torch_data = pytest.importorskip("torch.utils.data")
+    from torch.utils import data as torch_data
+
     sampler = make_sampler([10] * 8, max_points=20)
     loader = torch_data.DataLoader(pytorch_wrappers[kind], batch_sampler=sampler)
 

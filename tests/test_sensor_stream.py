@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from streams import (
     COLOR_SIZE,
     DEPTH_SIZE,
@@ -133,19 +134,16 @@ def test_depth_beyond_16_bits_of_millimetres_is_an_error(path: Path) -> None:
 
 
 def test_color_is_decoded_as_pillow_does(path: Path) -> None:
-    image_module = pytest.importorskip("PIL.Image")
     content = make_content(2, is_decodable=True)
     path.write_bytes(content.encode())
 
     with SensorStream(path) as stream:
         (path.parent / "1.jpg").write_bytes(content.jpegs[1])
-        with image_module.open(path.parent / "1.jpg") as expected:
+        with Image.open(path.parent / "1.jpg") as expected:
             assert np.array_equal(stream[1].color(), np.array(expected))
 
 
 def test_damaged_color_image_is_named_with_frame_and_byte(path: Path) -> None:
-    pytest.importorskip("PIL")
-
     with (
         SensorStream(path) as stream,
         pytest.raises(FileError, match=f"frame 3 of 5 .* at byte {frame_offset(3):,}"),
@@ -154,9 +152,8 @@ def test_damaged_color_image_is_named_with_frame_and_byte(path: Path) -> None:
 
 
 def test_color_image_of_another_format_is_damaged(path: Path) -> None:
-    image_module = pytest.importorskip("PIL.Image")
     content = make_content(1)
-    image_module.new("RGB", COLOR_SIZE).save(path, "PNG")
+    Image.new("RGB", COLOR_SIZE).save(path, "PNG")
     content.jpegs[0] = path.read_bytes()
     path.write_bytes(content.encode())
 

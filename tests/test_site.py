@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import inspect
 import json
 import os
@@ -73,9 +72,6 @@ def build_site(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def site_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for name in ("mkdocs", "material", "mkdocstrings"):
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed: pip install '.[docs]'")
     # The processes of pytest-xdist share a folder, in which the first of them builds the site.
     directory = tmp_path_factory.getbasetemp() / "site"
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -87,6 +83,7 @@ def site_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.extra("mkdocs", "material", "mkdocstrings")
 def test_reference_has_every_public_name(site_dir: Path) -> None:
     text = "\n".join(path.read_text() for path in site_dir.glob("api/*/index.html"))
     anchors = set(re.findall(r'id="([\w.]+)"', text))
@@ -94,12 +91,14 @@ def test_reference_has_every_public_name(site_dir: Path) -> None:
     assert [name for name in PUBLIC_NAMES if name not in anchors] == []
 
 
+@pytest.mark.extra("mkdocs", "material", "mkdocstrings")
 def test_search_finds_words_of_a_page(site_dir: Path) -> None:
     index = json.loads((site_dir / "search/search_index.json").read_text())
 
     assert [entry for entry in index["docs"] if "scannet@googlegroups.com" in entry["text"]]
 
 
+@pytest.mark.extra("mkdocs", "material", "mkdocstrings")
 def test_links_of_first_page_lead_to_pages_of_the_site(site_dir: Path) -> None:
     links = re.findall(r'<a href="([^"#:]+)(?:#[^"]*)?"', (site_dir / "index.html").read_text())
 
@@ -107,6 +106,7 @@ def test_links_of_first_page_lead_to_pages_of_the_site(site_dir: Path) -> None:
     assert [link for link in links if not (site_dir / unescape(link)).exists()] == []
 
 
+@pytest.mark.extra("mkdocs", "material", "mkdocstrings")
 def test_first_page_shows_its_picture(site_dir: Path) -> None:
     assert 'src="images/scene.png"' in (site_dir / "index.html").read_text()
     assert (site_dir / "images/scene.png").exists()

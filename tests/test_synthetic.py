@@ -282,7 +282,6 @@ def test_written_label_map_reads_back_as_the_built_in_one(tmp_path: Path) -> Non
 @pytest.fixture(scope="module")
 def frames_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a scene with four frames."""
-    pytest.importorskip("PIL")
     scene = make_scene(TRAIN_ID, vertices=2000)
     return write_scene(scene, tmp_path_factory.mktemp("frames"), frames=4)
 
@@ -300,7 +299,6 @@ def test_scene_with_frames_has_a_stream_and_2d_labels(frames_dir: Path) -> None:
 
 
 def test_test_scene_with_frames_has_no_2d_labels(tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
     folder = write_scene(make_scene(TEST_ID, vertices=500), tmp_path, frames=1)
 
     names = sorted(path.name.removeprefix(TEST_ID) for path in folder.iterdir())

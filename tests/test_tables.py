@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from commands import run_main
 
@@ -17,8 +18,6 @@ from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.release.scene import Split
 from scannet_prep.stages import pack, process
 from scannet_prep.synthetic.release import write_release
-
-pd = pytest.importorskip("pandas")
 
 IDS = ("scene0191_00", "scene0568_00", "scene0707_00")
 

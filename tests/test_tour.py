@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.extra("nbclient", "nbformat", "ipykernel", "torch")
 NOTEBOOK_PATH = Path(__file__).parent.parent / "docs/tour.ipynb"
 CODE_CELLS = [
     cell for cell in json.loads(NOTEBOOK_PATH.read_text())["cells"] if cell["cell_type"] == "code"
@@ -18,8 +19,6 @@ CODE_CELLS = [
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     """The outputs of the code cells."""
-    for name in ("nbclient", "nbformat", "ipykernel", "torch"):
-        pytest.importorskip(name, reason=f"{name} is not installed")
     import nbformat
     from nbclient import NotebookClient
 

@@ -14,15 +14,12 @@ import numpy as np
 import pytest
 from browsers import Shown, needs_browser
 from commands import TEST, TRAIN, Outcome, run_main
+from PIL import Image
 
 from scannet_prep import read_processed
 from scannet_prep.frames import FrameFolder, SensorStream
-from scannet_prep.synthetic import write_release
-
-pytest.importorskip("PIL")
-from PIL import Image
-
 from scannet_prep.stages.view_frames import view_cameras
+from scannet_prep.synthetic import write_release
 
 
 @pytest.fixture(scope="module")

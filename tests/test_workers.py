@@ -208,8 +208,10 @@ def test_loop_that_is_left_cancels_what_waits_in_an_executor(tmp_path):
     assert all(future.done() for future in executor.futures)
 
 
+@pytest.mark.extra("distributed")
 def test_dask_cluster_that_loses_a_worker_does_all_tasks(tmp_path):
-    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    import distributed
+
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
     ) as cluster:
@@ -228,6 +230,7 @@ def test_dask_cluster_that_loses_a_worker_does_all_tasks(tmp_path):
     assert done == [("nap", "nap")] * 20
 
 
+@pytest.mark.extra("distributed")
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
@@ -236,7 +239,6 @@ def test_dask_cluster_that_loses_a_worker_does_all_tasks(tmp_path):
     ],
 )
 def test_dask_address_without_scheduler_is_refused(monkeypatch, address, problem):
-    pytest.importorskip("distributed")
     monkeypatch.setattr(workers, "_DASK_TIMEOUT_S", 1)
 
     with pytest.raises(UsageError, match=problem):

