@@ -115,7 +115,7 @@ def octformer(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> OctFormerExport:
     out_dir = tmp_path_factory.mktemp("octformer") / "out"
-    folder = export(root / request.param, out_dir, "octformer", "--labels", labels)
+    folder = export(root / request.param, out_dir, "octformer", "--label-set", labels)
     return OctFormerExport(root, folder, request.param, labels == "scannet200")
 
 
@@ -208,7 +208,7 @@ def test_octformer_texts_hold_the_raw_ids_of_its_classes(octformer: OctFormerExp
     [
         ("scan", ["octformer"], "ScanNet20"),
         ("aligned", ["octformer"], "ScanNet200"),
-        ("aligned", ["octformer", "--labels", "scannet20"], "ScanNet20"),
+        ("aligned", ["octformer", "--label-set", "scannet20"], "ScanNet20"),
         ("aligned", ["mmdet3d"], "ScanNet20"),
         ("aligned", ["mmdet3d", "--for", "oneformer3d"], "ScanNet200"),
         ("aligned", ["votenet"], "ScanNet20"),
@@ -355,7 +355,7 @@ class BenchmarkScene:
 @pytest.fixture(scope="module")
 def benchmark_gt(root: Path, labels: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out_dir = tmp_path_factory.mktemp("benchmark") / "out"
-    return export(root / "aligned", out_dir, "benchmark-gt", "--labels", labels)
+    return export(root / "aligned", out_dir, "benchmark-gt", "--label-set", labels)
 
 
 @pytest.fixture(scope="module")
@@ -462,7 +462,7 @@ class PlyExport:
 def ply(
     request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> PlyExport:
-    words = ("ply", "--color", request.param, "--labels", "scannet200")
+    words = ("ply", "--color", request.param, "--label-set", "scannet200")
     folder = export(root / "aligned", tmp_path_factory.mktemp("ply") / "out", *words)
     scenes = scenes_of(root / "aligned")
     if request.param != "rgb":

@@ -124,7 +124,7 @@ def killed(
     dice = random.Random(1)
     directory = tmp_path_factory.mktemp("killed")
     out_dir = directory / "out"
-    words = ("export", many_dir, "--format", request.param, "--labels", "scannet200")
+    words = ("export", many_dir, "--format", request.param, "--label-set", "scannet200")
     assert run_main(*words, "-o", directory / "expected").status == 0
 
     visible = []
@@ -360,7 +360,7 @@ def test_repaired_scene_is_exported_from_the_failed_list(
     assert Verify()(made) == (0, [])
 
 
-OCTFORMER = ("--format", "octformer", "--labels", "scannet200")
+OCTFORMER = ("--format", "octformer", "--label-set", "scannet200")
 
 
 @pytest.fixture
@@ -475,7 +475,7 @@ def test_export_with_other_format_or_options_is_refused(
 
 
 def test_label_set_is_ignored_by_a_format_that_holds_both(out_dir: Path, made: Path) -> None:
-    outcome = run_export(out_dir, made, "--format", "pointcept", "--labels", "scannet200")
+    outcome = run_export(out_dir, made, "--format", "pointcept", "--label-set", "scannet200")
 
     assert outcome.json["kept"] == [TRAIN, VAL, TEST]
 
@@ -661,7 +661,7 @@ def without_groups(raw_dir: Path, tmp_path: Path) -> Path:
 
 
 def test_export_names_scenes_without_aggregation(without_groups: Path, tmp_path: Path) -> None:
-    words = ("--format", "octformer", "--labels", "scannet200")
+    words = ("--format", "octformer", "--label-set", "scannet200")
 
     outcome = run_export(without_groups, tmp_path / "out", *words)
 
@@ -678,7 +678,7 @@ def test_evaluate_warns_of_ground_truth_without_scannet_ids(
     predictions.mkdir()
     with np.load(without_groups / f"val/{VAL}.npz") as scene:
         np.save(predictions / f"{VAL}.npy", scene["labels"].astype(int) - 1)
-    words = ("--gt", without_groups, "--allow-missing", "--labels", labels)
+    words = ("--gt", without_groups, "--allow-missing", "--label-set", labels)
 
     outcome = run_main("evaluate", predictions, *words)
 

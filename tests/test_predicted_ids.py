@@ -127,7 +127,7 @@ def wrong_numbering_cases(label_set: LabelSet) -> list[Case]:
 def other_label_set_cases(label_set: LabelSet) -> list[Case]:
     """Make cases of the other label set, in the right and in every wrong numbering."""
     other = SCANNET20 if label_set is SCANNET200 else SCANNET200
-    hint = f"pass --labels {other.name.lower()};"
+    hint = f"pass --label-set {other.name.lower()};"
     right_cases = [
         Case(other, keep, ".npy", hint),
         Case(other, to_raw(other), ".txt", hint),
@@ -320,7 +320,7 @@ def test_submit_refuses_half_of_the_classes_of_the_other_label_set(
     outcome = run_main("submit", folder, "--gt", submission_place, "-o", tmp_path / "a.zip")
 
     assert outcome.status == status
-    assert ("pass --labels scannet20" in outcome.stderr) == (status == 1)
+    assert ("pass --label-set scannet20" in outcome.stderr) == (status == 1)
 
 
 UNKNOWN_IDS = (-1, 255, 1000)
@@ -392,16 +392,15 @@ def test_option_overrides_the_label_set_of_the_folder_in_either_case(
     folder = write(tmp_path, ".npy", predict(place, other))
 
     for name in (other.name, other.name.lower()):
-        outcome = run_main("evaluate", folder, "--gt", place, "--labels", name, "--json")
+        outcome = run_main("evaluate", folder, "--gt", place, "--label-set", name, "--json")
         assert outcome.json["label_set"] == other.name
 
 
 def test_unknown_label_set_is_wrong_usage(place: Path, tmp_path: Path) -> None:
-    outcome = run_main("evaluate", tmp_path, "--gt", place, "--labels", "scannet")
+    outcome = run_main("evaluate", tmp_path, "--gt", place, "--label-set", "scannet")
 
     assert outcome.status == 2
-    problem = "'scannet' is not a label set, expected ScanNet20 or ScanNet200"
-    assert problem in outcome.stderr
+    assert "invalid choice: 'scannet'" in outcome.stderr
 
 
 def predict_masks(place: Path, label_set: LabelSet) -> dict[str, dict[str, np.ndarray]]:
@@ -441,7 +440,7 @@ def test_evaluate_refuses_instances_of_the_other_label_set(place: Path, tmp_path
 
     outcome = run_main("evaluate", tmp_path, "--gt", place, "--task", "instance")
 
-    check_refused(outcome, tmp_path, f"hint: pass --labels {other.name.lower()};")
+    check_refused(outcome, tmp_path, f"hint: pass --label-set {other.name.lower()};")
 
 
 def submit_instances(
@@ -480,22 +479,22 @@ def test_submit_keeps_masks_of_negative_confidence_by_default(
         (
             {"scores": [-2.5]},
             ("--min-score", "0"),
-            "below --min-score: 100)\nhint: lower --min-score, or leave it out",
+            "below --min-score: 100)",
         ),
         (
             {"masks": np.zeros((1, TEST_VERTICES), bool)},
             (),
-            "under 100 vertices: 100)\nhint: masks need 100 vertices",
+            "under 100 vertices: 100)",
         ),
         (
             {"labels": [0]},
             (),
-            "wall, floor, or none of the classes: 100)\nhint: masks need 100 vertices",
+            "wall, floor, or none of the classes: 100)\nhint: labels are train ids from 0",
         ),
         (
             {"masks": [], "labels": [], "scores": []},
             (),
-            "no instance is predicted in any scene\nhint: the lists or arrays",
+            "no instance is predicted in any scene",
         ),
     ],
 )
@@ -523,4 +522,4 @@ def test_octformer_scores_of_the_other_label_set_are_refused_with_a_hint(
     outcome = run_main("evaluate", tmp_path, "--gt", place, "--allow-missing")
 
     assert outcome.status == 1
-    assert f"hint: for {other.name}: --labels {other.name.lower()}\n" in outcome.stderr
+    assert f"hint: for {other.name}: --label-set {other.name.lower()}\n" in outcome.stderr

@@ -167,7 +167,7 @@ def test_commands_of_readme_work_in_the_order_shown(
 
 def make_predictions(folder: Path) -> None:
     """Make predictions that equal the annotation."""
-    words = ("export", "--format", "benchmark-gt", "--labels", "scannet200", "-o", "truth")
+    words = ("export", "--format", "benchmark-gt", "--label-set", "scannet200", "-o", "truth")
     assert run_main(*words, cwd=folder).status == 0
     (folder / "truth/semantic").rename(folder / "predictions")
 

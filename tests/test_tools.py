@@ -295,7 +295,7 @@ def test_generate_output_seg_joins_parts_and_writes_raw_ids(predicted: Predicted
 
 
 def test_generate_output_seg_prints_similar_command(predicted: Predicted) -> None:
-    command = "submit -o submission.zip eval --gt processed --labels scannet200"
+    command = "submit -o submission.zip eval --gt processed --label-set scannet200"
 
     assert f"like: scannet-prep {command}\n" in predicted.outcome.stderr
 

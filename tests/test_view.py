@@ -149,7 +149,7 @@ def test_mesh_has_the_colours_and_the_triangles_of_the_scene(root: Path, tmp_pat
     ("words", "color"),
     [
         ([VAL], "scannet20"),
-        ([VAL, "--labels", "scannet200"], "scannet200"),
+        ([VAL, "--label-set", "scannet200"], "scannet200"),
         ([TEST], "rgb"),
         ([VAL, "--pred", "."], "prediction"),
         ([VAL, "--pred", ".", "--color", "labels"], "scannet20"),
@@ -177,7 +177,7 @@ def scannet200_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [((), "ScanNet200"), (("--labels", "scannet20"), "ScanNet20")],
+    [((), "ScanNet200"), (("--label-set", "scannet20"), "ScanNet20")],
     ids=["default", "option"],
 )
 def test_first_line_names_the_label_set_of_the_folder_or_the_option(

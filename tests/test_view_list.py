@@ -486,7 +486,7 @@ def test_page_of_a_damaged_scene_names_its_file(damaged_tab: Any, damaged_url: s
 
     assert damaged_tab.title() == VAL
     assert f"{VAL}.npz" in damaged_tab.inner_text("main")
-    assert "scannet-prep process" in damaged_tab.inner_text("main")
+    assert "process again" in damaged_tab.inner_text("main")
 
 
 @needs_browser

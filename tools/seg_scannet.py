@@ -130,7 +130,7 @@ def _print_similar_command(arguments: argparse.Namespace, label_set: LabelSet) -
     else:
         command = ["submit", "-o", "submission.zip"]
     command += [str(arguments.path_pred), "--gt", str(arguments.path_in.parent / "processed")]
-    command += ["--labels", label_set.name.lower()]
+    command += ["--label-set", label_set.name.lower()]
     print(f"much like: scannet-prep {shlex.join(command)}", file=sys.stderr)
 
 
@@ -176,7 +176,7 @@ def process(arguments: argparse.Namespace, others: list[str]) -> int:
         return status
     export_status = _run(
         *("export", str(processed_dir), "--format", "octformer", "-o", str(out_dir)),
-        *("--labels", label_set.name.lower()),
+        *("--label-set", label_set.name.lower()),
         "--aligned" if arguments.align_axis else "--unaligned",
     )
     return export_status or status

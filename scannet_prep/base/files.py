@@ -153,7 +153,7 @@ def read_file(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
 def write_atomically(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = False) -> None:
     """Write a file under a temporary name in the same folder, then give it its final name.
 
-    The permissions are 0666 without the bits of the umask.
+    The folder is made if it does not exist. The permissions are 0666 without the bits of the umask.
 
     Args:
         path: Final name. An existing file is replaced.
@@ -177,6 +177,7 @@ def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = 
     """
     unique = f"{os.getpid()}-{secrets.token_hex(4)}"
     temporary_path = path.with_name(f".{path.name}.{unique}{_TEMPORARY_SUFFIX}")
+    make_directory(path.parent)
     with writing(path):
         # Renaming would replace a device, for root and for the whole machine.
         if path.exists() and not path.is_file():

@@ -114,6 +114,18 @@ def add_selection_arguments(parser: CommandParser) -> None:
     group.add_argument("--limit", type=positive_number, metavar="N", help="at most N scenes")
 
 
+def add_label_set_argument(parser: Container, text: str) -> None:
+    """Add the option `--label-set`, which is None by default.
+
+    Args:
+        parser: Parser of the command, or a group of its arguments.
+        text: The help text.
+    """
+    parser.add_argument(
+        "--label-set", type=str.lower, choices=("scannet20", "scannet200"), help=text
+    )
+
+
 def add_dask_argument(parser: Container) -> None:
     """Add the option that names a dask cluster."""
     parser.add_argument(

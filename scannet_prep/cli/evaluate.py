@@ -6,7 +6,7 @@ average precision for instances.
 Semantic predictions are <scene>.txt (raw ids, one per line), <scene>.npy or
 <scene>_pred.npy (train ids), or OctFormer's <scene>.eval.npz. Instances are
 <scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels,
-scores). Without --labels, scores are for the label set of PLACE.
+scores). Without --label-set, scores are for the label set of PLACE.
 
 Predicted ids that look wrong are an error: more than 1 % of them are no class
 of the label set, or another label set or numbering agrees better with the
@@ -14,7 +14,7 @@ ground truth.
 
 examples:
   scannet-prep evaluate predictions --gt data/processed
-  scannet-prep evaluate predictions --labels scannet20
+  scannet-prep evaluate predictions --label-set scannet20
   scannet-prep evaluate predictions -o scores.csv --confusion confusion.svg
   scannet-prep evaluate instances --task instance --gt data/scannet.tar.zst
 """
@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
 from scannet_prep.cli.console import Console, describe_list, format_table
+from scannet_prep.cli.outcome import Outcome
 from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
 
@@ -68,38 +69,65 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def add_prediction_arguments(parser: shared.CommandParser, role_of_scenes: str) -> None:
+    """Add the arguments that `evaluate` and `submit` share.
+
+    Args:
+        parser: Parser of the command.
+        role_of_scenes: The role of the processed scenes (`--gt`) in the command, such as `the
+            ground truth`; for the help text.
+    """
+    parser.add_argument(
+        "predictions",
+        type=shared.path_argument,
+        metavar="PRED",
+        help="folder with one prediction per scene; docs/evaluation.md describes the formats",
+    )
+    parser.add_argument(
+        "--gt",
+        type=shared.place_argument,
+        default=Path("data/processed"),
+        metavar="PLACE",
+        help=f"{role_of_scenes}: a processed folder, or an archive of it (default: data/processed)",
+    )
+    parser.add_argument(
+        "--task",
+        choices=("semantic", "instance"),
+        default="semantic",
+        help="kind of the predictions (default: semantic)",
+    )
+    shared.add_label_set_argument(parser, "label set of the predictions (default: that of PLACE)")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="accept predicted ids that look like those of another label set, or counted from 1",
+    )
+
+
+def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
-    from scannet_prep.predictions.reader import find_predictions
     from scannet_prep.stages import evaluate
 
     if arguments.confusion and arguments.task == "instance":
         raise UsageError(
             "instances have no confusion matrix", "leave out --confusion, or pass --task semantic"
         )
-    # An empty hint allows missing predictions.
-    hint = ""
-    if not arguments.allow_missing:
-        hint = "predict these scenes, or add --allow-missing to skip them"
-    plan = find_predictions(
+    report = evaluate.run(
         arguments.predictions,
         arguments.gt,
         task=arguments.task,
-        label_set=arguments.labels,
+        label_set=arguments.label_set,
         splits=[Split.parse(name) for name in dict.fromkeys(arguments.splits)],
-        hint=hint,
-    )
-    if plan.missing:
-        count = count_of(len(plan.missing), "scene")
-        console.warn(f"warning: skipped without a prediction: {count} ({list_some(plan.missing)})")
-
-    report = evaluate.run(
-        plan,
+        allows_missing=arguments.allow_missing,
         scores_path=arguments.output,
         confusion_path=arguments.confusion,
         is_forced=arguments.force,
         progress=console,
     )
+    if report.missing:
+        count = count_of(len(report.missing), "scene")
+        names = list_some(report.missing)
+        console.warn(f"warning: skipped without a prediction: {count} ({names})")
     if report.warning:
         console.warn(f"warning: {report.warning}")
     # The first total is the number of vertices or of instances in the ground truth.
@@ -110,8 +138,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             "without an aggregation, scenes have no instances and no ScanNet ids; "
             "instances need 100 vertices",
         )
-    text = "\n".join(_describe(report, has_all=console.is_verbose))
-    return console.result(text, report, status=0)
+    return Outcome(report, _describe(report, has_all=console.is_verbose))
 
 
 def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
@@ -145,8 +172,6 @@ def _describe(report: EvaluationReport, *, has_all: bool) -> Iterator[str]:
     yield from describe_list(
         "predictions of scenes that are not in the ground truth", report.left_out, has_all=has_all
     )
-    if report.written:
-        yield f"written: {', '.join(map(str, report.written))}"
 
 
 def _format_numbers(title: str, rows: Mapping[str, Numbers]) -> str:

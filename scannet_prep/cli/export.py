@@ -8,7 +8,7 @@ were processed with the same options. The file export.json records the options,
 and scannet-prep verify reads it.
 
 examples:
-  scannet-prep export --format octformer --labels scannet200 -o scannet200.npz
+  scannet-prep export --format octformer --label-set scannet200 -o scannet200.npz
   scannet-prep export --format pointcept -o Pointcept/data/scannet
   scannet-prep export --format mmdet3d --for oneformer3d -o oneformer3d
   scannet-prep export --format votenet -o scannet_train_detection_data
@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Literal
 from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console, summarize_run
 from scannet_prep.cli.outcome import Outcome
 from scannet_prep.export import FORMATS, Setting
@@ -64,7 +63,9 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help="folder for the export (default: data/export/FORMAT)",
     )
     options = parser.add_argument_group("what to make")
-    add_labels_argument(options, "label set, if the format has only one (default: that of PLACE)")
+    shared.add_label_set_argument(
+        options, "label set, if the format has only one (default: that of PLACE)"
+    )
     frame = options.add_mutually_exclusive_group()
     frame.add_argument(
         "--aligned",
@@ -128,6 +129,7 @@ def _points_argument(text: str) -> int | Literal["all"]:
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
     from scannet_prep.export.format import ExportOptions
+    from scannet_prep.release.label_sets import parse_label_set
     from scannet_prep.stages import export
 
     places = arguments.places
@@ -136,12 +138,13 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         # Relative paths would be wrong on workers, which have another current folder.
         places = [place.absolute() if isinstance(place, Path) else place for place in places]
         out_dir = out_dir.absolute()
+    label_set = parse_label_set(arguments.label_set) if arguments.label_set else None
     plan = export.plan(
         places,
         out_dir,
         arguments.format,
         ExportOptions(
-            label_set=arguments.labels,
+            label_set=label_set,
             is_aligned=arguments.aligned,
             variant=arguments.variant,
             test_segments=arguments.test_segments,

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.benchmark_arguments import add_prediction_arguments
 from scannet_prep.cli.console import Console
+from scannet_prep.cli.evaluate import add_prediction_arguments
+from scannet_prep.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from scannet_prep.stages.submit import SubmissionReport
@@ -52,16 +53,16 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
     from scannet_prep.stages import submit
 
-    plan = submit.plan(
-        arguments.predictions, arguments.gt, task=arguments.task, label_set=arguments.labels
-    )
     report = submit.run(
-        plan,
+        arguments.predictions,
+        arguments.gt,
         arguments.output,
+        task=arguments.task,
+        label_set=arguments.label_set,
         min_score=arguments.min_score,
         is_forced=arguments.force,
         progress=console,
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         # --force, printed the warning above.
         ids = ", ".join(map(str, list(report.unknown_ids)[:5]))
         console.warn(f"warning: ids that are none of the classes of {report.label_set}: {ids}")
-    return console.result("\n".join(_describe(report)), report, status=0)
+    return Outcome(report, _describe(report))
 
 
 def _describe(report: SubmissionReport) -> Iterator[str]:

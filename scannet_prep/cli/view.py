@@ -41,7 +41,6 @@ from typing import TYPE_CHECKING
 
 from scannet_prep.base.text import count_of, format_bytes
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.benchmark_arguments import add_labels_argument
 from scannet_prep.cli.console import Console
 from scannet_prep.cli.outcome import Outcome
 from scannet_prep.errors import UsageError
@@ -142,7 +141,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         help=f"{', '.join(_COLORS)} "
         "(default: the first that a scene has of prediction, labels and rgb)",
     )
-    add_labels_argument(
+    shared.add_label_set_argument(
         content, "label set of the labels and of the predictions (default: that of PLACE)"
     )
     content.add_argument(
@@ -242,7 +241,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome | None:
         task=arguments.task,
         color=arguments.color or link.color,
         beside=arguments.beside,
-        label_set=arguments.labels,
+        label_set=arguments.label_set,
         frames_dir=arguments.frames,
         certificates=shared.certificates_from(arguments, console),
     )

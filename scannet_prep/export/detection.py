@@ -59,7 +59,7 @@ class DetectionFormat(ExportFormat):
         if options.label_set == SCANNET200:
             raise UsageError(
                 f"the format {self.name} has no ScanNet200: its labels are nyu40 ids",
-                "leave out --labels",
+                "leave out --label-set",
             )
         if options.points == "all" and options.seed is not None:
             raise UsageError("all points need no seed", "leave out --seed")

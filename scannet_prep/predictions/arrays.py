@@ -22,8 +22,8 @@ _MAX_BYTES = 1 << 36
 _NUMBER = re.compile(rb"[ \t]*(-?[0-9]{1,18})[ \t]*")
 # Hints by the number of columns of scores: one column for each class, and one for unlabeled.
 _LABEL_SET_HINTS = {
-    21: "for ScanNet20: --labels scannet20",
-    201: "for ScanNet200: --labels scannet200",
+    21: "for ScanNet20: --label-set scannet20",
+    201: "for ScanNet200: --label-set scannet200",
 }
 
 # Damaged files make `np.load` and the modules that it calls raise any of these.

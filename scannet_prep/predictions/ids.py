@@ -95,7 +95,7 @@ class IdKind:
         if declared.numbering != "raw" and self.numbering == "raw":
             steps.append("save raw ids as .txt, because arrays hold train ids")
         if self.label_set != declared.label_set:
-            steps.append(f"pass --labels {self.label_set.name.lower()}")
+            steps.append(f"pass --label-set {self.label_set.name.lower()}")
         return ", and ".join(steps)
 
 

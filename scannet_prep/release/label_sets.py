@@ -221,7 +221,7 @@ def parse_label_set(value: LabelSet | str) -> LabelSet:
             return label_set
     raise UsageError(
         f"{value!r:.80} is not a label set, expected ScanNet20 or ScanNet200",
-        'labels="scannet20" or labels="scannet200" (on the command line: --labels scannet200)',
+        'labels="scannet20" or labels="scannet200" (on the command line: --label-set scannet200)',
     )
 
 

@@ -1,15 +1,13 @@
 """Evaluate predictions against processed scenes.
 
-    find_predictions --> run --> _score_scenes --> _read_scene, scores.add   for each scene
-                             --> check_predicted_ids
-                             --> write the table of scenes and the confusion matrix
+    predictions, scenes --score each scene--> check_predicted_ids --> tables
 
 Files are written only after all predictions have been read and their ids have been checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,17 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
-from scannet_prep.evaluation.scores import ScoreTable
+from scannet_prep.evaluation.scores import Scores, ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
 from scannet_prep.predictions.ids import check_predicted_ids
-from scannet_prep.predictions.reader import Predictions, Task
+from scannet_prep.predictions.reader import Predictions, Task, find_predictions
+from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.release.label_sets import LabelSet
+from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
-from scannet_prep.training.dataset import ScanNet
+from scannet_prep.source import Place
 from scannet_prep.view.confusion import draw_confusion
 
 SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
@@ -40,6 +40,7 @@ _CLASS_SCORES: Mapping[Task, str] = {"semantic": "iou", "instance": "ap"}
 # This mean is not in the table of scenes: absent classes count 0 in it, and every scene lacks most
 # classes.
 _MEAN_FOR_ALL_SCENES_ONLY = "over_all"
+_HINT_MISSING = "predict these scenes, or add --allow-missing to skip them"
 # Every eighth vertex is enough to find the annotated class of a mask.
 _VERTEX_STEP = 8
 
@@ -58,7 +59,6 @@ class EvaluationReport:
         unknown_ids: Number of vertices or predicted instances by id, for ids that are none of the
             classes.
         scores: The scores of all scenes together; see `SemanticScores` and `InstanceScores`.
-        written: The files that were written.
         warning: A warning about the predicted ids; empty if there is none.
     """
 
@@ -69,13 +69,17 @@ class EvaluationReport:
     left_out: tuple[str, ...]
     unknown_ids: Mapping[int, int] = field(hash=False)
     scores: ScoreTable
-    written: tuple[Path, ...]
     warning: str
 
 
 def run(
-    plan: Predictions,
+    folder: Path,
+    place: Place,
     *,
+    task: Task = "semantic",
+    label_set: LabelSet | str | None = None,
+    splits: Sequence[Split] = (Split.VAL,),
+    allows_missing: bool = False,
     scores_path: Path | None = None,
     confusion_path: Path | None = None,
     is_forced: bool = False,
@@ -84,7 +88,13 @@ def run(
     """Compare predictions with the ground truth.
 
     Args:
-        plan: The predictions, from `find_predictions`.
+        folder: Folder of the predictions.
+        place: The ground truth: a processed folder, or an archive of it.
+        task: `semantic` or `instance`.
+        label_set: Label set of the predictions, or its name; None for the label set that the scenes
+            were processed with.
+        splits: Splits of the processed scenes.
+        allows_missing: Skip scenes without a prediction instead of raising an error.
         scores_path: CSV file for a table of the scenes, the worst scene first, with totals, means
             over all classes, and IoU or AP by class. None to write none.
         confusion_path: File for the confusion matrix of semantic predictions: a picture if its name
@@ -93,88 +103,98 @@ def run(
         progress: Progress display, advanced by each scene.
 
     Raises:
+        MissingFileError: Predictions are missing.
         FileError: A prediction or a scene of the ground truth cannot be read or is invalid, or the
             predicted ids look wrong. Nothing is written.
         OutputError: A file cannot be written.
     """
-    progress = progress or Progress()
-    written = tuple(path for path in (scores_path, confusion_path) if path is not None)
-    for path in written:
-        make_directory(path.parent)
-
-    scored = _score_scenes(plan, progress)
-    warning = check_predicted_ids(plan, scored.confusion, is_forced=is_forced)
+    hint = "" if allows_missing else _HINT_MISSING
+    predictions = find_predictions(
+        folder, place, task=task, label_set=label_set, splits=splits, hint=hint
+    )
+    total, rows, confusion = _score_scenes(predictions, progress or Progress())
+    warning = check_predicted_ids(predictions, confusion, is_forced=is_forced)
     if scores_path is not None:
-        _write_scene_scores(scores_path, scored.rows, SCENE_SCORES[plan.task])
+        _write_scene_scores(scores_path, rows, SCENE_SCORES[task])
     if confusion_path is not None:
-        _write_confusion(confusion_path, scored.confusion, plan.label_set)
+        _write_confusion(confusion_path, confusion, predictions.label_set)
 
-    splits = {}
-    for dataset in plan.datasets:
+    split_counts = {}
+    for dataset in predictions.datasets:
         official_count = len(official_scenes(dataset.split))
-        splits[str(dataset.split)] = {"scenes": len(dataset), "official": official_count}
+        split_counts[str(dataset.split)] = {"scenes": len(dataset), "official": official_count}
     return EvaluationReport(
-        task=plan.task,
-        label_set=plan.label_set.name,
-        splits=splits,
-        missing=plan.missing,
-        left_out=plan.left_out,
-        unknown_ids=dict(plan.unknown_ids.most_common()),
-        scores=scored.scores,
-        written=written,
+        task=task,
+        label_set=predictions.label_set.name,
+        splits=split_counts,
+        missing=predictions.missing,
+        left_out=predictions.left_out,
+        unknown_ids=dict(predictions.unknown_ids.most_common()),
+        scores=total.result(),
         warning=warning,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """Scores of all scenes.
+def _score_scenes(
+    predictions: Predictions, progress: Progress
+) -> tuple[Scores, list[dict[str, Any]], NDArray[np.int64]]:
+    """Score each scene, and all of them together.
 
-    Attributes:
-        scores: The scores of all scenes together.
-        rows: The rows of the table of scenes.
-        confusion: Vertices or predicted instances by true and by predicted class, int64 (K, K + 1).
-            The last column is for predictions of unknown ids.
+    Returns:
+        The scores of all scenes; the rows of the table of scenes; and vertices or predicted
+        instances by true and by predicted class, int64 (K, K + 1). The last column is for
+        predictions of unknown ids.
     """
-
-    scores: ScoreTable
-    rows: list[dict[str, Any]]
-    confusion: NDArray[np.int64]
-
-
-def _score_scenes(plan: Predictions, progress: Progress) -> _Scored:
-    """Score each scene, and all of them together."""
-    total = SCORES[plan.task](plan.label_set)
-    class_count = len(plan.label_set)
-    confusion = np.zeros((class_count, class_count + 1), np.int64)
-    rows: list[dict[str, Any]] = []
-    scene_count = sum(len(dataset) for dataset in plan.datasets)
+    task = predictions.task
+    label_set = predictions.label_set
+    total: Scores = SCORES[task](label_set)
+    rows = []
+    confusion = np.zeros((len(label_set), len(label_set) + 1), np.int64)
+    scene_count = sum(len(dataset) for dataset in predictions.datasets)
     with progress.work("evaluate", scene_count, "scenes"):
-        for dataset in plan.datasets:
+        for dataset in predictions.datasets:
             for scene_id in dataset.scene_ids:
-                prediction, truth = _read_scene(plan, dataset, scene_id)
+                sample = dataset[scene_id]
+                prediction = predictions.read(scene_id, len(sample["labels"]))
+                truth = make_truth(
+                    task, label_set, sample["labels"], sample["instances"], dataset.groups(scene_id)
+                )
                 # Scores of this scene alone, for its row, which are then added to those of all.
-                scores = SCORES[plan.task](plan.label_set)
+                scores = SCORES[task](label_set)
                 scores.add(prediction, truth)
                 total.merge(scores)
-                if plan.task == "instance":
-                    confusion += _count_mask_classes(prediction, truth, plan.label_set)
-                rows.append(_make_row(plan.task, scene_id, str(dataset.split), scores.result()))
+                if task == "semantic":
+                    confusion += scores.confusion
+                else:
+                    confusion += _count_mask_classes(prediction, truth, label_set)
+                rows.append(_make_row(task, scene_id, str(dataset.split), scores.result()))
                 progress.advance()
-    if plan.task == "semantic":
-        confusion = total.confusion
-    return _Scored(total.result(), rows, confusion)
+    return total, rows, confusion
 
 
-def _read_scene(plan: Predictions, dataset: ScanNet, scene_id: str) -> tuple[Any, Any]:
-    """Read the prediction and the ground truth of a scene, as the scores of the task take them."""
-    sample = dataset[scene_id]
-    prediction = plan.read(scene_id, len(sample["labels"]))
-    if plan.task == "semantic":
-        return prediction, sample["labels"]
-    instances = sample["instances"]
-    labels = classes_of_instances(instances, dataset.groups(scene_id), plan.label_set)
-    return prediction, InstanceTruth(labels=labels, instances=instances)
+def make_truth(
+    task: Task,
+    label_set: LabelSet,
+    labels: NDArray[np.integer],
+    instances: NDArray[np.integer],
+    groups: Iterable[AnnotatedGroup],
+) -> Any:  # noqa: ANN401 - by task, see Returns
+    """Make the ground truth of a scene, for the scores of a task.
+
+    Args:
+        task: `semantic` or `instance`.
+        label_set: The label set of the predictions.
+        labels: Integers (V,), train ids; negative for none.
+        instances: Integers (V,), group of each vertex; -1 for none.
+        groups: The groups of the scene.
+
+    Returns:
+        The labels, or an `InstanceTruth`.
+    """
+    if task == "semantic":
+        return labels
+    classes = classes_of_instances(instances, groups, label_set)
+    return InstanceTruth(labels=classes, instances=instances)
 
 
 def _count_mask_classes(

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any
 
-from scannet_prep.base.findings import explain
-from scannet_prep.evaluation.instance import InstanceTruth
+from scannet_prep.base.findings import Finding
 from scannet_prep.predictions.reader import Predictions
-from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.release.scene import Split
-from scannet_prep.stages.evaluate import SCENE_SCORES, SCORES
+from scannet_prep.stages.evaluate import SCENE_SCORES, SCORES, make_truth
 from scannet_prep.stages.viewing import Viewing, read_prediction
 
 _NAMES = {"semantic": "mIoU", "instance": "AP"}
@@ -78,8 +75,7 @@ class SceneScores:
             try:
                 self._scores[scene_id] = self._score(scene_id)
             except Exception as error:  # noqa: BLE001 - the page shows the reason
-                problem, _, _ = explain(error)
-                self._failures[scene_id] = problem
+                self._failures[scene_id] = str(Finding.from_error(error))
 
     def _score(self, scene_id: str) -> float | None:
         """Score a scene.
@@ -88,17 +84,16 @@ class SceneScores:
             FileError: The scene or the prediction is damaged, has invalid values, or they do not
                 match.
         """
+        task = self._predictions.task
         scene = self._viewing.read(scene_id)
         prediction = read_prediction(self._predictions, scene_id, len(scene.points))
         label_set = prediction.label_set
-        truth: Any
-        if self._predictions.task == "instance":
-            labels = classes_of_instances(scene.instances, scene.meta.groups, label_set)
-            truth = InstanceTruth(labels=labels, instances=scene.instances)
-        else:
-            raw_ids = getattr(scene, label_set.raw_ids_key)
-            truth = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
-        scores = SCORES[self._predictions.task](label_set)
-        scores.add(prediction.values, truth)
-        mean: float | None = scores.result().means["all"][SCENE_SCORES[self._predictions.task]]
+        raw_ids = getattr(scene, label_set.raw_ids_key)
+        labels = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
+        scores = SCORES[task](label_set)
+        scores.add(
+            prediction.values,
+            make_truth(task, label_set, labels, scene.instances, scene.meta.groups),
+        )
+        mean: float | None = scores.result().means["all"][SCENE_SCORES[task]]
         return mean

@@ -6,19 +6,19 @@ import io
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import make_directory, write_atomically
+from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError
 from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES, InstancePrediction
 from scannet_prep.export.format import encode_lines
 from scannet_prep.predictions.ids import check_predicted_ids
-from scannet_prep.predictions.reader import Predictions, Task, find_predictions
+from scannet_prep.predictions.reader import Task, find_predictions
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
@@ -29,6 +29,7 @@ LEFT_OUT_REASONS = {
     "small": f"under {MIN_VERTICES} vertices",
     "score": "below --min-score",
 }
+_HINT_MISSING = "predict these scenes, too: the server accepts only complete submissions"
 # A constant time, so that the same predictions give the same bytes.
 _FILE_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -64,39 +65,13 @@ class SubmissionReport:
     warning: str
 
 
-def plan(
-    folder: Path, place: Place, *, task: Task = "semantic", label_set: LabelSet | str | None = None
-) -> Predictions:
-    """Check that all test scenes are predicted and processed, without reading any prediction.
-
-    Args:
-        folder: Folder of the predictions.
-        place: A processed folder, or an archive of it, with the test scenes.
-        task: `semantic` or `instance`.
-        label_set: Label set of the predictions, or its name; None for the label set that the scenes
-            were processed with.
-
-    Raises:
-        MissingFileError: Predictions are missing.
-        UnknownSceneError: A processed test scene is missing.
-        ScanNetPrepError: The processed scenes cannot be read.
-    """
-    predictions = find_predictions(
-        folder,
-        place,
-        task=task,
-        label_set=label_set,
-        splits=[Split.TEST],
-        hint="predict these scenes, too: the server accepts only complete submissions",
-    )
-    (dataset,) = predictions.datasets
-    return replace(predictions, datasets=(dataset.subset(official_scenes(Split.TEST)),))
-
-
 def run(
-    plan: Predictions,
+    folder: Path,
+    place: Place,
     path: Path,
     *,
+    task: Task = "semantic",
+    label_set: LabelSet | str | None = None,
     min_score: float | None = None,
     is_forced: bool = False,
     progress: Progress | None = None,
@@ -104,32 +79,42 @@ def run(
     """Write the zip file, with the files of the scenes at its root and masks in `pred_mask/`.
 
     Args:
-        plan: The predictions, from `plan`.
+        folder: Folder of the predictions.
+        place: A processed folder, or an archive of it, with the test scenes.
         path: The zip file.
+        task: `semantic` or `instance`.
+        label_set: Label set of the predictions, or its name; None for the label set that the scenes
+            were processed with.
         min_score: Smallest confidence of an instance; None to keep all instances.
         is_forced: Accept ids that look wrong; see `check_predicted_ids`.
         progress: Progress display, advanced by each scene.
 
     Raises:
+        MissingFileError: Predictions are missing.
+        UnknownSceneError: A processed test scene is missing.
         FileError: A prediction cannot be read or does not fit its scene, the predicted ids look
             wrong, or the zip file would have no mask. Nothing is written.
         OutputError: The zip file cannot be written.
     """
     progress = progress or Progress()
-    make_directory(path.parent)
+    predictions = find_predictions(
+        folder, place, task=task, label_set=label_set, splits=[Split.TEST], hint=_HINT_MISSING
+    )
+    label_set = predictions.label_set
+    (dataset,) = predictions.datasets
+    dataset = dataset.subset(official_scenes(Split.TEST))
 
     buffer = io.BytesIO()
     left_out: Counter[str] = Counter()
-    (dataset,) = plan.datasets
     with progress.work("submit", len(dataset), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
         for scene_id, vertex_count in zip(dataset.scene_ids, dataset.lengths.tolist(), strict=True):
             # `read` also counts the predicted ids, for `check_predicted_ids` and the report.
-            prediction = plan.read(scene_id, vertex_count)
-            if plan.task == "semantic":
-                _add_file(archive, f"{scene_id}.txt", _encode_labels(prediction, plan.label_set))
+            prediction = predictions.read(scene_id, vertex_count)
+            if task == "semantic":
+                _add_file(archive, f"{scene_id}.txt", _encode_labels(prediction, label_set))
             else:
                 files = _encode_instances(
-                    prediction, scene_id, plan.label_set, min_score=min_score, left_out=left_out
+                    prediction, scene_id, label_set, min_score=min_score, left_out=left_out
                 )
                 for name, data in files:
                     _add_file(archive, name, data)
@@ -137,48 +122,38 @@ def run(
     # Each scene has one file with its labels or its list of masks; all other files are masks.
     mask_count = len(archive.filelist) - len(dataset)
 
-    warning = check_predicted_ids(plan, is_forced=is_forced)
-    if plan.task == "instance" and not mask_count:
-        raise _no_masks_error(plan, left_out)
+    warning = check_predicted_ids(predictions, is_forced=is_forced)
+    if task == "instance" and not mask_count:
+        raise _no_masks_error(folder, left_out)
     write_atomically(path, [buffer.getbuffer()])
     return SubmissionReport(
         path=path,
-        task=plan.task,
-        label_set=plan.label_set.name,
+        task=task,
+        label_set=label_set.name,
         scenes=len(dataset),
         masks=mask_count,
         size_bytes=len(buffer.getbuffer()),
         unpacked_bytes=sum(info.file_size for info in archive.filelist),
-        unknown_ids=dict(plan.unknown_ids.most_common()),
+        unknown_ids=dict(predictions.unknown_ids.most_common()),
         left_out=dict(left_out),
         warning=warning,
     )
 
 
-def _no_masks_error(plan: Predictions, left_out: Counter[str]) -> FileError:
+def _no_masks_error(folder: Path, left_out: Counter[str]) -> FileError:
     """Make the error for a zip file without masks.
 
     Args:
-        plan: The predictions.
+        folder: The predictions.
         left_out: Number of omitted instances, by reason; empty if no instance is predicted.
     """
     if not left_out:
-        return FileError(
-            plan.folder,
-            "no instance is predicted in any scene",
-            "the lists or arrays of all scenes are empty",
-        )
-    reasons = ", ".join(
-        f"{LEFT_OUT_REASONS[reason]}: {count:,}" for reason, count in left_out.items()
-    )
-    problem = f"every predicted instance is left out; the zip file would have no mask ({reasons})"
-    if left_out["score"]:
-        return FileError(plan.folder, problem, "lower --min-score, or leave it out")
+        return FileError(folder, "no instance is predicted in any scene")
+    reasons = "; ".join(f"{LEFT_OUT_REASONS[name]}: {count:,}" for name, count in left_out.items())
     return FileError(
-        plan.folder,
-        problem,
-        "masks need 100 vertices of the mesh; labels are train ids from 0 in .npz, "
-        "and raw ids in .txt",
+        folder,
+        f"every predicted instance is left out; the zip file would have no mask ({reasons})",
+        "labels are train ids from 0 in .npz, and raw ids in .txt",
     )
 
 

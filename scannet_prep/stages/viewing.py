@@ -27,7 +27,7 @@ from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
-from scannet_prep.release.label_sets import SCANNET200, LabelSet
+from scannet_prep.release.label_sets import SCANNET200, LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId
 from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection, parse_scene_ids
@@ -137,7 +137,7 @@ def open_scenes(
     task: Task = "semantic",
     color: str = "",
     beside: Sequence[str] = (),
-    label_set: LabelSet | None = None,
+    label_set: LabelSet | str | None = None,
     frames_dir: Path | None = None,
     certificates: bool | Path = True,
 ) -> Viewing:
@@ -172,7 +172,7 @@ def open_scenes(
     if not place.entries:
         hint = f"to see why: scannet-prep verify {quote(place.name)}"
         raise FileError(place.name, "holds no scenes", hint)
-    label_set = label_set or place.options.label_set
+    label_set = parse_label_set(label_set or place.options.label_set)
 
     # The prediction files of each folder, by scene.
     folders: dict[Path, dict[str, Path]] = {}
@@ -242,7 +242,7 @@ def read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) 
             path,
             f"has ids that {label_set.name} does not have, "
             f"expected {valid_ids[0]}..{valid_ids[-1]}: {list_some(invalid)}",
-            f"pass --labels {other} if that is predicted; subtract 1 if train ids count from 1; "
+            f"pass --label-set {other} if that is predicted; subtract 1 if train ids count from 1; "
             "raw ids are in .txt, train ids in arrays",
         )
     return Prediction(label_set, values)
