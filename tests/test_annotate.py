@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
 from training_sources import check_same
 
-from scannet_prep.base.json import make_decoder, parse_json
 from scannet_prep.errors import AnnotationError, MissingFileError, RawFileError
 from scannet_prep.processed.annotate import MAX_GROUPS, Annotation, annotate
 from scannet_prep.processed.scene import ProcessedScene, encode_processed
 from scannet_prep.processed.scene_problems import find_problems
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release import files as release
 from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
@@ -424,7 +423,7 @@ class SyntheticCase:
 def synthetic(request, tmp_path_factory) -> SyntheticCase:
     made = make_scene(tiny.SCENE_ID, vertices=600, seed=3, repeats_groups=True)
     path = write_scene(made, tmp_path_factory.mktemp("synthetic"))
-    raw = RawScene(SceneId(tiny.SCENE_ID), path.parent)
+    raw = RawScene(SceneId(tiny.SCENE_ID), path)
     return SyntheticCase(made, raw, request.param, process_written(raw, **request.param))
 
 
@@ -635,14 +634,6 @@ def test_warning_of_a_label_map_shows_its_ids_and_the_built_in_ones(
 
     assert "'floor' is ScanNet id 9, nyu40 id 9 in" in text
     assert "but ScanNet id 3, nyu40 id 2 in the built-in" in text
-
-
-def test_warning_kind_of_earlier_versions_is_still_read() -> None:
-    stored = b'{"kind": "ambiguous_category", "subject": "\'wall\' is both", "count": 2}'
-
-    warning = parse_json(stored, make_decoder(SceneWarning))
-
-    assert "'wall' is both in the label map" in warning.text
 
 
 NAMES = st.sampled_from(

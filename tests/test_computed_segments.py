@@ -12,7 +12,7 @@ from commands import TEST, TRAIN, VAL, Outcome, digests, run_main
 
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.processed.scene import ProcessedScene, encode_processed
-from scannet_prep.raw.contents import read_raw_file
+from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.mesh import Mesh
 from scannet_prep.release.files import MESH
 from scannet_prep.superpoints import segment_mesh

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Outcome, count_reads_in_new_process, digests, run_main
+from commands import Outcome, digests, run_main
 from downloads import fetched, words
 from release_server import ReleaseServer, Request, Status, at, ending
 
@@ -32,13 +32,6 @@ class TwoRuns:
     files: dict[str, str]
     lock: dict[str, LockEntry]
     expected: dict[str, str]
-
-
-def test_download_opens_each_file_of_a_scene_once(server: ReleaseServer, tmp_path: Path) -> None:
-    counts = count_reads_in_new_process(*words(server.base_url, tmp_path))
-
-    names = [path.name for path in tmp_path.rglob("scene*.*")]
-    assert {name: counts.get(name) for name in names} == dict.fromkeys(names, 1)
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from scannet_prep.errors import ScanNetPrepError, UsageError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.label_sets import SCANNET200
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
@@ -54,7 +54,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Process:
     """Processes the drawn scenes with the options that are given."""
     raw_dir = tmp_path_factory.mktemp("raw")
     raw = {
-        scene_id: RawScene(SceneId(scene_id), write_scene(scene, raw_dir).parent)
+        scene_id: RawScene(SceneId(scene_id), write_scene(scene, raw_dir))
         for scene_id, scene in DRAWN.items()
     }
     return functools.cache(
@@ -612,7 +612,7 @@ def test_scene_with_few_vertices_keeps_all_of_them(
 
 def test_large_scene_has_50000_points_by_default(tmp_path: Path) -> None:
     path = write_scene(make_scene(TRAIN, vertices=50_001), tmp_path / "raw")
-    scene = tiny.process_written(RawScene(SceneId(TRAIN), path.parent))
+    scene = tiny.process_written(RawScene(SceneId(TRAIN), path))
 
     folder = write_export("votenet", [scene], tmp_path / "out")
 
@@ -798,7 +798,7 @@ def test_scene_without_groups_fails_and_the_others_are_exported(
 @pytest.fixture(scope="module")
 def real_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real scene, exported for VoteNet."""
-    scene = tiny.process_written(RawScene(SceneId("scene0000_00"), REAL_DIR / "scans"))
+    scene = tiny.process_written(RawScene(SceneId("scene0000_00"), REAL_DIR / "scans/scene0000_00"))
     return write_export("votenet", [scene], tmp_path_factory.mktemp("real"))
 
 
@@ -818,7 +818,7 @@ def test_real_scene_has_the_known_number_of_boxes(real_export: Path) -> None:
 @pytest.mark.extra("real data")
 def test_real_scene_has_the_boxes_of_a_loop_over_the_vertices(real_export: Path) -> None:
     groups = read_real_groups()
-    raw = RawScene(SceneId("scene0000_00"), REAL_DIR / "scans")
+    raw = RawScene(SceneId("scene0000_00"), REAL_DIR / "scans/scene0000_00")
     scene = tiny.process_written(raw, align_axis=True)
     path = raw.directory / "scene0000_00_vh_clean_2.0.010000.segs.json"
     segment_ids = json.loads(path.read_bytes())["segIndices"]

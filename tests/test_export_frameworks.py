@@ -21,7 +21,7 @@ from scannet_prep.errors import FileError, ScanNetPrepError, UsageError
 from scannet_prep.export import make_format
 from scannet_prep.export.format import ExportOptions, ProcessedFile
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, encode_processed
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
@@ -76,7 +76,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Process:
     """Processes the drawn scenes with the options that are given."""
     raw_dir = tmp_path_factory.mktemp("raw")
     raw = {
-        scene_id: RawScene(SceneId(scene_id), write_scene(scene, raw_dir).parent)
+        scene_id: RawScene(SceneId(scene_id), write_scene(scene, raw_dir))
         for scene_id, scene in DRAWN.items()
     }
 
@@ -560,7 +560,7 @@ def two_scenes(tmp_path: Path) -> list[ProcessedScene]:
     scenes = []
     for scene_id, vertices in ((TRAIN, 8000), (TRAIN_2, 21_000)):
         path = write_scene(make_scene(scene_id, vertices=vertices), tmp_path / "raw")
-        scenes.append(tiny.process_written(RawScene(SceneId(scene_id), path.parent)))
+        scenes.append(tiny.process_written(RawScene(SceneId(scene_id), path)))
     return scenes
 
 
@@ -747,14 +747,14 @@ def test_mmdet3d_aligned_points_need_no_alignment(process: Process, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def real_scene() -> ProcessedScene:
-    return tiny.process_written(RawScene(SceneId("scene0000_00"), REAL_DIR / "scans"))
+    return tiny.process_written(RawScene(SceneId("scene0000_00"), REAL_DIR / "scans/scene0000_00"))
 
 
 @pytest.mark.extra("real data")
 def test_mask3d_matrix_of_the_real_scene_has_its_arrays(
     real_scene: ProcessedScene, tmp_path: Path
 ) -> None:
-    raw = RawScene(SceneId("scene0000_00"), REAL_DIR / "scans")
+    raw = RawScene(SceneId("scene0000_00"), REAL_DIR / "scans/scene0000_00")
     segments_path = raw.directory / "scene0000_00_vh_clean_2.0.010000.segs.json"
     segment_ids = json.loads(segments_path.read_bytes())["segIndices"]
 

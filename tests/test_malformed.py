@@ -31,7 +31,7 @@ from scannet_prep.processed.scene import (
     read_processed,
 )
 from scannet_prep.processed.scene_problems import find_problems
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.label_map import builtin_label_map, read_label_map
 from scannet_prep.release.scene import Split

@@ -18,7 +18,7 @@ from commands import TEST, TRAIN, VAL
 from extras import REAL_DIR
 
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
@@ -36,7 +36,7 @@ CHAIR = 4
 def load(
     raw_dir: Path, scene_id: str = TRAIN, split: Split = Split.TRAIN, **options: Any
 ) -> ProcessedScene:
-    return tiny.process_written(RawScene(SceneId(scene_id), raw_dir), split, **options)
+    return tiny.process_written(RawScene(SceneId(scene_id), raw_dir / scene_id), split, **options)
 
 
 @pytest.fixture(scope="module")

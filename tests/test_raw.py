@@ -1,9 +1,7 @@
-"""Tests of the readers of raw files: good, unusual and damaged input."""
+"""Readers of raw files: good, unusual and damaged input; and the scenes of a raw tree."""
 
-from collections.abc import Callable
-from functools import partial
+import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,162 +10,93 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import Ply
 
-from scannet_prep.errors import MissingFileError, RawFileError
-from scannet_prep.raw.contents import read_raw_file
-from scannet_prep.raw.layout import find_raw_scenes
-from scannet_prep.raw.mesh import Mesh, count_elements
-from scannet_prep.raw.ply import MAX_UNMAPPED_BYTES
-from scannet_prep.release.files import (
-    AGGREGATION,
-    INFO,
-    LABELS_MESH,
-    MESH,
-    SEGMENTS,
-    FileKind,
-)
+from scannet_prep.errors import FileError, MissingFileError, RawFileError
+from scannet_prep.raw.tree import find_kind, find_raw_scenes, find_strangers
+from scannet_prep.release.files import AGGREGATION, INFO, KINDS, LABELS_MESH, MESH, SEGMENTS
 
 TEXT = "ascii"
 FORMATS = ["binary_little_endian", "binary_big_endian", TEXT]
-NEWLINES = (b"\n", b"\r\n", b"\r\r\n")
 
 
 @given(
     st.lists(st.one_of(st.integers(0, 50), st.integers(0, 2**63 - 1)), min_size=1, max_size=40),
     st.sampled_from(["", " "]),
     st.sampled_from(["\n", "\r\n", "\r\r\n"]),
+    st.booleans(),
 )
 @settings(max_examples=40)
-def test_segments_agree_with_np_unique_for_any_ids(
-    ids: list[int], space: str, newline: str
-) -> None:
-    data = tiny.segments_file(tuple(ids), space=space, newline=newline)
-    segmentation = tiny.read_raw(SEGMENTS, data)
+def test_segments_agree_with_np_unique_for_any_ids(ids, space, newline, are_strings):
+    listed = [str(number) for number in ids] if are_strings and max(ids) < 10**18 else ids
+    segmentation = tiny.read_raw(SEGMENTS, tiny.segments_file(listed, space=space, newline=newline))
 
     raw_ids, indices = np.unique(np.array(ids, np.int64), return_inverse=True)
+    assert segmentation.scene_id == "scene0000_00"
     assert segmentation.raw_ids.tolist() == raw_ids.tolist()
     assert segmentation.indices.tolist() == indices.tolist()
-    assert segmentation.raw_ids[segmentation.indices].tolist() == ids
-
-
-def test_segments_have_the_scene_id_of_their_file() -> None:
-    segmentation = tiny.read_raw(SEGMENTS, tiny.segments_file((0, 0, 2)))
-
-    assert segmentation.scene_id == "scene0000_00"
 
 
 @pytest.mark.parametrize(("count", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)])
-def test_compact_indices_have_the_smallest_type_that_holds_them(
-    count: int, dtype: type[np.integer]
-) -> None:
-    data = tiny.segments_file(tuple(range(count)))
-
-    compact = tiny.read_raw(SEGMENTS, data).compact_indices()
+def test_compact_indices_have_the_smallest_type_that_holds_them(count, dtype):
+    segmentation = tiny.read_raw(SEGMENTS, tiny.segments_file(list(range(count))))
+    compact = segmentation.compact_indices()
 
     assert compact.dtype == dtype
     assert compact[-1] == count - 1
 
 
-def test_groups_are_read_with_ids_categories_and_segments() -> None:
-    groups = [*tiny.GROUPS, tiny.group("7", ["4", None, 5], "door", "9")]
+def test_groups_are_read_with_ids_that_are_numbers_strings_or_null():
+    groups = [
+        *tiny.GROUPS,
+        tiny.group("7", ["4", None, 5], "door", "9"),
+        {"segments": [], "label": ""},
+    ]
 
     aggregation = tiny.read_raw(AGGREGATION, tiny.aggregation_file(groups))
 
     assert aggregation.scene_id == "scene0000_00"
     values = [(group.id, group.object_id, group.raw_category) for group in aggregation.groups]
-    assert values == [(0, 0, "floor"), (1, 2, "wall"), (7, 9, "door")]
+    assert values == [(0, 0, "floor"), (1, 2, "wall"), (7, 9, "door"), (None, None, "")]
     assert aggregation.groups[2].segment_ids == (4, None, 5)
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b'{"segGroups": []}', b'{"segGroups": [], "sceneId": null, "segmentsFile": null}'],
+    ("name", "scene_id"),
+    [
+        ("null", ""),
+        ('"scene0001_00"', "scene0001_00"),
+        ('"scannet.scene0001_00"', "scene0001_00"),
+        ('{"a": 1}', "{'a': 1}"),
+    ],
 )
-def test_missing_or_null_scene_name_of_groups_is_empty(data: bytes) -> None:
-    aggregation = tiny.read_raw(AGGREGATION, data)
+def test_scene_that_a_json_file_names_is_read_in_any_form(name, scene_id):
+    data = f'{{"segIndices": [0], "segGroups": [], "sceneId": {name}}}'.encode()
 
-    assert aggregation.scene_id == ""
-    assert aggregation.groups == ()
-
-
-def test_null_scene_name_of_segments_is_empty() -> None:
-    segmentation = tiny.read_raw(SEGMENTS, b'{"segIndices": [0], "sceneId": null}')
-
-    assert segmentation.scene_id == ""
-
-
-def test_segment_ids_may_be_strings_and_the_scene_name_prefixed() -> None:
-    data = b'{"sceneId": "scannet.scene0001_00", "segIndices": ["4", 4, 0]}'
-
-    segmentation = tiny.read_raw(SEGMENTS, data)
-
-    assert segmentation.scene_id == "scene0001_00"
-    assert segmentation.indices.tolist() == [1, 1, 0]
+    assert tiny.read_raw(SEGMENTS, data).scene_id == scene_id
+    assert tiny.read_raw(AGGREGATION, data).scene_id == scene_id
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r\r\n", "\r"])
-def test_metadata_is_read_with_any_line_ends_and_blanks(newline: str) -> None:
+def test_metadata_is_read_with_any_line_ends_and_blanks(newline):
     lines = ("", "  ", "sceneType = Bedroom / Hotel", "equation = a = b", "")
-    data = tiny.info_file(*lines, newline=newline)
-
-    info = tiny.read_raw(INFO, data)
+    info = tiny.read_raw(INFO, tiny.info_file(*lines, newline=newline))
 
     assert info.axis_alignment.tolist() == np.reshape(tiny.ALIGNMENT, (4, 4)).tolist()
     assert info.axis_alignment.dtype == np.float64
     assert info.scene_type == "Bedroom / Hotel"
 
-
-def test_metadata_of_a_test_scene_has_neither_alignment_nor_type() -> None:
-    info = tiny.read_raw(INFO, b"colorHeight = 968\r\n")
-
-    assert info.axis_alignment is None
-    assert info.scene_type is None
-
-
-@pytest.mark.parametrize("parent", ["", "scans", "scans_test"])
-def test_scenes_are_found_in_each_layout_without_other_folders(tmp_path: Path, parent: str) -> None:
-    other_names = ("._scene0000_02", "tmp_scene", "scene12_00", "notes")
-    for name in ("scene0000_01", "scene0000_00", *other_names):
-        (tmp_path / parent / name).mkdir(parents=True)
-
-    scenes = find_raw_scenes(tmp_path)
-
-    assert list(scenes) == ["scene0000_00", "scene0000_01"]
-    expected = tmp_path / parent / "scene0000_00/scene0000_00_vh_clean_2.ply"
-    assert scenes["scene0000_00"].path(MESH) == expected
-
-
-@pytest.mark.parametrize("name", ["absent", "."])
-def test_folder_without_scenes_is_an_error_that_shows_the_layout(tmp_path: Path, name: str) -> None:
-    with pytest.raises(MissingFileError) as caught:
-        find_raw_scenes(tmp_path / name)
-
-    assert "scans/scene0000_00" in caught.value.hint
-
-
-def test_folder_with_a_mesh_is_used_if_a_scene_has_two(tmp_path: Path) -> None:
-    (tmp_path / "scene0000_00").mkdir()
-    scene = tiny.write_tiny(tmp_path)
-
-    assert find_raw_scenes(tmp_path)["scene0000_00"] == scene
-
-
-def test_scene_with_two_meshes_is_found_with_its_problem(tmp_path: Path) -> None:
-    (tmp_path / "scene0000_00").mkdir()
-    tiny.write_tiny(tmp_path)
-    (tmp_path / "scene0000_00/scene0000_00_vh_clean_2.ply").write_bytes(b"x")
-
-    scene = find_raw_scenes(tmp_path)["scene0000_00"]
-
-    assert scene.problem.endswith("remove one of the two")
+    of_test_scene = tiny.read_raw(INFO, b"colorHeight = 968" + newline.encode())
+    assert of_test_scene.axis_alignment is None
+    assert of_test_scene.scene_type is None
 
 
 # Properties and elements that a mesh may have; see `tiny.Ply`.
-KNOBS: list[dict[str, Any]] = [
+KNOBS = [
     {},
     {"newline": "\r\n"},
+    {"newline": "\r"},
     {"faces": ()},
     {"faces": None, "positions": tiny.POSITIONS[:1], "colors": tiny.COLORS[:1]},
-    {"comments": ("comment", "obj_info a b", "comment twice")},
+    {"comments": ("comment", "obj_info a b", "comment C:/Büro", "comment twice")},
     {"extra_before": (("double", "quality"), ("uchar", "flags"))},
     {"face_list": "vertex_index"},
     {"count_type": "int", "index_type": "uint"},
@@ -179,75 +108,36 @@ KNOBS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=FORMATS)
-def format_name(request: pytest.FixtureRequest) -> str:
-    return request.param
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+def test_mesh_of_any_form_is_read_by_property_names(name, knobs):
+    ply = Ply(format=name, **knobs)
 
-
-@pytest.fixture(scope="module", params=KNOBS, ids=str)
-def ply_and_mesh(request: pytest.FixtureRequest, format_name: str) -> tuple[Ply, Mesh]:
-    """A mesh of unusual form, and what is read from its file."""
-    ply = Ply(format=format_name, **request.param)
-    return ply, tiny.read_raw(MESH, ply.encode())
-
-
-def test_positions_are_read_by_property_names(ply_and_mesh: tuple[Ply, Mesh]) -> None:
-    ply, mesh = ply_and_mesh
+    mesh = tiny.read_raw(MESH, ply.encode())
 
     assert mesh.positions.dtype == (np.float64 if ply.position_type == "double" else np.float32)
     assert mesh.positions.tolist() == [list(position) for position in ply.positions]
-
-
-def test_colors_are_read_by_property_names(ply_and_mesh: tuple[Ply, Mesh]) -> None:
-    ply, mesh = ply_and_mesh
-
     assert mesh.colors.dtype == np.uint8
     assert mesh.colors.tolist() == [list(color) for color in ply.colors]
-
-
-def test_faces_are_read_by_property_names(ply_and_mesh: tuple[Ply, Mesh]) -> None:
-    ply, mesh = ply_and_mesh
-
     assert mesh.faces.dtype == np.int32
     assert mesh.faces.shape[1] == 3
     assert mesh.faces.tolist() == [list(face) for face in ply.faces or ()]
+    assert [note.kind for note in mesh.notes] == ([] if ply.faces else ["no_faces"])
+    for array in (mesh.positions, mesh.colors, mesh.faces):
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
 
 
-@pytest.mark.parametrize("name", ["positions", "colors", "faces"])
-def test_arrays_of_a_mesh_are_contiguous(ply_and_mesh: tuple[Ply, Mesh], name: str) -> None:
-    _, mesh = ply_and_mesh
-
-    assert getattr(mesh, name).flags.c_contiguous
-
-
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("label_type", ["ushort", "uchar", "int", "short"])
-def test_labels_mesh_is_read_with_labels_of_any_integer_type(
-    format_name: str, label_type: str
-) -> None:
-    ply = Ply(format=format_name, labels=(0, 1, 40, 50, 100, 39), label_type=label_type)
+def test_labels_mesh_is_read_with_labels_of_any_integer_type(name, label_type):
+    ply = Ply(format=name, labels=(0, 1, 40, 50, 100, 39), label_type=label_type)
 
     mesh = tiny.read_raw(LABELS_MESH, ply.encode())
 
     assert mesh.positions.tolist() == [list(position) for position in ply.positions]
     assert mesh.labels.dtype == np.uint16
     assert mesh.labels.tolist() == [0, 1, 40, 50, 100, 39]
-
-
-@pytest.mark.parametrize("read", [partial(read_raw_file, MESH), count_elements])
-def test_labels_mesh_under_the_name_of_the_mesh_is_refused(
-    read: Callable[[Path], object],
-) -> None:
-    problem = r"is a labels\.ply under the name of the mesh"
-    with pytest.raises(RawFileError, match=problem) as caught:
-        tiny.read_bytes(read, Ply(labels=(0,) * 6).encode())
-
-    assert "scannet-prep download" in caught.value.hint
-
-
-def test_mesh_without_labels_is_refused_as_a_labels_mesh() -> None:
-    with pytest.raises(RawFileError, match="have no property label; they have x, y, z"):
-        tiny.read_raw(LABELS_MESH, Ply().encode())
 
 
 NO_SEGMENT_IDS = [
@@ -270,10 +160,7 @@ NO_GROUPS = [
     ([tiny.group(True, [0], "chair")], r"got `bool` - at `\$\.segGroups\[0\]\.id`"),
     ([tiny.group(1, [0], "chair", "one")], r"at `\$\.segGroups\[0\]\.objectId`"),
     ([tiny.group(1, [0], 5)], r"got `int` - at `\$\.segGroups\[0\]\.label`"),
-    (
-        [tiny.group(1, [0], "x" * 1_001)],
-        r"`str` of length <= 1000 - at `\$\.segGroups\[0\]\.label`",
-    ),
+    ([tiny.group(1, [0], "x" * 1_001)], r"length <= 1000 - at `\$\.segGroups\[0\]\.label`"),
 ]
 NO_JSON_OBJECTS = [
     (b"", "is empty"),
@@ -283,18 +170,14 @@ NO_JSON_OBJECTS = [
     (b'{"a":' * 100_000, "is not JSON"),
     (b'{"a": "\xff"}', "is not JSON"),
     (b"[1, 2]", "Expected `object`, got `array`"),
-    (
-        b'{"note": "segIndices", "params": {"segIndices": [1], "segGroups": []}}',
-        "missing required field",
-    ),
+    (b'{"params": {"segIndices": [1], "segGroups": []}}', "missing required field"),
 ]
 NO_METADATA = [
     (b"", "is empty"),
+    (b"\xef\xbb\xbf", "is empty"),
     (b"a = \xff", "is not text: byte 4 is 0xff"),
-    *(
-        (newline.join([b"a = 1", b"b = 2", b"nonsense", b""]), "line 3 reads 'nonsense'")
-        for newline in NEWLINES
-    ),
+    (b"a = \0", "NUL bytes"),
+    (b"a = 1\r\r\nb = 2\r\r\nnonsense\r\r\n", "line 3 reads 'nonsense'"),
     (tiny.info_file().decode().encode("utf-16-le"), "is not text"),
     (b"axisAlignment = 1 0\naxisAlignment = 2 0\n", "has two different values for axisAlignment"),
     (b"axisAlignment = " + b"1 " * 15, "axisAlignment has 15 values"),
@@ -304,10 +187,12 @@ NO_METADATA = [
 ]
 SIZE = len(Ply().encode())
 WRONG_MESHES = [
-    ({"faces": ((0, 1, 2, 3), (3, 2, 5))}, "face 0 is not a triangle|is damaged"),
+    ({"faces": ((0, 1, 2, 3), (3, 2, 5))}, "face 0 is not a triangle"),
+    ({"faces": ((0, 1, 2), (3, 2))}, "face 1 is not a triangle|truncated"),
     ({"faces": ((0, 1, 6),)}, "refers to vertex 6, but there are 6 vertices"),
-    ({"face_list": "corners"}, "no list vertex_indices or vertex_index"),
-    ({"index_type": "float"}, "expected a list of whole numbers"),
+    ({"faces": ((0, 1, -1),)}, "refers to vertex -1"),
+    ({"face_list": "corners"}, "faces have 0 lists vertex_indices or vertex_index"),
+    ({"index_type": "float"}, "vertex_indices as float32, expected whole numbers"),
     ({"positions": ((float("nan"), 0, 0), *tiny.POSITIONS[1:])}, "vertex 0 has the coordinates"),
     (
         {"positions": ((1e39, 0, 0), *tiny.POSITIONS[1:]), "position_type": "double"},
@@ -315,66 +200,44 @@ WRONG_MESHES = [
     ),
     ({"position_type": "int"}, "x, y, z have type .*expected float"),
     ({"color_type": "ushort"}, "red, green, blue have type .*expected uchar"),
+    ({"color_type": "float"}, "red, green, blue have type .*expected uchar"),
     ({"extra_before": (("float", "x"),)}, "two properties with same name"),
     ({"positions": (), "colors": (), "faces": ()}, "has no vertices"),
+    ({"tail": b"12 13\n"}, "bytes after its end"),
+    ({"counts": {"face": 3}}, "bytes after its end"),
+    ({"labels": (0,) * 6}, r"is a labels\.ply under the name of the mesh"),
 ]
 WRONG_LABELS = [
-    ({"labels": (0, 0, -1, 0, 0, 0), "label_type": "short"}, "label has type .* from -1 to 0"),
-    ({"labels": (0,) * 6, "label_type": "float"}, "label has type"),
+    ({}, "has no labels"),
+    ({"labels": (0, 0, -1, 0, 0, 0), "label_type": "short"}, "has labels from -1 to 0"),
+    ({"labels": (0, 0, 70_000, 0, 0, 0), "label_type": "int"}, "has labels from 0 to 70000"),
+    ({"labels": (0,) * 6, "label_type": "float"}, "label have type float32"),
 ]
 DAMAGED_MESHES = [
     (b"", "is empty"),
     (b"<html><body>Not found</body></html>", "is a web page, expected a PLY file"),
-    (b"plane", "is not a PLY file: it begins with b'plane'"),
+    (b"solid cube", "is not a PLY file, expected a PLY file; it begins with b'solid cu'"),
     (Ply().encode()[:60], "has no line end_header in its first 60 bytes"),
     (Ply().encode()[:-1], f"truncated .{SIZE - 1} bytes.: element 'face'"),
     (Ply().encode()[:300], "truncated .300 bytes.: element 'vertex'"),
-    (Ply(tail=b"\n").encode(), f"has {SIZE + 1} bytes, but its header accounts for {SIZE}"),
-    (
-        Ply(counts={"vertex": 10**15}).encode(),
-        "its header counts 1000000000000000 x vertex, but it has ",
-    ),
-    (
-        Ply().encode().replace(b"element vertex ", b"element vertex " + b"0" * 5000),
-        "its header counts 0000000000.* x vertex, but it has ",
-    ),
+    (Ply(tail=b"\n").encode(), f"has 1 of {SIZE + 1} bytes after its end"),
+    (Ply(counts={"vertex": 10**15}).encode(), "is damaged or truncated"),
+    (Ply(format=TEXT, counts={"vertex": 10**15}).encode(), "is damaged"),
+    (Ply(counts={"vertex": -3}).encode(), "is damaged"),
+    (Ply().encode().replace(b"vertex ", b"vertex " + b"0" * 5000, 1), "is damaged"),
     (Ply(comments=("element vertex 2",)).encode(), "two elements with same name"),
     (Ply().encode().replace(b"float z", b"float w"), "no property z; they have x, y, w"),
     (Ply(format=TEXT).encode().replace(b"130", b"13O"), "is damaged"),
     (Ply(format=TEXT).encode()[:-3], "is damaged"),
-    (Ply().encode().replace(b"end_header\n", b"end_headerX\n"), "has no line end_header in"),
-    (
-        Ply(format=TEXT).encode().replace(b"\n3 0 1 2", b"\n-3 0 1 2"),
-        "is damaged|is not a triangle",
-    ),
-    (
-        Ply(count_type="char").encode().replace(b"\x03\0\0\0\0\1", b"\xfd\0\0\0\0\1"),
-        "face 0 is not a triangle",
-    ),
-    (
-        Ply(comments=("comment " + "x" * 70_000,)).encode(),
-        "has no line end_header in its first 65,536 bytes",
-    ),
+    (Ply().encode().replace(b"end_header\n", b"end_headerX\n"), "is damaged"),
+    (Ply(format=TEXT).encode().replace(b"\n3 0 1 2", b"\n-3 0 1 2"), "is damaged|not a triangle"),
+    (Ply().encode().replace(b"element face", b"element f\xe1ce"), "is damaged: 'ascii'"),
+    (Ply(comments=("comment " + "x" * 70_000,)).encode(), "no line end_header in its first 65,536"),
     (
         b"ply\nformat binary_little_endian 1.0\nelement vertex 5\nend_header\n",
         "without any property",
     ),
-    (
-        Ply().encode().replace(b"end_", b"property list uchar int vertex_index\nend_"),
-        "has two lists of faces",
-    ),
-    (
-        Ply(format=TEXT, tail=b" " * MAX_UNMAPPED_BYTES).encode(),
-        "PLY file of text .* at most 10,000,000",
-    ),
-    (
-        Ply(vertex_list="near", tail=b" " * MAX_UNMAPPED_BYTES).encode(),
-        r"lists other than those of its faces \(near\) .* at most 10,000,000",
-    ),
-    (
-        Ply(format=TEXT, counts={"vertex": 500_000}, tail=b"1\n" * 500_000).encode(),
-        "and 500,004 rows, expected at most 10,000,000 and 500,000",
-    ),
+    (Ply(format=TEXT).encode().replace(b"face", b"tristrips"), "has strips of triangles"),
 ]
 
 
@@ -398,8 +261,141 @@ DAMAGED_MESHES = [
     ],
     ids=lambda value: getattr(value, "content", str(value)[:30]),
 )
-def test_damaged_or_foreign_file_is_refused_with_its_problem(
-    kind: FileKind, data: bytes, problem: str
-) -> None:
+def test_damaged_or_foreign_file_is_refused_with_its_problem(kind, data, problem):
     with pytest.raises(RawFileError, match=problem):
         tiny.read_raw(kind, data)
+
+
+def make_tree(root, *names):
+    """Make empty files, and folders where a name ends with a slash."""
+    for name in names:
+        path = root / name
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
+
+
+def test_scenes_are_found_in_each_place_and_everything_else_is_named(tmp_path):
+    make_tree(
+        tmp_path,
+        "scans/scene0000_00/scene0000_00_vh_clean_2.ply",
+        "scene0000_00/",
+        "scene0011_00/scene0011_00.txt",
+        "scans_test/scene0707_00/",
+        "scans/plot_01/plot_01.aggregation.json",
+        "scans_test/room/room_vh_clean_2.ply",
+        "scans/._scene0000_02/",
+        "tasks/scannet_frames_25k.zip",
+        "processed/train/scene0000_00.npz",
+        # Not used: errors.
+        "scans/scene00_00/scene00_00_vh_clean_2.ply",
+        "scans/Scene0000_00/Scene0000_00_vh_clean_2.ply",
+        "scans/scene0000_00_copy/scene0000_00_copy_vh_clean_2.ply",
+        "scans/my room/my room_vh_clean_2.ply",
+        "scans_test/office/mesh.ply",
+        "scans_test/loose.ply",
+        # Not used: notes.
+        "scans/old/readme.md",
+        "hall/hall_vh_clean_2.ply",
+    )
+    (tmp_path / "scans/gone").symlink_to("nowhere")
+
+    scenes = find_raw_scenes(tmp_path)
+
+    places = {name: scene.directory for name, scene in scenes.items()}
+    assert places == {
+        "plot_01": tmp_path / "scans/plot_01",
+        "room": tmp_path / "scans_test/room",
+        "scene0000_00": tmp_path / "scans/scene0000_00",
+        "scene0011_00": tmp_path / "scene0011_00",
+        "scene0707_00": tmp_path / "scans_test/scene0707_00",
+    }
+    assert [scene.split for scene in scenes.values()] == ["train", "test", "train", "val", "test"]
+    assert [scene.is_own for scene in scenes.values()] == [True, True, False, False, False]
+    assert not any(scene.problem for scene in scenes.values())
+    assert scenes["room"].path(MESH) == tmp_path / "scans_test/room/room_vh_clean_2.ply"
+
+    strangers = find_strangers(tmp_path)
+    names = {"error": set(), "note": set()}
+    for stranger in strangers:
+        names[stranger.severity].add(stranger.subject.removeprefix(f"{tmp_path}/"))
+        assert stranger.hint or stranger.severity == "note"
+    assert names == {
+        "error": {
+            "scans/scene00_00",
+            "scans/Scene0000_00",
+            "scans/scene0000_00_copy",
+            "scans/my room",
+            "scans/gone",
+            "scans_test/office",
+            "scans_test/loose.ply",
+        },
+        "note": {"scans/old", "hall"},
+    }
+
+
+@pytest.mark.parametrize("names", [["scene0000_00/"], ["room/room_vh_clean_2.ply"]])
+def test_scenes_are_found_if_the_folder_of_the_scenes_is_given(tmp_path, monkeypatch, names):
+    make_tree(tmp_path / "scans", *names)
+    monkeypatch.chdir(tmp_path / "scans")
+
+    for raw_dir in (tmp_path / "scans", Path()):
+        (scene,) = find_raw_scenes(raw_dir).values()
+        assert scene.split == "train"
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["data/"], "holds no scene folders"),
+        (["scans/scene00_00/scene00_00_vh_clean_2.ply"], "scans/scene00_00 is not used"),
+        (["scans_test/room.ply"], r"scans_test/room\.ply is not used"),
+        (["scans"], "scans: is a file, expected a folder"),
+    ],
+)
+def test_tree_without_scenes_is_an_error_that_says_what_is_expected(tmp_path, names, problem):
+    make_tree(tmp_path / "raw", *names)
+
+    with pytest.raises(FileError, match=problem):
+        find_raw_scenes(tmp_path / "raw")
+    with pytest.raises(MissingFileError, match="no such folder") as caught:
+        find_raw_scenes(tmp_path / "absent")
+    assert "scans/scene0000_00" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("names", "scene_id", "problem"),
+    [
+        (
+            [
+                "scene0000_00/scene0000_00_vh_clean_2.ply",
+                "scans/scene0000_00/scene0000_00_vh_clean_2.ply",
+            ],
+            "scene0000_00",
+            "both have a mesh; remove one of the two",
+        ),
+        (["scans/scene0000_00"], "scene0000_00", "is a file, expected a folder"),
+        (
+            ["scans/Room/Room_vh_clean_2.ply", "scans_test/room/room_vh_clean_2.ply"],
+            "room",
+            "has the same name as .*/scans/Room except for upper and lower case",
+        ),
+    ],
+)
+def test_scene_that_cannot_be_used_is_found_with_its_problem(tmp_path, names, scene_id, problem):
+    make_tree(tmp_path, *names)
+
+    scene = find_raw_scenes(tmp_path)[scene_id]
+
+    assert re.search(problem, scene.problem)
+
+
+def test_kind_of_a_file_is_found_by_its_name():
+    for suffix, kind in KINDS.items():
+        for scene_id in ("scene0000_00", "room", "a" * 96):
+            assert find_kind(f"{scene_id}{suffix}") is kind
+    assert find_kind("scannet_frames_25k.zip").content == "zip"
+    for name in ("scene00_00.txt", "readme.md", "scene0000_00", "_vh_clean_2.ply"):
+        assert find_kind(name) is None

@@ -20,9 +20,9 @@ from scannet_prep.export.ply import encode_ply
 from scannet_prep.processed.annotate import annotate
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.processed.scene_problems import find_problems
-from scannet_prep.raw.contents import read_raw_file
-from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.mesh import Mesh
+from scannet_prep.raw.tree import RawScene, find_raw_scenes
 from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.extra("real data")
 
 
 def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path: Path) -> None:
-    raw = RawScene(SceneId(SCENE_ID), tmp_path / "raw/scans")
+    raw = RawScene(SceneId(SCENE_ID), tmp_path / "raw/scans" / SCENE_ID)
     shutil.copytree(REAL_DIR / "scans" / SCENE_ID, raw.directory)
     mesh = read_raw_file(MESH, raw.path(MESH))
     segmentation = read_raw_file(SEGMENTS, raw.path(SEGMENTS))
@@ -56,7 +56,9 @@ def test_labels_ply_with_scannet_ids_as_in_v1_fails_the_scene(tmp_path: Path) ->
 
 
 def test_computed_segments_of_real_mesh_are_those_of_the_oracle() -> None:
-    mesh = read_raw_file(MESH, RawScene(SceneId(SCENE_ID), REAL_DIR / "scans").path(MESH))
+    mesh = read_raw_file(
+        MESH, RawScene(SceneId(SCENE_ID), REAL_DIR / "scans" / SCENE_ID).path(MESH)
+    )
 
     segments = segment_mesh(mesh.positions, mesh.faces)
 

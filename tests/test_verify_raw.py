@@ -325,7 +325,7 @@ def edit_label_map(*replacements: tuple[str, str]) -> Callable[[str], str]:
             lambda text: text.splitlines()[0] + "\n",
             "a header and 0 rows, expected about 607",
         ),
-        (lambda text: text + "5\twall\t7\n", "row 609: 'wall' has"),
+        (lambda text: text + "5\twall\t7\n", "row 609 has 'wall'"),
     ],
     ids=["misspelled categories", "wrong id", "no rows", "short row"],
 )

@@ -17,7 +17,7 @@ from test_renderer import decode_png
 
 from scannet_prep import SCANNET20, read_processed
 from scannet_prep.processed.scene import ProcessedScene, encode_processed
-from scannet_prep.raw.contents import read_raw_file
+from scannet_prep.raw.check import read_raw_file
 from scannet_prep.release.files import MESH
 from scannet_prep.stages import pack
 from scannet_prep.synthetic import write_release

@@ -15,7 +15,7 @@ from tiny import process_written
 from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.errors import UsageError
 from scannet_prep.evaluation import InstancePrediction
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.synthetic.release import write_scene
 from scannet_prep.synthetic.scene import make_scene
@@ -161,7 +161,7 @@ def color_at(coloring: Coloring, vertex: int) -> list[int]:
 
 def test_matched_mask_has_the_colour_of_its_instance(tmp_path: Path) -> None:
     path = write_scene(make_scene(VAL, vertices=4000), tmp_path)
-    scene = process_written(RawScene(SceneId(VAL), path.parent), Split.VAL)
+    scene = process_written(RawScene(SceneId(VAL), path), Split.VAL)
     counts = np.bincount(scene.instances[scene.instances >= 0])
     labels = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, -1)
     (instance, *_) = [

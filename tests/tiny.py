@@ -28,8 +28,8 @@ from scannet_prep.processed.scene import (
     encode_processed,
     parse_processed,
 )
-from scannet_prep.raw.contents import read_raw_file
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import FileKind
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
@@ -271,7 +271,7 @@ def write_tiny(
     for suffix, data in (_DEFAULT | (files or {})).items():
         if data is not None:
             (directory / f"{scene_id}{suffix}").write_bytes(data)
-    return RawScene(SceneId(scene_id), directory.parent)
+    return RawScene(SceneId(scene_id), directory)
 
 
 def process_tiny(

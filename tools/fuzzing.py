@@ -59,7 +59,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from scannet_prep.frames.record import read_record
     from scannet_prep.processed.manifest import read_manifest
     from scannet_prep.processed.scene import ProcessOptions, read_processed
-    from scannet_prep.raw.contents import read_raw_file
+    from scannet_prep.raw.check import read_raw_file
     from scannet_prep.raw.lock import read_lock
     from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
     from scannet_prep.release.label_map import read_label_map
@@ -105,7 +105,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
     return {
         "mesh": find_raw_reader(MESH),
-        "own-scan": (own_path, partial(sample_from_mesh, up="y", compute_segments=True)),
+        "own-scan": (own_path, partial(sample_from_mesh, compute_segments=True)),
         "labels-mesh": find_raw_reader(LABELS_MESH),
         "segments": find_raw_reader(SEGMENTS),
         "aggregation": find_raw_reader(AGGREGATION),

@@ -176,9 +176,7 @@ def identify_scene(name: str) -> SceneFile | None:
         folder = match["folder"] or ""
         if kind is ArchiveKind.RAW:
             return SceneFile(kind, scene_id, _find_raw_split(scene_id, folder))
-        # Own scans are in the test split only.
-        is_own_scan = SceneId.is_own(scene_id) and folder == Split.TEST
-        if is_own_scan or SceneId.is_of_release(scene_id):
+        if SceneId.is_valid(scene_id):
             return SceneFile(kind, scene_id, folder)
     return None
 

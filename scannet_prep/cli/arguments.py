@@ -176,7 +176,7 @@ def selection_from(arguments: argparse.Namespace, *, of_release: bool = False) -
 
     Args:
         arguments: The arguments of a command.
-        of_release: Whether names of own scans are refused.
+        of_release: Whether names of own scenes are refused.
 
     Raises:
         UnknownSceneError: A word is not a scene id.

@@ -1,7 +1,7 @@
 """Make one .npz of each raw scene, with points, normals, colors, labels, instances and segments.
 
-RAW is a folder of the release, or the PLY files of your own scans. Own scans are named after their
-files, and belong to the split test.
+RAW has the layout of the release. A scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply
+or, with segments and groups, in scans/NAME/.
 
 A processed folder has one set of options. They are stored in its manifest, so a later command need
 not repeat them, and a command with different options is refused. To change them, process the whole
@@ -18,14 +18,12 @@ examples:
   scannet-prep process --scannet200 --align-axis --compute-segments
   scannet-prep process --dry-run
   scannet-prep process --scannet200 --align-axis --faces --force
-  scannet-prep process room.ply -o data/own --up y --compute-segments
   scannet-prep process --dask tcp://node01:8786
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -33,25 +31,21 @@ from typing import TYPE_CHECKING
 from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console, summarize_run
-from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
     from scannet_prep.stages.process import ProcessPlan, ProcessReport
-
-# Meshes of all formats get the errors of own scans; only PLY is read.
-_MESH_SUFFIXES = (".ply", ".ply.gz", ".obj", ".off", ".stl", ".glb", ".gltf")
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
         "raw",
-        nargs="*",
+        nargs="?",
         type=shared.path_argument,
-        default=[Path("data/ScanNet")],
+        default=Path("data/ScanNet"),
         metavar="RAW",
-        help="folder with scans/ and scans_test/, or with the scene folders; or PLY files of your "
-        "own scans (default: data/ScanNet)",
+        help="folder with scans/ and scans_test/, or with the scene folders "
+        "(default: data/ScanNet)",
     )
     parser.add_argument(
         "-o",
@@ -82,28 +76,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--compute-segments",
         "compute segments (superpoints) for scenes that have none in the release, such as test "
         "scenes; they are marked as computed",
-    )
-    own = parser.add_argument_group("own scans")
-    upright = own.add_mutually_exclusive_group()
-    upright.add_argument(
-        "--up",
-        choices=("x", "y", "z", "-x", "-y", "-z"),
-        metavar="AXIS",
-        help="axis that points up in the files: x, y, z, -x, -y or -z, for example --up=-y; the "
-        "points are rotated so that it becomes z",
-    )
-    upright.add_argument(
-        "--matrix",
-        type=shared.path_argument,
-        metavar="FILE",
-        help="align the points with a 4 x 4 matrix (aligned <- scan, metres); FILE has its 16 "
-        "numbers, row by row",
-    )
-    own.add_argument(
-        "--scale",
-        type=float,
-        metavar="X",
-        help="metres per unit of the files, such as 0.001 for millimetres (default: 1)",
     )
     strictness = parser.add_argument_group("what is an error").add_mutually_exclusive_group()
     strictness.add_argument(
@@ -150,7 +122,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     if arguments.dask is not None:
         # Relative paths would be wrong on workers, which have another current folder.
-        arguments.raw = [path.absolute() for path in arguments.raw]
+        arguments.raw = arguments.raw.absolute()
         arguments.output = arguments.output.absolute()
     plan = _plan(arguments)
     if arguments.dry_run:
@@ -174,7 +146,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> ProcessPlan:
-    """Plan the run, for a raw folder or for own scans."""
+    """Plan the run."""
     from scannet_prep.stages import process
 
     # Options that the command leaves out are those of the folder.
@@ -183,71 +155,18 @@ def _plan(arguments: argparse.Namespace) -> ProcessPlan:
         value = getattr(arguments, name)
         if value is not None:
             options[name] = value
-    if _are_own_scans(arguments.raw):
-        _refuse_release_options(arguments)
-        scans = process.find_own_scans(
-            arguments.raw,
-            up=arguments.up,
-            matrix=arguments.matrix,
-            scale=1.0 if arguments.scale is None else arguments.scale,
-        )
-        return process.plan_own_scans(
-            scans,
-            arguments.output,
-            options,
-            is_forced=arguments.force,
-            compares_bytes=arguments.checksum,
-        )
-    for name in ("up", "matrix", "scale"):
-        if getattr(arguments, name) is not None:
-            raise UsageError(
-                f"--{name} is for own scans", "name their PLY files in place of the raw folder"
-            )
     return process.plan(
-        arguments.raw[0],
+        arguments.raw,
         arguments.output,
         options,
-        selection=shared.selection_from(arguments, of_release=True),
+        selection=shared.selection_from(
+            arguments,
+        ),
         is_forced=arguments.force,
         is_strict=arguments.strict,
         is_lenient=arguments.lenient,
         compares_bytes=arguments.checksum,
     )
-
-
-def _are_own_scans(raw: Sequence[Path]) -> bool:
-    """Whether the arguments RAW are files of own scans.
-
-    Raises:
-        UsageError: There are several folders, or folders and files.
-    """
-    folders = [path for path in raw if path.is_dir()]
-    if folders and len(raw) > 1:
-        raise UsageError(
-            f"{folders[0]} is a folder, expected it alone, or only PLY files",
-            "process the release and own scans by two commands, into two folders",
-        )
-    # A path with another suffix is taken for a raw folder, and is reported as one if it is missing.
-    return not folders and (len(raw) > 1 or raw[0].name.lower().endswith(_MESH_SUFFIXES))
-
-
-def _refuse_release_options(arguments: argparse.Namespace) -> None:
-    """Refuse options that mean nothing for own scans.
-
-    Raises:
-        UsageError: One of them was given.
-    """
-    given = {
-        "--scenes": arguments.scenes is not None,
-        "--splits": arguments.splits is not None,
-        "--limit": arguments.limit is not None,
-        "--strict": arguments.strict,
-        "--lenient": arguments.lenient,
-        "--labels-from": arguments.labels_from is not None,
-    }
-    for name, is_given in given.items():
-        if is_given:
-            raise UsageError(f"{name} is for scenes of the release", f"leave out {name}")
 
 
 def _show_plan(plan: ProcessPlan, console: Console) -> int:
@@ -303,14 +222,10 @@ def _print_oddities(report: ProcessReport, console: Console) -> None:
 
 def _describe_report(plan: ProcessPlan, report: ProcessReport, seconds: float) -> str:
     """Describe the result of a run, and the next step."""
-    from scannet_prep.processed.folder import FAILED_NAME, UNFINISHED_NAME
+    from scannet_prep.processed.folder import FAILED_NAME
 
     size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}"
     lines = summarize_run(report, size, seconds)
-    if report.unfinished and plan.is_own:
-        # No run is for all own scans, so that none could find out that files are gone.
-        mark = quote(str(report.out_dir / UNFINISHED_NAME))
-        lines.append(f"if their files are gone, leave them out: rm {mark}")
     if report.raw_gone:
         scenes = f"{count_of(len(report.raw_gone), 'scene')} ({list_some(report.raw_gone)})"
         lines.append(f"kept, although their raw files are gone: {scenes}")

@@ -101,7 +101,7 @@ def _download_command(report: VerifyReport) -> str:
 def _summarize(report: VerifyReport, seconds: float) -> str:
     """Return the counts of the check, in one line."""
     whole = f"whole: {len(report.whole_scenes):,}"
-    # A folder of own scans has no scene of the official splits.
+    # A folder of own scenes has no scene of the official splits.
     if any(row["present"] for row in report.splits.values()):
         splits = []
         for name, row in report.splits.items():

@@ -353,7 +353,7 @@ def has_nvidia_device() -> bool:
 
 def _check_raw_scenes(raw_dir: Path) -> Iterator[Remark]:
     """Count the scenes of a raw tree, and those listed in its `failed.txt`."""
-    from scannet_prep.raw.layout import find_raw_scenes
+    from scannet_prep.raw.tree import find_raw_scenes
     from scannet_prep.release.splits import read_scene_list
 
     yield Remark("ok", f"{raw_dir}: {len(find_raw_scenes(raw_dir)):,} raw scenes")

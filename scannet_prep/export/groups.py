@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import read_file
 from scannet_prep.errors import RawFileError, ScanNetPrepError
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.segments import parse_segments
+from scannet_prep.raw.segments import read_segments
 from scannet_prep.release.files import SEGMENTS
 from scannet_prep.release.label_sets import LabelSet
 
@@ -66,7 +65,7 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
         )
 
     path = test_segments / f"{scene_id}{SEGMENTS.suffix}"
-    segments = parse_segments(read_file(path, SEGMENTS.max_bytes), path).indices
+    segments = read_segments(path).indices
     if len(segments) != len(scene.points):
         raise RawFileError(
             path,

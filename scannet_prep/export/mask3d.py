@@ -194,7 +194,7 @@ class Mask3D(ExportFormat):
 def _matrix_name(scene_id: SceneId, split: Split) -> str:
     """Return the name that Mask3D expects: `0000_00` for `scene0000_00`."""
     name = str(scene_id)
-    # Without `scene`, the names of two own scans could be equal.
+    # Without `scene`, the names of two own scenes could be equal.
     if SceneId.is_of_release(name):
         name = name.removeprefix("scene")
     return f"{_MODES[split]}/{name}.npy"

@@ -22,8 +22,8 @@ from scannet_prep.base.images import encode_jpeg, encode_png, resize_color, resi
 from scannet_prep.errors import FileError
 from scannet_prep.frames.labels import LabelImages, make_label_table
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameContent, FrameOptions
-from scannet_prep.raw.layout import RawScene
 from scannet_prep.raw.sensor_stream import SensorStream
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.raw.zip_file import open_zip
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import Split

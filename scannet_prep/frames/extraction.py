@@ -13,7 +13,7 @@ from scannet_prep.base.files import Fingerprint, make_directory, output_error
 from scannet_prep.frames.encoding import FrameEncoder, FrameSources, open_encoder
 from scannet_prep.frames.options import LAYOUTS, FrameContent, FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, CameraRecord, FramesRecord, encode_record
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import Split
 

@@ -6,7 +6,7 @@ The dataset, pack, verify and info all use `find_state` to decide whether a fold
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -23,13 +23,11 @@ from scannet_prep.base.files import (
     write_atomically,
     write_if_changed,
 )
-from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
     FileError,
     MissingFileError,
     OldFormatError,
     ProcessedFileError,
-    UsageError,
 )
 from scannet_prep.processed.manifest import (
     MANIFEST_NAME,
@@ -56,9 +54,6 @@ _HINT_CONTINUE = "run the same scannet-prep process command again: it continues 
 _FAILED_HEADER = (
     "# Scenes that failed. "
     "To try them again: the same scannet-prep command with --scenes @failed.txt\n"
-)
-_OWN_FAILED_HEADER = (
-    "# Scans that failed. To try them again: scannet-prep process, with their files\n"
 )
 
 TERMS_TEXT = f"""\
@@ -121,12 +116,11 @@ def processed_path(out_dir: Path, split: str, scene_id: str) -> Path:
 def iter_processed_scenes(out_dir: Path) -> Iterator[tuple[SceneId, Split, Path]]:
     """Iterate over the files of a processed folder that are named like scenes; none is opened.
 
-    A scene may occur in two splits. Own scans are in the test split only.
+    A scene may occur in two splits.
     """
     for split in Split:
         for path in sorted((out_dir / split).glob("*.npz"), key=attrgetter("name")):
-            is_own = split is Split.TEST and SceneId.is_own(path.stem)
-            if is_own or SceneId.is_of_release(path.stem):
+            if SceneId.is_valid(path.stem):
                 yield SceneId(path.stem), split, path
 
 
@@ -134,50 +128,6 @@ def find_scene_ids(out_dir: Path) -> set[str]:
     """Find the scenes that a folder holds, or that an interrupted run had still to make."""
     held = {str(scene_id) for scene_id, _, _ in iter_processed_scenes(out_dir)}
     return held | read_unfinished(out_dir)
-
-
-def check_apart_without_case(out_dir: Path, scene_ids: Iterable[str]) -> None:
-    """Check that the names of scenes differ even where case does not count.
-
-    There, as on the disks of macOS and Windows, `Room.npz` and `room.npz` are one file.
-
-    Args:
-        out_dir: The folder, for the message.
-        scene_ids: The scenes that it holds, and those that are to be written into it.
-
-    Raises:
-        UsageError: Two names differ only in case.
-    """
-    names_by_folded: dict[str, str] = {}
-    for name in sorted(scene_ids):
-        other = names_by_folded.setdefault(name.casefold(), name)
-        if other != name:
-            raise UsageError(
-                f"{out_dir}: the names {other} and {name} differ only in case, "
-                "so that some file systems take them for one",
-                "rename one of the two files, or choose another output folder with -o",
-            )
-
-
-def check_unmixed(out_dir: Path, scene_ids: Iterable[str]) -> None:
-    """Check that scenes can share a folder: all are own scans, or all are of the release.
-
-    Args:
-        out_dir: The folder, for the message.
-        scene_ids: The scenes that it holds, and those that are to be written into it.
-
-    Raises:
-        UsageError: There are scenes of both kinds.
-    """
-    names = sorted(scene_ids)
-    own = [name for name in names if SceneId.is_own(name)]
-    of_release = [name for name in names if SceneId.is_of_release(name)]
-    if own and of_release:
-        raise UsageError(
-            f"{out_dir}: own scans ({list_some(own)}) and scenes of the release "
-            f"({list_some(of_release)}) do not mix in one folder",
-            "choose another output folder with -o",
-        )
 
 
 def prepare_folder(out_dir: Path, splits: set[Split], *, has_terms: bool) -> None:
@@ -214,8 +164,7 @@ def write_failed_list(path: Path, scene_ids: Collection[str]) -> None:
 def encode_failed_list(scene_ids: Collection[str]) -> bytes:
     """Encode `failed.txt`."""
     lines = "".join(f"{scene_id}\n" for scene_id in sorted(scene_ids))
-    header = _OWN_FAILED_HEADER if any(map(SceneId.is_own, scene_ids)) else _FAILED_HEADER
-    return (header + lines).encode()
+    return (_FAILED_HEADER + lines).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,11 @@ from scannet_prep.processed.scene import (
     SceneMeta,
     SegmentsSource,
 )
-from scannet_prep.raw.contents import parse_raw_file
-from scannet_prep.raw.info import ScanInfo, find_alignment_fault
-from scannet_prep.raw.layout import RawScene, download_hint
-from scannet_prep.raw.mesh import LabelsMesh, Mesh, OwnMesh
-from scannet_prep.raw.own_scan import OwnScan, parse_own_scan
+from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.mesh import Mesh
+from scannet_prep.raw.scan_info import ScanInfo, find_alignment_fault
 from scannet_prep.raw.segments import Aggregation, Segmentation, compact_unsigned
+from scannet_prep.raw.tree import RawScene, repair_hint
 from scannet_prep.release import files as release
 from scannet_prep.release.label_map import MAX_NYU40_ID, LabelMap
 from scannet_prep.release.scene import Split
@@ -78,12 +77,12 @@ def find_raw_files(
         MissingFileError: A required file is missing.
         FileError: The scene cannot be used, for example because it exists twice.
     """
-    if isinstance(scene, OwnScan):
-        return {release.MESH: scene.file}
     if scene.problem:
         raise FileError(scene.directory, scene.problem)
     groups_kind = scene.find_groups_kind()
     needed, optional = _choose_kinds(split, options, groups_kind)
+    if scene.is_own:
+        needed.discard(release.INFO)
     paths = {}
     wanted = needed | optional
     for kind in release.INPUT_KINDS:
@@ -91,14 +90,14 @@ def find_raw_files(
         if kind in wanted and is_there(path):
             paths[kind] = path
         elif kind in needed:
-            raise MissingFileError(path, "no such file", _download_missing(path))
+            raise MissingFileError(path, "no such file", repair_hint(path))
     # Without groups, nothing but labels.ply has labels, and it has nyu40 ids only.
     if options.scannet200 and release.LABELS_MESH in paths and groups_kind is None:
         path = scene.path(release.AGGREGATION)
         raise MissingFileError(
             path,
             "no such file, and labels.ply holds no ScanNet ids",
-            f"{_download_missing(path)}, or leave out --scannet200",
+            f"{repair_hint(path)}; or leave out --scannet200",
         )
     return paths
 
@@ -158,8 +157,7 @@ def process_scene(
         split: Its split.
         options: The options to process with.
         label_map: Ids by raw category.
-        files: The raw files; by default, they are found and read. They take memory, so each is
-            removed from the dict when it has been parsed.
+        files: The raw files; by default, they are found and read.
 
     Raises:
         FileError: A raw file is missing, cannot be read, or is damaged.
@@ -169,12 +167,8 @@ def process_scene(
         files = read_raw_files(find_raw_files(scene, split, options))
     inputs = fingerprint_files(scene, files)
     contents: dict[release.FileKind, Any] = {}
-    if isinstance(scene, OwnScan):
-        contents[release.MESH] = parse_own_scan(files.pop(release.MESH), scene)
-        contents[release.INFO] = ScanInfo(scene.axis_alignment, None)
-    for kind in tuple(files):
-        path = scene.path(kind)
-        contents[kind] = parse_raw_file(kind, files.pop(kind), path)
+    for kind in files:
+        contents[kind] = read_raw_file(kind, scene.path(kind), scene.scene_id)
     processed = combine_contents(scene, split, options, label_map, contents)
     # `combine_contents` never sees the bytes, so it leaves the fingerprints out.
     return replace(processed, meta=replace(processed.meta, inputs=inputs))
@@ -249,7 +243,6 @@ def combine_contents(
             label_map=used_label_map(contents, label_map),
             program_version=VERSION,
             segments_source=segments_source,
-            scale=scene.scale if isinstance(scene, OwnScan) else 1.0,
         ),
     )
 
@@ -262,7 +255,7 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
     """
     positions = mesh.positions
     # So far from the origin, float32 would round away the directions of small triangles. A shift
-    # keeps them. Only own scans with coordinates in float64 can lie there.
+    # keeps them. Only own scenes with coordinates in float64 can lie there.
     if positions.dtype == np.float64 and np.abs(positions).max() > _FAR_M:
         positions = positions - (positions.min(axis=0) + positions.max(axis=0)) / 2
     numbers = segment_mesh(positions, mesh.faces)
@@ -307,7 +300,7 @@ def _check_segments_known(scene: RawScene, path: Path, annotation: Annotation) -
         raise AnnotationError(
             f"{path}: is for the high-resolution mesh: "
             f"{unknown:,} of its segment ids occur at no vertex",
-            _download_missing(scene.path(release.AGGREGATION)),
+            repair_hint(scene.path(release.AGGREGATION)),
         )
 
 
@@ -318,7 +311,7 @@ def _take_ply_labels(scene: RawScene, contents: RawContents, annotation: Annotat
         AnnotationError: The file belongs to another mesh, or contradicts the groups.
     """
     path = scene.path(release.LABELS_MESH)
-    labels_mesh: LabelsMesh = contents[release.LABELS_MESH]
+    labels_mesh: Mesh = contents[release.LABELS_MESH]
     nyu40_ids, warnings = match_ply_labels(path, labels_mesh, contents[release.MESH])
     warnings += _compare_with_groups(path, contents, annotation)
     return replace(annotation, nyu40_ids=nyu40_ids, warnings=(*annotation.warnings, *warnings))
@@ -338,7 +331,7 @@ def _find_groups_kind(kinds: Collection[release.FileKind]) -> release.FileKind |
 
 
 def match_ply_labels(
-    path: Path, labels_mesh: LabelsMesh, mesh: Mesh
+    path: Path, labels_mesh: Mesh, mesh: Mesh
 ) -> tuple[NDArray[np.uint8], tuple[SceneWarning, ...]]:
     """Take the nyu40 ids from a `labels.ply` that belongs to the scene's mesh.
 
@@ -360,7 +353,7 @@ def match_ply_labels(
         raise AnnotationError(
             f"{path}: its vertices lie elsewhere than those of "
             f"{path.parent.name}{release.MESH.suffix}",
-            download_hint(path),
+            repair_hint(path),
         )
     labels = labels_mesh.labels
     is_outside = labels > MAX_NYU40_ID
@@ -382,14 +375,9 @@ def match_ply_labels(
 def _describe_v1_remedy(path: Path) -> str:
     """Return the hint for a `labels.ply` of ScanNet v1."""
     return (
-        f"remove it, then {download_hint(path)}; "
+        f"remove it, then {repair_hint(path)}; "
         "or leave out --labels-from ply, to take the labels from the groups"
     )
-
-
-def _download_missing(path: Path) -> str:
-    """Return the hint for a missing file."""
-    return download_hint(path).replace("download it again", "download it")
 
 
 def _compare_with_groups(
@@ -447,17 +435,14 @@ def _check_count(path: Path, count: int, mesh_count: int) -> None:
         mesh_name = f"{path.parent.name}{release.MESH.suffix}"
         raise AnnotationError(
             f"{path}: is for {count:,} vertices, but {mesh_name} has {mesh_count:,}",
-            download_hint(path),
+            repair_hint(path),
         )
 
 
 def _find_warnings(scene: RawScene, split: Split, contents: RawContents) -> Iterator[SceneWarning]:
     """Find oddities of the raw files, apart from those of the annotation."""
     mesh = contents[release.MESH]
-    if not len(mesh.faces):
-        yield SceneWarning(WarningKind.NO_FACES)
-    if isinstance(mesh, OwnMesh) and not mesh.has_colors:
-        yield SceneWarning(WarningKind.NO_COLORS)
+    yield from mesh.notes
     yield from _find_info_warnings(split, contents.get(release.INFO))
 
     groups_kind = _find_groups_kind(contents)

@@ -137,7 +137,6 @@ class SceneMeta:
         program_version: Version of this package.
         segments_source: `computed` if `segments` is not from the release; left out of the JSON
             otherwise.
-        scale: Metres per unit of the mesh file of an own scan; left out of the JSON if it is 1.
     """
 
     format_version: Literal[2]
@@ -152,7 +151,6 @@ class SceneMeta:
     label_map: str
     program_version: str
     segments_source: SegmentsSource = "release"
-    scale: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict of plain values.
@@ -164,8 +162,6 @@ class SceneMeta:
         plain["options"] = self.options.to_json()
         if self.segments_source == "release":
             del plain["segments_source"]
-        if self.scale == 1:
-            del plain["scale"]
         plain["label_set"] = self.options.label_set.name
         plain["aligned"] = self.options.align_axis
         plain["warnings"] = [

@@ -1,36 +1,60 @@
-"""Meshes of scans (`_vh_clean_2.ply`, `_vh_clean_2.labels.ply`, own scans), checked.
+"""Meshes of scans: read by plyfile, then checked.
 
-bytes --> records (ply) --> checks of coordinates, colours, faces and labels --> Mesh
+plyfile maps binary meshes of triangles into memory, as those of the release. It reads text, and
+lists other than those of the faces, row by row: about 1.5 s for 10 MB.
 """
 
 from __future__ import annotations
 
 import io
-import mmap
-from dataclasses import dataclass
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Buffer, open_file
-from scannet_prep.errors import RawFileError
-from scannet_prep.raw.layout import download_hint
-from scannet_prep.raw.ply import (
-    FACE_LISTS,
-    Elements,
-    copy_side_by_side,
-    not_a_triangle,
-    parse_elements,
-)
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
+from scannet_prep.base.files import open_file
+from scannet_prep.base.text import list_some
+from scannet_prep.errors import ContentError
+from scannet_prep.raw.tree import naming_file
 from scannet_prep.release.files import MESH
+from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 
-# In metres: 1,000 km. Larger coordinates are a sign of a flipped bit in an exponent, and could make
-# the alignment overflow.
+if TYPE_CHECKING:
+    import plyfile
+
+Elements: TypeAlias = NDArray[np.void]
+"""Vertices or faces of a file, one record each; the fields are their properties."""
+
+# In metres: 1,000 km. Larger coordinates are a sign of a flipped bit in an exponent.
 _MAX_COORDINATE = 1_000_000
-# Coordinates of a map (UTM) reach 10,000 km, and may be in millimetres.
-_MAX_OWN_COORDINATE = 10_000_000_000
+# Of own meshes, in metres. Beyond this, float32 rounds to more than half a millimetre.
+_MAX_OWN_COORDINATE = 10_000
+# Of own meshes, in metres. A room in millimetres is longer than the first one.
+_MAX_EXTENT = 1_000
+_LARGE_EXTENT = 100
+
+_MAX_HEADER_BYTES = 65_536
+_COUNT = re.compile(rb"^element\s+\S+\s+(\d{1,18})", re.MULTILINE)
+_COMMENT = re.compile(rb"^(comment|obj_info)\b.*$", re.MULTILINE)
+_QUESTION_MARKS = bytes(range(128)) + b"?" * 128
+# The errors of plyfile for damaged files, beside its own.
+_PLY_ERRORS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+# The names that programs give to the list of the vertices of a face, and to colours.
+_FACE_LISTS = ("vertex_indices", "vertex_index")
+_COLORS = ("red", "green", "blue")
+_OTHER_COLORS = (("diffuse_red", "diffuse_green", "diffuse_blue"), ("r", "g", "b"))
+_GREY = 128
+_NO_LABELS = "has no labels: its vertices have no property label"
+_LABELS = (
+    "is a labels.ply under the name of the mesh: its vertices have a property label, "
+    "and its colours are those of the labels"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,13 +64,18 @@ class Mesh:
     Attributes:
         positions: float32 (V, 3), metres, in the frame of the file; float64 if the file has
             doubles. V > 0, finite, at most 1,000 km.
-        colors: uint8 (V, 3), red, green, blue, 0..255.
+        colors: uint8 (V, 3), red, green, blue, 0..255. In a `labels.ply`, those of the labels.
         faces: int32 (F, 3), indices into the vertices, all in range. F may be 0.
+        labels: uint16 (V,), nyu40 ids in a `labels.ply` of ScanNet v2, ScanNet ids in one of
+            ScanNet v1; (0,) for any other mesh.
+        notes: What the file lacks or has in vain.
     """
 
     positions: NDArray[np.floating[Any]]
     colors: NDArray[np.uint8]
     faces: NDArray[np.int32]
+    labels: NDArray[np.uint16]
+    notes: tuple[SceneWarning, ...] = ()
 
     @property
     def vertex_count(self) -> int:
@@ -54,278 +83,243 @@ class Mesh:
         return len(self.positions)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelsMesh(Mesh):
-    """The mesh of a `labels.ply`. Its colours are the palette of the labels, not those of the scan.
+def read_mesh(
+    path: Path, max_bytes: int = MESH.max_bytes, *, has_labels: bool = False, is_own: bool = False
+) -> Mesh:
+    """Read a mesh: binary of both byte orders or text, with properties that are found by name.
 
-    Attributes:
-        labels: uint16 (V,), the property `label`: nyu40 ids in ScanNet v2, ScanNet ids in ScanNet
-            v1.
-    """
-
-    labels: NDArray[np.uint16]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OwnMesh(Mesh):
-    """A mesh that need not be from the release.
-
-    Attributes:
-        has_colors: Whether the file has colours. Without them, all are (128, 128, 128).
-    """
-
-    has_colors: bool
-
-
-def map_mesh(path: Path) -> Buffer:
-    """Map a mesh file into memory. High-resolution meshes have hundreds of megabytes.
+    Args:
+        path: The file.
+        max_bytes: Largest size of the file.
+        has_labels: Whether it is a `labels.ply`.
+        is_own: Whether it is from another program. Its colours may be missing, which makes all of
+            them grey; they may be floats from 0 to 1; and they may be named `diffuse_red` or `r`,
+            and so on. It must be in metres, smaller than 1 km, and within 10 km of the origin.
 
     Raises:
         MissingFileError: There is no such file.
-        FileError: It cannot be read.
+        FileError: It cannot be read, or is too large.
+        RawFileError: It is damaged, not triangular, lacks coordinates, colours or labels, or is a
+            `labels.ply` in place of a mesh.
     """
-    with open_file(path, MESH.max_bytes) as file:
+    with naming_file(path):
+        ply = _read_ply(path, max_bytes)
+        vertices = _vertices(ply)
+        names = _names(vertices)
+        if has_labels is not ("label" in names):
+            raise ContentError(_NO_LABELS if has_labels else _LABELS)
+        color_names = _find_color_names(names) if is_own else _COLORS
+        mesh = Mesh(
+            positions=_positions(vertices, _MAX_OWN_COORDINATE if is_own else _MAX_COORDINATE),
+            colors=_colors(vertices, color_names, may_be_shares=is_own),
+            faces=_faces(ply, len(vertices)),
+            labels=_labels(vertices) if has_labels else np.empty(0, np.uint16),
+        )
+        notes = []
+        if not len(mesh.faces):
+            notes.append(SceneWarning(WarningKind.NO_FACES))
+        if is_own:
+            notes += _iter_own_notes(ply, mesh.positions, color_names)
+        return replace(mesh, notes=tuple(notes))
+
+
+def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
+    """Read a PLY file to its end.
+
+    Raises:
+        ContentError: It is damaged, truncated or another kind of file, or has bytes after its end.
+    """
+    with open_file(path, max_bytes) as file:
+        start = file.read(_MAX_HEADER_BYTES)
+        header = start.partition(b"end_header")[0]
+        if not start.startswith(b"ply"):
+            content = describe_beginning(start[:BEGINNING_BYTES]) or "not a PLY file"
+            raise ContentError(f"is {content}, expected a PLY file; it begins with {start[:8]!r}")
+        if len(header) == len(start):
+            raise ContentError(f"has no line end_header in its first {len(start):,} bytes")
         size_bytes = file.seek(0, io.SEEK_END)
-        if size_bytes == 0:
-            return b""  # an empty file cannot be mapped
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        # A damaged count must not make NumPy reserve terabytes. A row takes at least a byte.
+        if sum(map(int, _COUNT.findall(header))) > size_bytes:
+            raise ContentError(f"is damaged or truncated: {size_bytes:,} bytes for more rows")
+        file.seek(len(header))
+        is_text = b"format ascii" in header
+        stream: Any = file
+        if is_text or not header.isascii():
+            stream = io.BytesIO(_COMMENT.sub(_replace_other_than_ascii, header) + file.readall())
+        if is_text:
+            stream = io.TextIOWrapper(stream, "ascii", "replace")
+        stream.seek(0)
+        ply = _parse(stream, size_bytes)
+        rest = stream.read()
+    if is_text:
+        rest = rest.strip()
+    if rest:
+        raise ContentError(f"has {len(rest):,} of {size_bytes:,} bytes after its end")
+    return ply
 
 
-def parse_mesh(data: Buffer, path: Path) -> Mesh:
-    """Parse a scanned mesh: text or binary of both byte orders, properties found by name.
+def _parse(stream: io.IOBase, size_bytes: int) -> plyfile.PlyData:
+    """Call plyfile, and translate its errors."""
+    import plyfile
 
-    Args:
-        data: The bytes of the file.
-        path: Its name, for messages.
-
-    Raises:
-        RawFileError: It is damaged, not triangular, lacks coordinates or colours, or is a
-            `labels.ply`.
-    """
-    vertices, faces = parse_elements(data, path)
-    _refuse_labels(vertices, path)
-    return Mesh(
-        positions=_positions(vertices, path),
-        colors=_colors(vertices, path),
-        faces=_check_faces(faces, len(vertices), path),
-    )
+    lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
+    try:
+        # If numbers do not fit their type, plyfile continues; they are checked later.
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return plyfile.PlyData.read(stream, mmap="r", known_list_len=lengths)
+    except plyfile.PlyElementParseError as error:
+        if error.message == "unexpected list length":
+            raise ContentError(f"face {error.row} is not a triangle") from None
+        raise ContentError(f"is damaged or truncated ({size_bytes:,} bytes): {error}") from None
+    except (plyfile.PlyParseError, *_PLY_ERRORS) as error:
+        raise ContentError(f"is damaged: {error}") from None
 
 
-def parse_labels_mesh(data: Buffer, path: Path) -> LabelsMesh:
-    """Parse a `labels.ply`: a mesh with a label per vertex.
-
-    Args:
-        data: The bytes of the file.
-        path: Its name, for messages.
-
-    Raises:
-        RawFileError: It is damaged, not triangular, or lacks coordinates, colours or labels.
-    """
-    vertices, faces = parse_elements(data, path)
-    return LabelsMesh(
-        positions=_positions(vertices, path),
-        colors=_colors(vertices, path),
-        faces=_check_faces(faces, len(vertices), path),
-        labels=_labels(vertices, path),
-    )
+def _replace_other_than_ascii(line: re.Match[bytes]) -> bytes:
+    """Return a comment that plyfile can read. Programs write paths there, in any encoding."""
+    return line[0].translate(_QUESTION_MARKS)
 
 
-def parse_own_mesh(data: Buffer, path: Path) -> OwnMesh:
-    """Parse a triangle mesh that need not be from the release.
-
-    Colours may be missing, or floats from 0 to 1.
-
-    Args:
-        data: The bytes of the file.
-        path: Its name, for messages.
-
-    Raises:
-        RawFileError: It is damaged, not triangular, or lacks coordinates; or has labels; or its
-            colours are of another type or range.
-    """
-    vertices, faces = parse_elements(data, path)
-    if "label" in (vertices.dtype.names or ()):
-        raise RawFileError(
-            path,
-            "has labels: its vertices have a property label, as in a labels.ply, "
-            "where colours are those of the labels",
-        )
-    has_colors = not {"red", "green", "blue"}.isdisjoint(vertices.dtype.names or ())
-    return OwnMesh(
-        positions=_positions(vertices, path, largest=_MAX_OWN_COORDINATE),
-        colors=_any_colors(vertices, path) if has_colors else _no_colors(len(vertices)),
-        faces=_check_faces(faces, len(vertices), path),
-        has_colors=has_colors,
-    )
+def _vertices(ply: plyfile.PlyData) -> Elements:
+    """Return the vertices, at least one."""
+    if "vertex" not in ply or not len(ply["vertex"].data) or not ply["vertex"].properties:
+        raise ContentError("has no vertices, or vertices without any property")
+    return np.asarray(ply["vertex"].data)
 
 
-def count_elements(path: Path) -> tuple[int, int]:
-    """Count the vertices and faces of a scanned mesh, and check that its size fits its header.
-
-    Raises:
-        MissingFileError: There is no such file.
-        FileError: It cannot be read.
-        RawFileError: It is truncated, not a mesh, or a `labels.ply`.
-    """
-    vertices, faces = parse_elements(map_mesh(path), path)
-    _refuse_labels(vertices, path)
-    face_count = 0 if faces is None else len(faces)
-    return len(vertices), face_count
+def _names(records: Elements) -> tuple[str, ...]:
+    return records.dtype.names or ()
 
 
-def _check_faces(records: Elements | None, vertex_count: int, path: Path) -> NDArray[np.int32]:
-    """Return the faces, int32 (F, 3): triangles, whose vertices exist."""
-    if records is None or not len(records):
-        return np.empty((0, 3), np.int32)
-    names = [name for name in FACE_LISTS if name in (records.dtype.names or ())]
-    if not names:
-        problem = f"faces have no list {' or '.join(FACE_LISTS)}"
-        raise RawFileError(path, problem, download_hint(path))
-    name = names[0]
-    lists: NDArray[Any] = records[name]
-    if lists.dtype.hasobject:
-        lists = _stack_lists(lists, path)
-    if lists.ndim != 2 or lists.dtype.kind not in "iu":
-        problem = f"faces have {name} as {lists.dtype}, expected a list of whole numbers"
-        raise RawFileError(path, problem, download_hint(path))
-
-    # A view of the file is copied into an array of its own. Stacked lists already are such an
-    # array, which has no base.
-    indices = lists if lists.base is None else copy_side_by_side(records, [name])
-    indices = indices.astype(indices.dtype.newbyteorder("="), copy=False)
-    for vertex in (int(indices.min()), int(indices.max())):
-        if not 0 <= vertex < vertex_count:
-            raise RawFileError(
-                path,
-                f"a face refers to vertex {vertex}, but there are {vertex_count:,} vertices",
-                download_hint(path),
-            )
-    return indices.astype(np.int32, copy=False)
-
-
-def _stack_lists(lists: NDArray[Any], path: Path) -> NDArray[Any]:
-    """Join lists of three numbers, which were read one by one, into an array (F, 3)."""
-    for row, vertices in enumerate(lists):
-        if len(vertices) != 3:
-            raise not_a_triangle(row, len(vertices), path)
-    return np.stack(lists.tolist())
-
-
-def _positions(
-    vertices: Elements, path: Path, *, largest: int = _MAX_COORDINATE
-) -> NDArray[np.floating[Any]]:
-    """Return the positions, float32 or float64 (V, 3), after checking that they are finite.
-
-    Args:
-        vertices: The vertices.
-        path: The file, for messages.
-        largest: The largest coordinate that is not an error.
-    """
-    columns = _columns(vertices, ["x", "y", "z"], "f", "float", path)
-    dtype = np.float64 if columns.dtype.itemsize > 4 else np.float32
-    # A signalling NaN, which occurs in damaged files only, is reported below.
-    with np.errstate(invalid="ignore"):
-        positions: NDArray[np.floating[Any]] = columns.astype(dtype, copy=False)
-    is_small = np.abs(positions).max() <= largest  # False if any is NaN
-    if not is_small:
-        is_row_small = (np.abs(positions) <= largest).all(axis=1)
-        bad = int(np.argmin(is_row_small))  # the first False
-        raise RawFileError(
-            path,
-            f"vertex {bad} has the coordinates {positions[bad].tolist()}, "
-            f"expected finite ones up to {largest:,}",
-            download_hint(path),
-        )
-    return positions
-
-
-def _columns(
-    vertices: Elements, names: list[str], kind: str, expected: str, path: Path
-) -> NDArray[Any]:
-    """Copy three properties of the vertices into an array (V, 3).
+def _columns(vertices: Elements, names: Sequence[str], kinds: str, expected: str) -> NDArray[Any]:
+    """Copy properties side by side, (V, len(names)), in native byte order.
 
     Args:
         vertices: The vertices.
         names: The names of the properties.
-        kind: The beginning of the name of their type in NumPy, without the byte order.
-        expected: The name of the type, for messages.
-        path: The file, for messages.
+        kinds: The letters of the allowed kinds of types in NumPy.
+        expected: The allowed types, for messages.
     """
     for name in names:
-        dtype = _column(vertices, name, path).dtype
-        if not dtype.str.lstrip("<>|=").startswith(kind):
-            problem = f"{', '.join(names)} have type {dtype}, expected {expected}"
-            raise RawFileError(path, problem, download_hint(path))
-    return copy_side_by_side(vertices, names)
+        if name not in _names(vertices):
+            actual = ", ".join(_names(vertices))
+            raise ContentError(f"vertices have no property {name}; they have {actual}"[:300])
+    # A signalling NaN, which occurs in damaged files only, is refused later.
+    with np.errstate(invalid="ignore"):
+        columns = np.stack([vertices[name] for name in names], axis=1)
+    if columns.dtype.kind not in kinds:
+        listed = ", ".join(names)
+        raise ContentError(f"{listed} have type {columns.dtype}, expected {expected}")
+    return columns
 
 
-def _colors(vertices: Elements, path: Path) -> NDArray[np.uint8]:
-    """Return the colours, uint8 (V, 3)."""
-    return _columns(vertices, ["red", "green", "blue"], "u1", "uchar (0..255)", path)
-
-
-def _any_colors(vertices: Elements, path: Path) -> NDArray[np.uint8]:
-    """Return the colours, uint8 (V, 3), of bytes or of floats from 0 to 1."""
-    if _column(vertices, "red", path).dtype.kind != "f":
-        return _colors(vertices, path)
-    shares = _columns(vertices, ["red", "green", "blue"], "f", "float (0..1)", path)
-    is_share = (shares >= 0) & (shares <= 1)  # False if NaN
-    if not is_share.all():
-        vertex = int(np.argmin(is_share.all(axis=1)))
-        raise RawFileError(
-            path,
-            f"vertex {vertex} has the colour {shares[vertex].tolist()}, "
-            "expected floats from 0 to 1, or uchar (0..255)",
+def _positions(vertices: Elements, largest: int) -> NDArray[np.floating[Any]]:
+    """Return the positions, float32 or float64 (V, 3), after checking that they are finite."""
+    positions = _columns(vertices, "xyz", "f", "float")
+    with np.errstate(invalid="ignore"):
+        is_small = np.abs(positions) <= largest  # False if NaN
+    if not is_small.all():
+        vertex = int(np.argmin(is_small.all(axis=1)))
+        raise ContentError(
+            f"vertex {vertex} has the coordinates {positions[vertex].tolist()}, "
+            f"expected finite ones up to {largest:,}"
         )
-    colors: NDArray[np.uint8] = np.rint(shares * 255).astype(np.uint8)
-    return colors
+    return positions
 
 
-def _no_colors(vertex_count: int) -> NDArray[np.uint8]:
-    """Return grey, the middle of the range of colours, uint8 (V, 3)."""
-    return np.full((vertex_count, 3), 128, np.uint8)
+def _find_color_names(names: Sequence[str]) -> Sequence[str]:
+    """Find the names of the colours among those of the properties; empty if there are none."""
+    if not set(_COLORS).isdisjoint(names):
+        return _COLORS
+    for candidate in _OTHER_COLORS:
+        if set(candidate).issubset(names):
+            return candidate
+    return ()
 
 
-def _refuse_labels(vertices: Elements, path: Path) -> None:
-    """Refuse a `labels.ply` under the name of a scanned mesh.
-
-    Its colours are the palette of the labels, which would leak into `colors`.
-    """
-    if "label" in (vertices.dtype.names or ()):
-        raise RawFileError(
-            path,
-            "is a labels.ply under the name of the mesh: its vertices have a property label, "
-            "and its colours are those of the labels",
-            download_hint(path),
+def _colors(vertices: Elements, names: Sequence[str], *, may_be_shares: bool) -> NDArray[np.uint8]:
+    """Return the colours, uint8 (V, 3); grey if there are none."""
+    if not names:
+        return np.full((len(vertices), 3), _GREY, np.uint8)
+    colors = _columns(vertices, names, "fiu", "uchar (0..255)")
+    if colors.dtype == np.uint8:
+        return colors
+    is_share = ((colors >= 0) & (colors <= 1)).all(axis=1)  # False if NaN
+    if not may_be_shares or colors.dtype.kind != "f" or not is_share.all():
+        vertex = int(np.argmin(is_share))
+        expected = "uchar (0..255), or float (0..1)" if may_be_shares else "uchar (0..255)"
+        raise ContentError(
+            f"{', '.join(names)} have type {colors.dtype}, expected {expected}; "
+            f"vertex {vertex} has the colour {colors[vertex].tolist()}"
         )
+    shares: NDArray[Any] = np.rint(colors * 255)
+    return shares.astype(np.uint8)
 
 
-def _labels(vertices: Elements, path: Path) -> NDArray[np.uint16]:
+def _faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
+    """Return the faces, int32 (F, 3): triangles, whose vertices exist."""
+    if "tristrips" in ply:
+        raise ContentError("has strips of triangles, expected a list of triangles")
+    if "face" not in ply or not len(ply["face"].data):
+        return np.empty((0, 3), np.int32)
+    records = ply["face"].data
+    names = [name for name in _FACE_LISTS if name in _names(records)]
+    if len(names) != 1:
+        raise ContentError(f"faces have {len(names)} lists {' or '.join(_FACE_LISTS)}, expected 1")
+    faces = np.asarray(records[names[0]])
+    if faces.dtype.hasobject:  # plyfile has read row by row
+        is_wrong = [len(vertices) != 3 for vertices in faces]
+        if any(is_wrong):
+            raise ContentError(f"face {is_wrong.index(True)} is not a triangle")
+        faces = np.stack(faces.tolist())
+    if faces.ndim != 2 or faces.dtype.kind not in "iu":
+        raise ContentError(f"faces have {names[0]} as {faces.dtype.name}, expected whole numbers")
+    # The smallest and the largest number are found faster in a copy.
+    faces = np.ascontiguousarray(faces)
+    for vertex in (int(faces.min()), int(faces.max())):
+        if not 0 <= vertex < vertex_count:
+            raise ContentError(
+                f"a face refers to vertex {vertex}, but there are {vertex_count:,} vertices"
+            )
+    return faces.astype(np.int32, copy=False)
+
+
+def _labels(vertices: Elements) -> NDArray[np.uint16]:
     """Return the labels, uint16 (V,), after checking their range."""
-    labels = _column(vertices, "label", path)
+    labels = _columns(vertices, ["label"], "iu", "whole numbers")[:, 0]
     largest = np.iinfo(np.uint16).max
-    is_integer = labels.dtype.kind in "iu"
-    if not is_integer or int(labels.min()) < 0 or int(labels.max()) > largest:
-        raise RawFileError(
-            path,
-            f"label has type {labels.dtype} and values from {labels.min()} to {labels.max()}, "
-            f"expected whole numbers from 0 to {largest:,}",
-            download_hint(path),
+    if labels.min() < 0 or labels.max() > largest:
+        raise ContentError(
+            f"has labels from {labels.min()} to {labels.max()}, expected 0 to {largest:,}"
         )
     return labels.astype(np.uint16)
 
 
-def _column(vertices: Elements, name: str, path: Path) -> NDArray[Any]:
-    """Return one property of the vertices, which must be numbers, as a view (V,)."""
-    names = vertices.dtype.names or ()
-    if name not in names:
-        raise RawFileError(
-            path,
-            f"vertices have no property {name}; they have {', '.join(names)}"[:300],
-            download_hint(path),
+def _iter_own_notes(
+    ply: plyfile.PlyData, positions: NDArray[np.floating[Any]], color_names: Sequence[str]
+) -> Iterator[SceneWarning]:
+    """Iterate over what a mesh of another program lacks, and what it has that is not used.
+
+    Raises:
+        ContentError: It is too large for a room.
+    """
+    if not color_names:
+        yield SceneWarning(WarningKind.NO_COLORS)
+    extent = float(np.ptp(positions, axis=0).max())
+    if extent > _MAX_EXTENT:
+        raise ContentError(
+            f"is {extent:,.0f} m long, expected metres, and at most {_MAX_EXTENT:,} m"
         )
-    column: NDArray[Any] = vertices[name]
-    if column.dtype.kind not in "fiu" or column.ndim > 1:
-        problem = f"the vertex property {name} is a list, expected one number"
-        raise RawFileError(path, problem, download_hint(path))
-    return column
+    if extent > _LARGE_EXTENT:
+        yield SceneWarning(WarningKind.LARGE_MESH, f"{extent:,.0f}")
+
+    used = {*"xyz", *color_names, "alpha", *_FACE_LISTS}
+    unused = [comment for comment in ply.comments if comment.startswith("TextureFile")]
+    for element in ply:
+        if element.name in ("vertex", "face"):
+            unused += [item.name for item in element.properties if item.name not in used]
+        else:
+            unused.append(f"element {element.name}")
+    if unused:
+        yield SceneWarning(WarningKind.UNUSED_PROPERTIES, list_some(unused, 8))

@@ -7,7 +7,6 @@ it.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
@@ -17,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
-from scannet_prep.base.files import Buffer
+from scannet_prep.base.files import read_file
 from scannet_prep.base.json import make_decoder
-from scannet_prep.base.number_lists import parse_plain_list
-from scannet_prep.errors import RawFileError
-from scannet_prep.raw.layout import download_hint
+from scannet_prep.errors import ContentError
+from scannet_prep.raw.tree import naming_file
+from scannet_prep.release.files import AGGREGATION, SEGMENTS
 
-# Takes the place of the list in the JSON text of a file. No file contains this number.
-_PLACEHOLDER = 987_654_321_987_654_321
 _MAX_CATEGORY_LENGTH = 1000
 Document = TypeVar("Document")
 
@@ -92,11 +89,6 @@ class Group(
         self.segment_ids = tuple([_to_number(segment_id) for segment_id in self.segment_ids])
 
 
-def _to_number(value: int | str | None) -> int | None:
-    """Convert an id that may be a string of digits; None stays None."""
-    return None if value is None else int(value)
-
-
 class Aggregation(msgspec.Struct, rename={"groups": "segGroups", "scene_id": "sceneId"}):
     """The groups of one scene.
 
@@ -125,56 +117,30 @@ _DOCUMENT_DECODER = make_decoder(_Document)
 _AGGREGATION_DECODER = make_decoder(Aggregation)
 
 
-def parse_segments(data: Buffer, path: Path) -> Segmentation:
-    """Parse an over-segmentation.
-
-    The list of ids is a megabyte of text. It is parsed straight into an array, and the JSON parser
-    gets a placeholder instead. If the list is unusual, or the text that was replaced turns out not
-    to be the list, the JSON parser gets the whole file.
-
-    Args:
-        data: The bytes of the file.
-        path: Its name, for messages.
+def read_segments(path: Path, max_bytes: int = SEGMENTS.max_bytes) -> Segmentation:
+    """Read an over-segmentation.
 
     Raises:
+        MissingFileError: There is no such file.
+        FileError: It cannot be read, or is too large.
         RawFileError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
-    data = bytes(data)
-    # A guess, which may be wrong or find nothing: it is confirmed by the placeholder below.
-    start = data.find(b"[", data.find(b'"segIndices"')) + 1
-    end = data.find(b"]", start)
-    values = parse_plain_list(data[start:end], b",")
-    if values is not None:
-        shortened = b"%b%d%b" % (data[:start], _PLACEHOLDER, data[end:])
-        # Errors are raised below, where the file is parsed as it is.
-        with suppress(RawFileError):
-            document = _parse_document(shortened, path, _DOCUMENT_DECODER)
-            # The replaced text was the list, and nothing but the list.
-            if document.segIndices == [_PLACEHOLDER]:
-                return _make_segmentation(document, values)
-
-    document = _parse_document(data, path, _DOCUMENT_DECODER)
-    values = np.array([int(segment_id) for segment_id in document.segIndices], np.int64)
-    return _make_segmentation(document, values)
-
-
-def parse_aggregation(data: Buffer, path: Path) -> Aggregation:
-    """Parse annotated groups.
-
-    Args:
-        data: The bytes of the file.
-        path: Its name, for messages.
-
-    Raises:
-        RawFileError: It is not a JSON object, or its groups have other types than `Group`.
-    """
-    return _parse_document(bytes(data), path, _AGGREGATION_DECODER)
-
-
-def _make_segmentation(document: _Document, values: NDArray[np.int64]) -> Segmentation:
-    """Make a segmentation of the raw segment id of each vertex, int64 (V,)."""
+    document = _read_document(path, max_bytes, _DOCUMENT_DECODER)
+    # NumPy also converts strings of digits.
+    values = np.array(document.segIndices, np.int64)
     raw_ids, indices = _number_contiguously(values)
     return Segmentation(_parse_name(document.sceneId), raw_ids, indices)
+
+
+def read_aggregation(path: Path, max_bytes: int = AGGREGATION.max_bytes) -> Aggregation:
+    """Read annotated groups.
+
+    Raises:
+        MissingFileError: There is no such file.
+        FileError: It cannot be read, or is too large.
+        RawFileError: It is not a JSON object, or its groups have other types than `Group`.
+    """
+    return _read_document(path, max_bytes, _AGGREGATION_DECODER)
 
 
 def _number_contiguously(
@@ -195,19 +161,25 @@ def _number_contiguously(
     return raw_ids.astype(np.int64, copy=False), index_of.take(values)
 
 
-def _parse_document(data: bytes, path: Path, decoder: msgspec.json.Decoder[Document]) -> Document:
-    """Parse a file that contains one JSON object."""
-    try:
-        # As text: msgspec does not check the encoding of values that it ignores.
-        return decoder.decode(str(data, "utf-8"))
-    except msgspec.ValidationError as error:
-        raise RawFileError(path, f"is damaged: {error}", download_hint(path)) from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        problem = f"is not JSON: {error}; it has {len(data):,} bytes"
-        content = describe_beginning(data[:BEGINNING_BYTES])
-        if content:
-            problem = f"is {content}, expected JSON"
-        raise RawFileError(path, problem, download_hint(path)) from None
+def _read_document(path: Path, max_bytes: int, decoder: msgspec.json.Decoder[Document]) -> Document:
+    """Read a file that contains one JSON object."""
+    data = read_file(path, max_bytes)
+    with naming_file(path):
+        try:
+            # As text: msgspec does not check the encoding of values that it ignores.
+            return decoder.decode(str(data, "utf-8"))
+        except msgspec.ValidationError as error:
+            raise ContentError(f"is damaged: {error}") from None
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            content = describe_beginning(data[:BEGINNING_BYTES])
+            if content:
+                raise ContentError(f"is {content}, expected JSON") from None
+            raise ContentError(f"is not JSON: {error}; it has {len(data):,} bytes") from None
+
+
+def _to_number(value: int | str | None) -> int | None:
+    """Convert an id that may be a string of digits; None stays None."""
+    return None if value is None else int(value)
 
 
 def _parse_name(value: Any) -> str:  # noqa: ANN401 - whatever the file has there

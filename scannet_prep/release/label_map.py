@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from scannet_prep.base.files import read_file
 from scannet_prep.base.findings import Findings
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import RawFileError
+from scannet_prep.errors import ContentError, RawFileError
 from scannet_prep.release.files import LABEL_MAP, SPLIT_DIRS, TASKS_DIR
 
 LABEL_MAP_NAME = LABEL_MAP.suffix
@@ -78,10 +79,10 @@ def builtin_label_map() -> LabelMap:
     The copy in this package has only the three columns that are needed.
     """
     asset = resources.files("scannet_prep").joinpath("assets/label_map.tsv")
-    return _parse_label_map(asset.read_text(encoding="utf-8"), Path("the built-in label map"))
+    return LabelMap("the built-in label map", _parse_rows(asset.read_text(encoding="utf-8")))
 
 
-def read_label_map(path: Path) -> LabelMap:
+def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap:
     """Read a copy of `scannetv2-labels.combined.tsv`.
 
     Only the columns `raw_category`, `id` and `nyu40id` are used. They are found by name, because
@@ -91,14 +92,15 @@ def read_label_map(path: Path) -> LabelMap:
         MissingFileError: There is no such file.
         RawFileError: The file is not such a table, has no rows, or contradicts itself.
     """
+    data = read_file(path, max_bytes)
     try:
-        text = read_file(path, LABEL_MAP.max_bytes).decode("utf-8-sig")
+        return LabelMap(str(path), _parse_rows(data.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise RawFileError(
-            path, f"is not UTF-8 text: byte {error.start} is 0x{byte:02x}", LABEL_MAP_HINT
-        ) from None
-    return _parse_label_map(text, path)
+        problem = f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}"
+        raise RawFileError(path, problem, LABEL_MAP_HINT) from None
+    except (ContentError, csv.Error) as error:
+        problem = getattr(error, "message", f"is not a table: {error}")
+        raise RawFileError(path, problem, LABEL_MAP_HINT) from None
 
 
 def label_map_for(raw_dir: Path) -> LabelMap:
@@ -177,75 +179,44 @@ def describe_differences(label_map: LabelMap) -> str:
     )
 
 
-def _parse_label_map(text: str, path: Path) -> LabelMap:
-    """Parse the text of a label map; `path` names it in messages.
+def _parse_rows(text: str) -> dict[str, RawIds]:
+    """Parse the text of a label map into the ids of each raw category.
 
     Raises:
-        RawFileError: It is not such a table, has no rows, or contradicts itself.
+        ContentError: It is not such a table, has no rows, or contradicts itself.
     """
-    # Splitting at runs of line ends drops empty lines, and the second CR of CR CR LF.
-    lines = [line.split("\t") for line in re.split(r"[\r\n]+", text) if line]
-    header = lines[0] if lines else [""]
-    missing = [name for name in _NEEDED_COLUMNS if name not in header]
+    # `newline=""` keeps the line ends for csv, which takes the second CR of CR CR LF for an empty
+    # line. A quotation mark is part of a name.
+    lines = io.StringIO(text.lstrip("\r\n"), newline="")
+    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    header = reader.fieldnames or []
+    missing = [name for name in _NEEDED_COLUMNS if header.count(name) != 1]
     if missing:
-        raise RawFileError(
-            path,
-            f"has no column {' or '.join(missing)}; "
-            f"its first line reads {', '.join(header)[:120]!r}",
-            LABEL_MAP_HINT,
-        )
-    name_column, id_column, nyu40_column = [header.index(name) for name in _NEEDED_COLUMNS]
+        names = ", ".join(header)
+        raise ContentError(f"has no column {' or '.join(missing)}; its columns are {names[:120]!r}")
 
-    # Rows may be shorter than the header, but the last row of a file that was cut off may not.
-    needed_count = 1 + max(name_column, id_column, nyu40_column)
-    is_cut_off = not text.endswith(("\n", "\r"))
     rows: dict[str, RawIds] = {}
-    for number, cells in enumerate(lines[1:], start=2):
-        is_last = number == len(lines)
-        if is_cut_off and is_last:
-            needed_count = len(header)
-        if len(cells) < needed_count:
-            raise RawFileError(
-                path,
-                f"row {number} has {len(cells)} columns, expected {len(header)}",
-                LABEL_MAP_HINT,
+    for number, cells in enumerate(reader, start=2):
+        name = cells["raw_category"]
+        scannet_id = _parse_id(cells["id"], MAX_SCANNET_ID)
+        nyu40_id = _parse_id(cells["nyu40id"], MAX_NYU40_ID)
+        ids = RawIds(scannet_id, nyu40_id)
+        if name is None or min(ids) < 0 or rows.setdefault(name, ids) != ids:
+            raise ContentError(
+                f"row {number} has {name!r:.80}, id {cells['id']!r:.40}, "
+                f"nyu40id {cells['nyu40id']!r:.40}; expected whole numbers up to {MAX_SCANNET_ID} "
+                f"and {MAX_NYU40_ID}, which no other row contradicts"
             )
-        name = cells[name_column]
-        ids = RawIds(
-            _parse_id(cells[id_column], MAX_SCANNET_ID, f"row {number}, column id", path),
-            _parse_id(cells[nyu40_column], MAX_NYU40_ID, f"row {number}, column nyu40id", path),
-        )
-        if name in rows and rows[name] != ids:
-            raise RawFileError(
-                path,
-                f"row {number}: {name!r:.80} has {ids}, but an earlier row has {rows[name]}",
-                LABEL_MAP_HINT,
-            )
-        rows[name] = ids
     if not rows:
-        raise RawFileError(
-            path, f"has a header and 0 rows, expected about {RELEASE_ROWS}", LABEL_MAP_HINT
-        )
-    return LabelMap(str(path), rows)
+        raise ContentError(f"has a header and 0 rows, expected about {RELEASE_ROWS}")
+    # Rows may be shorter than the header, but not the last one of a file that was cut off.
+    if None in cells.values() and not text.endswith(("\n", "\r")):
+        raise ContentError(f"ends within row {number}, expected {len(header)} columns")
+    return rows
 
 
-def _parse_id(text: str, largest: int, cell: str, path: Path) -> int:
-    """Parse an id from 0 to `largest`.
-
-    Args:
-        text: The content of the cell.
-        largest: The largest id that is allowed.
-        cell: Row and column of the cell, for messages.
-        path: Name of the file, for messages.
-
-    Raises:
-        RawFileError: The text is not such a number.
-    """
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_ID_DIGITS
-    if not is_number or int(text) > largest:
-        raise RawFileError(
-            path,
-            f"{cell}: found {text[:40]!r}, expected a whole number from 0 to {largest}",
-            LABEL_MAP_HINT,
-        )
-    return int(text)
+def _parse_id(text: str | None, largest: int) -> int:
+    """Parse an id from 0 to `largest`; -1 if the text is not such a number."""
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > _MAX_ID_DIGITS:
+        return -1
+    return int(text) if int(text) <= largest else -1

@@ -11,16 +11,18 @@ _RELEASE_ID = re.compile(r"scene(\d{4})_(\d{2})", re.ASCII)
 # At most 96 characters: in an archive, a tar header has room for 100, which include `.npz`.
 OWN_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,95}"
 _OWN_ID = re.compile(OWN_ID_PATTERN)
-# Names that are easily taken for a scene of the release, such as `0011_00` and `Scene0011`.
-_NEARLY_RELEASE_ID = re.compile(r"(scene)?\d{3,5}(_\d{1,3})?", re.ASCII | re.IGNORECASE)
+# Names that are easily taken for a scene of the release, such as `scene00_00`, `Scene0011_00_copy`
+# and `0011_00`.
+_LIKE_RELEASE_ID = re.compile(r"scene[_-]*\d.*|\d{3,5}(_\d{1,3})?", re.ASCII | re.IGNORECASE)
 
 
 class SceneId(str):
     """The name of one scan.
 
     Scenes of the release have names such as `scene0011_01`: scan 01 of the space 0011. Scans of one
-    space show the same rooms. A scan of your own has the name of its file, such as `living-room`:
-    up to 96 letters, digits, `_` and `-`, of ASCII.
+    space show the same rooms. An own scene has the name of its folder, such as `living-room`: up to
+    96 letters, digits, `_` and `-`, of ASCII, that do not look like the name of a scene of the
+    release.
 
     Raises:
         UnknownSceneError: The text has neither form.
@@ -38,7 +40,7 @@ class SceneId(str):
 
     @staticmethod
     def is_valid(text: str) -> bool:
-        """Whether a text has the form of a scene id, of the release or of an own scan."""
+        """Whether a text has the form of a scene id, of the release or of an own scene."""
         return SceneId.is_of_release(text) or SceneId.is_own(text)
 
     @staticmethod
@@ -48,18 +50,18 @@ class SceneId(str):
 
     @staticmethod
     def is_own(text: str) -> bool:
-        """Whether a text can be the name of an own scan."""
+        """Whether a text can be the name of an own scene."""
         is_word = _OWN_ID.fullmatch(text) is not None
-        return is_word and _NEARLY_RELEASE_ID.fullmatch(text) is None
+        return is_word and _LIKE_RELEASE_ID.fullmatch(text) is None
 
     @property
     def space(self) -> int | None:
-        """Number of the space, 11 for `scene0011_01`; None for an own scan."""
+        """Number of the space, 11 for `scene0011_01`; None for an own scene."""
         return int(self[5:9]) if self.is_of_release(self) else None
 
     @property
     def scan(self) -> int | None:
-        """Number of the scan within its space, 1 for `scene0011_01`; None for an own scan."""
+        """Number of the scan within its space, 1 for `scene0011_01`; None for an own scene."""
         return int(self[10:]) if self.is_of_release(self) else None
 
 

@@ -54,13 +54,6 @@ class WarningKind(StrEnum):
         "groups left unlabeled: {count}",
         "doubt",
     )
-    # Found only in scenes that earlier versions processed.
-    AMBIGUOUS_CATEGORY = (
-        "ambiguous_category",
-        "raw category {subject} in the label map",
-        "the first row counts; groups: {count}",
-        "doubt",
-    )
     LABEL_MAP_DIFFERS = "label_map_differs", "raw category {subject}; groups: {count}", "", "doubt"
     REPEATED_GROUPS = (
         "repeated_groups",
@@ -94,8 +87,14 @@ class WarningKind(StrEnum):
     NOT_RIGID = "not_rigid", "axisAlignment is not a rotation with a shift: {subject}", "", "doubt"
     NO_INFO = "no_info", "no .txt on disk", "identity recorded as axis alignment"
     NO_FACES = "no_faces", "the mesh has no faces", "all normals are (0, 0, 0)", "damage"
-    # Of own scans; all meshes of the release have colours.
-    NO_COLORS = "no_colors", "the mesh has no colours", "all colours are (128, 128, 128)"
+    # The next three are of own scenes.
+    NO_COLORS = (
+        "no_colors",
+        "the vertices of the mesh have no colours",
+        "all colours are (128, 128, 128)",
+    )
+    UNUSED_PROPERTIES = "unused_properties", "the mesh has {subject}", "not used"
+    LARGE_MESH = "large_mesh", "the mesh is {subject} m long", "its unit must be the metre"
     NO_GROUPS = "no_groups", "segGroups is empty", "no vertex is labeled", "damage"
     LABELS_OUTSIDE_NYU40 = (
         "labels_outside_nyu40",

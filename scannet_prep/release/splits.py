@@ -41,11 +41,9 @@ def find_known_split(scene_id: str) -> Split | None:
     """Find the split of a scene that was not processed, by its id alone.
 
     Returns:
-        The split of the official lists; test for an own scan; None for a scene of no list, whose
+        The split of the official lists; None for a scene of no list, whose
         split was an option of the run.
     """
-    if SceneId.is_own(scene_id):
-        return Split.TEST
     return find_official_split(scene_id)
 
 

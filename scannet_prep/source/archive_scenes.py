@@ -18,7 +18,7 @@ from scannet_prep.processed.manifest import (
     parse_manifest,
 )
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene import Split
 from scannet_prep.source.identify import SourceKind
 from scannet_prep.source.scenes import SceneSource
 
@@ -57,8 +57,6 @@ class ArchiveScenes(SceneSource):
                 stored[group.scene_id] = (archive, group)
             for scene_id, message in archive.index.failures.items():
                 command = f"scannet-prep process --scenes {scene_id}"
-                if SceneId.is_own(scene_id):
-                    command = f"scannet-prep process {scene_id}.ply"
                 hint = f"make it: {command}{_HINT_THEN_PACK}"
                 failures[scene_id] = Finding(scene_id=scene_id, message=message, hint=hint)
         # The base class needs the groups only. To read a scene, its archive is needed as well.

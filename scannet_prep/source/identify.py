@@ -21,8 +21,8 @@ from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.export import is_export
 from scannet_prep.processed.folder import iter_processed_scenes
 from scannet_prep.processed.manifest import MANIFEST_NAME
-from scannet_prep.raw.layout import find_raw_scenes, find_shared_files
 from scannet_prep.raw.lock import LOCK_NAME
+from scannet_prep.raw.tree import find_raw_scenes, find_shared_files
 from scannet_prep.release.scene import SceneId, Split
 
 _HINT_DEMO = "to try the program without ScanNet data: scannet-prep demo"
@@ -217,9 +217,6 @@ def _without_scenes(path: Path) -> MissingFileError:
         parent = quote(str(resolved.parent))
         hint = f"for a single {part} give the folder above it, {parent}, and choose {resolved.name}"
         return MissingFileError(path, problem, hint)
-    if any(path.glob("*.[pP][lL][yY]")):
-        command = f"scannet-prep process {quote(str(path))}/*.ply"
-        return MissingFileError(path, problem, f"for own scans, name their files: {command}")
     return MissingFileError(
         path,
         problem,

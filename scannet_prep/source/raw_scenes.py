@@ -11,7 +11,7 @@ from scannet_prep.errors import FileError
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.tree import RawScene, find_raw_scenes
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import find_official_split, report_without_split

@@ -25,7 +25,7 @@ from scannet_prep.processed.scene import (
     parse_meta,
     parse_processed,
 )
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene import Split
 from scannet_prep.source.identify import SourceKind, find_folder, refuse_export
 
 if TYPE_CHECKING:
@@ -159,8 +159,6 @@ class SceneSource(ABC):
             splits = ", ".join(sorted({scene.split for scene in held.values()}))
             others = f", only {splits}" if splits else ""
             hint = f"make them: scannet-prep process --splits {split}{command_end}"
-            if any(map(SceneId.is_own, held)):
-                hint = "own scans have no annotation, and belong to the split test"
             raise UsageError(f"{self.name}: holds no {split} scenes{others}", hint)
         if self.failures:
             count = f"{len(self.failures)}, for example {min(self.failures)}"
@@ -290,8 +288,6 @@ class SceneSource(ABC):
 
     def how_to_add(self, scene_id: str) -> str:
         """Return the hint to get a scene of the release that is missing."""
-        if any(map(SceneId.is_own, self.lengths)):
-            return "choose a folder of the release: this one is for own scans"
         return f"make it: scannet-prep process --scenes {scene_id}{self._command_end}"
 
     def close(self) -> None:  # noqa: B027 - a folder keeps no file open

@@ -21,14 +21,14 @@ from scannet_prep.frames.options import FrameOptions
 from scannet_prep.frames.record import iter_records, read_record
 from scannet_prep.processed.folder import find_state
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.raw.layout import (
+from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.tree import (
     RawScene,
     find_raw_scenes,
     find_shared_files,
     find_strangers,
     has_segmentation_files,
 )
-from scannet_prep.raw.mesh import count_elements
 from scannet_prep.release.files import MESH
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import count_by_split, find_official_split
@@ -217,7 +217,7 @@ def _summarize_raw_tree(path: Path, progress: Progress) -> Info:
         splits=count_by_split(numbers),
         scene_ids=tuple(scenes),
         shared_files=shared_files,
-        left_out=tuple(folder.name for folder in find_strangers(raw_scenes)),
+        left_out=tuple(Path(stranger.subject).name for stranger in find_strangers(path)),
         unreadable=tuple(unreadable),
     )
 
@@ -232,9 +232,9 @@ def _measure_raw_scene(
     vertex_count = 0
     if needs_mesh:
         mesh_path = scene.path(MESH)
-        counts = findings.attempt(mesh_path, count_elements, mesh_path)
-        if counts is not None:
-            vertex_count, _ = counts
+        mesh = findings.attempt(mesh_path, read_raw_file, MESH, mesh_path, scene.scene_id)
+        if mesh is not None:
+            vertex_count = mesh.vertex_count
     size_bytes = findings.attempt(scene.directory, _add_file_sizes, scene.directory)
     if size_bytes is None:
         return None

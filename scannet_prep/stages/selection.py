@@ -88,6 +88,7 @@ def select_scenes(
     selection: Selection,
     source: Path,
     previous_splits: Mapping[SceneId, Split] | None = None,
+    own_splits: Mapping[SceneId, Split | None] | None = None,
 ) -> tuple[tuple[tuple[SceneId, Split], ...], tuple[Finding, ...]]:
     """Select raw scenes, and determine the split of each.
 
@@ -99,6 +100,7 @@ def select_scenes(
         selection: The selection.
         source: The tree, for messages.
         previous_splits: The splits that scenes of no official list had before.
+        own_splits: The splits of own scenes by their folders.
 
     Returns:
         The scenes with their splits, sorted by id; and the selected scenes that are missing or have
@@ -116,7 +118,8 @@ def select_scenes(
     failures: list[Finding] = []
     for scene_id in sorted(candidates):
         previous = previous_splits.get(scene_id) if previous_splits else None
-        split = _find_split(scene_id, selection, previous)
+        own = own_splits.get(scene_id) if own_splits else None
+        split = _find_split(scene_id, selection, previous, own)
         is_excluded = split is not None and not selection.wants(scene_id, split)
         if is_excluded and selection.scene_ids is None:
             continue
@@ -136,17 +139,23 @@ def select_scenes(
     return tuple(selected[: selection.limit]), tuple(failures)
 
 
-def _find_split(scene_id: SceneId, selection: Selection, previous: Split | None) -> Split | None:
+def _find_split(
+    scene_id: SceneId, selection: Selection, previous: Split | None, own: Split | None
+) -> Split | None:
     """Find the split of a raw scene; None if it has none.
 
     A scene of no official list keeps its previous split. If it had none, it gets the split of the
     selection, if that has only one. If the user has named the scene, the split of the selection has
-    priority over the previous one.
+    priority over the previous one. An own scene is in the split of its folder, `own`; one in the
+    folder of train and val scenes is in train unless it was, or is selected to be, in val.
     """
     official = find_official_split(scene_id)
     if official is not None:
         return official
     only_split = selection.splits[0] if len(selection.splits) == 1 else None
+    if own is not None:
+        is_val = Split.VAL in (previous, only_split) and own is Split.TRAIN
+        return Split.VAL if is_val else own
     if selection.scene_ids is not None:
         return only_split or previous
     return previous or only_split
@@ -177,7 +186,7 @@ def parse_scene_ids(words: Sequence[str], *, of_release: bool = False) -> tuple[
 
     Args:
         words: Scene ids, or `@FILE` with one id per line; `#` begins a comment.
-        of_release: Whether names of own scans are refused.
+        of_release: Whether names of own scenes are refused.
 
     Raises:
         MissingFileError: A file does not exist.

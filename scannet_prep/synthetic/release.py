@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import make_directory, write_atomically
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import (
     AGGREGATION,
     INFO,
@@ -119,7 +119,7 @@ def write_scene(scene: SyntheticScene, raw_dir: Path, *, frames: int = 0) -> Pat
         frames: The number of frames of its sensor stream, as for `write_release`.
     """
     split = find_official_split(scene.scene_id) or Split.TRAIN
-    files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split])
+    files = RawScene(scene.scene_id, raw_dir / SPLIT_DIRS[split] / scene.scene_id)
     make_directory(files.directory)
     contents = {MESH: _mesh_chunks(scene, scene.colors), INFO: [_info_text(scene)]}
     if split is not Split.TEST:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from scannet_prep.processed.scene import ProcessedScene, ProcessOptions, widen_normals
-from scannet_prep.release.label_sets import SCANNET200, LabelSet, parse_label_set
-from scannet_prep.release.scene import Split
+from scannet_prep.errors import UsageError
+from scannet_prep.processed.scene import widen_normals
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
+from scannet_prep.release.scene import SceneId
 from scannet_prep.training.sample import Sample
-
-if TYPE_CHECKING:
-    from scannet_prep.raw.own_scan import UpAxis
 
 
 def sample_from_mesh(
     file: str | Path,
     *,
-    up: UpAxis | None = None,
-    matrix: str | Path | None = None,
-    scale: float = 1.0,
+    axis_alignment: ArrayLike | None = None,
     compute_segments: bool = False,
     faces: bool = False,
     labels: LabelSet | str = "ScanNet20",
@@ -31,15 +28,13 @@ def sample_from_mesh(
 ) -> Any:  # noqa: ANN401 - a sample, or the result of the transform
     """Make a sample of a triangle mesh: the same dict as that of a dataset.
 
-    The mesh is processed as by `scannet-prep process FILE`, but nothing is written.
+    The arrays are those that `scannet-prep process` makes of a scene with this mesh alone. Nothing
+    is written.
 
     Args:
-        file: A PLY file, with or without colours; `~` is the home folder.
-        up: The axis of the file that points up: `x`, `y`, `z`, `-x`, `-y` or `-z`. The points are
-            turned until it is z.
-        matrix: A text file with the 16 numbers of the matrix aligned <- scan, row by row, metres,
-            in place of `up`.
-        scale: Metres per unit of the file, 0.001 for millimetres.
+        file: A PLY file in metres, with or without colours; `~` is the home folder.
+        axis_alignment: The matrix aligned <- file, (4, 4), such as a rotation that makes z point
+            up. None to leave the points as they are.
         compute_segments: Whether to compute `segments`; they are -1 otherwise.
         faces: Whether the sample has `faces`.
         labels: The label set that `label_set` names. All labels are -1, as there is no annotation.
@@ -51,53 +46,45 @@ def sample_from_mesh(
 
     Raises:
         MissingFileError: There is no such file.
-        RawFileError: It is not a triangle mesh, or is larger than 100 m.
-        UsageError: Its name cannot be that of a scan, or an argument is invalid.
+        RawFileError: It is not a triangle mesh in metres.
+        UsageError: It has the name of a scene of the release, or an argument is invalid.
     """
     # Imported here, so that importing the package for training does not load the parsers.
-    from scannet_prep.processed.make_scene import process_scene
-    from scannet_prep.raw.own_scan import find_own_scans
-    from scannet_prep.release.label_map import builtin_label_map
+    from scannet_prep.processed.geometry import points_and_normals
+    from scannet_prep.processed.make_scene import compute_segments as compute_mesh_segments
+    from scannet_prep.raw.mesh import read_mesh
 
     label_set = parse_label_set(labels)
-    scans = find_own_scans(
-        [Path(file).expanduser()],
-        up=up,
-        matrix=None if matrix is None else Path(matrix).expanduser(),
-        scale=scale,
-    )
-    (scan,) = scans.values()
-    options = ProcessOptions(
-        scannet200=label_set == SCANNET200,
-        align_axis=scan.alignment is not None,
-        faces=faces,
-        compute_segments=compute_segments,
-    )
-    scene = process_scene(scan, Split.TEST, options, builtin_label_map())
-    sample = _make_sample(scene, label_set)
+    path = Path(file).expanduser()
+    if not SceneId.is_own(path.stem):
+        raise UsageError(
+            f"{path}: {path.stem!r} cannot be the name of a scene of your own",
+            "rename the file; process scenes of the release, to keep their labels",
+        )
+    matrix = None
+    if axis_alignment is not None:
+        matrix = np.array(axis_alignment, np.float64)
+        if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
+            raise UsageError(f"axis_alignment is {matrix.tolist()}, expected 4 x 4 finite numbers")
+    mesh = read_mesh(path, is_own=True)
+    points, stored_normals = points_and_normals(mesh.positions, mesh.faces, matrix)
+
+    sample: Any = Sample()  # type: ignore[typeddict-item]
+    sample.is_aligned = matrix is not None
+    sample["points"] = points
+    sample["normals"] = widen_normals(stored_normals)
+    sample["colors"] = mesh.colors
+    sample["labels"] = np.full(len(points), -1, np.int64)
+    sample["instances"] = np.full(len(points), -1, np.int32)
+    sample["segments"] = np.full(len(points), -1, np.int32)
+    if compute_segments:
+        sample["segments"] = compute_mesh_segments(mesh).astype(np.int32)
+    sample["axis_alignment"] = np.eye(4) if matrix is None else matrix
+    if faces:
+        sample["faces"] = mesh.faces
+    sample["label_set"] = label_set.name
+    sample["scene_id"] = path.stem
     if transform is None:
         return sample
     # The generator of the first scene of a dataset in the first epoch.
     return transform(sample, np.random.default_rng((seed, 0, 0)))
-
-
-def _make_sample(scene: ProcessedScene, label_set: LabelSet) -> Sample:
-    """Make the sample of a scene, with the types that `ScanNet` documents."""
-    vertex_count = len(scene.points)
-    segments = np.full(vertex_count, -1, np.int32)
-    if scene.segments is not None:
-        segments = scene.segments.astype(np.int32)
-    sample: Any = Sample()  # type: ignore[typeddict-item]
-    sample.is_aligned = scene.meta.options.align_axis
-    sample["points"] = scene.points
-    sample["normals"] = widen_normals(scene.normals)
-    sample["colors"] = scene.colors
-    sample["labels"] = scene.labels
-    sample["instances"] = scene.instances.astype(np.int32)
-    sample["segments"] = segments
-    sample["axis_alignment"] = scene.axis_alignment
-    if scene.faces is not None:
-        sample["faces"] = scene.faces
-    sample["label_set"] = label_set.name
-    sample["scene_id"] = str(scene.meta.scene_id)
-    return sample  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ from scannet_prep.base.images import encode_jpeg
 from scannet_prep.frames import FrameOptions, project
 from scannet_prep.frames.extraction import extract_scene
 from scannet_prep.frames.options import STREAM
-from scannet_prep.raw.layout import find_raw_scenes
+from scannet_prep.raw.tree import find_raw_scenes
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages import frames
@@ -162,7 +162,7 @@ import json, sys
 from pathlib import Path
 from scannet_prep.frames.extraction import extract_scene
 from scannet_prep.frames.options import FrameOptions
-from scannet_prep.raw.layout import find_raw_scenes
+from scannet_prep.raw.tree import find_raw_scenes
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import Split
 raw_dir, out_dir = map(Path, sys.argv[1:])

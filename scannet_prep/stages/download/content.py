@@ -8,11 +8,11 @@ from pathlib import Path
 
 from scannet_prep.base.files import open_file, read_file
 from scannet_prep.errors import FileError
-from scannet_prep.raw.contents import RawContent, parse_raw_file, read_raw_file
-from scannet_prep.raw.info import ScanInfo
+from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.large_files import LARGE_FILE_CHECKS
 from scannet_prep.raw.lock import LockEntry, digest_bytes, digest_file
-from scannet_prep.raw.mesh import LabelsMesh, Mesh
+from scannet_prep.raw.mesh import Mesh
+from scannet_prep.raw.scan_info import ScanInfo
 from scannet_prep.raw.segments import Aggregation, Segmentation
 from scannet_prep.release.files import (
     AGGREGATION,
@@ -85,7 +85,7 @@ def check_file(
         FileError: The file is damaged, or is another file.
     """
     if data is not None:
-        content = parse_raw_file(remote.kind, data, path)
+        content = read_raw_file(remote.kind, path)
     else:
         # Opening refuses anything but a regular file, and a file that is too large.
         with open_file(path, remote.kind.max_bytes):
@@ -111,10 +111,10 @@ def check_file(
     return _collect_facts(content)
 
 
-def _collect_facts(content: RawContent) -> Facts | None:
+def _collect_facts(content: object) -> Facts | None:
     if isinstance(content, Segmentation):
         return Facts(len(content.indices), frozenset(content.raw_ids.tolist()))
-    if isinstance(content, Mesh | LabelsMesh):
+    if isinstance(content, Mesh):
         return Facts(content.vertex_count)
     if isinstance(content, Aggregation):
         segment_ids: set[int] = set()

@@ -138,7 +138,7 @@ def _make_format_for(place: SceneSource, name: str, options: ExportOptions) -> E
     # is None if there is neither; the points then stay in the frame of the processed scenes.
     is_aligned = exporter.options.is_aligned
     # Programs that do not align points rely on the release, where z points up in the frame of the
-    # scan. In the file of an own scan, any axis may.
+    # scan. In the file of an own scene, any axis may.
     if options.is_aligned is None and not is_aligned and any(map(SceneId.is_own, place.lengths)):
         is_aligned = None
     if is_aligned is None:

@@ -17,7 +17,7 @@ from scannet_prep.frames.encoding import FrameSources
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.record import FramesRecord, iter_records, read_record
 from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME
-from scannet_prep.raw.layout import RawScene, find_raw_scenes
+from scannet_prep.raw.tree import RawScene, find_raw_scenes
 from scannet_prep.release.label_map import LabelMap, label_map_for
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.frames.scene_worker import FramesContext, FramesTask

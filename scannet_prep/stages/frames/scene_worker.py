@@ -14,7 +14,7 @@ from scannet_prep.errors import FileError
 from scannet_prep.frames.extraction import Estimate, estimate_scene, extract_scene
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.frames.record import FramesRecord
-from scannet_prep.raw.layout import RawScene, download_hint
+from scannet_prep.raw.tree import RawScene, repair_hint
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import SceneId, Split
 
@@ -93,4 +93,4 @@ def _checked_scene(task: FramesTask) -> Iterator[None]:
     except FileError as error:
         if error.hint:
             raise
-        raise type(error)(error.path, error.problem, download_hint(error.path)) from None
+        raise type(error)(error.path, error.problem, repair_hint(error.path)) from None

@@ -22,8 +22,9 @@ from scannet_prep.errors import FileError
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, encode_manifest
 from scannet_prep.processed.scene import FORMAT_VERSION
-from scannet_prep.raw.layout import RawScene, find_raw_scenes
-from scannet_prep.raw.mesh import count_elements
+from scannet_prep.raw.check import read_raw_file
+from scannet_prep.raw.mesh import Mesh
+from scannet_prep.raw.tree import RawScene, find_raw_scenes
 from scannet_prep.release.files import ACCEPTANCE_NAME, MESH, SPLIT_DIRS
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_known_split, find_official_split
@@ -97,10 +98,10 @@ def _find_processed(source: Path, selection: Selection, level: int) -> Contents:
     for scene_id, entry in manifest.scenes.items():
         file = SourceFile.from_path(listed[scene_id], source, entry.fingerprint)
         groups.append(SourceGroup(scene_id, str(entry.split), entry.vertex_count, (file,)))
-    is_own = any(map(SceneId.is_own, manifest.scenes))
+    is_own = all(map(SceneId.is_own, manifest.scenes))
     head = Head(
         kind=ArchiveKind.PROCESSED,
-        # Own scans do not derive from ScanNet.
+        # Own scenes do not derive from ScanNet.
         notice="" if is_own else folder.TERMS_TEXT,
         options=manifest.options,
         scene_format=FORMAT_VERSION,
@@ -180,10 +181,10 @@ def _find_raw(source: Path, selection: Selection, level: int) -> Contents:
 
 
 def _count_vertices(scene: RawScene) -> int:
-    """Read V from the header of the mesh; 0 if it is damaged, which `verify` reports."""
+    """Count the vertices of the mesh; 0 if it is damaged, which `verify` reports."""
     with suppress(FileError):
-        vertex_count, _ = count_elements(scene.path(MESH))
-        return vertex_count
+        mesh: Mesh = read_raw_file(MESH, scene.path(MESH), scene.scene_id)
+        return mesh.vertex_count
     return 0
 
 

@@ -1,11 +1,8 @@
 """Raw scenes in, processed folder out: `plan`, then `run`.
 
-For own scans: `find_own_scans`, `plan_own_scans`, then `run`.
-
 The path of one scene, from top to bottom:
 
-    this process    planning      the scenes (own_planning: own scans), and the options of the
-                                  folder (folder_before)
+    this process    planning      the scenes, and the options of the folder (folder_before)
                     reasons       the reason why it is processed, from sizes and times (seen)
                     running       lock, mark (scene_job); the task goes to a worker (base.workers)
     worker          scene_worker  its raw files, each read once
@@ -16,9 +13,7 @@ The path of one scene, from top to bottom:
     this process    running       final name; manifest, failed.txt; the mark is removed
 """
 
-from scannet_prep.raw.own_scan import find_own_scans
-from scannet_prep.stages.process.own_planning import plan_own_scans
 from scannet_prep.stages.process.planning import ProcessPlan, plan
 from scannet_prep.stages.process.running import ProcessReport, run
 
-__all__ = ["ProcessPlan", "ProcessReport", "find_own_scans", "plan", "plan_own_scans", "run"]
+__all__ = ["ProcessPlan", "ProcessReport", "plan", "run"]

@@ -84,7 +84,7 @@ def read_before_run(out_dir: Path, raw: Sequence[Path], *, is_forced: bool) -> F
 
     Args:
         out_dir: The folder.
-        raw: The raw folder, or the files of own scans, for the hint.
+        raw: The raw folder, for the hint.
         is_forced: Whether the folder may have the format of an older version.
 
     Raises:

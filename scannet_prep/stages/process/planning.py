@@ -18,13 +18,10 @@ from shlex import quote
 
 from scannet_prep.base.files import check_is_folder
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.text import list_some
 from scannet_prep.errors import MissingFileError, RawFileError, UsageError
-from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.raw.layout import RawScene, find_raw_scenes, find_strangers
-from scannet_prep.raw.own_scan import OwnScan
+from scannet_prep.raw.tree import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.release.files import SPLIT_DIRS
 from scannet_prep.release.label_map import (
     LABEL_MAP_HINT,
@@ -60,6 +57,7 @@ class ProcessPlan:
         tasks: The selected scenes, each with the reason why it is processed, or why it stays as it
             is.
         failures: Selected scenes that are not available.
+        strangers: What looks like a scene and is none; not recorded in the folder.
         notes: Warnings about the label map and the raw tree.
         is_restricted: Whether only a part of the scenes was selected.
         starts_anew: Whether the options, the label map or the format of the folder change, or the
@@ -73,14 +71,15 @@ class ProcessPlan:
     before: Manifest | None
     tasks: tuple[ProcessTask, ...]
     failures: tuple[Finding, ...]
+    strangers: tuple[Finding, ...]
     notes: tuple[str, ...]
     is_restricted: bool
     starts_anew: bool
 
     @property
     def is_own(self) -> bool:
-        """Whether the scenes are own scans."""
-        return any(isinstance(task.scene, OwnScan) for task in self.tasks)
+        """Whether all scenes are own scenes, which do not derive from ScanNet."""
+        return all(task.scene.is_own for task in self.tasks)
 
     @property
     def to_process(self) -> list[str]:
@@ -130,7 +129,7 @@ def plan(
         MissingFileError: There are no raw scenes.
         OutputError: `out_dir` is not a folder.
         UsageError: `out_dir` lies in the raw tree, or is an export, or was made with other options;
-            or holds own scans; or the run would leave scenes of the folder as they are that it has
+            or the run would leave scenes of the folder as they are that it has
             to process again; or arguments contradict each other; or there are no scenes of the
             selected splits.
         OldFormatError: `out_dir` has the format of an older version, and the run is not forced.
@@ -143,9 +142,8 @@ def plan(
     selection = selection or Selection()
     check_is_folder(out_dir)
     raw_scenes = _find_raw_scenes(raw_dir)
-    _check_apart(raw_dir, out_dir, {scene.parent for scene in raw_scenes.values()})
+    _check_apart(raw_dir, out_dir, {scene.directory.parent for scene in raw_scenes.values()})
 
-    folder.check_unmixed(out_dir, folder.find_scene_ids(out_dir) | raw_scenes.keys())
     before = read_before_run(out_dir, [raw_dir], is_forced=is_forced)
     named = name_options(options)
     chosen_options, options_source = choose_options(out_dir, before, named, is_forced=is_forced)
@@ -162,8 +160,13 @@ def plan(
 
     # Scenes of the folder without a raw folder belong to the run, too: a worker checks if they can
     # be kept, and the report lists them.
-    scenes = {name: RawScene(name, raw_dir) for name in before.held} | raw_scenes
-    selected, failures = select_scenes(scenes, selection, raw_dir, before.held)
+    scenes = {name: RawScene(name, raw_dir / name) for name in before.held} | raw_scenes
+    own_splits = {name: scene.split for name, scene in raw_scenes.items() if scene.is_own}
+    selected, failures = select_scenes(scenes, selection, raw_dir, before.held, own_splits)
+    strangers = find_strangers(raw_dir)
+    stranger_notes = [
+        f"warning: {item.subject} {item.message}" for item in strangers if not item.is_error
+    ]
     if not selected and not failures:
         raise UsageError(
             f"{raw_dir}: has {len(raw_scenes):,} scenes, but none of {', '.join(selection.splits)}",
@@ -185,7 +188,8 @@ def plan(
         before=before.head,
         tasks=plan_tasks(out_dir, before, context, chosen_scenes, dict(selected)),
         failures=failures,
-        notes=(*label_map_notes, *_find_notes(raw_scenes)),
+        strangers=tuple(stranger for stranger in strangers if stranger.is_error),
+        notes=(*label_map_notes, *stranger_notes),
         is_restricted=selection != Selection(),
         starts_anew=before.differs_from(chosen_options, label_map),
     )
@@ -241,12 +245,3 @@ def _check_label_map(label_map: LabelMap, *, is_strict: bool) -> list[str]:
     if is_strict:
         raise RawFileError(label_map.source, difference, f"{LABEL_MAP_HINT}, or leave out --strict")
     return [f"warning: {label_map.source}: {difference}"]
-
-
-def _find_notes(raw_scenes: Mapping[SceneId, RawScene]) -> list[str]:
-    """Return a warning if there are folders that are not scenes."""
-    strangers = [path.name for path in find_strangers(raw_scenes)]
-    if not strangers:
-        return []
-    names = f"{len(strangers):,} ({list_some(strangers)})"
-    return [f"warning: ignored folders whose names are not scene ids: {names}"]

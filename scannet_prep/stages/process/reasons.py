@@ -16,7 +16,7 @@ from scannet_prep.errors import FileError, MissingFileError, UsageError
 from scannet_prep.processed import folder
 from scannet_prep.processed.make_scene import find_raw_files
 from scannet_prep.processed.scene import ProcessOptions
-from scannet_prep.raw.layout import RawScene
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.folder_before import FolderBefore
 from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, Reason, has_errors

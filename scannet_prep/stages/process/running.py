@@ -24,7 +24,7 @@ from scannet_prep.base.version import VERSION
 from scannet_prep.errors import LockedError
 from scannet_prep.processed import folder
 from scannet_prep.processed.manifest import Manifest, SceneEntry
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene import Split
 from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.process.folder_before import read_folder
@@ -160,7 +160,7 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
 
     def begin(self) -> None:
         """Check that there is room. Record new options before any scene is made with them."""
-        # Own scans do not derive from ScanNet.
+        # Own scenes do not derive from ScanNet.
         folder.prepare_folder(
             self._out_dir,
             {task.split for task in self._plan.tasks},
@@ -245,20 +245,16 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
         """Remove scenes outside the official lists from splits that they no longer belong to."""
         for scene_id, scene in self.finished.items():
             has_no_list = find_official_split(scene_id) is None
-            if has_no_list and SceneId.is_of_release(scene_id):
+            if has_no_list:
                 for split in set(Split) - {scene.entry.split}:
                     remove_file(folder.processed_path(self._out_dir, split, scene_id))
 
     def _find_all_failures(self) -> dict[str, Finding]:
-        """Find the failures of this run, and of earlier runs for scenes that it did not try.
-
-        Of own scans, only those of this run count: no run is for all of them, and a file that
-        failed may never come back.
-        """
+        """Find the failures of this run, and of earlier runs for scenes that it did not try."""
         failures = dict(self.failures)
-        if self._plan.is_restricted and not self._plan.is_own:
+        if self._plan.is_restricted:
             for scene_id, failure in self._previous.failures.items():
-                if scene_id not in self.finished and SceneId.is_of_release(scene_id):
+                if scene_id not in self.finished:
                     failures.setdefault(scene_id, failure)
         return failures
 
@@ -276,7 +272,10 @@ class _ProcessJob(SceneJob[ProcessTask, FinishedScene]):
             made=tuple(made),
             kept=tuple(kept),
             raw_gone=tuple(scene_id for scene_id in kept if scene_id in without_raw),
-            failures=tuple(failure for _, failure in sorted(self.failures.items())),
+            failures=(
+                *self._plan.strangers,
+                *(failure for _, failure in sorted(self.failures.items())),
+            ),
             warnings=tuple(summarize_warnings(warnings)),
             vertices=sum(scene.entry.vertex_count for scene in finished.values()),
             size_bytes=sum(scene.entry.size_bytes for scene in finished.values()),

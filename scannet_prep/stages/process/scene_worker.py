@@ -12,9 +12,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
-
-import numpy as np
 
 from scannet_prep.base.backports import StrEnum
 from scannet_prep.base.files import Fingerprint, read_file, write_temporary
@@ -31,14 +28,12 @@ from scannet_prep.processed.make_scene import (
 from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.processed.scene import (
     MAX_FILE_BYTES,
-    ProcessedScene,
     ProcessOptions,
     encode_processed,
     parse_processed,
 )
-from scannet_prep.raw.layout import RawScene, download_hint
-from scannet_prep.raw.own_scan import OwnScan
-from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SPLIT_DIRS
+from scannet_prep.raw.tree import RawScene, repair_hint
+from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
@@ -203,9 +198,10 @@ def _check_warnings(
         AnnotationError: There is such a warning. The message names the files.
     """
     damage = [warning for warning in warnings if warning.kind.is_damage]
-    if damage and task.split is not Split.TEST and not context.is_lenient:
+    is_own_or_test = task.scene.is_own or task.split is Split.TEST
+    if damage and not is_own_or_test and not context.is_lenient:
         path = task.scene.path(_FILES_OF_WARNINGS.get(damage[0].kind, AGGREGATION))
-        advice = f"every train and val scene has it; {download_hint(path)}; or pass --lenient"
+        advice = f"every train and val scene has it; {repair_hint(path)}; or pass --lenient"
         raise _error_of_warnings(task, damage, advice)
     doubts = [warning for warning in warnings if warning.kind.is_doubt]
     if doubts and context.is_strict:
@@ -250,14 +246,7 @@ def _keep_without_raw_files(task: ProcessTask, context: ProcessContext) -> Finis
 
 def _error_without_raw_files(task: ProcessTask, problem: str) -> FileError:
     """Describe a processed scene that can neither be used nor be processed again."""
-    # Scenes lie in `scans` or `scans_test` of the raw tree, or directly in the tree.
-    raw_dir = task.scene.parent
-    if raw_dir.name in SPLIT_DIRS.values():
-        raw_dir = raw_dir.parent
-    download = (
-        f"scannet-prep download --types seg -o {quote(str(raw_dir))} --scenes {task.scene_id}"
-    )
-    hint = f"download them again: {download}; or remove the scene: rm {quote(str(task.path))}"
+    hint = "put its raw files back, or remove the processed scene"
     return FileError(task.path, f"{problem}, and its raw files are gone", hint)
 
 
@@ -283,17 +272,9 @@ def _find_current(task: ProcessTask, context: ProcessContext, files: RawFiles) -
         return None
     if meta.inputs != fingerprint_files(task.scene, files):
         return None
-    if isinstance(task.scene, OwnScan) and not _has_settings_of(task.scene, scene):
-        return None
 
     fingerprint = Fingerprint.from_bytes(data)
     is_recorded = task.recorded is not None and task.recorded.fingerprint == fingerprint
     if not is_recorded and b"".join(encode_processed(scene)) != data:
         return None
     return SceneEntry.from_scene(scene, fingerprint)
-
-
-def _has_settings_of(scan: OwnScan, scene: ProcessedScene) -> bool:
-    """Whether a processed scene was made with the scale and the alignment of a scan."""
-    alignment = np.eye(4) if scan.axis_alignment is None else scan.axis_alignment
-    return scene.meta.scale == scan.scale and np.array_equal(scene.axis_alignment, alignment)

@@ -16,8 +16,7 @@ from pathlib import Path
 from scannet_prep.base.files import read_file, write_if_changed
 from scannet_prep.base.json import encode_json, make_decoder, parse_json
 from scannet_prep.errors import ContentError, FileError, OutputError
-from scannet_prep.raw.layout import RawScene
-from scannet_prep.raw.own_scan import OwnScan
+from scannet_prep.raw.tree import RawScene
 from scannet_prep.release.files import INPUT_KINDS, MESH
 from scannet_prep.release.label_map import LabelMap
 from scannet_prep.release.scene import Split
@@ -31,8 +30,7 @@ class SeenScene:
 
     Attributes:
         label_map: Digest of the label map; empty for test scenes, which do not depend on it.
-        inputs: Size, time and inode of each raw file, `-` for one that does not exist; of an own
-            scan, also its scale and alignment.
+        inputs: Size, time and inode of each raw file, `-` for one that does not exist.
         output: Size, time and inode of the processed file; empty if it does not exist.
         mesh: The absolute path of the mesh, where `verify --checksum` finds it. It does not count
             when two states are compared.
@@ -51,11 +49,8 @@ def describe_files(
     scene: RawScene, split: Split, output_path: Path, label_map: LabelMap
 ) -> SeenScene:
     """Describe the present state of the files of one scene."""
-    if isinstance(scene, OwnScan):
-        inputs = f"{_describe(scene.file) or '-'} {scene.settings}"
-    else:
-        start = f"{scene.parent}/{scene.scene_id}/{scene.scene_id}"
-        inputs = " ".join(_describe(start + kind.suffix) or "-" for kind in INPUT_KINDS)
+    start = f"{scene.directory}/{scene.scene_id}"
+    inputs = " ".join(_describe(start + kind.suffix) or "-" for kind in INPUT_KINDS)
     return SeenScene(
         label_map="" if split is Split.TEST else label_map.digest,
         inputs=inputs,

@@ -92,7 +92,6 @@ def run(
         OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
         FileError: The folder holds scenes of other options or another label map.
-        UsageError: The folder would hold own scans and scenes of the release.
         ScanNetPrepError: See `open_bytes` and `ArchiveSet`.
     """
     selection = selection or Selection()

@@ -54,7 +54,6 @@ class ProcessedTarget(UnpackTarget):
         Raises:
             FileError: The manifest is damaged; or the folder, or another archive, has scenes of
                 other options or another label map, so that no dataset could read both.
-            UsageError: The folder would hold own scans and scenes of the release.
         """
         manifest = reader.read_manifest()
         wants = self._selection.wants
@@ -66,9 +65,6 @@ class ProcessedTarget(UnpackTarget):
                 if wants(scene_id, entry.split)
             }
         self._listed |= scenes.keys()
-        # Of an archive without index and manifest, `_chosen` has the first scene at least.
-        arriving = self._chosen | self._listed
-        processed_folder.check_unmixed(self._out_dir, self._scenes_before | arriving)
         if manifest is None:
             return
         self._check_belongs_here(manifest)

@@ -20,8 +20,7 @@ from scannet_prep.processed.scene import (
     parse_processed,
 )
 from scannet_prep.processed.scene_problems import find_problems
-from scannet_prep.raw.mesh import Mesh, parse_mesh
-from scannet_prep.raw.own_scan import OwnScan, parse_own_scan
+from scannet_prep.raw.check import read_raw_file
 from scannet_prep.release.files import MESH
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.process.seen import read_seen
@@ -67,7 +66,7 @@ def plan(
             # A file in the folder of another split is reported when the loop reaches that split.
             if scene_id not in splits:
                 message = "no such file, though the manifest names it"
-                hint = _process_again(out_dir, scene_id)
+                hint = _process_again(out_dir)
                 findings.error(path, message, hint, scene_id=scene_id)
             continue
         if entry is None and is_manifest_final:
@@ -98,9 +97,7 @@ def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
             raise fault
         findings.found.append(Finding.from_exception(fault, out_dir))
     if not (state.has_manifest or state.faults):
-        # The command for any scene makes the manifest again.
-        any_scene = next(iter(state.manifest.scenes), "")
-        hint = _process_again(out_dir, any_scene)
+        hint = _process_again(out_dir)
         findings.error(out_dir / MANIFEST_NAME, "no such file", hint)
     return state
 
@@ -114,10 +111,9 @@ def _report_failures(out_dir: Path, manifest: Manifest, inspection: Inspection) 
             inspection.findings.error(path, problem, failure.hint, scene_id=scene_id)
 
 
-def _process_again(out_dir: Path, scene_id: str) -> str:
+def _process_again(out_dir: Path) -> str:
     """Return the hint for a scene that is missing or damaged."""
-    words = f"process {scene_id}.ply" if SceneId.is_own(scene_id) else "process"
-    command = f"scannet-prep {words} -o {quote(str(out_dir))} --checksum"
+    command = f"scannet-prep process -o {quote(str(out_dir))} --checksum"
     return f"{command} keeps intact scenes and makes the others again"
 
 
@@ -144,7 +140,7 @@ def check_scene(
         actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
         problems = _find_difference(actual, entry)
     for problem in problems:
-        findings.error(task.path, problem, _process_again(task.path.parents[1], task.scene_id))
+        findings.error(task.path, problem, _process_again(task.path.parents[1]))
     if not problems and meshes is not None and scene.meta.segments_source == "computed":
         _compare_segments(task, scene, meshes.get(task.scene_id), findings)
     return len(scene.points), len(data)
@@ -182,7 +178,7 @@ def _compare_segments(
             f"process it again: scannet-prep process RAW -o {out_dir}",
         )
         return
-    segments = compute_segments(_parse(data, mesh_path, scene))
+    segments = compute_segments(read_raw_file(MESH, mesh_path, task.scene_id))
     different = int(np.count_nonzero(segments != scene.segments))
     if different:
         findings.error(
@@ -190,20 +186,6 @@ def _compare_segments(
             f"segments differ from those of its mesh at {different:,} vertices",
             f"process it again: scannet-prep process RAW -o {out_dir} --force",
         )
-
-
-def _parse(data: bytes, path: Path, scene: ProcessedScene) -> Mesh:
-    """Parse the mesh that a scene was made from."""
-    if SceneId.is_of_release(scene.meta.scene_id):
-        return parse_mesh(data, path)
-    scan = OwnScan(
-        SceneId(scene.meta.scene_id),
-        path.parent,
-        file=path,
-        scale=scene.meta.scale,
-        alignment=tuple(scene.axis_alignment.ravel().tolist()),
-    )
-    return parse_own_scan(data, scan)
 
 
 def _find_difference(actual: SceneEntry, recorded: SceneEntry) -> list[str]:

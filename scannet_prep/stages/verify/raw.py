@@ -23,17 +23,16 @@ from scannet_prep.base.text import list_some
 from scannet_prep.processed.annotate import find_contradictions
 from scannet_prep.processed.make_scene import combine_contents, is_there, match_ply_labels
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
-from scannet_prep.raw.check import check_file
-from scannet_prep.raw.contents import read_raw_file
-from scannet_prep.raw.layout import (
+from scannet_prep.raw.check import check_file, read_raw_file
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_tree_lock
+from scannet_prep.raw.mesh import Mesh
+from scannet_prep.raw.tree import (
     RawScene,
     find_kind,
     find_raw_scenes,
     find_shared_files,
     has_segmentation_files,
 )
-from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_tree_lock
-from scannet_prep.raw.mesh import LabelsMesh
 from scannet_prep.release import files as release
 from scannet_prep.release.label_map import LabelMap, check_label_map
 from scannet_prep.release.scene import SceneId, Split
@@ -135,7 +134,7 @@ def check_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tup
     contents: dict[release.FileKind, Any] = {}
     size_bytes = 0
     for kind, path in paths.items():
-        content = findings.attempt(path, read_raw_file, kind, path)
+        content = findings.attempt(path, read_raw_file, kind, path, files.scene_id)
         if content is not None:
             contents[kind] = content
             size_bytes += path.stat().st_size
@@ -362,7 +361,7 @@ def _check_ply_labels(
 ) -> None:
     """Compare labels.ply with the mesh and, if the scene has groups, with the groups."""
     path = files.path(release.LABELS_MESH)
-    labels_mesh: LabelsMesh = contents[release.LABELS_MESH]
+    labels_mesh: Mesh = contents[release.LABELS_MESH]
     matched = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH])
     if matched is None:
         return

@@ -1,0 +1,120 @@
+"""Read the metadata of a scan (`.txt`): `key = value` lines.
+
+Only the axis alignment and the scene type are used.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
+from scannet_prep.base.files import read_file
+from scannet_prep.errors import ContentError
+from scannet_prep.raw.tree import naming_file
+from scannet_prep.release.files import INFO
+
+# No room is shifted by 1,000 km. Points that are shifted by less stay within the range of float32.
+_MAX_NUMBER = 1_000_000
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# A file that was converted to the line ends of Windows twice has `\r\r\n`.
+_LINE_END = re.compile(r"\r*\n|\r")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanInfo:
+    """Metadata of one scan.
+
+    Attributes:
+        axis_alignment: float64 (4, 4), aligned <- scan, metres: floor to z = 0, walls to x and y.
+            None if the file has none, as in the test split.
+        scene_type: Free text, for example `Bedroom / Hotel`; None if the file has none.
+    """
+
+    axis_alignment: NDArray[np.float64] | None
+    scene_type: str | None
+
+
+def read_scan_info(path: Path, max_bytes: int = INFO.max_bytes) -> ScanInfo:
+    """Read a scan's metadata.
+
+    Raises:
+        MissingFileError: There is no such file.
+        FileError: It cannot be read, or is too large.
+        RawFileError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
+            numbers up to a million.
+    """
+    with naming_file(path):
+        values = _parse_lines(_decode(read_file(path, max_bytes)))
+        axis_alignment = None
+        if "axisAlignment" in values:
+            axis_alignment = _parse_matrix(values["axisAlignment"])
+        return ScanInfo(axis_alignment, values.get("sceneType"))
+
+
+def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
+    """Describe why a matrix, float64 (4, 4), is not a rotation with a shift; empty if it is one."""
+    if not np.array_equal(matrix[3], [0, 0, 0, 1]):
+        return f"its last row is {matrix[3].tolist()}"
+    rotation = matrix[:3, :3]
+    # The release writes six decimals, so that its rotations are exact up to a few millionths.
+    deviation: Any = np.abs(rotation @ rotation.T - np.eye(3)).max()
+    if deviation > 1e-4:
+        return f"it deviates by {deviation:.2g} from one"
+    if np.linalg.det(rotation) < 0:
+        return "it mirrors the points"
+    return ""
+
+
+def _decode(data: bytes) -> str:
+    """Decode the text of the file, which must not be empty."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise ContentError(f"is not text: byte {error.start} is 0x{byte:02x}") from None
+    content = describe_beginning(data[:BEGINNING_BYTES])
+    if not text.strip():
+        content = "empty"
+    elif not content and "\0" in text:
+        content = "not text: it holds NUL bytes"
+    if content:
+        raise ContentError(f"is {content}, expected lines key = value")
+    return text
+
+
+def _parse_lines(text: str) -> dict[str, str]:
+    """Parse lines of `key = value`."""
+    values: dict[str, str] = {}
+    for number, line in enumerate(_LINE_END.split(text), start=1):
+        if not line.strip():
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ContentError(
+                f"is damaged: line {number} reads {line[:40]!r}, expected key = value"
+            )
+        key = key.strip()
+        value = value.strip()
+        # A key may be repeated with the same value.
+        if values.setdefault(key, value) != value:
+            raise ContentError(f"has two different values for {key[:40]}")
+    return values
+
+
+def _parse_matrix(text: str) -> NDArray[np.float64]:
+    """Parse the 16 numbers of a matrix, listed row by row, as float64 (4, 4)."""
+    words = text.split()
+    expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
+    if len(words) != 16:
+        raise ContentError(f"axisAlignment has {len(words)} values, {expected}")
+    for word in words:
+        # The pattern excludes nan and inf. Too large an exponent gives inf, which is refused here.
+        if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER:
+            raise ContentError(f"axisAlignment has {word!r:.40} among them, {expected}")
+    return np.array([float(word) for word in words], np.float64).reshape(4, 4)
