@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -492,3 +493,54 @@ def test_folder_that_is_not_an_environment_is_refused_and_unchanged(tmp_path: Pa
     assert outcome.status == 1
     assert f"error: {tmp_path} is not a virtual environment" in outcome.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("name", ["test", "demo"])
+def test_help_comes_before_any_set_up(tmp_path, name):
+    outcome = run_words(
+        TOOLS_DIR / name,
+        "--help",
+        env={"PATH": "/usr/bin:/bin", "SCANNET_PREP_VENV": tmp_path / "venv"},
+    )
+
+    assert outcome.status == 0
+    assert f"    tools/{name} " in outcome.stdout
+    assert outcome.stderr == ""
+    assert not (tmp_path / "venv").exists()
+
+
+def test_python_without_venv_is_refused_in_two_lines_that_name_the_package(tmp_path):
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\ncase $2 in *ensurepip*) exit 1;; esac\nexec {PYTHON} "$@"\n')
+    python.chmod(0o755)
+    for program in ("bash", "cat", "dirname", "ls", "mktemp", "rm", "grep"):
+        (tmp_path / program).symlink_to(shutil.which(program))
+
+    for _ in range(2):
+        outcome = run_bash(
+            "prepare_environment run", PATH=tmp_path, SCANNET_PREP_VENV=tmp_path / "v"
+        )
+
+        assert outcome.status == 1
+        error, hint = outcome.stderr.splitlines()
+        assert (
+            error == "error: python3 cannot make a virtual environment: it has no module ensurepip"
+        )
+        assert hint.startswith("hint: Debian, Ubuntu: sudo apt install python3-venv; ")
+        assert not (tmp_path / "v").exists()
+
+
+def test_environment_without_pip_is_completed(tmp_path):
+    if importlib.util.find_spec("ensurepip") is None:
+        pytest.skip("this Python has no ensurepip")
+    folder = tmp_path / "venv"
+    run_words(PYTHON, "-m", "venv", "--without-pip", folder)
+
+    outcome = run_bash(
+        'log_path=$(mktemp); make_environment; "$python" -m pip --version',
+        SCANNET_PREP_VENV=folder,
+        PYTHON=PYTHON,
+    )
+
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stdout.startswith("pip ")
