@@ -64,11 +64,7 @@ class LabelSet:
 
     def __contains__(self, key: object) -> bool:
         """Whether the set has a class of this name or train id, or this class."""
-        if isinstance(key, str):
-            return key in self.names
-        if isinstance(key, LabelClass):
-            return key in self.classes
-        return key in range(len(self))  # also False for anything that is not a number
+        return key in self.names or key in range(len(self)) or key in self.classes
 
     def __getitem__(self, key: int | str) -> LabelClass:
         """Return a class by its train id or by its English name.
@@ -79,12 +75,11 @@ class LabelSet:
             UsageError: The set has no such class.
         """
         if isinstance(key, str):
-            if key in self.names:
-                return self.classes[self.names.index(key)]
-            raise UsageError(
-                f"{self.name} has no class {key!r:.80}",
-                f"all names are in {self.name.upper()}.names",
-            )
+            if key not in self.names:
+                raise UsageError(
+                    f"{self.name} has no class {key!r:.80}", "its names are in label_set.names"
+                )
+            return self.classes[self.names.index(key)]
         train_id = operator.index(key)
         if not 0 <= train_id < len(self):
             raise UsageError(
@@ -145,9 +140,7 @@ class LabelSet:
         Returns:
             uint8, same shape: train id + 1; 0 if no class of this set has the raw id.
         """
-        table = _lookup_table(self, first=1, other=0, dtype="uint8")
-        # mode="clip": raw ids beyond the table are no classes either; see `_lookup_table`.
-        return table.take(raw_ids, mode="clip")
+        return _lookup_table(self, 1, 0, "uint8").take(raw_ids, mode="clip")
 
     def train_ids_from_raw_ids(
         self, raw_ids: NDArray[np.integer], ignore_index: int, out: NDArray[np.int64] | None = None
@@ -162,9 +155,7 @@ class LabelSet:
         Returns:
             int64, same shape: train id, or `ignore_index` if no class of this set has the raw id.
         """
-        table = _lookup_table(self, first=0, other=ignore_index, dtype="int64")
-        # mode="clip": raw ids beyond the table are no classes either; see `_lookup_table`.
-        return table.take(raw_ids, out=out, mode="clip")
+        return _lookup_table(self, 0, ignore_index, "int64").take(raw_ids, out=out, mode="clip")
 
     def name_of(self, train_id: int) -> str:
         """Return the English name of a class; `unlabeled` for -1, the default `ignore_index`.
@@ -172,9 +163,7 @@ class LabelSet:
         Raises:
             UsageError: It is neither a train id of this set nor -1.
         """
-        if train_id == -1:
-            return "unlabeled"
-        return self[train_id].name
+        return "unlabeled" if train_id == -1 else self[train_id].name
 
     def colorize(self, train_ids: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Give each vertex the official colour of its class.
@@ -195,11 +184,7 @@ class LabelSet:
         return table[np.where(is_class, train_ids, len(self))]
 
     def _train_ids_of(self, frequency: Frequency) -> tuple[int, ...]:
-        return tuple(
-            label_class.train_id
-            for label_class in self.classes
-            if label_class.frequency == frequency
-        )
+        return tuple(one.train_id for one in self.classes if one.frequency == frequency)
 
 
 SCANNET20 = LabelSet("ScanNet20", "nyu40_ids")
@@ -214,10 +199,8 @@ def parse_label_set(value: LabelSet | str) -> LabelSet:
     Raises:
         UsageError: It is neither a label set nor the name of one.
     """
-    if isinstance(value, LabelSet):
-        return value
     for label_set in (SCANNET20, SCANNET200):
-        if isinstance(value, str) and value.lower() == label_set.name.lower():
+        if value == label_set or str(value).lower() == label_set.name.lower():
             return label_set
     raise UsageError(
         f"{value!r:.80} is not a label set, expected ScanNet20 or ScanNet200",
@@ -228,10 +211,9 @@ def parse_label_set(value: LabelSet | str) -> LabelSet:
 def _parse_class(row: dict[str, str]) -> LabelClass:
     """Parse a row of `scannet20.csv` or `scannet200.csv`."""
     # The columns `frequency` and `in_val` exist only in the table of ScanNet200.
-    raw_id = row["nyu40_id"] if "nyu40_id" in row else row["scannet_id"]
     return LabelClass(
         train_id=int(row["train_id"]),
-        raw_id=int(raw_id),
+        raw_id=int(row.get("nyu40_id") or row["scannet_id"]),
         name=row["name"],
         color=(int(row["red"]), int(row["green"]), int(row["blue"])),
         frequency=row.get("frequency"),  # type: ignore[arg-type]  # one of the three words
@@ -240,7 +222,7 @@ def _parse_class(row: dict[str, str]) -> LabelClass:
 
 
 @cache
-def _lookup_table(label_set: LabelSet, *, first: int, other: int, dtype: str) -> NDArray[Any]:
+def _lookup_table(label_set: LabelSet, first: int, other: int, dtype: str) -> NDArray[Any]:
     """Make a table that maps each raw id to its train id + `first`.
 
     Raw ids that are not a class are mapped to `other`. The last entry is one of them, so that a
