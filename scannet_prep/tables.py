@@ -19,7 +19,6 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -322,7 +321,6 @@ def write_table(
     if path.suffix not in writers:
         raise UsageError(
             f"{path}: expected a name that ends in one of {', '.join(writers)}",
-            f"-o {quote(str(path.with_suffix('.csv')))}",
         )
     try:
         writers[path.suffix]()

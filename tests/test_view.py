@@ -440,57 +440,23 @@ def test_wrong_arguments_are_refused_before_a_file_is_written(
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "command"),
+    ("words", "message"),
     [
-        ([f"data/processed/val/{VAL}.npz"], "is the file of a scene", f"scannet-prep view {VAL}"),
-        (
-            [f"other/val/{VAL}.npz"],
-            "is the file of a scene",
-            f"scannet-prep view {VAL} --source other",
-        ),
-        (
-            ["--source", f"other/val/{VAL}.npz"],
-            "is the file of a scene",
-            f"scannet-prep view {VAL} --source other",
-        ),
-        (
-            ["data/processed"],
-            "data/processed is not a scene id, but a place",
-            "scannet-prep view SCENE",
-        ),
-        (
-            ["other"],
-            "other is not a scene id, but a place",
-            "scannet-prep view SCENE --source other",
-        ),
-        ([], "which of them?", f"scannet-prep view {TRAIN};"),
-        (
-            ["scene0001_00"],
-            "has no scene scene0001_00",
-            f"scannet-prep view {TRAIN}; to list the scenes: scannet-prep",
-        ),
+        ([f"data/processed/val/{VAL}.npz"], "is the file of a scene"),
+        (["--source", f"data/processed/val/{VAL}.npz"], "is the file of a scene"),
+        (["data/processed"], "data/processed is not a scene id, but a place"),
+        ([], "which of them?"),
+        (["scene0001_00"], "has no scene scene0001_00"),
     ],
-    ids=[
-        "file of a scene",
-        "file in another folder",
-        "file as source",
-        "folder",
-        "other folder",
-        "no scene",
-        "missing scene",
-    ],
+    ids=["file of a scene", "file as source", "folder", "no scene", "missing scene"],
 )
-def test_refused_scene_comes_with_the_command_to_type(
-    folder: Path, words: list[str], message: str, command: str
-) -> None:
-    shutil.copytree(folder / "data/processed", folder / "other")
-
+def test_refused_scene_comes_with_a_hint(folder: Path, words: list[str], message: str) -> None:
     outcome = run_main("view", *words, cwd=folder)
 
     error, hint = outcome.stderr.splitlines()
     assert outcome.status == 2
     assert message in error
-    assert f": {command}" in f"{hint};"
+    assert hint.startswith("hint: name ")
 
 
 def test_scene_that_failed_in_processing_is_refused_with_the_reason(

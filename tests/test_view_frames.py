@@ -153,7 +153,7 @@ def test_folder_without_frames_is_refused(data_dir: Path, tmp_path: Path) -> Non
     outcome = view(data_dir, "--frames", tmp_path)
 
     assert outcome.status == 1
-    assert "scannet-prep frames" in outcome.stderr
+    assert "the command frames extracts them" in outcome.stderr
 
 
 def test_scene_without_frames_is_named(data_dir: Path, tmp_path: Path) -> None:

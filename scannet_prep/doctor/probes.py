@@ -17,7 +17,6 @@ from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from shlex import quote
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from scannet_prep.base.files import RESERVE_BYTES
@@ -239,22 +238,19 @@ def check_folder(place: str) -> Iterator[Remark]:
         text += f", room for {status.f_favail:,} files"
     yield Remark("ok", text)
 
-    name = quote(str(folder))
     # `f_blocks` is 0 if the file system does not have a size.
     if status.f_blocks and free_bytes < RESERVE_BYTES:
-        yield Remark("problem", "it is full", f"free some space: df -h {name}")
+        yield Remark("problem", "it is full", "free some space")
     elif status.f_blocks and free_bytes < _LOW_DISK_BYTES:
         hint = "all scenes need about 5 GB processed, and 21 GB raw"
         yield Remark("note", "little space is free", hint)
     if status.f_files and status.f_favail < _MIN_FREE_FILES:
-        hint = f"remove some, or ask for a quota: df -i {name}"
-        yield Remark("problem", "no more files can be made", hint)
+        yield Remark("problem", "no more files can be made", "remove some, or ask for a quota")
     if _NETWORK_TYPES.fullmatch(file_system):
         yield Remark(
             "note",
             "on the network",
-            "for training, pack the scenes onto a local disk: "
-            "scannet-prep pack -o /LOCAL/scannet.tar.zst",
+            "for training, pack the scenes into an archive on a local disk",
         )
     yield _check_locks(folder)
 
@@ -264,8 +260,7 @@ def check_scenes(place: str) -> Iterator[Remark]:
     from scannet_prep.source import SourceKind, identify
 
     if not place and not Path(DEFAULT_PLACE).exists():
-        hint = "name a folder: scannet-prep doctor PLACE"
-        yield Remark("note", f"{DEFAULT_PLACE} does not exist", hint)
+        yield Remark("note", f"{DEFAULT_PLACE} does not exist", "name the folder of the scenes")
         return
     place = place or DEFAULT_PLACE
     if identify([place]).kind is SourceKind.RAW:
@@ -365,7 +360,7 @@ def _check_raw_scenes(raw_dir: Path) -> Iterator[Remark]:
         yield Remark(
             "problem",
             f"scenes that failed: {len(failed):,}, such as {failed[0]}",
-            f"to see why: scannet-prep verify {quote(str(raw_dir))}",
+            "verify shows the reasons",
         )
 
 
@@ -382,7 +377,7 @@ def _check_processed_scenes(place: str) -> Iterator[Remark]:
         yield Remark(
             "problem",
             f"scenes that failed: {len(opened.failures):,}, such as {min(opened.failures)}",
-            f"to see why: scannet-prep info {quote(shown)}",
+            "info shows the reasons",
         )
     if opened.folder is None:
         # The size of an archive has been compared with its index.
@@ -410,8 +405,7 @@ def _check_processed_scenes(place: str) -> Iterator[Remark]:
         yield Remark(
             "problem",
             "",
-            f"scannet-prep verify {quote(place)} names all of them; to make them again, "
-            "run the same scannet-prep process command, or unpack the archive again",
+            "verify names all of them; process them again, or unpack the archive again",
         )
 
 

@@ -41,7 +41,7 @@ _MAX_NAMED_RANKS = 8
 _HINT_MISSING = (
     "start it on every machine with the same MASTER_ADDR, MASTER_PORT and number of ranks"
 )
-_HINT_STUCK = "its file system is slow or hangs: scannet-prep doctor PLACE on that machine"
+_HINT_STUCK = "its file system is slow or hangs: run doctor on that machine"
 _HINT_SLOW = "all other ranks wait for it in every step: check its disk and its load"
 _HINT_DIFFERENT = (
     "give all ranks the same verified scenes, "

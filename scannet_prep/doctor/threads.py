@@ -17,16 +17,11 @@ TIME_LIMIT_S = 7.0
 # A check that is ready is read even after the time limit.
 _READING_S = 0.2
 _THREAD_NAME = "scannet-prep doctor"
-_HINT_FILE_SYSTEM = (
-    "the file system hangs, or is very slow: df -h {place} hangs, too; ask its administrator"
-)
+_HINT_FILE_SYSTEM = "the file system hangs, or is very slow: ask its administrator"
 # The hint for each topic whose check does not end in time.
 _HINTS = {
     "folder": _HINT_FILE_SYSTEM,
-    "scenes": (
-        f"{_HINT_FILE_SYSTEM}; "
-        "to check every scene, however long it takes: scannet-prep verify {place}"
-    ),
+    "scenes": f"{_HINT_FILE_SYSTEM}; verify checks every scene, however long it takes",
     "server": (
         "only download needs it: check HTTPS_PROXY and the firewall, or download on another machine"
     ),
@@ -51,12 +46,11 @@ class RunningCheck:
         self._results = SimpleQueue[Finding]()
         threading.Thread(target=self._work, name=_THREAD_NAME, daemon=True).start()
 
-    def wait(self, deadline_s: float, shown_place: str) -> Finding:
+    def wait(self, deadline_s: float) -> Finding:
         """Return the result, or a finding that the check did not answer in time.
 
         Args:
             deadline_s: How long to wait, on the clock of `time.monotonic`.
-            shown_place: The folder or archive that is checked, quoted for a command in the hint.
         """
         try:
             return self._results.get(timeout=max(_READING_S, deadline_s - time.monotonic()))
@@ -68,7 +62,7 @@ class RunningCheck:
                 subject=self._topic,
                 message=f"no answer within {TIME_LIMIT_S:.0f} s",
                 severity=severity,
-                hint=_HINTS[self._topic].format(place=shown_place),
+                hint=_HINTS[self._topic],
             )
 
     def _work(self) -> None:

@@ -184,6 +184,5 @@ def _check_is_annotated(scene: ProcessedScene) -> None:
             part, suffixes = _NEEDED_PARTS[warning.kind]
             raise ScanNetPrepError(
                 f"{scene_id} has no {part}, which its boxes need",
-                f"scannet-prep download --types {suffixes} --scenes {scene_id}, "
-                "then scannet-prep process",
+                f"download {suffixes}, then process the scene again",
             )

@@ -60,8 +60,7 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
         # A train or val scene: test scenes are refused before, with `TEST_SEGMENTS_NEEDED`.
         raise ScanNetPrepError(
             f"{scene_id} has no segments, which this format needs",
-            f"scannet-prep download --types {SEGMENTS.suffix} --scenes {scene_id}, "
-            "then scannet-prep process",
+            "download its segments, then process the scene again",
         )
 
     path = test_segments / f"{scene_id}{SEGMENTS.suffix}"

@@ -29,7 +29,8 @@ from scannet_prep.release.scene import SceneId
 # A raw image of 1296 x 968 has 3.8 MB.
 _MAX_IMAGE_BYTES = 1 << 26
 _MAX_POSE_BYTES = 1 << 12
-_HINT_VERIFY = "to check all files: scannet-prep verify FOLDER"
+_HINT_EXTRACT = "extract the frames again, with this content, too"
+_HINT_VERIFY = "verify checks all files"
 
 
 class FrameFolder:
@@ -55,7 +56,7 @@ class FrameFolder:
             raise MissingFileError(
                 self.path,
                 "holds no extracted frames: expected scene*/frames.json",
-                "extract them: scannet-prep frames -o DIR",
+                "the command frames extracts them",
             )
 
     def __len__(self) -> int:
@@ -170,10 +171,9 @@ class ExtractedFrame:
         if content not in contents:
             # 2D labels may be among the options, but scenes of test have none.
             is_in_options = content in record.options.contents
-            hint = f"scannet-prep frames --with {' '.join((*contents, content))} -o DIR"
             raise UsageError(
                 f"{self.scene.path}: has no {content}, only {', '.join(contents) or 'cameras'}",
-                "test scenes have no 2D labels" if is_in_options else hint,
+                "test scenes have no 2D labels" if is_in_options else _HINT_EXTRACT,
             )
         layout = LAYOUTS[record.options.layout]
         return self.scene.path / layout.path(content, self.position, self.number)

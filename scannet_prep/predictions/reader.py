@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from shlex import quote
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -186,7 +185,7 @@ def find_prediction_files(
             raise UsageError(
                 f"{folder}: has {paths[scene_id].name} and {path.name}, "
                 "expected one prediction per scene",
-                f"remove one of them: rm {quote(str(path))}",
+                "remove one of them",
             )
         paths[scene_id] = path
     if not paths:

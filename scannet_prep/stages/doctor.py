@@ -12,11 +12,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from shlex import quote
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.doctor import ranks
-from scannet_prep.doctor.probes import DEFAULT_PLACE, check_machine
+from scannet_prep.doctor.probes import check_machine
 from scannet_prep.doctor.threads import TIME_LIMIT_S, RunningCheck, has_hanging_check
 
 __all__ = ["DoctorReport", "compare_ranks", "has_hanging_check", "run"]
@@ -51,14 +50,13 @@ def run(place: str, environ: Mapping[str, str], base_url: str) -> DoctorReport:
     """
     started_s = time.monotonic()
     deadline_s = started_s + TIME_LIMIT_S
-    shown_place = quote(_public_name(place or DEFAULT_PLACE))
     arguments = {"folder": place, "scenes": place, "server": base_url, "GPU": ""}
     if "://" in place:
         del arguments["folder"]
 
     running = [RunningCheck(topic, argument) for topic, argument in arguments.items()]
     checks = check_machine(environ)
-    checks += [check.wait(deadline_s, shown_place) for check in running]
+    checks += [check.wait(deadline_s) for check in running]
     return _make_report(checks, started_s)
 
 
@@ -85,13 +83,3 @@ def compare_ranks(place: str, environ: Mapping[str, str], *, timeout_s: float) -
 def _make_report(checks: Sequence[Finding], started_s: float) -> DoctorReport:
     """Make the report of a run that ends now."""
     return DoctorReport(tuple(checks), round(time.monotonic() - started_s, 3))
-
-
-def _public_name(place: str) -> str:
-    """Return a path unchanged, and an address without user, password and query."""
-    if "://" not in place:
-        return place
-    # Imported here: paths do not need requests.
-    from scannet_prep.remote.addresses import public_url
-
-    return public_url(place)

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 
 from scannet_prep.archive.shards import SUFFIX
 from scannet_prep.base.text import count_of, list_some
@@ -35,7 +34,8 @@ from scannet_prep.stages.view_frames import view_cameras
 from scannet_prep.view.coloring import ViewedScene, view_scene
 from scannet_prep.view.predicted import Prediction
 
-_DEFAULT_SOURCE = Path("data/processed")
+_HINT_SCENES = "name some of the scenes; info lists them"
+_HINT_SOURCE = "name the scene; its folder or archive is given by --source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,7 @@ def open_scenes(
         _refuse_scene_file(word)
     place = open_processed(source, certificates=certificates)
     if not place.entries:
-        hint = f"to see why: scannet-prep verify {quote(place.name)}"
-        raise FileError(place.name, "holds no scenes", hint)
+        raise FileError(place.name, "holds no scenes")
     label_set = parse_label_set(label_set or place.options.label_set)
 
     # The prediction files of each folder, by scene.
@@ -186,7 +185,7 @@ def open_scenes(
     elif len(scene_ids) > 1 and not takes_all:
         raise UsageError(
             f"{place.name}: holds {len(scene_ids):,} scenes; which of them?",
-            _suggest_commands(place, scene_ids[0]),
+            _HINT_SCENES,
         )
 
     predictions: list[Predictions | None] = []
@@ -285,11 +284,9 @@ def _refuse_scene_file(place: Place) -> None:
     path = Path(str(place))
     if path.suffix != ".npz" or not SceneId.is_valid(path.stem):
         return
-    # The file is in the folder of its split, and that is in the processed folder.
-    folder = path.parents[1] if len(path.parents) > 1 else path.absolute().parents[1]
     raise UsageError(
         f"{place} is the file of a scene, expected a scene id",
-        _view_command(str(folder), path.stem),
+        _HINT_SOURCE,
     )
 
 
@@ -303,8 +300,7 @@ def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[str]:
     for word in words:
         is_id = word.startswith("@") or word in place.entries or SceneId.is_of_release(word)
         if not is_id and _is_place(word):
-            command = _view_command(word, "SCENE")
-            raise UsageError(f"{word} is not a scene id, but a place", command)
+            raise UsageError(f"{word} is not a scene id, but a place", _HINT_SOURCE)
     selection = Selection(scene_ids=parse_scene_ids(words))
     scene_ids = list(selection.scene_ids or ())
     for scene_id in scene_ids:
@@ -314,8 +310,7 @@ def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[str]:
                 f"{place.name}: {scene_id} failed in processing: {failure.message}", failure.hint
             )
     splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
-    example = next(iter(place.entries))
-    selection.check_found(place.name, splits, _suggest_commands(place, example))
+    selection.check_found(place.name, splits, _HINT_SCENES)
     return [str(scene_id) for scene_id in scene_ids]
 
 
@@ -334,25 +329,8 @@ def _check_predictions(pred_dir: Path, paths: Mapping[str, Path], scene_ids: Seq
     if missing:
         total = count_of(len(scene_ids), "scene")
         counts = f"{len(missing):,} of {total}"
-        command = f"scannet-prep view {min(paths)} --pred {quote(str(pred_dir))}"
         raise MissingFileError(
             pred_dir,
             f"has no predictions of {counts}: {list_some(missing)}",
-            f"to view a scene that has one: {command}",
+            "name scenes that have one",
         )
-
-
-def _suggest_commands(place: SceneSource, example: str) -> str:
-    """Return the hint for a scene that is not named or does not exist."""
-    view = _view_command(place.name, example)
-    return (
-        f"for example: {view}; to list the scenes: scannet-prep info {quote(place.name)} --scenes"
-    )
-
-
-def _view_command(source: str, scene_id: str) -> str:
-    """Return a command that shows a scene of a place."""
-    command = f"scannet-prep view {scene_id}"
-    if Path(source) != _DEFAULT_SOURCE:
-        command += f" --source {quote(source)}"
-    return command

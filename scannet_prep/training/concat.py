@@ -45,7 +45,7 @@ class ConcatDataset(ClassCounts, Dataset[Any]):  # type: ignore[misc]  # where P
         )
         self.is_aligned: bool | None = self._common_value(
             "is_aligned",
-            "process both folders alike: scannet-prep process --align-axis --force -o FOLDER",
+            "process both folders with the same options",
         )
         self.ignore_index: int | None = self._common_value(
             "ignore_index", "pass the same ignore_index=... to both"

@@ -9,7 +9,6 @@ Nothing is written here; `running` does the work.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection
 
 _HINT_NEW_FOLDER = "choose a new folder with -o"
+_HINT_SCENES = "info lists the scenes that are there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,7 @@ def plan(
 
     place = open_processed(places, certificates=certificates)
     exporter = _make_format_for(place, format_name, options)
-    hint = f"to see what is there: scannet-prep info {shlex.join(map(str, places))} --scenes"
-    scene_ids, left_out = _select_scenes(place, exporter, selection, hint)
+    scene_ids, left_out = _select_scenes(place, exporter, selection)
     export_plan = ExportPlan(
         place=place,
         out_dir=out_dir,
@@ -148,7 +147,7 @@ def _make_format_for(place: SceneSource, name: str, options: ExportOptions) -> E
 
 
 def _select_scenes(
-    place: SceneSource, exporter: ExportFormat, selection: Selection, hint: str
+    place: SceneSource, exporter: ExportFormat, selection: Selection
 ) -> tuple[tuple[str, ...], dict[Split, str]]:
     """Select the scenes to export.
 
@@ -163,7 +162,7 @@ def _select_scenes(
     """
     # Sorted by id, as `place.entries` is; the lists made from it keep this order.
     splits = {scene_id: entry.split for scene_id, entry in place.entries.items()}
-    selection.check_found(place.name, splits, hint)
+    selection.check_found(place.name, splits, _HINT_SCENES)
     selected = [scene_id for scene_id, split in splits.items() if selection.wants(scene_id, split)]
     left_out = {}
     for split in sorted({splits[scene_id] for scene_id in selected}):
@@ -179,7 +178,7 @@ def _select_scenes(
         reasons = "; ".join(left_out.values())
         raise UsageError(f"{place.name}: nothing to export: {reasons}")
     names = ", ".join(selection.splits) or "any split"
-    raise UsageError(f"{place.name}: nothing to export: has no scenes of {names}", hint)
+    raise UsageError(f"{place.name}: nothing to export: has no scenes of {names}", _HINT_SCENES)
 
 
 def check_target(

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 from scannet_prep.base.files import Buffer, Fingerprint, make_directory, output_error
 from scannet_prep.errors import FileError, ProcessedFileError, ScanNetPrepError
@@ -125,7 +124,7 @@ def _read_processed(task: ExportTask, context: ExportContext) -> tuple[Buffer, P
         raise ProcessedFileError(
             task.source,
             "is not the file that the manifest records",
-            f"to learn more: scannet-prep verify {quote(place.name)}",
+            "verify shows what else is wrong with the folder",
         )
     return data, place.parse(task.scene_id, data)
 
