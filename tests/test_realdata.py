@@ -4,13 +4,12 @@ Only counts of the scene are written here.
 """
 
 import json
-import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import oracles
 import pytest
+from extras import REAL_DIR
 
 from scannet_prep import read_processed
 from scannet_prep.export.ply import encode_ply
@@ -25,15 +24,8 @@ from scannet_prep.superpoints import segment_mesh
 
 SCENE_ID = "scene0000_00"
 VERTICES = 81_369
-REAL_DIR = Path(os.environ.get("SCANNET_PREP_REAL_DATA") or "unset")
-HAS_REAL_DATA = (REAL_DIR / "scans" / SCENE_ID).is_dir()
 
-pytestmark = [
-    pytest.mark.realdata,
-    pytest.mark.skipif(
-        not HAS_REAL_DATA, reason=f"SCANNET_PREP_REAL_DATA holds no scans/{SCENE_ID}"
-    ),
-]
+pytestmark = pytest.mark.extra("real data")
 
 
 def read(kind):
