@@ -20,12 +20,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from scannet_prep import SceneId, Split, official_scenes, read_processed
 from scannet_prep.base import workers
+from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Findings
 from scannet_prep.cli.main import main
+from scannet_prep.processed.manifest import (
+    Manifest,
+    SceneEntry,
+    processed_path,
+    read_manifest,
+    write_manifest,
+)
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.synthetic import write_release
@@ -135,12 +144,30 @@ def process_all_test_scenes(root: Path, vertices: int, *options: str) -> Path:
     write_release(root / "raw", [TEST], vertices=vertices)
     assert run_main("process", root / "raw", "-o", root / "one", *options).status == 0
     scene = read_processed(root / f"one/test/{TEST}.npz")
-    (root / "processed/test").mkdir(parents=True)
-    for name in official_scenes(Split.TEST):
-        meta = replace(scene.meta, scene_id=SceneId(name))
-        content = b"".join(encode_processed(replace(scene, meta=meta)))
-        (root / f"processed/test/{name}.npz").write_bytes(content)
-    return root / "processed"
+    metas = [replace(scene.meta, scene_id=SceneId(name)) for name in official_scenes(Split.TEST)]
+    return write_processed(root / "processed", [replace(scene, meta=meta) for meta in metas])
+
+
+def write_processed(out_dir, scenes):
+    """Write a processed folder that holds some scenes, and return it."""
+    entries = {}
+    for scene in scenes:
+        meta = scene.meta
+        content = b"".join(encode_processed(scene))
+        path = processed_path(out_dir, meta.split, meta.scene_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        entries[meta.scene_id] = SceneEntry.from_scene(scene, Fingerprint.from_bytes(content))
+    write_manifest(out_dir, Manifest(meta.options, meta.label_map, entries))
+    return out_dir
+
+
+def leave_unfinished(out_dir: Path, *scene_ids: str) -> None:
+    """Record that a run was killed before it made some scenes of a processed folder."""
+    manifest = read_manifest(out_dir)
+    scenes = {name: entry for name, entry in manifest.scenes.items() if name not in scene_ids}
+    manifest = msgspec.structs.replace(manifest, scenes=scenes, unfinished=scene_ids)
+    write_manifest(out_dir, manifest)
 
 
 @contextlib.contextmanager
@@ -201,14 +228,11 @@ def start_command(
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Compute the digest of each file below a folder, by path.
-
-    Hidden files are included, except the one in which `process` records times and inodes.
-    """
+    """Compute the digest of each file below a folder, by path, hidden files included."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != ".scannet-prep-seen.json"
+        if path.is_file()
     }
 
 

@@ -616,7 +616,7 @@ def test_archive_of_an_older_scene_format_is_refused(tmp_path: Path) -> None:
     head = Head(ArchiveKind.PROCESSED, options=ProcessOptions(), scene_format=1)
     forge(path, [("scene0000_00", [("train/scene0000_00.npz", b"x")])], head=head)
 
-    with pytest.raises(ArchiveError, match="has format 1, expected 2") as caught:
+    with pytest.raises(ArchiveError, match="have format 1, expected 2") as caught:
         ScanNet(path, split="train")
 
     assert "scannet-prep process --force" in caught.value.hint

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import COMMAND, Outcome, run_command, run_main
+from commands import COMMAND, Outcome, leave_unfinished, run_command, run_main
 from test_cli import run_on_terminal
 
 from scannet_prep.base.findings import Finding
 from scannet_prep.cli.main import main
 from scannet_prep.doctor import probes
-from scannet_prep.processed.folder import find_state, mark_unfinished
+from scannet_prep.processed.folder import find_state
 
 TRAIN = "scene0000_00"
 VAL = "scene0011_00"
@@ -274,7 +274,7 @@ def test_doctor_counts_the_scenes_of_an_archive(archive_path: Path) -> None:
 
 
 def test_doctor_reports_the_fault_of_an_unfinished_folder(out_dir: Path) -> None:
-    mark_unfinished(out_dir, [TRAIN])
+    leave_unfinished(out_dir, TRAIN)
     (fault,) = find_state(out_dir).faults
 
     finding = check("scenes", out_dir)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from commands import process_all_test_scenes, run_main
+from commands import process_all_test_scenes, run_main, write_processed
 
 from scannet_prep import (
     SCANNET20,
@@ -24,7 +24,6 @@ from scannet_prep.evaluation import (
     InstanceTruth,
     SemanticScores,
 )
-from scannet_prep.processed.scene import encode_processed
 from scannet_prep.synthetic import write_release
 
 VAL = ("scene0011_00", "scene0011_01", "scene0015_00")
@@ -179,11 +178,9 @@ def test_instances_of_any_format_score_like_the_arrays(place, lists, tmp_path):
 
 
 def test_class_of_an_instance_is_that_of_its_group_not_of_its_vertices(place, tmp_path):
-    path = tmp_path / f"processed/val/{SCENE}.npz"
-    path.parent.mkdir(parents=True)
     scene = read_processed(place / f"val/{SCENE}.npz")
     only_wall = replace(scene, nyu40_ids=np.full_like(scene.nyu40_ids, 1))
-    path.write_bytes(b"".join(encode_processed(only_wall)))
+    write_processed(tmp_path / "processed", [only_wall])
     np.savez(tmp_path / f"{SCENE}.npz", **predict_instances(place)[SCENE]._asdict())
     words = ("evaluate", tmp_path, "--task", "instance", "--force", "--json", "--gt")
 

@@ -32,7 +32,6 @@ from commands import (
 from scannet_prep import official_scenes
 from scannet_prep.base.run_lock import run_lock
 from scannet_prep.export.manifest import read_export
-from scannet_prep.processed.folder import mark_unfinished
 from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release
 
@@ -98,7 +97,7 @@ class KilledExport:
         visible: After each of the kills, the digests of the visible files of scenes, by path.
         visible_folders: After each of the kills, the names in the folders of scenes, by path.
         recorded: The scenes in the manifest after both kills.
-        is_unfinished: Whether there was a mark of an unfinished run then.
+        is_unfinished: Whether the manifest named unfinished scenes then.
         verify_status: The exit status of `verify` then.
         outcome: The outcome of the run that completes the export.
         made: The digests of the files after it, by path.
@@ -137,7 +136,6 @@ def killed(
 
     manifest = read_export(out_dir)
     assert manifest is not None
-    is_unfinished = (out_dir / "unfinished.txt").exists()
     verify_status, _ = Verify()(out_dir)
     outcome = run_main(*words, "-o", out_dir, "--json")
     return KilledExport(
@@ -146,7 +144,7 @@ def killed(
         visible=visible,
         visible_folders=visible_folders,
         recorded=set(manifest.scenes),
-        is_unfinished=is_unfinished,
+        is_unfinished=manifest.unfinished != (),
         verify_status=verify_status,
         outcome=outcome,
         made=digests(out_dir),
@@ -192,7 +190,8 @@ def test_killed_forced_run_loses_no_scene_of_the_earlier_export(
     expected = digests(out_dir)
 
     process = start_command(*words, "-o", out_dir, "--force", "--jobs", "1")
-    while not (out_dir / "unfinished.txt").exists() and process.poll() is None:
+    while b'"unfinished": []' in (out_dir / "export.json").read_bytes():
+        assert process.poll() is None
         time.sleep(0.001)
     process.kill()
     process.communicate()
@@ -539,7 +538,7 @@ def test_export_continues_when_other_options_leave_its_files_unchanged(
     [
         ("info made", "is an export, expected raw or processed scenes"),
         ("pack made -o b.tar.zst", "is an export, expected raw or processed scenes"),
-        ("process raw -o made", "processed scenes would lie among those of an export"),
+        ("process raw -o made", "holds other files than processed scenes"),
         ("unpack a.tar.zst -o made", "is an export for another program"),
         ("export made --format ply -o c", "is an export, expected raw or processed scenes"),
         ("evaluate pred --gt made", "is an export, expected raw or processed scenes"),
@@ -617,8 +616,8 @@ def test_second_run_in_a_locked_folder_is_refused(out_dir: Path, made: Path) -> 
 def interrupted(made: Path) -> Path:
     """An export that was interrupted before its manifest listed a scene."""
     shutil.rmtree(made / "val")
-    edit_json(made / "export.json", lambda value: value.update(scenes={}))
-    mark_unfinished(made, [TRAIN, VAL])
+    change = {"scenes": {}, "unfinished": [TRAIN, VAL]}
+    edit_json(made / "export.json", lambda value: value.update(change))
     return made
 
 

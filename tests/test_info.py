@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from commands import Verify, run_main
+from commands import Verify, leave_unfinished, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.errors import FileError
@@ -97,38 +95,6 @@ def test_info_names_each_oddity_of_the_raw_files_with_its_scenes(whole_dir: Path
     assert oddities == [("repeated_groups", [TRAIN[1]])]
 
 
-# Values that come from the manifest alone.
-_MANIFEST_KEYS = {"is_complete", "exit_status", "unreadable", "program"}
-
-
-def without_manifest_keys(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: entry for key, entry in value.items() if key not in _MANIFEST_KEYS}
-
-
-def test_info_without_a_manifest_reads_the_same_from_the_files(out_dir: Path) -> None:
-    expected = info_json(out_dir)
-    (out_dir / "manifest.json").unlink()
-
-    value = info_json(out_dir)
-
-    assert without_manifest_keys(value) == without_manifest_keys(expected)
-
-
-def test_info_without_a_manifest_reports_no_fault(out_dir: Path) -> None:
-    (out_dir / "manifest.json").unlink()
-
-    assert info_json(out_dir)["unreadable"] == []
-
-
-def test_info_with_a_damaged_manifest_reads_the_same_from_the_files(out_dir: Path) -> None:
-    expected = info_json(out_dir)
-    (out_dir / "manifest.json").write_text("{}")
-
-    value = info_json(out_dir, status=3)
-
-    assert without_manifest_keys(value) == without_manifest_keys(expected)
-
-
 def test_info_reports_a_damaged_manifest(out_dir: Path) -> None:
     path = out_dir / "manifest.json"
     path.write_text("{}")
@@ -138,49 +104,6 @@ def test_info_reports_a_damaged_manifest(out_dir: Path) -> None:
     assert [finding["path"] for finding in unreadable] == [str(path)]
 
 
-@pytest.fixture(params=["missing", "damaged"])
-def info_without_manifest(request: pytest.FixtureRequest, out_dir: Path) -> Any:
-    path = out_dir / "manifest.json"
-    if request.param == "missing":
-        path.unlink()
-        return info_json(out_dir)
-    path.write_text("{}")
-    return info_json(out_dir, status=3)
-
-
-def test_info_without_a_valid_manifest_names_no_program(info_without_manifest: Any) -> None:
-    assert info_without_manifest["program"] == ""
-
-
-def test_info_without_a_valid_manifest_does_not_know_completeness(
-    info_without_manifest: Any,
-) -> None:
-    assert info_without_manifest["is_complete"] is None
-
-
-@pytest.fixture
-def damaged_value(out_dir: Path) -> Any:
-    """The output for a folder without manifest, with one truncated and one foreign file."""
-    (out_dir / "manifest.json").unlink()
-    os.truncate(out_dir / "train" / f"{TRAIN[0]}.npz", 5000)
-    np.savez(out_dir / "val" / f"{VAL}.npz", points=np.zeros((3, 3)))
-    return info_json(out_dir, status=3)
-
-
-def test_info_lists_scene_files_that_cannot_be_read(damaged_value: Any, out_dir: Path) -> None:
-    truncated, foreign = damaged_value["unreadable"]
-
-    assert truncated["scene_id"] == TRAIN[0]
-    assert truncated["path"] == str(out_dir / "train" / f"{TRAIN[0]}.npz")
-    assert "truncated" in truncated["message"]
-    assert foreign["scene_id"] == VAL
-
-
-def test_info_does_not_count_scene_files_that_cannot_be_read(damaged_value: Any) -> None:
-    counts = {name: row["scenes"] for name, row in damaged_value["splits"].items()}
-    assert counts == {"train": 1, "test": 1, "all": 2}
-
-
 @pytest.fixture
 def unfinished_dir(raw_dir: Path, tmp_path: Path) -> Path:
     """A processed folder of an unfinished run, in which one scene failed."""
@@ -188,7 +111,7 @@ def unfinished_dir(raw_dir: Path, tmp_path: Path) -> Path:
     (raw_dir / "scans" / TRAIN[0] / f"{TRAIN[0]}_vh_clean_2.ply").write_bytes(b"")
     options = ("--scannet200", "--scenes", *TRAIN, TEST)
     assert run_main("process", raw_dir, "-o", out_dir, *options).status == 3
-    (out_dir / "unfinished.txt").touch()
+    leave_unfinished(out_dir, TRAIN[1])
     return out_dir
 
 
@@ -217,14 +140,14 @@ def test_info_prints_the_number_of_failed_scenes(unfinished_dir: Path) -> None:
     params=[
         None,
         ('"format_version": 2', '"format_version": "2"'),
-        ('"align_axis": false', '"align_axis": "false"'),
+        ('"align_axis":false', '"align_axis":"false"'),
     ],
     ids=["unfinished run", "format version", "option"],
 )
 def unusable_dir(request: pytest.FixtureRequest, out_dir: Path) -> Path:
     """A processed folder that no reader may use."""
     if request.param is None:
-        (out_dir / "unfinished.txt").touch()
+        leave_unfinished(out_dir, VAL)
         return out_dir
     old, new = request.param
     path = out_dir / "manifest.json"
@@ -308,7 +231,7 @@ def output_options(command: str, tmp_path: Path) -> list[str | Path]:
     return []
 
 
-_COMMANDS = ["verify", "info", "process", "pack"]
+_COMMANDS = ["verify", "info", "pack"]
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
@@ -332,7 +255,6 @@ def test_path_inside_a_tree_is_refused_with_the_tree_to_name(
     [
         ("verify", "tar -xf"),
         ("info", "tar -xf"),
-        ("process", "give the folder"),
         ("pack", "give the folder"),
     ],
 )

@@ -1,414 +1,315 @@
-"""Tests of the command `process`: its output, kept scenes, failures and refusals."""
-
-from __future__ import annotations
+"""`process`: what it makes, keeps, records and refuses."""
 
 import json
 import os
 import resource
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import shutil
 
 import pytest
-from archives import flip
-from commands import (
-    SCENES,
-    TEST,
-    TRAIN,
-    VAL,
-    Outcome,
-    digests,
-    edit_json,
-    header_size,
-    limited,
-    run_command,
-    run_main,
-)
+from commands import SCENES, TEST, TRAIN, VAL, digests, edit_json, limited, raw_file, run_main
 
-from scannet_prep import read_processed
+from scannet_prep import ScanNet, read_processed
+from scannet_prep.base.files import Fingerprint
+from scannet_prep.base.run_lock import run_lock
+from scannet_prep.errors import FileError, LockedError, ProcessedFileError
+from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.npz import encode_npz
+from scannet_prep.processed.scene import ProcessOptions
+from scannet_prep.stages import process as stage
 from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 
 UNLISTED = "scene9000_00"
 LABEL_MAP = "scannetv2-labels.combined.tsv"
+MESH = "_vh_clean_2.ply"
+FLAGS = ("--scannet200", "--align-axis")
 
 
-def process(raw_dir: Path, out_dir: Path, *words: str | Path) -> Outcome:
+def process(raw_dir, out_dir, *words):
     return run_main("process", raw_dir, "-o", out_dir, "--json", *words)
 
 
-def manifest_of(out_dir: Path) -> Any:
-    return json.loads((out_dir / "manifest.json").read_text())
-
-
-def times_of(out_dir: Path) -> dict[Path, int]:
+def times_of(out_dir):
     return {path: path.stat().st_mtime_ns for path in out_dir.rglob("*.npz")}
 
 
+def touch(path):
+    """Make a file newer than any other."""
+    os.utime(path, ns=(2**61, 2**61))
+
+
+def check_folder(out_dir, **options):
+    """Check that the manifest is right about each scene, and that all have its options."""
+    manifest = read_manifest(out_dir)
+    assert manifest.is_complete
+    for name, value in options.items():
+        assert getattr(manifest.options, name) == value
+    for scene_id, entry in manifest.scenes.items():
+        path = out_dir / entry.split / f"{scene_id}.npz"
+        assert Fingerprint.from_file(path) == entry.fingerprint
+        meta = read_processed(path).meta
+        assert meta.options == manifest.options
+        assert meta.label_map in ("", manifest.label_map)
+    return manifest
+
+
 @pytest.fixture
-def new_dir(tmp_path: Path) -> Path:
-    """A folder for processed scenes, which does not exist yet."""
-    return tmp_path / "new"
+def aligned_dir(raw_dir, tmp_path):
+    """A folder made as in README: ScanNet200, axis-aligned."""
+    assert process(raw_dir, tmp_path / "aligned", *FLAGS).status == 0
+    return tmp_path / "aligned"
 
 
-def test_processed_folder_contains_scenes_manifest_and_terms_only(out_dir: Path) -> None:
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_new_folder_has_scenes_manifest_and_terms_and_a_second_run_changes_nothing(
+    raw_dir, whole_dir, tmp_path, jobs
+):
+    out_dir = tmp_path / "new"
+    first = process(raw_dir, out_dir, "--jobs", jobs)
+    files = digests(out_dir)
+    times = times_of(out_dir)
+    second = process(raw_dir, out_dir, "--jobs", jobs)
+    text = run_main("process", raw_dir, "-o", out_dir).stdout
+    forced = process(raw_dir, out_dir, "--jobs", jobs, "--force")
+
+    assert (first.json["made"], first.json["kept"]) == ([*SCENES], [])
+    assert (second.json["made"], second.json["kept"]) == ([], [*SCENES])
+    assert forced.json["made"] == [*SCENES]
     names = [f"test/{TEST}.npz", f"train/{TRAIN}.npz", f"val/{VAL}.npz"]
-
-    assert sorted(digests(out_dir)) == ["TERMS.txt", "manifest.json", *names]
-
-
-def test_file_of_terms_names_the_terms_of_use(out_dir: Path) -> None:
+    assert sorted(files) == ["TERMS.txt", "manifest.json", *names]
+    assert digests(out_dir) == files == digests(whole_dir / "processed")
+    assert times_of(out_dir).keys() == times.keys()
+    assert all(time > times[path] for path, time in times_of(out_dir).items())
     assert "Terms of Use" in (out_dir / "TERMS.txt").read_text()
+    assert first.json["vertices"] == 1_800
+    assert first.json["size_bytes"] == sum(path.stat().st_size for path in times)
+    assert "0 made, 3 kept, 0 failed" in text
+    assert "1,800 vertices" in text
 
 
-def test_manifest_records_the_vertices_of_each_scene(out_dir: Path) -> None:
-    entries = manifest_of(out_dir)["scenes"].values()
-    assert {entry["vertices"] for entry in entries} == {600}
+def test_scene_is_made_again_if_its_file_or_a_raw_file_changes(raw_dir, aligned_dir):
+    files = digests(aligned_dir)
+    train, val, test = (next(aligned_dir.glob(f"*/{name}.npz")) for name in SCENES)
+
+    def check(made, **reasons):
+        dry = process(raw_dir, aligned_dir, "--dry-run")
+        assert dry.json["to_make"] == {
+            key.replace("_", " "): value for key, value in reasons.items()
+        }
+        assert process(raw_dir, aligned_dir).json["made"] == made
+        assert digests(aligned_dir) == files
+
+    check([])
+    train.write_bytes(train.read_bytes()[:-100])
+    val.unlink()
+    test.write_bytes(b"".join(encode_npz(read_processed(test).arrays(), deflated=frozenset())))
+    check([TRAIN, VAL, TEST], its_file_was_changed=[TRAIN, TEST], its_file_is_gone=[VAL])
+    touch(raw_file(raw_dir, MESH))
+    dry = process(raw_dir, aligned_dir, "--dry-run")
+    assert dry.json["to_make"] == {"its raw files were changed": [TRAIN]}
+    # A raw file that is older than its scene, but has another size, as from a backup.
+    shutil.copy(train, train.with_name("backup"))
+    info = raw_file(raw_dir, ".txt", VAL)
+    info.write_text(info.read_text() + "note = other\n")
+    os.utime(info, ns=(1, 1))
+    dry = process(raw_dir, aligned_dir, "--dry-run")
+    assert dry.json["to_make"] == {"its raw files were changed": [TRAIN, VAL]}
+    assert process(raw_dir, aligned_dir).json["made"] == [TRAIN, VAL]
+    check_folder(aligned_dir, align_axis=True)
+    # A folder without manifest is made again.
+    (aligned_dir / "manifest.json").unlink()
+    assert process(raw_dir, aligned_dir, *FLAGS).json["made"] == [*SCENES]
 
 
-def test_run_with_two_jobs_writes_the_same_bytes(
-    raw_dir: Path, whole_dir: Path, new_dir: Path
-) -> None:
-    outcome = run_command("process", raw_dir, "-o", new_dir, "--jobs", "2", "--json")
+def test_folder_keeps_its_options_until_all_of_it_is_made_again(raw_dir, aligned_dir):
+    before = digests(aligned_dir)
+    kept = process(raw_dir, aligned_dir)
+    named = process(raw_dir, aligned_dir, *FLAGS, "--no-faces", "--labels-from", "aggregation")
+    other_options = ("--no-scannet200", "--no-align-axis", "--faces", "--labels-from=ply")
+    commands = [[option] for option in other_options]
+    parts = (("--scenes", TRAIN), ("--splits", "val"), ("--limit", "1"))
+    commands += [["--faces", "--force", *selection] for selection in parts]
+    refused = [process(raw_dir, aligned_dir, *words) for words in commands]
 
-    assert outcome.json["made"] == [*SCENES]
-    assert digests(new_dir) == digests(whole_dir / "processed")
+    assert kept.json["kept"] == named.json["kept"] == [*SCENES]
+    assert kept.json["options"]["align_axis"] is True
+    for outcome in refused:
+        assert outcome.status == 2
+        assert "--scannet200 --align-axis --no-faces --labels-from aggregation" in outcome.stderr
+        assert "choose another output folder; or process all of this one again" in outcome.stderr
+    assert digests(aligned_dir) == before
 
-
-def test_run_with_one_job_writes_the_same_bytes(
-    raw_dir: Path, whole_dir: Path, new_dir: Path
-) -> None:
-    assert process(raw_dir, new_dir).json["made"] == [*SCENES]
-
-    assert digests(new_dir) == digests(whole_dir / "processed")
-
-
-def test_second_run_keeps_all_scenes_untouched(raw_dir: Path, new_dir: Path) -> None:
-    process(raw_dir, new_dir)
-    before = digests(new_dir)
-    times = times_of(new_dir)
-
-    assert process(raw_dir, new_dir).json["kept"] == [*SCENES]
-
-    assert digests(new_dir) == before
-    assert times_of(new_dir) == times
+    os.truncate(raw_file(raw_dir, MESH, VAL), 5_000)
+    changed = process(raw_dir, aligned_dir, "--faces", "--force")
+    assert changed.status == 3
+    assert changed.json["made"] == [TRAIN, TEST]
+    assert not (aligned_dir / f"val/{VAL}.npz").exists(), "it had other options"
+    assert [*check_folder(aligned_dir, faces=True, align_axis=True).failures] == [VAL]
 
 
-def test_forced_run_writes_all_scenes_again(raw_dir: Path, new_dir: Path) -> None:
-    process(raw_dir, new_dir)
-    before = digests(new_dir)
-    times = times_of(new_dir)
-
-    assert process(raw_dir, new_dir, "--force").json["made"] == [*SCENES]
-
-    assert digests(new_dir) == before
-    assert times_of(new_dir) != times
-
-
-def compress_nothing(path: Path) -> None:
-    """Write the same arrays with other bytes."""
-    arrays = read_processed(path).arrays()
-    path.write_bytes(b"".join(encode_npz(arrays, deflated=frozenset())))
-
-
-# Three kinds of damage for each of three runs, one for each scene.
-DAMAGES = [
-    lambda path: os.truncate(path, path.stat().st_size - 100),
-    lambda path: path.write_bytes(b""),
-    compress_nothing,
-    # A file of another program, without arrays.
-    lambda path: path.write_bytes(b"PK\x05\x06" + bytes(18)),
-    lambda path: flip(path, path.stat().st_size // 2),
-    # In padding, which no reader uses.
-    lambda path: flip(path, path.read_bytes().index(b"\x35\xd9") + 6),
-    lambda path: flip(path, path.read_bytes().rindex(b"PK\x01\x02") + 5),
-    lambda path: flip(path, path.read_bytes().index(b"points.npy")),
-    lambda path: flip(path, path.stat().st_size - 4),
-]
-
-
-@pytest.mark.parametrize("damages", [DAMAGES[:3], DAMAGES[3:6], DAMAGES[6:]])
-@pytest.mark.parametrize("has_manifest", [True, False])
-def test_damaged_or_foreign_scene_is_made_again(
-    raw_dir: Path, out_dir: Path, has_manifest: bool, damages: list[Callable[[Path], object]]
-) -> None:
-    whole = digests(out_dir)
-    for path, damage in zip(sorted(out_dir.glob("*/*.npz")), damages, strict=True):
-        damage(path)
-    words = []
-    if not has_manifest:
-        (out_dir / "manifest.json").unlink()
-        # Without a manifest and a whole scene, nothing shows the options of the folder.
-        words = ["--no-scannet200"]
-
-    outcome = process(raw_dir, out_dir, *words)
-
-    assert outcome.status == 0
-    assert outcome.json["made"] == [*SCENES]
-    assert digests(out_dir) == whole
-
-
-def test_change_that_keeps_size_and_time_is_found_by_checksum(raw_dir: Path, out_dir: Path) -> None:
-    assert process(raw_dir, out_dir).json["made"] == []
-    path = raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply"
-    before = path.stat()
-    red_of_first_vertex = header_size(path) + 12
-    flip(path, red_of_first_vertex)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-    assert process(raw_dir, out_dir).json["made"] == []
-    assert process(raw_dir, out_dir, "--checksum").json["made"] == [TRAIN]
-
-    colors = read_processed(out_dir / f"train/{TRAIN}.npz").colors
-    assert colors[0, 0] == path.read_bytes()[red_of_first_vertex]
-
-
-@pytest.mark.parametrize(("cwd", "raw"), [("raw/scans", "."), (".", "link"), (".", "raw/scans")])
-def test_label_map_is_found_beside_the_scenes(
-    raw_dir: Path, tmp_path: Path, cwd: str, raw: str
-) -> None:
-    (tmp_path / "link").symlink_to(raw_dir / "scans")
-
-    outcome = run_main("process", raw, "-o", tmp_path / "new", "--dry-run", cwd=tmp_path / cwd)
-
-    assert f"{LABEL_MAP}\n" in outcome.stdout
-
-
-def test_label_map_with_other_line_ends_keeps_scenes(raw_dir: Path, out_dir: Path) -> None:
+def test_other_label_map_is_refused_until_all_scenes_are_made_again(raw_dir, aligned_dir):
     path = raw_dir / LABEL_MAP
-    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\r\r\n"))
+    content = path.read_bytes()
+    # The same rows with other line ends, and the built-in label map, which is the same, too.
+    path.write_bytes(content.replace(b"\r\n", b"\r\r\n"))
+    assert process(raw_dir, aligned_dir).json["made"] == []
+    path.unlink()
+    built_in = process(raw_dir, aligned_dir)
+    assert built_in.json["made"] == []
+    assert "label map: the built-in label map" in built_in.stderr
+    write_label_map(raw_dir)
+    assert process(raw_dir / "scans", aligned_dir).json["made"] == []
 
-    assert process(raw_dir, out_dir).json["made"] == []
+    path.write_text("raw_category\tid\tnyu40id\nwall\t1\t1\n")
+    refused = process(raw_dir, aligned_dir)
+    forced = process(raw_dir, aligned_dir, "--force")
+
+    assert refused.status == 2
+    assert f"was made with another label map than {path}" in refused.stderr
+    assert forced.json["made"] == [*SCENES]
+    difference = "is missing in the label map, but ScanNet id 3, nyu40 id 2 in the built-in one"
+    assert f"raw category 'floor' {difference}" in str(forced.json["warnings"])
+    check_folder(aligned_dir)
 
 
-def test_missing_label_map_is_replaced_by_the_built_in_one(raw_dir: Path, out_dir: Path) -> None:
-    (raw_dir / LABEL_MAP).unlink()
+@pytest.mark.parametrize("words", [(), ("--force",), ("--scenes", TRAIN, VAL)])
+def test_scene_whose_raw_files_are_gone_stays(raw_dir, aligned_dir, words):
+    before = digests(aligned_dir)
+    shutil.rmtree(raw_dir / f"scans/{VAL}")
+    raw_file(raw_dir, ".aggregation.json").unlink()
+
+    outcome = process(raw_dir, aligned_dir, *words)
+    other_options = process(raw_dir, aligned_dir, "--faces", "--force")
+
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.json["raw_gone"] == [TRAIN, VAL]
+    assert set(outcome.json["kept"]) >= {TRAIN, VAL}
+    assert other_options.status == 2
+    assert f"the raw files of {TRAIN}, {VAL} are gone" in other_options.stderr
+    assert digests(aligned_dir) == before
+
+    # With its file gone, too, it fails; nothing else is lost.
+    (aligned_dir / f"train/{TRAIN}.npz").unlink()
+    outcome = process(raw_dir, aligned_dir)
+    (failure,) = outcome.json["failures"]
+    assert (failure["scene_id"], failure["error"]) == (TRAIN, "MissingFileError")
+    assert check_folder(aligned_dir).scenes.keys() == {VAL, TEST}
+
+
+def test_bad_scene_fails_alone_and_is_made_from_the_failed_list_when_repaired(raw_dir, out_dir):
+    before = digests(out_dir)
+    path = raw_file(raw_dir, MESH, VAL)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-500])
+    (raw_dir / "scans/scene0002_00").symlink_to("nowhere")
+
+    failed = process(raw_dir, out_dir, "--force")
+    manifest = check_folder(out_dir)
+    text = run_main("process", raw_dir, "-o", out_dir)
+
+    assert failed.status == text.status == 3
+    assert failed.json["made"] == [TRAIN, TEST]
+    link, mesh = failed.json["failures"]
+    assert link["path"] == str(raw_dir / "scans/scene0002_00")
+    assert "is a link that leads nowhere" in link["message"]
+    assert mesh["path"] == str(path)
+    assert f"is damaged or truncated ({len(whole) - 500:,} bytes): " in mesh["message"]
+    assert [*manifest.failures] == ["scene0002_00", VAL]
+    assert [*manifest.scenes] == [TRAIN, TEST]
+    assert not (out_dir / f"val/{VAL}.npz").exists(), "its raw file was whole then"
+    assert f"error: {path}: is damaged" in text.stderr
+    assert "Traceback" not in text.stderr
+    # A run for other scenes remembers the failures.
+    assert process(raw_dir, out_dir, "--scenes", TRAIN).status == 0
+    assert [*read_manifest(out_dir).failures] == ["scene0002_00", VAL]
+
+    path.write_bytes(whole)
+    (raw_dir / "scans/scene0002_00").unlink()
+    write_scene(make_scene("scene0002_00", vertices=600), raw_dir)
+    repaired = process(raw_dir, out_dir, "--scenes", f"@{out_dir / 'failed.txt'}")
+    assert repaired.json["made"] == ["scene0002_00", VAL]
+    assert not (out_dir / "failed.txt").exists()
+    assert before.items() - digests(out_dir).items() == {("manifest.json", before["manifest.json"])}
+
+
+def test_folder_in_the_place_of_a_scene_fails_it_alone(raw_dir, out_dir):
+    path = out_dir / f"val/{VAL}.npz"
+    path.unlink()
+    path.mkdir()
 
     outcome = process(raw_dir, out_dir, "--force")
 
-    assert "label map: the built-in label map" in outcome.stderr
-
-
-def test_scenes_of_the_built_in_label_map_are_kept_with_an_equal_one(
-    raw_dir: Path, out_dir: Path
-) -> None:
-    (raw_dir / LABEL_MAP).unlink()
-    process(raw_dir, out_dir, "--force")
-    write_label_map(raw_dir)
-
-    assert process(raw_dir / "scans", out_dir).json["made"] == []
-
-
-def test_changed_label_map_makes_annotated_scenes_again(raw_dir: Path, out_dir: Path) -> None:
-    (raw_dir / LABEL_MAP).write_text("raw_category\tid\tnyu40id\nwall\t1\t1\n")
-
-    outcome = process(raw_dir, out_dir)
-
-    assert outcome.json["made"] == [TRAIN, VAL]
-    difference = "is missing in the label map, but ScanNet id 3, nyu40 id 2 in the built-in one"
-    assert f"raw category 'floor' {difference}" in outcome.stderr
+    assert outcome.json["made"] == [TRAIN, TEST]
+    assert [failure["path"] for failure in outcome.json["failures"]] == [str(path)]
+    assert path.is_dir()
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "severity"), [((), 0, "warning"), (("--strict",), 1, "error")]
+    ("suffix", "change", "fault"),
+    [
+        (".txt", lambda _: b"sceneType = Office\n", "the .txt has no axisAlignment"),
+        (".aggregation.json", lambda _: b'{"segGroups": []}', "segGroups is empty"),
+        (MESH, lambda data: data.replace(b"element face", b"element fade"), "has no faces"),
+    ],
 )
-def test_label_map_with_changed_id_is_a_warning_or_a_strict_error(
-    raw_dir: Path, new_dir: Path, words: tuple[str, ...], status: int, severity: str
-) -> None:
-    path = raw_dir / LABEL_MAP
-    path.write_bytes(path.read_bytes().replace(b"3\tfloor\t2", b"3\tfloor\t0"))
+def test_scene_without_data_that_all_have_fails(raw_dir, tmp_path, suffix, change, fault):
+    path = raw_file(raw_dir, suffix)
+    path.write_bytes(change(path.read_bytes()))
 
-    outcome = run_main("process", raw_dir, "-o", new_dir, *words)
-
-    assert outcome.status == status
-    assert f"{severity}: {path}: differs from the label map of the release" in outcome.stderr
-    assert (
-        "in 1 raw categories: floor "
-        "(for example, 'floor' is ScanNet id 3, nyu40 id 0, expected ScanNet id 3, "
-    ) in outcome.stderr
-
-
-def test_label_map_without_rows_is_refused(raw_dir: Path, new_dir: Path) -> None:
-    path = raw_dir / LABEL_MAP
-    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
-
-    outcome = run_main("process", raw_dir, "-o", new_dir)
-
-    assert outcome.status == 1
-    assert f"error: {path}: has a header and 0 rows, expected about 607" in outcome.stderr
-
-
-def test_rows_added_to_the_label_map_label_groups_even_if_strict(
-    raw_dir: Path, new_dir: Path
-) -> None:
-    path = raw_dir / LABEL_MAP
-    path.write_bytes(path.read_bytes() + b"5\tthrone\t5\n")
-    edit_json(raw_dir / f"scans/{TRAIN}/{TRAIN}.aggregation.json", rename_first_group)
-
-    outcome = run_main("process", raw_dir, "-o", new_dir, "--strict")
-
-    assert outcome.status == 0
-    assert "warning" not in outcome.stderr
-    scene = read_processed(new_dir / f"train/{TRAIN}.npz")
-    group_id = scene.meta.groups[0].id
-    assert set(scene.nyu40_ids[scene.instances == group_id].tolist()) == {5}
-
-
-def rename_first_group(aggregation: Any) -> None:
-    aggregation["segGroups"][0]["label"] = "throne"
-
-
-@pytest.mark.parametrize("words", [(), ("--strict",)])
-def test_scene_without_alignment_fails_and_the_hint_names_lenient(
-    raw_dir: Path, new_dir: Path, words: tuple[str, ...]
-) -> None:
-    path = raw_dir / f"scans/{TRAIN}/{TRAIN}.txt"
-    path.write_text("sceneType = Office\n")
-
-    outcome = run_main("process", raw_dir, "-o", new_dir, *words)
+    outcome = process(raw_dir, tmp_path / "out")
 
     assert outcome.status == 3
-    assert f"{path}: the .txt has no axisAlignment\n" in outcome.stderr
-    hints = [line for line in outcome.stderr.splitlines() if line.startswith("hint: ")]
-    assert "--lenient" in hints[0]
-
-
-def test_hint_for_a_damaged_mesh_downloads_it_again(raw_dir: Path, new_dir: Path) -> None:
-    (raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply").write_bytes(b"")
-
-    outcome = run_main("process", raw_dir, "-o", new_dir)
-
-    assert "hint: remove the file, and download it again\n" in outcome.stderr
-
-
-@pytest.fixture
-def truncated_path(raw_dir: Path) -> Path:
-    """A truncated mesh of the val scene."""
-    path = raw_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply"
-    os.truncate(path, path.stat().st_size - 500)
-    return path
-
-
-@pytest.mark.usefixtures("truncated_path")
-def test_bad_scene_does_not_stop_the_others(raw_dir: Path, out_dir: Path) -> None:
-    outcome = process(raw_dir, out_dir, "--force")
-
-    assert outcome.status == 3
-    assert outcome.json["made"] == [TRAIN, TEST]
-
-
-def test_failure_of_a_bad_scene_names_the_file_and_its_size(
-    raw_dir: Path, out_dir: Path, truncated_path: Path
-) -> None:
-    outcome = process(raw_dir, out_dir, "--force")
-
     (failure,) = outcome.json["failures"]
-    size_bytes = truncated_path.stat().st_size
-    assert failure["scene_id"] == VAL
-    assert failure["path"] == str(truncated_path)
-    assert failure["message"].startswith(f"is damaged or truncated ({size_bytes:,} bytes): ")
+    assert fault in failure["message"]
+    assert "download" in failure["hint"]
 
 
-@pytest.mark.usefixtures("truncated_path")
-def test_bad_scene_is_a_failure_in_the_manifest(raw_dir: Path, out_dir: Path) -> None:
-    process(raw_dir, out_dir, "--force")
-
-    assert list(manifest_of(out_dir)["failures"]) == [VAL]
-
-
-def test_bad_scene_loses_the_result_of_its_earlier_input(raw_dir: Path, out_dir: Path) -> None:
-    path = raw_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply"
-    os.truncate(path, path.stat().st_size - 500)
-
-    process(raw_dir, out_dir, "--force")
-
-    assert f"val/{VAL}.npz" not in digests(out_dir)
-    assert list(manifest_of(out_dir)["scenes"]) == [TRAIN, TEST]
-
-
-def test_repaired_scene_is_made_from_the_failed_list(raw_dir: Path, out_dir: Path) -> None:
-    before = digests(out_dir)
-    path = raw_dir / f"scans/{VAL}/{VAL}_vh_clean_2.ply"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-500])
-    process(raw_dir, out_dir, "--force")
-    path.write_bytes(whole)
-
-    outcome = process(raw_dir, out_dir, "--scenes", f"@{out_dir / 'failed.txt'}")
-
-    assert outcome.status == 0
-    assert outcome.json["made"] == [VAL]
-    assert digests(out_dir) == before, "failed.txt is removed, too"
-
-
-def test_missing_files_of_all_scenes_lead_to_one_command(raw_dir: Path, new_dir: Path) -> None:
-    for path in raw_dir.glob("scans/*/*.segs.json"):
-        path.unlink()
-
-    outcome = run_main("process", raw_dir, "-o", new_dir)
-
-    assert outcome.status == 3
-    assert outcome.stderr.count("no such file") == 2
-    command = f"scannet-prep download --types seg -o {raw_dir} --scenes @{new_dir}/failed.txt"
-    assert outcome.stdout.count(command) == 1
-
-
-def test_stray_files_and_folders_are_ignored_and_folders_named(
-    raw_dir: Path, out_dir: Path
-) -> None:
-    for stray in ("._scene0002_00", "tmp1234"):
-        (raw_dir / "scans" / stray).write_bytes(b"")
-    (raw_dir / f"scans/{TRAIN}/._{TRAIN}_vh_clean_2.ply").write_bytes(b"Mac OS X")
-    # The official download script leaves such empty folders.
-    (raw_dir / "scans" / TEST).mkdir()
-    (raw_dir / "scans/my_room").mkdir()
+def test_doubts_about_labels_are_warnings_or_errors_of_a_strict_run(raw_dir, out_dir):
+    groups = [
+        {"id": 90, "label": "trashcan", "segments": []},
+        {"id": 91, "label": "trashcan", "segments": [0]},
+    ]
+    path = raw_file(raw_dir, ".aggregation.json")
+    edit_json(path, lambda value: value["segGroups"].extend(groups))
 
     outcome = process(raw_dir, out_dir)
+    text = run_main("process", raw_dir, "-o", out_dir).stdout
+    # Kept scenes count, too.
+    strict = [process(raw_dir, out_dir, "--strict") for _ in range(2)]
 
     assert outcome.status == 0
-    assert outcome.json["kept"] == [*SCENES]
-    assert "my_room is not used: it holds no file of a scene" in outcome.stderr
+    warning = outcome.json["warnings"][0]
+    assert (warning["kind"], warning["scenes"]) == ("unknown_category", [TRAIN])
+    assert text.count("warning: raw category 'trashcan'") == 1
+    assert "groups left unlabeled: 2" in text
+    for outcome in strict:
+        assert outcome.status == 3
+        (failure,) = outcome.json["failures"]
+        assert failure["scene_id"] == TRAIN
+        assert "raw category 'trashcan'" in failure["message"]
 
 
-def test_scene_folders_directly_below_the_raw_folder_are_found(
-    raw_dir: Path, out_dir: Path
-) -> None:
-    outcome = process(raw_dir / "scans_test", out_dir)
+def test_label_map_that_differs_from_the_release_is_a_warning_or_a_strict_error(raw_dir, tmp_path):
+    path = raw_dir / LABEL_MAP
+    path.write_bytes(path.read_bytes().replace(b"3\tfloor\t2", b"3\tfloor\t0"))
+    warned = run_main("process", raw_dir, "-o", tmp_path / "out")
+    refused = run_main("process", raw_dir, "-o", tmp_path / "new", "--strict")
+    # Rows for categories of one's own are no difference.
+    write_label_map(raw_dir)
+    path.write_bytes(path.read_bytes() + b"5\tthrone\t5\n")
+    edit_json(
+        raw_file(raw_dir, ".aggregation.json"),
+        lambda value: value["segGroups"][0].update(label="throne"),
+    )
+    added = run_main("process", raw_dir, "-o", tmp_path / "added", "--strict")
 
-    assert outcome.status == 0
-    assert outcome.json["kept"] == [*SCENES]
-    assert outcome.json["raw_gone"] == [TRAIN, VAL]
-
-
-def test_split_without_scenes_is_a_usage_error(raw_dir: Path, new_dir: Path) -> None:
-    outcome = process(raw_dir / "scans_test", new_dir, "--splits", "val")
-
-    assert outcome.json["error"] == "UsageError"
-    assert "has 1 scenes, but none of val" in outcome.stderr
-
-
-def test_scene_in_no_official_list_needs_a_split(raw_dir: Path, new_dir: Path) -> None:
-    write_scene(make_scene(UNLISTED, vertices=600), raw_dir)
-
-    outcome = process(raw_dir, new_dir, "--scenes", UNLISTED)
-
-    assert outcome.status == 3
-    assert f"{UNLISTED} is in none of the official split lists" in outcome.stderr
-
-
-def test_scene_in_no_official_list_is_in_the_last_chosen_split_only(
-    raw_dir: Path, new_dir: Path
-) -> None:
-    write_scene(make_scene(UNLISTED, vertices=600), raw_dir)
-    for split, other in (("train", "val"), ("val", "test")):
-        outcome = process(raw_dir, new_dir, "--scenes", UNLISTED, "--splits", split)
-        assert outcome.status == 0
-        assert outcome.json["made"] == [UNLISTED]
-
-        # A run for other scenes leaves it in its split.
-        assert process(raw_dir, new_dir, "--splits", other).status == 0
-        assert [path.parent.name for path in new_dir.rglob(f"{UNLISTED}.npz")] == [split]
-        assert manifest_of(new_dir)["scenes"][UNLISTED]["split"] == split
+    assert (warned.status, refused.status, added.status) == (0, 1, 0)
+    problem = f"{path}: differs from the label map of the release in 1 raw categories: floor "
+    assert f"note: {problem}" in warned.stderr
+    assert f"error: {problem}" in refused.stderr
+    assert not (tmp_path / "new").exists()
+    assert "warning" not in added.stderr + added.stdout
+    scene = read_processed(tmp_path / f"added/train/{TRAIN}.npz")
+    assert set(scene.nyu40_ids[scene.instances == scene.meta.groups[0].id].tolist()) == {5}
 
 
 @pytest.mark.parametrize(
@@ -421,121 +322,146 @@ def test_scene_in_no_official_list_is_in_the_last_chosen_split_only(
         ("--limit 2", [TRAIN, VAL]),
     ],
 )
-def test_dry_run_shows_selected_scenes_and_writes_nothing(
-    whole_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, chosen: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("list.txt").write_text(f"# a comment\n{VAL}  # another\n\n")
+def test_dry_run_shows_the_selected_scenes_and_writes_nothing(raw_dir, tmp_path, line, chosen):
+    (tmp_path / "list.txt").write_text(f"# a comment\n{VAL}  # another\n\n")
+    words = ("process", raw_dir, "-o", "new", "--dry-run", *line.split())
 
-    outcome = process(whole_dir / "raw", tmp_path / "new", "--dry-run", *line.split())
+    outcome = run_main(*words, "--json", cwd=tmp_path)
+    text = run_main(*words, cwd=tmp_path).stdout
 
-    assert sorted(outcome.json["scenes"]) == chosen
+    assert outcome.json["to_make"] == {"not made yet": chosen}
+    assert f"{len(chosen)}: not made yet ({', '.join(chosen)})" in text
     assert not (tmp_path / "new").exists()
 
 
+def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp_path):
+    out_dir = tmp_path / "new"
+    write_scene(make_scene(UNLISTED, vertices=600), raw_dir)
+
+    without = process(raw_dir, out_dir, "--scenes", UNLISTED)
+
+    assert without.status == 3
+    assert f"{UNLISTED} is in none of the official split lists" in without.stderr
+    for split, other in (("train", "val"), ("val", "test")):
+        outcome = process(raw_dir, out_dir, "--scenes", UNLISTED, "--splits", split)
+        assert outcome.json["made"] == [UNLISTED]
+        # A run for other scenes leaves it in its split.
+        assert process(raw_dir, out_dir, "--splits", other).status == 0
+        assert [path.parent.name for path in out_dir.rglob(f"{UNLISTED}.npz")] == [split]
+        assert check_folder(out_dir).scenes[UNLISTED].split == split
+
+
 @pytest.mark.parametrize(
-    ("line", "status", "message"),
+    ("words", "status", "message"),
     [
-        ("--jobs -1", 2, "'-1' is not a positive whole number"),
-        (
-            f"--scenes {TEST} --splits train",
-            2,
-            f"{TEST} is in the split test, but only train was asked for",
-        ),
-        ("--scenes scene0900_00", 2, "is in none of the official lists, and"),
-        ("--scenes @nowhere.txt", 1, "nowhere.txt: no such file"),
-        ("--scenes scene0002_00", 3, "has no folder scene0002_00"),
+        (["RAW", "--jobs", "-1"], 2, "'-1' is not a positive whole number"),
+        (["RAW", "--scenes", TEST, "--splits", "train"], 2, f"{TEST} is in the split test"),
+        (["RAW", "--scenes", "scene0900_00"], 2, "has no scene scene0900_00"),
+        (["RAW", "--scenes", "Scene0007"], 2, "'Scene0007' is not a scene id"),
+        (["RAW", "--scenes", "list.txt"], 2, "write @FILE for a file"),
+        (["RAW", "--scenes", "@nowhere.txt"], 1, "nowhere.txt: no such file"),
+        (["RAW", "--scenes", "scene0002_00"], 3, "has no folder scene0002_00"),
+        (["RAW/scans_test", "--splits", "val"], 2, "has no scenes of val"),
+        (["RAW", "-o", "RAW"], 2, "holds other files than processed scenes"),
+        (["RAW", "-o", "list.txt"], 1, "is not a folder"),
+        (["RAW", "-o", "damaged"], 1, "manifest.json: is damaged"),
+        ([], 1, "error: data/ScanNet: no such folder\nhint: "),
     ],
 )
-def test_wrong_selection_is_refused_and_no_scene_written(
-    whole_dir: Path, tmp_path: Path, line: str, status: int, message: str
-) -> None:
-    outcome = process(whole_dir / "raw", tmp_path, *line.split())
+def test_command_that_cannot_be_carried_out_is_refused(raw_dir, tmp_path, words, status, message):
+    (tmp_path / "list.txt").write_text(TRAIN)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/manifest.json").write_text("{")
+    before = digests(tmp_path)
+
+    outcome = run_main(
+        "process", *(word.replace("RAW", str(raw_dir)) for word in words), cwd=tmp_path
+    )
 
     assert outcome.status == status
-    assert outcome.json["exit_status"] == status
     assert message in outcome.stderr
-    assert not list(tmp_path.rglob("*.npz"))
+    assert "Traceback" not in outcome.stderr
+    changed = digests(tmp_path).items() ^ before.items()
+    assert not [name for name, _ in changed if name.endswith(".npz")]
 
 
-def test_missing_default_raw_folder_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    outcome = run_main("process", cwd=tmp_path)
-
-    assert outcome.status == 1
-    assert outcome.stdout == ""
-    assert outcome.stderr.startswith("error: data/ScanNet: no such folder\nhint: ")
-    assert not (tmp_path / "data").exists()
-
-
-@pytest.fixture
-def raw_dir_with_trashcans(raw_dir: Path) -> Path:
-    """Raw scenes, one of which has two groups of a category that the label map lacks."""
-    groups = [
-        {"id": 90, "label": "trashcan", "segments": []},
-        {"id": 91, "label": "trashcan", "segments": [0]},
-    ]
-    path = raw_dir / f"scans/{TRAIN}/{TRAIN}.aggregation.json"
-    edit_json(path, lambda value: value["segGroups"].extend(groups))
-    return raw_dir
-
-
-def test_unknown_category_is_one_warning_that_counts_its_groups(
-    raw_dir_with_trashcans: Path, out_dir: Path
-) -> None:
-    outcome = process(raw_dir_with_trashcans, out_dir)
-
-    assert outcome.status == 0
-    assert outcome.stderr.count("'trashcan'") == 1
-    assert "groups left unlabeled: 2" in outcome.stderr
-
-
-def test_strict_run_fails_for_an_unknown_category_of_a_kept_scene(
-    raw_dir_with_trashcans: Path, out_dir: Path
-) -> None:
-    process(raw_dir_with_trashcans, out_dir)
-
-    for _ in range(2):
-        outcome = process(raw_dir_with_trashcans, out_dir, "--strict")
-        assert outcome.status == 3
-        assert [failure["scene_id"] for failure in outcome.json["failures"]] == [TRAIN]
-        assert f"{TRAIN}.aggregation.json: raw category 'trashcan'" in outcome.stderr
-
-
-def test_full_disk_ends_the_run_without_partial_files(whole_dir: Path, tmp_path: Path) -> None:
+def test_full_disk_ends_the_run_without_partial_files(raw_dir, tmp_path, monkeypatch):
     with limited(resource.RLIMIT_FSIZE, 6_000):
-        outcome = process(whole_dir / "raw", tmp_path)
+        full = process(raw_dir, tmp_path / "out")
+    names = digests(tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr("scannet_prep.base.files.RESERVE_BYTES", 1 << 60)
+        no_room = process(raw_dir, tmp_path / "new")
+    continued = process(raw_dir, tmp_path / "out")
 
-    assert outcome.status == 1
-    assert outcome.json["error"] == "DiskFullError"
-    names = digests(tmp_path)
-    assert not [name for name in names if "npz" in Path(name).suffix or ".tmp" in name]
-    assert process(whole_dir / "raw", tmp_path).status == 0
-
-
-@pytest.mark.parametrize("name", [".", "scans", f"scans/{TRAIN}"])
-def test_output_folder_among_the_raw_scenes_is_refused(raw_dir: Path, name: str) -> None:
-    outcome = process(raw_dir, raw_dir / name)
-
-    assert outcome.status == 2
-    assert "would lie among the raw ones" in outcome.stderr
-    assert not list(raw_dir.rglob("*.npz"))
+    assert (full.status, full.json["error"]) == (1, "DiskFullError")
+    assert not [name for name in names if ".npz" in name or ".tmp" in name]
+    assert (no_room.status, no_room.json["error"]) == (1, "DiskFullError")
+    assert " and a reserve of " in no_room.stderr
+    assert not (tmp_path / "new/manifest.json").exists()
+    assert continued.status == 0
 
 
-def test_file_as_output_folder_is_refused(raw_dir: Path) -> None:
-    outcome = process(raw_dir, raw_dir / f"scans/{TRAIN}/{TRAIN}_vh_clean_2.ply")
+def test_only_one_run_at_a_time_changes_a_folder(raw_dir, tmp_path):
+    out_dir = tmp_path / "out"
+    plan = stage.plan(raw_dir, out_dir, ProcessOptions(align_axis=True))
+    out_dir.mkdir()
+    with run_lock(out_dir), pytest.raises(LockedError, match="is working in this folder"):
+        stage.run(plan)
+    assert process(raw_dir, out_dir).status == 0
+    before = digests(out_dir)
 
-    assert outcome.status == 1
-    assert "is not a folder" in outcome.stderr
+    with pytest.raises(LockedError, match="another run has changed it"):
+        stage.run(plan)
+
+    assert digests(out_dir) == before
 
 
-def test_run_without_room_on_the_disk_is_refused_before_it_begins(
-    raw_dir: Path, new_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scannet_prep.base.files.RESERVE_BYTES", 1 << 60)
+def test_open_dataset_refuses_scenes_of_other_options(raw_dir, out_dir, aligned_dir, verify):
+    shutil.copy(out_dir / f"train/{TRAIN}.npz", aligned_dir / f"train/{TRAIN}.npz")
+    with pytest.raises(ProcessedFileError, match="expected --scannet200 --align-axis"):
+        ScanNet(aligned_dir, split="train")[0]
+    status, findings = verify(aligned_dir)
+    assert status == 3
+    assert "was made with --no-scannet200" in findings[0][3]
 
-    outcome = process(raw_dir, new_dir)
+    assert process(raw_dir, aligned_dir, "--force").status == 0
+    dataset = ScanNet(aligned_dir, split="train")
+    assert process(raw_dir, aligned_dir, "--labels-from", "ply", "--force").status == 0
+    with pytest.raises(ProcessedFileError, match="was made with --scannet200") as caught:
+        dataset[0]
+    assert "open the folder again" in caught.value.hint
+    with pytest.raises(FileError, match="options"):
+        dataset.class_counts()
 
-    assert outcome.status == 1
-    assert outcome.json["error"] == "DiskFullError"
-    assert " and a reserve of " in outcome.stderr
-    assert not list(new_dir.rglob("*.npz"))
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"vertices":600', '"vertices":0'),
+        ('"vertices":600', f'"vertices":{10**30}'),
+        ('"vertices":600', '"vertices":Infinity'),
+        ('"split":"train"', '"split":["train"]'),
+        ('"options": {', '"options": [], "more": {'),
+        ('"faces":false', '"faces":"no"'),
+        ('"nyu40_counts":{"', '"nyu40_counts":{"x'),
+        ('"nyu40_counts":{"0":', '"nyu40_counts":{"0":1'),
+        ('"scannet_counts":{"0":', '"scannet_counts":{"0":1'),
+        ('"crc32":"', '"crc32":"-'),
+        ('"scene0000_00": ', '"../scene0000_00": '),
+        ('"failures": {', '"failures": {"scene0001_00": {"error": []}'),
+        ('"format_version": 2', '"format_version": 3'),
+        ('"format": "scannet_prep processed folder"', '"format": "other"'),
+    ],
+)
+def test_manifest_with_a_wrong_value_is_damaged(out_dir, raw_dir, old, new):
+    path = out_dir / "manifest.json"
+    text = path.read_text()
+    assert json.loads(text)["complete"] is True
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+    for use in (read_manifest, lambda folder: ScanNet(folder, split="train")):
+        with pytest.raises(FileError, match=r"manifest.json: is damaged"):
+            use(out_dir)
+    assert process(raw_dir, out_dir).status == 1

@@ -312,29 +312,6 @@ class TestTruncatedProcessedArchive:
         assert run_main("verify", tmp_path / "out").status == 0
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("kind", ["raw", "processed"])
-def test_damaged_first_frame_costs_no_scene(
-    kind: str, way: str, packed_dir: Path, tmp_path: Path
-) -> None:
-    archive = flip(copy_of(packed_dir / f"{kind}.tar.zst", tmp_path), 200)
-
-    report = unpack_from(way, archive, tmp_path / "out")
-
-    assert len(report.scenes) == 3
-    assert len(report.damages) == 1
-
-
-def test_dataset_reads_a_folder_whose_archive_had_lost_its_first_frame(
-    packed_dir: Path, tmp_path: Path
-) -> None:
-    archive = flip(copy_of(packed_dir / "processed.tar.zst", tmp_path), 200)
-
-    unpack_from("pipe", archive, tmp_path / "out")
-
-    assert ScanNet(tmp_path / "out", split="train").scene_ids == [TRAIN]
-
-
 class TestOverwrittenFrame:
     @pytest.fixture
     def archive(self, whole: Path, tmp_path: Path) -> Path:

@@ -24,7 +24,6 @@ from commands import TRAIN, VAL, Outcome, Verify, digests, edit_json, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
-from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.raw.lock import LockEntry, encode_lock, read_lock
 from scannet_prep.synthetic import write_release
 
@@ -164,20 +163,6 @@ class TestDamagedArchiveOverCompleteFolder:
         assert f"{len(SCENES)} scenes there, 0 failed" in outcome.stdout
         assert not (folder / "failed.txt").exists()
 
-    def test_scene_damaged_in_archive_and_folder_is_a_failure(
-        self, archive: Path, folder: Path
-    ) -> None:
-        flip_middle(archive, VAL)
-        flip(folder / "val" / f"{VAL}.npz", 500)
-
-        for outcome in unpack_each_way(archive, folder):
-            assert outcome.status == 3
-            assert failed_scenes(outcome) == [VAL]
-            manifest = read_manifest(folder)
-            assert manifest is not None
-            assert manifest.scenes.keys() == {*SCENES} - {VAL}
-            assert (folder / "failed.txt").read_text().split()[-1] == VAL
-
     def test_single_shard_leaves_a_complete_folder_unchanged(
         self, folder: Path, tmp_path: Path
     ) -> None:
@@ -226,20 +211,6 @@ class TestDamagedArchiveOverCompleteFolder:
         for outcome in unpack_each_way(tmp_path / "other.tar.zst", folder):
             assert outcome.status == 0
             assert digests(folder) == before
-
-    def test_scene_of_an_archive_without_manifest_is_recorded_by_its_file(
-        self, archive: Path, folder: Path, verify: Verify
-    ) -> None:
-        # The archive loses its manifest; the folder gets a damaged scene and a wrong entry for it.
-        flip(archive, 200)
-        flip(folder / "val" / f"{VAL}.npz", 500)
-        edit_json(
-            folder / "manifest.json", lambda value: value["scenes"][VAL].update(crc32="0" * 8)
-        )
-
-        assert run_main("unpack", archive, "-o", folder).status == 3
-
-        assert verify(folder) == (0, [])
 
 
 class TestDamagedArchiveOverRawTree:
@@ -370,30 +341,3 @@ class TestLostManifest:
         aligned = tmp_path / "aligned"
         assert run_main("process", six / "raw", "-o", aligned, "--align-axis").status == 0
         return aligned
-
-    @pytest.mark.parametrize("words", [(), ("--scenes", TRAIN)])
-    def test_folder_of_other_options_without_manifest_is_refused(
-        self, aligned: Path, archive: Path, words: tuple[str, ...]
-    ) -> None:
-        (aligned / "manifest.json").unlink()
-        before = digests(aligned)
-
-        for outcome in unpack_each_way(archive, aligned, *words):
-            assert outcome.status == 1
-            assert "holds scenes that were made with" in outcome.stderr
-        assert digests(aligned) == before
-
-    @pytest.mark.parametrize("has_manifest", [True, False])
-    def test_archive_of_other_options_without_manifest_is_refused(
-        self, aligned: Path, archive: Path, has_manifest: bool
-    ) -> None:
-        if not has_manifest:
-            (aligned / "manifest.json").unlink()
-        flip(archive, 0)
-        before = digests(aligned / "val")
-
-        outcome = run_main("unpack", archive, "-o", aligned, "--scenes", VAL)
-
-        assert outcome.status == 3
-        assert "holds scenes that were made with --no-scannet200 --align-axis" in outcome.stderr
-        assert digests(aligned / "val") == before

@@ -39,7 +39,7 @@ _OUTPUTS = (
 _TITLES = ("demo", "unpack", "demo", "export")
 _CHECKED_SUFFIXES = {".npz", ".npy", ".ply", ".json", ".txt", ".tsv", ".zst", ".png", ".jpg"}
 # Files that describe how far a run is.
-_CHANGING_NAMES = {"unfinished.txt", "failed.txt", "manifest.json"}
+_CHANGING_NAMES = {"failed.txt", "manifest.json", "export.json"}
 
 
 def make_commands(folder: Path) -> dict[str, list[str]]:

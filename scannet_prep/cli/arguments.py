@@ -171,12 +171,11 @@ def add_jobs_argument(parser: Container, workers: str = "worker processes") -> N
     )
 
 
-def selection_from(arguments: argparse.Namespace, *, of_release: bool = False) -> Selection:
+def selection_from(arguments: argparse.Namespace) -> Selection:
     """Return the selection of scenes that the options describe.
 
     Args:
         arguments: The arguments of a command.
-        of_release: Whether names of own scenes are refused.
 
     Raises:
         UnknownSceneError: A word is not a scene id.
@@ -186,7 +185,7 @@ def selection_from(arguments: argparse.Namespace, *, of_release: bool = False) -
 
     scene_ids = None
     if arguments.scenes is not None:
-        scene_ids = parse_scene_ids(arguments.scenes, of_release=of_release)
+        scene_ids = parse_scene_ids(arguments.scenes)
     return Selection(
         splits=tuple(Split.parse(name) for name in arguments.splits or ()),
         scene_ids=scene_ids,

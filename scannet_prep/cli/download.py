@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from scannet_prep.stages import download
 
     base_url = arguments.base_url or os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-    selection = selection_from(arguments, of_release=True)
+    selection = selection_from(arguments)
     plan = download.plan(arguments.output, arguments.types, selection=selection, base_url=base_url)
     if arguments.print_urls:
         return _print_urls(plan, arguments.print_urls, console)

@@ -13,7 +13,6 @@ extracted frames: every file that the manifest lists.
 examples:
   scannet-prep verify data/ScanNet
   scannet-prep verify data/processed --complete --splits train val
-  scannet-prep verify data/processed --checksum
   scannet-prep verify data/scannet-*-of-*.tar.zst
   scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
 """
@@ -43,12 +42,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
         action="store_true",
         help="report missing scenes of the official splits as errors",
     )
-    parser.add_argument(
-        "--checksum",
-        action="store_true",
-        help="for processed folders: recompute from the meshes the segments that process has "
-        "computed, and compare them",
-    )
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
     add_trust_arguments(parser)
@@ -62,7 +55,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         arguments.places,
         selection=shared.selection_from(arguments),
         must_be_complete=arguments.complete,
-        computes_segments=arguments.checksum,
         certificates=certificates_from(arguments, console),
         jobs=shared.jobs_from(arguments),
         progress=console,

@@ -52,6 +52,7 @@ class ExportManifest:
         shared: The fingerprints of files that concern several scenes, by name.
         scenes: The exported scenes, by id.
         failures: Scenes that failed in the last run that tried them, by id.
+        unfinished: Scenes that a run has still to make, or had when it was interrupted.
     """
 
     settings: Mapping[str, Setting] = field(hash=False)
@@ -62,6 +63,7 @@ class ExportManifest:
     shared: Mapping[str, Fingerprint] = field(default_factory=dict, hash=False)
     scenes: Mapping[str, ExportEntry] = field(default_factory=dict, hash=False)
     failures: Mapping[str, Finding] = field(default_factory=dict, hash=False)
+    unfinished: tuple[str, ...] = ()
 
     def files(self) -> Iterator[tuple[str, Fingerprint]]:
         """Iterate over all files, those that concern several scenes first."""

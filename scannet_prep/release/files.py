@@ -16,6 +16,15 @@ TERMS_URL = BASE_URL + "ScanNet_TOS.pdf"
 # The file in a raw folder that records that one person has accepted the terms. It never leaves the
 # machine.
 ACCEPTANCE_NAME = "terms_accepted.txt"
+# The notice in folders of files that derive from the release.
+NOTICE_NAME = "TERMS.txt"
+NOTICE_TEXT = f"""\
+The files in this folder derive from the ScanNet dataset (http://www.scan-net.org) and remain \
+under the
+ScanNet Terms of Use, which allow non-commercial research and education and forbid redistribution:
+{TERMS_URL}
+Give them only to people who have accepted those terms.
+"""
 
 # Folder of the files that belong to no scene. Only the label map is elsewhere, in the root.
 TASKS_DIR = "tasks"

@@ -10,13 +10,7 @@ from scannet_prep.archive.opened import Archive
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import ArchiveError
-from scannet_prep.processed.manifest import (
-    FORCE_HINT,
-    MANIFEST_NAME,
-    SceneEntry,
-    describe_other_format,
-    parse_manifest,
-)
+from scannet_prep.processed.manifest import MANIFEST_NAME, SceneEntry, parse_manifest
 from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
 from scannet_prep.release.scene import Split
 from scannet_prep.source.identify import SourceKind
@@ -116,8 +110,8 @@ def _check_is_processed(archive: Archive) -> None:
         hint = f"{command}, then scannet-prep process, and pack again"
         raise ArchiveError(archive.name, "holds raw scenes, not processed ones", hint)
     if head.scene_format != FORMAT_VERSION:
-        problem = describe_other_format(head.scene_format)
-        raise ArchiveError(archive.name, problem, f"{FORCE_HINT}, and pack it again")
+        problem = f"its scenes have format {head.scene_format}, expected {FORMAT_VERSION}"
+        raise ArchiveError(archive.name, problem, "process and pack them again")
 
 
 def _read_shared_options(archives: Sequence[Archive]) -> ProcessOptions:

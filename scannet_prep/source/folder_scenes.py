@@ -11,8 +11,8 @@ import numpy as np
 
 from scannet_prep.base.files import open_file
 from scannet_prep.errors import FileError, MissingFileError, ProcessedFileError
-from scannet_prep.processed.folder import find_state, processed_path
-from scannet_prep.processed.manifest import SceneEntry, read_manifest
+from scannet_prep.processed.folder import find_manifest, find_state, processed_path
+from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.processed.scene import MAX_FILE_BYTES, SceneMeta, read_meta
 from scannet_prep.release.scene import Split
@@ -69,7 +69,7 @@ class FolderScenes(SceneSource):
         Raises:
             FileError: The manifest is damaged, or the options of the folder have changed.
         """
-        manifest = read_manifest(self.folder)
+        manifest = find_manifest(self.folder)
         if manifest is None:
             # Not an error here: a dataset counts classes from the files of the scenes instead,
             # and `entries` reports that there is no manifest.

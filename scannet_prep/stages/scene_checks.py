@@ -56,8 +56,6 @@ class Inspection:
         jobs: Number of worker processes, or of threads for archives.
         progress: Advanced by each scene, or by the tar bytes of archives.
         findings: Receives all findings.
-        computes_segments: Whether `verify` repeats the computation of computed segments, and
-            compares the results.
     """
 
     title: str
@@ -65,7 +63,6 @@ class Inspection:
     jobs: int = 1
     progress: Progress = field(default_factory=Progress)
     findings: Findings = field(default_factory=Findings)
-    computes_segments: bool = False
 
     def check_scenes(
         self, check: Check[Context, Result], tasks: Sequence[CheckTask], context: Context

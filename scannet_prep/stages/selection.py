@@ -1,21 +1,27 @@
-"""The scenes that a stage works on, selected by id, split and number."""
+"""The scenes that a command works on: selected by id, split and number, or listed in a file."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
+from scannet_prep.base.files import remove_file, write_if_changed
 from scannet_prep.base.findings import Finding
 from scannet_prep.errors import UnknownSceneError
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.splits import (
-    find_official_split,
-    read_scene_list,
-    report_without_split,
+from scannet_prep.release.splits import find_official_split, read_scene_list
+
+FAILED_NAME = "failed.txt"
+
+_FAILED_HEADER = "# Scenes that failed. To try them again: --scenes @failed.txt\n"
+_HINT_IDS = (
+    "scene ids of the release run from scene0000_00 to scene0806_00; "
+    "separate several by blanks, or write @FILE for a file with one on each line"
 )
+_HINT_SPLITS = "leave out --splits, or take the scene out of --scenes"
+_HINT_NO_SPLIT = "to put it into a split, name the scene and the split: --scenes, --splits"
+_HINT_DOWNLOAD = "download it: scannet-prep download"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,36 +77,29 @@ class Selection:
         of_splits = f" in {', '.join(self.splits)}" if self.splits else ""
         missing = sorted(set(self.scene_ids or ()) - selected)
         if missing:
-            others = ""
-            if len(missing) > 1:
-                others = f", nor {len(missing) - 1:,} more of those that were named"
-            problem = f"has no scene {missing[0]}{of_splits}{others}"
-            raise UnknownSceneError(f"{place}: {problem}", hint)
+            problem = f"{place}: has no scene {missing[0]}{of_splits}"
+            raise UnknownSceneError(f"{problem} ({len(missing):,} are missing)", hint)
         if self.splits and not selected:
-            held_splits = {split or "scenes of no list" for split in held.values()}
-            names = ", ".join(sorted(held_splits)) or "none"
-            problem = f"has no scenes{of_splits}; it has: {names}"
-            raise UnknownSceneError(f"{place}: {problem}", hint)
+            raise UnknownSceneError(f"{place}: has no scenes{of_splits}", hint)
 
 
 def select_scenes(
-    available: Iterable[SceneId],
+    available: Mapping[SceneId, Split | None],
     selection: Selection,
-    source: Path,
+    raw_dir: Path,
     previous_splits: Mapping[SceneId, Split] | None = None,
-    own_splits: Mapping[SceneId, Split | None] | None = None,
-) -> tuple[tuple[tuple[SceneId, Split], ...], tuple[Finding, ...]]:
+) -> tuple[list[tuple[SceneId, Split]], list[Finding]]:
     """Select raw scenes, and determine the split of each.
 
-    The split is that of the official lists. A scene that they do not contain has the split that it
-    had before, or the only split of the selection: `_find_split` describes which one.
+    A scene of no official list, and an own scene in `scans`, has the split that it had before, else
+    the only split of the selection. If the user has named the scene, the selection comes first. An
+    own scene in `scans` that has neither is in train.
 
     Args:
-        available: The scenes of the tree.
+        available: The scenes of the tree, with their splits as far as the tree shows them.
         selection: The selection.
-        source: The tree, for messages.
-        previous_splits: The splits that scenes of no official list had before.
-        own_splits: The splits of own scenes by their folders.
+        raw_dir: The tree, for messages.
+        previous_splits: The splits that scenes had before.
 
     Returns:
         The scenes with their splits, sorted by id; and the selected scenes that are missing or have
@@ -110,83 +109,56 @@ def select_scenes(
         UnknownSceneError: A named scene is in none of the selected splits, or is neither in the
             tree nor in an official list.
     """
-    # A dict, unlike a set, keeps the order of the scenes. They usually come sorted, and sorting
-    # them again takes hardly any time.
-    present = dict.fromkeys(available)
-    candidates = present if selection.scene_ids is None else set(selection.scene_ids)
-    selected: list[tuple[SceneId, Split]] = []
-    failures: list[Finding] = []
-    for scene_id in sorted(candidates):
-        previous = previous_splits.get(scene_id) if previous_splits else None
-        own = own_splits.get(scene_id) if own_splits else None
-        split = _find_split(scene_id, selection, previous, own)
-        is_excluded = split is not None and not selection.wants(scene_id, split)
-        if is_excluded and selection.scene_ids is None:
-            continue
-        # The scene is named, but its split is not selected.
-        if is_excluded:
-            splits = ", ".join(selection.splits)
-            raise UnknownSceneError(
-                f"{scene_id} is in the split {split}, but only {splits} was asked for",
-                "leave out --splits, or take the scene out of --scenes",
-            )
-        if scene_id not in present:
-            failures.append(_report_missing(scene_id, source))
+    selected = []
+    failures = []
+    names = available if selection.scene_ids is None else selection.scene_ids
+    for scene_id in sorted(names):
+        previous = (previous_splits or {}).get(scene_id)
+        split = _find_split(scene_id, available.get(scene_id), selection, previous)
+        if split is not None and not selection.wants(scene_id, split):
+            if selection.scene_ids is None:
+                continue
+            problem = f"{scene_id} is in the split {split}, which --splits does not name"
+            raise UnknownSceneError(problem, _HINT_SPLITS)
+        if scene_id not in available:
+            if find_official_split(scene_id) is None:
+                raise UnknownSceneError(f"{raw_dir}: has no scene {scene_id}", _HINT_IDS)
+            failures.append(_fail(scene_id, raw_dir, f"has no folder {scene_id}", _HINT_DOWNLOAD))
         elif split is None:
-            failures.append(report_without_split(scene_id, source))
+            problem = f"{scene_id} is in none of the official split lists"
+            failures.append(_fail(scene_id, raw_dir, problem, _HINT_NO_SPLIT))
         else:
             selected.append((scene_id, split))
-    return tuple(selected[: selection.limit]), tuple(failures)
+    return selected[: selection.limit], failures
 
 
 def _find_split(
-    scene_id: SceneId, selection: Selection, previous: Split | None, own: Split | None
+    scene_id: SceneId, split: Split | None, selection: Selection, previous: Split | None
 ) -> Split | None:
-    """Find the split of a raw scene; None if it has none.
-
-    A scene of no official list keeps its previous split. If it had none, it gets the split of the
-    selection, if that has only one. If the user has named the scene, the split of the selection has
-    priority over the previous one. An own scene is in the split of its folder, `own`; one in the
-    folder of train and val scenes is in train unless it was, or is selected to be, in val.
-    """
+    """Find the split of a scene; None if it has none."""
     official = find_official_split(scene_id)
-    if official is not None:
-        return official
+    if official is not None or split is Split.TEST:
+        return official or split
     only_split = selection.splits[0] if len(selection.splits) == 1 else None
-    if own is not None:
-        is_val = Split.VAL in (previous, only_split) and own is Split.TRAIN
-        return Split.VAL if is_val else own
+    candidates = [previous, only_split, split]
     if selection.scene_ids is not None:
-        return only_split or previous
-    return previous or only_split
+        candidates = [only_split, previous, split]
+    for candidate in candidates:
+        # Own scenes in `scans` are annotated, so they are not in test.
+        if candidate is not None and (split is None or candidate is not Split.TEST):
+            return candidate
+    return None
 
 
-def _report_missing(scene_id: SceneId, source: Path) -> Finding:
-    """Describe a named scene that has no folder.
-
-    Raises:
-        UnknownSceneError: It is not in the official lists either.
-    """
-    if find_official_split(scene_id) is None:
-        raise UnknownSceneError(
-            f"{scene_id} is in none of the official lists, and {source} has no such folder",
-            "check --scenes: ids of the release run from scene0000_00 to scene0806_00",
-        )
-    return Finding(
-        scene_id=scene_id,
-        error="UnknownSceneError",
-        subject=str(source),
-        message=f"has no folder {scene_id}",
-        hint=f"scannet-prep download --types seg -o {quote(str(source))} --scenes {scene_id}",
-    )
+def _fail(scene_id: str, raw_dir: Path, problem: str, hint: str) -> Finding:
+    return Finding.from_error(UnknownSceneError(problem, hint), raw_dir, scene_id)
 
 
-def parse_scene_ids(words: Sequence[str], *, of_release: bool = False) -> tuple[SceneId, ...]:
+def parse_scene_ids(words: Sequence[str]) -> tuple[SceneId, ...]:
     """Parse the arguments of `--scenes`.
 
     Args:
         words: Scene ids, or `@FILE` with one id per line; `#` begins a comment.
-        of_release: Whether names of own scenes are refused.
 
     Raises:
         MissingFileError: A file does not exist.
@@ -194,37 +166,30 @@ def parse_scene_ids(words: Sequence[str], *, of_release: bool = False) -> tuple[
     """
     scene_ids: dict[SceneId, None] = {}
     for word in words:
-        if word.startswith("@"):
-            path = Path(word[1:]).expanduser()
-            names = read_scene_list(path)
-            prefix = f"{path}: "
-        else:
-            names = [word]
-            prefix = ""
+        names = read_scene_list(Path(word[1:]).expanduser()) if word.startswith("@") else [word]
         for name in names:
-            is_known_form = SceneId.is_of_release(name)
-            if not of_release and SceneId.is_own(name):
-                # If there is a file of this name, it is probably a list, and the @ was forgotten.
-                is_known_form = not Path(name).is_file()
-            if not is_known_form:
-                problem = f"{prefix}{name[:80]!r} is not a scene id"
-                raise UnknownSceneError(problem, _suggest_scene_ids(name))
+            # If there is a file of this name, it is probably a list, and the @ was forgotten.
+            if not SceneId.is_valid(name) or Path(name).is_file():
+                raise UnknownSceneError(f"{word:.80}: {name[:80]!r} is not a scene id", _HINT_IDS)
             scene_ids[SceneId(name)] = None
     if not scene_ids:
-        problem = f"{' '.join(words)}: names no scene"
-        raise UnknownSceneError(problem, "write one scene id per line, such as scene0011_00")
+        raise UnknownSceneError(f"{' '.join(words)}: names no scene", _HINT_IDS)
     return tuple(scene_ids)
 
 
-def _suggest_scene_ids(word: str) -> str:
-    """Return the hint for a word that is not a scene id, with a guess if there is one."""
-    if Path(word).is_file():
-        return f"did you mean the list in that file? Write @{word}"
-    parts = [part for part in re.split(r"[,;\s]+", word) if part]
-    guesses = [part.lower() if "_" in part else f"{part.lower()}_00" for part in parts]
-    if guesses and all(map(SceneId.is_of_release, guesses)):
-        return f"did you mean {' '.join(guesses)}?"
-    return (
-        "scene ids look like scene0011_00; separate several by blanks, "
-        "or write @FILE, with one id per line"
-    )
+def write_failed_list(folder: Path, scene_ids: Collection[str]) -> None:
+    """Write `failed.txt`, for `--scenes @failed.txt`, or remove it if nothing has failed.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    path = folder / FAILED_NAME
+    if scene_ids:
+        write_if_changed(path, encode_failed_list(scene_ids))
+    else:
+        remove_file(path)
+
+
+def encode_failed_list(scene_ids: Collection[str]) -> bytes:
+    """Encode `failed.txt`."""
+    return "".join([_FAILED_HEADER, *(f"{name}\n" for name in sorted(scene_ids))]).encode()

@@ -13,7 +13,7 @@ from pathlib import Path
 from scannet_prep.base.workers import run_tasks
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import process
-from scannet_prep.stages.process.scene_worker import ProcessContext, ProcessTask, make_scene_file
+from scannet_prep.stages.process import ProcessContext, ProcessTask, make_scene_file
 
 
 def measure(raw_dir: Path, folder: Path) -> float:

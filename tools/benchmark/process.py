@@ -20,14 +20,13 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.label_sets import SCANNET200
 from scannet_prep.stages import process
-from scannet_prep.stages.process.scene_worker import ProcessContext, make_scene_file
+from scannet_prep.stages.process import make_scene_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmark.settings import Result, Settings
-    from scannet_prep.stages.process import ProcessPlan
-    from scannet_prep.stages.process.scene_worker import ProcessTask
+    from scannet_prep.stages.process import ProcessContext, ProcessPlan, ProcessTask
 
 _OPTIONS = ProcessOptions(scannet200=True, align_axis=True)
 _LARGEST_VERTEX_COUNT = 550_000
@@ -91,10 +90,8 @@ def _measure_scenes(plan: ProcessPlan, settings: Settings) -> Result:
 
 
 def _make(task: ProcessTask, context: ProcessContext) -> None:
-    scene = make_scene_file(task, context)
-    if scene.temporary_path is None:
-        raise RuntimeError(f"{task.scene_id} was not made: {task.path} exists")
-    put_in_place(scene.temporary_path, task.path)
+    temporary_path, _ = make_scene_file(task, context)
+    put_in_place(temporary_path, task.path)
 
 
 def _copy(task: ProcessTask, folder: Path) -> tuple[float, int, int]:

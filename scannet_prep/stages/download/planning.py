@@ -116,9 +116,9 @@ def plan(
         )
     base_url = base_url.rstrip("/") + "/"
 
-    all_scenes: list[SceneId] = []
+    all_scenes: dict[SceneId, Split | None] = {}
     for split in Split:
-        all_scenes += official_scenes(split)
+        all_scenes |= dict.fromkeys(official_scenes(split), split)
     # The second value, the scenes that are missing or have no split, is always empty: an official
     # scene is neither, and any other scene raises an error.
     scenes, _ = select_scenes(all_scenes, selection or Selection(), data_dir)

@@ -3,7 +3,7 @@
 The path of one scene, from top to bottom:
 
     this process    planning      is it missing or outdated?
-                    running       lock, mark (scene_job); the task goes to a worker (base.workers)
+                    running       lock; the task goes to a worker (base.workers)
     worker          scene_worker  its processed file --> format --> files in the hidden work folder
     this process    running       final names; lists, export.json, failed.txt; the mark is removed
 """

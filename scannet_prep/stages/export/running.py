@@ -1,18 +1,17 @@
 """Carry out a plan of `export`: the files of the scenes, the manifest, and the report.
 
-    outdated scenes --> hidden work folder
-    scenes --> workers --> hidden work folder --> final names
-    lists, export.json
-
-`scene_job` shows the order of the steps.
+outdated scenes --> hidden work folder
+scenes --> workers --> hidden work folder --> final names
+lists, export.json
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,15 +25,11 @@ from scannet_prep.base.files import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
-from scannet_prep.errors import FileError
+from scannet_prep.base.workers import run_tasks
+from scannet_prep.errors import FileError, OutputError
 from scannet_prep.export import EXPORT_NAME, Setting
 from scannet_prep.export.manifest import ExportEntry, ExportManifest, write_export
-from scannet_prep.processed.folder import (
-    FAILED_NAME,
-    prepare_folder,
-    read_unfinished,
-    write_failed_list,
-)
+from scannet_prep.release.files import NOTICE_NAME, NOTICE_TEXT
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.export.planning import ExportPlan, check_target
 from scannet_prep.stages.export.scene_worker import (
@@ -45,7 +40,7 @@ from scannet_prep.stages.export.scene_worker import (
     move_in,
     remove_scene,
 )
-from scannet_prep.stages.scene_job import SceneJob
+from scannet_prep.stages.selection import write_failed_list
 
 # Shorter intervals would rewrite the manifest more often than scenes are made.
 _SAVE_INTERVAL_S = 2.0
@@ -99,38 +94,57 @@ def run(
         OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
         UsageError: The folder holds something else by now.
-        WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
+        WorkerDiedError: Worker processes cannot be started.
     """
+    progress = progress or Progress()
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir):
         job = _ExportJob(plan)
-        job.run(export_scene, job.context, jobs=jobs, progress=progress, executor=executor)
-        unfinished = read_unfinished(plan.out_dir)
-    return job.report(unfinished)
+        try:
+            job.remove_leftovers()
+            job.begin()
+            with progress.work("export", len(plan.scene_ids), "scenes"):
+                progress.advance(len(plan.scene_ids) - len(job.tasks))
+                for task, outcome in run_tasks(
+                    export_scene, job.tasks, job.context, jobs, executor
+                ):
+                    job.settle(task, outcome)
+                    if job.failures:
+                        progress.status(f"{len(job.failures):,} failed")
+                    progress.advance()
+            job.record()
+        except BaseException:
+            # If saving fails as well, the error that ended the run is raised.
+            with suppress(OutputError):
+                job.save()
+            raise
+        finally:
+            job.remove_leftovers()
+    return job.report()
 
 
-class _ExportJob(SceneJob[ExportTask, MadeScene]):
-    """One run of `export`.
+class _ExportJob:
+    """One run of `export`. It is made and used while the process holds the lock of the folder.
 
     Attributes:
+        tasks: The scenes to make.
         context: The settings that all tasks share.
+        failures: The scenes that could not be made, by id.
         manifest: The manifest of the export; it has the scenes that are finished by now.
     """
 
-    title = "export"
-
     def __init__(self, plan: ExportPlan) -> None:
         self._plan = plan
+        self._out_dir = plan.out_dir
         previous = check_target(plan.out_dir, plan.place.folder, plan.settings)
         self.manifest = previous or ExportManifest(plan.settings, plan.place.name)
         self._outdated = _find_outdated(plan, self.manifest)
-
-        tasks = []
+        self.failures: dict[str, Finding] = {}
+        self.tasks: list[ExportTask] = []
         scene_ids = plan.scene_ids if plan.is_forced else sorted(self._outdated)
         for scene_id in scene_ids:
             source = plan.place.file_path(scene_id)
-            tasks.append(ExportTask(scene_id, plan.place.entries[scene_id], source))
-        super().__init__(plan.out_dir, tasks, scene_count=len(plan.scene_ids))
+            self.tasks.append(ExportTask(scene_id, plan.place.entries[scene_id], source))
 
         # Without entries, because the context goes to every worker, and each task has the entry of
         # its own scene.
@@ -138,6 +152,7 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         self.context = ExportContext(place, plan.format, plan.out_dir)
         self._entries = dict(self.manifest.scenes)
         self._made: set[str] = set()
+        self._unfinished = {*self.manifest.unfinished, *scene_ids}
         self._saved_s = 0.0
 
     def remove_leftovers(self) -> None:
@@ -147,28 +162,31 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
 
     def begin(self) -> None:
         """Move outdated scenes away. Scenes that are only forced stay until they are replaced."""
-        if not self._tasks:
+        if not self.tasks:
             return
         # The manifest comes first: the next run would refuse a folder with files but no manifest.
-        if not (self._out_dir / EXPORT_NAME).exists():
-            self.save()
-        self.mark()
-        derives_from_scannet = not any(map(SceneId.is_own, self._plan.scene_ids))
-        prepare_folder(self._out_dir, set(), has_terms=derives_from_scannet)
+        self.save()
+        # Own scans do not derive from ScanNet.
+        if not any(map(SceneId.is_own, self._plan.scene_ids)):
+            write_if_changed(self._out_dir / NOTICE_NAME, NOTICE_TEXT.encode())
         make_directory(self.context.work_dir)
         for scene_id in self._outdated & self._entries.keys():
             remove_scene(scene_id, self._entries.pop(scene_id), self.context)
         self.save()
 
-    def finish(self, task: ExportTask, result: MadeScene) -> None:
-        """Move the files of a scene to their final names, or note that something is in the way."""
-        try:
-            move_in(result, self.context)
-        except FileError as error:
-            self.fail(task, Finding.from_error(error, task.source, task.scene_id))
-            return
-        self._entries[task.scene_id] = result.entry
-        self._made.add(task.scene_id)
+    def settle(self, task: ExportTask, outcome: MadeScene | Finding) -> None:
+        """Move the files of a scene to their final names, or note why it failed."""
+        if not isinstance(outcome, Finding):
+            try:
+                move_in(outcome, self.context)
+            except FileError as error:
+                outcome = Finding.from_error(error, task.source, task.scene_id)
+        self._unfinished.discard(task.scene_id)
+        if isinstance(outcome, Finding):
+            self.failures[task.scene_id] = outcome
+        else:
+            self._entries[task.scene_id] = outcome.entry
+            self._made.add(task.scene_id)
         if time.monotonic() > self._saved_s + _SAVE_INTERVAL_S:
             self.save()
 
@@ -176,10 +194,15 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
         """Record the scenes that are finished by now, because their files alone do not show it."""
         self._saved_s = time.monotonic()
         scenes = dict(sorted(self._entries.items()))
-        self.manifest = replace(self.manifest, place=self._plan.place.name, scenes=scenes)
+        self.manifest = replace(
+            self.manifest,
+            place=self._plan.place.name,
+            scenes=scenes,
+            unfinished=tuple(sorted(self._unfinished)),
+        )
         write_export(self._out_dir / EXPORT_NAME, self.manifest)
 
-    def record(self) -> Collection[str]:
+    def record(self) -> None:
         """Write the files that concern all scenes, the manifest, and `failed.txt`."""
         shared = self._write_shared()
         for name in self.manifest.shared.keys() - shared.keys():
@@ -199,11 +222,11 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
             shared=shared,
             scenes=dict(sorted(self._entries.items())),
             failures=failures,
+            # Scenes that the export lacks, and that have not failed, are still to be made.
+            unfinished=tuple(sorted(self._unfinished & (missing - failures.keys()))),
         )
         write_export(self._out_dir / EXPORT_NAME, self.manifest, is_durable=True)
-        write_failed_list(self._out_dir / FAILED_NAME, failures)
-        # Scenes that the export lacks, and that have not failed, are still to be made.
-        return read_unfinished(self._out_dir) - (missing - failures.keys())
+        write_failed_list(self._out_dir, failures)
 
     def _write_shared(self) -> dict[str, Fingerprint]:
         """Write the files that concern all scenes, such as lists, and return their fingerprints."""
@@ -218,7 +241,7 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
             shared[name] = Fingerprint.from_bytes(data)
         return shared
 
-    def report(self, unfinished: set[str]) -> ExportReport:
+    def report(self) -> ExportReport:
         """Summarize the run."""
         done = self._made | self.failures.keys()
         kept = [scene_id for scene_id in self._plan.scene_ids if scene_id not in done]
@@ -232,7 +255,7 @@ class _ExportJob(SceneJob[ExportTask, MadeScene]):
             left_out=self._plan.left_out,
             files=len(fingerprints),
             size_bytes=sum(fingerprint.size_bytes for fingerprint in fingerprints),
-            unfinished=tuple(sorted(unfinished)),
+            unfinished=self.manifest.unfinished,
         )
 
 

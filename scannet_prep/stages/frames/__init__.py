@@ -3,7 +3,7 @@
 The path of one scene, from top to bottom:
 
     this process    planning      does it have a stream, and is it missing or outdated?
-                    running       lock (scene_job); the task goes to a worker (base.workers)
+                    running       lock; the task goes to a worker (base.workers)
     worker          scene_worker  stream, zip files --> its folder in the hidden work folder
     this process    running       the folder gets its final name; failed.txt
 

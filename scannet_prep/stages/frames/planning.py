@@ -16,12 +16,12 @@ from scannet_prep.errors import MissingFileError, UsageError
 from scannet_prep.frames.encoding import FrameSources
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
 from scannet_prep.frames.record import FramesRecord, iter_records, read_record
-from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME
 from scannet_prep.raw.tree import RawScene, find_raw_scenes
+from scannet_prep.release.files import NOTICE_NAME
 from scannet_prep.release.label_map import LabelMap, label_map_for
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages.frames.scene_worker import FramesContext, FramesTask
-from scannet_prep.stages.selection import Selection, select_scenes
+from scannet_prep.stages.selection import FAILED_NAME, Selection, select_scenes
 
 _WORK_NAME = ".scannet-prep-work"
 # More scene ids than these were hardly typed.
@@ -103,7 +103,8 @@ def plan(
             if scene_id in records or _has_stream(scene)
         }
     splits = {scene_id: record.split for scene_id, record in records.items()}
-    selected, failures = select_scenes(candidates, selection, raw_dir, splits)
+    of_tree = {scene_id: scene.split for scene_id, scene in candidates.items()}
+    selected, failures = select_scenes(of_tree, selection, raw_dir, splits)
 
     tasks = []
     kept = []
@@ -115,7 +116,7 @@ def plan(
         elif _has_stream(task.scene):
             tasks.append(task)
         else:
-            failures += (_report_missing_stream(task, raw_dir),)
+            failures.append(_report_missing_stream(task, raw_dir))
     if not tasks and not kept:
         raise _no_streams(raw_dir, selection)
     return FramesPlan(
@@ -126,7 +127,7 @@ def plan(
         tasks=tuple(tasks),
         kept=tuple(kept),
         without_stream=tuple(sorted(raw_scenes.keys() - candidates.keys())),
-        failures=failures,
+        failures=tuple(failures),
     )
 
 
@@ -172,7 +173,7 @@ def _check_is_empty(out_dir: Path) -> None:
     """
     names = sorted(path.name for path in out_dir.iterdir()) if out_dir.exists() else []
     for name in names:
-        if not name.startswith(".") and name not in {TERMS_NAME, FAILED_NAME}:
+        if not name.startswith(".") and name not in {NOTICE_NAME, FAILED_NAME}:
             problem = f"{out_dir}: holds {name}, and was not made by scannet-prep frames"
             raise UsageError(problem, "choose a new folder with -o")
 

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,14 @@ from scannet_prep.base.files import (
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.run_lock import run_lock
+from scannet_prep.base.workers import run_tasks
 from scannet_prep.errors import FileError
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.frames.record import RECORD_NAME, FramesRecord
-from scannet_prep.processed.folder import FAILED_NAME, TERMS_NAME, TERMS_TEXT, write_failed_list
+from scannet_prep.release.files import NOTICE_NAME, NOTICE_TEXT
 from scannet_prep.stages.frames.planning import FramesPlan, choose_options, read_records
 from scannet_prep.stages.frames.scene_worker import FramesTask, extract_frames
-from scannet_prep.stages.scene_job import SceneJob
+from scannet_prep.stages.selection import write_failed_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,91 +80,88 @@ def run(
         OutputError: The folder cannot be written to, or the disk is full.
         LockedError: Another run is writing into the folder.
         UsageError: The folder has frames with other options by now.
-        WorkerDiedError: Worker processes cannot be started, or the executor takes no more tasks.
+        WorkerDiedError: Worker processes cannot be started.
     """
+    progress = progress or Progress()
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir):
-        job = _FramesJob(plan)
-        job.run(extract_frames, plan.context, jobs=jobs, progress=progress, executor=executor)
-    return job.report()
-
-
-class _FramesJob(SceneJob[FramesTask, tuple[FramesRecord, Path]]):
-    """One run of `frames`.
-
-    Args:
-        plan: The plan.
-    """
-
-    title = "frames"
-
-    def __init__(self, plan: FramesPlan) -> None:
         # Another run may have written into the folder since the plan was made.
         choose_options(plan.out_dir, plan.options, read_records(plan.out_dir))
-        super().__init__(plan.out_dir, plan.tasks, len(plan.tasks) + len(plan.kept))
-        self._plan = plan
-        self._work_dir = plan.context.work_dir
-        self._made: dict[str, FramesRecord] = {}
-        self._made_frames = 0
-        self._made_bytes = 0
-        self._started_s = time.monotonic()
-
-    def remove_leftovers(self) -> None:
-        """Remove the work folder, and temporary files of notices and lists."""
-        shutil.rmtree(self._work_dir, ignore_errors=True)
-        remove_temporaries(self._out_dir)
-
-    def begin(self) -> None:
-        """Make the work folder, and write the notice about the terms."""
-        if self._tasks:
-            write_if_changed(self._out_dir / TERMS_NAME, TERMS_TEXT.encode())
-            make_directory(self._work_dir)
-
-    def finish(self, task: FramesTask, result: tuple[FramesRecord, Path]) -> None:
-        """Move the folder of a scene to its final name; an outdated one is removed."""
-        record, work_path = result
-        target = self._out_dir / task.scene_id
-        outdated_path = self._work_dir / secrets.token_hex(8)
+        _remove_leftovers(plan)
+        made: dict[str, FramesRecord] = {}
+        failures = {failure.scene_id: failure for failure in plan.failures}
+        if plan.tasks:
+            write_if_changed(plan.out_dir / NOTICE_NAME, NOTICE_TEXT.encode())
+            make_directory(plan.context.work_dir)
+        started_s = time.monotonic()
         try:
-            if os.path.lexists(target):
-                if not (target / RECORD_NAME).is_file():
-                    error = FileError(target, "is in the way", "remove or rename it")
-                    self.fail(task, Finding.from_error(error, target, task.scene_id))
-                    return
-                target.replace(outdated_path)
-            work_path.replace(target)
-        except OSError as error:
-            raise output_error(target, error) from error
-        shutil.rmtree(outdated_path, ignore_errors=True)
-        self._made[task.scene_id] = record
-        self._made_frames += len(record.frames)
-        self._made_bytes += record.size_bytes
+            with progress.work("frames", len(plan.tasks) + len(plan.kept), "scenes"):
+                progress.advance(len(plan.kept))
+                for task, outcome in run_tasks(
+                    extract_frames, plan.tasks, plan.context, jobs, executor
+                ):
+                    try:
+                        if isinstance(outcome, Finding):
+                            failures[task.scene_id] = outcome
+                        else:
+                            made[task.scene_id] = _move_in(task, *outcome, plan)
+                    except FileError as error:
+                        failure = Finding.from_error(error, task.source, task.scene_id)
+                        failures[task.scene_id] = failure
+                    progress.status(_describe_rate(made, failures, started_s))
+                    progress.advance()
+            write_failed_list(plan.out_dir, failures)
+        finally:
+            _remove_leftovers(plan)
+    records = [*made.values(), *plan.kept]
+    return FramesReport(
+        out_dir=plan.out_dir,
+        options=plan.options,
+        made=tuple(sorted(made)),
+        kept=tuple(str(record.scene_id) for record in plan.kept),
+        failures=tuple(failure for _, failure in sorted(failures.items())),
+        without_stream=plan.without_stream,
+        frames=sum(len(record.frames) for record in records),
+        lost_frames=sum(len(record.lost) for record in records),
+        size_bytes=sum(record.size_bytes for record in records),
+    )
 
-    def status(self) -> str:
-        """Describe how many frames are written, and how fast."""
-        seconds = max(time.monotonic() - self._started_s, 1e-3)
-        rate = f"{self._made_frames:,} frames, {self._made_bytes / seconds / 1e6:.0f} MB/s"
-        failures = super().status()
-        return f"{rate}, {failures}" if failures else rate
 
-    def record(self) -> Collection[str]:
-        """Write `failed.txt`. The folders of the scenes have their own records."""
-        failures = {failure.scene_id for failure in self._plan.failures} | self.failures.keys()
-        write_failed_list(self._out_dir / FAILED_NAME, failures)
-        return ()
+def _remove_leftovers(plan: FramesPlan) -> None:
+    """Remove the work folder, and temporary files of notices and lists."""
+    shutil.rmtree(plan.context.work_dir, ignore_errors=True)
+    remove_temporaries(plan.out_dir)
 
-    def report(self) -> FramesReport:
-        """Summarize the run."""
-        records = [*self._made.values(), *self._plan.kept]
-        failures = {failure.scene_id: failure for failure in self._plan.failures} | self.failures
-        return FramesReport(
-            out_dir=self._out_dir,
-            options=self._plan.options,
-            made=tuple(sorted(self._made)),
-            kept=tuple(str(record.scene_id) for record in self._plan.kept),
-            failures=tuple(failure for _, failure in sorted(failures.items())),
-            without_stream=self._plan.without_stream,
-            frames=sum(len(record.frames) for record in records),
-            lost_frames=sum(len(record.lost) for record in records),
-            size_bytes=sum(record.size_bytes for record in records),
-        )
+
+def _move_in(
+    task: FramesTask, record: FramesRecord, work_path: Path, plan: FramesPlan
+) -> FramesRecord:
+    """Move the folder of a scene to its final name, and return its record.
+
+    Raises:
+        FileError: Something is in the way.
+        OutputError: It cannot be moved.
+    """
+    target = plan.out_dir / task.scene_id
+    outdated_path = plan.context.work_dir / secrets.token_hex(8)
+    try:
+        if os.path.lexists(target):
+            if not (target / RECORD_NAME).is_file():
+                raise FileError(target, "is in the way", "remove or rename it")
+            target.replace(outdated_path)
+        work_path.replace(target)
+    except OSError as error:
+        raise output_error(target, error) from error
+    shutil.rmtree(outdated_path, ignore_errors=True)
+    return record
+
+
+def _describe_rate(
+    made: Mapping[str, FramesRecord], failures: Collection[str], started_s: float
+) -> str:
+    """Describe how many frames are written, and how fast."""
+    seconds = max(time.monotonic() - started_s, 1e-3)
+    frames = sum(len(record.frames) for record in made.values())
+    size_bytes = sum(record.size_bytes for record in made.values())
+    rate = f"{frames:,} frames, {size_bytes / seconds / 1e6:.0f} MB/s"
+    return f"{rate}, {len(failures):,} failed" if failures else rate

@@ -15,9 +15,10 @@ from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import FileError
 from scannet_prep.processed import folder as processed_folder
-from scannet_prep.processed.manifest import Manifest, SceneEntry, read_manifest
+from scannet_prep.processed.manifest import Manifest, SceneEntry
 from scannet_prep.processed.npz import NpzReader
 from scannet_prep.processed.scene import parse_meta
+from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import find_known_split
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack.target import HINT_OTHER_FOLDER, UnpackTarget
@@ -39,12 +40,9 @@ class ProcessedTarget(UnpackTarget):
     def __init__(self, archives: ArchiveSet, out_dir: Path, selection: Selection) -> None:
         super().__init__(archives, out_dir, selection)
         # The manifest that the folder has now.
-        self._before = read_manifest(out_dir)
-        # The options and the label map of its scenes: from the manifest or, if that is lost, from
-        # the files.
-        self._head = self._before or processed_folder.find_head(out_dir)
-        # The scenes of the folder, whether it holds them or is to hold them.
-        self._scenes_before = processed_folder.find_scene_ids(out_dir)
+        self._before = processed_folder.find_manifest(out_dir)
+        # The options and the label map of its scenes.
+        self._head = self._before
         # The manifests of the archives, merged and reduced to the selection.
         self._arrived: Manifest | None = None
 
@@ -86,7 +84,10 @@ class ProcessedTarget(UnpackTarget):
         for member in group.members:
             path = self._out_dir / member.name
             meta = parse_meta(NpzReader(member.of(content), path), path)
-            self._check_belongs_here(Manifest(meta.options, meta.label_map))
+            head = Manifest(meta.options, meta.label_map)
+            self._check_belongs_here(head)
+            if self._head is None:
+                self._head = head
         super().write(group, content)
 
     def end(self) -> None:
@@ -94,7 +95,7 @@ class ProcessedTarget(UnpackTarget):
 
         A scene that could not be unpacked is no failure if the folder has an intact file of it.
         """
-        head = self._arrived or self._before or processed_folder.find_head(self._out_dir)
+        head = self._arrived or self._head
         if head is None:
             # The folder holds no scene, and no manifest arrived.
             return
@@ -131,10 +132,17 @@ class ProcessedTarget(UnpackTarget):
             failures=failures,
             program_version=self._choose_version(before, arrived, unpacked),
         )
-        processed_folder.record(self._out_dir, manifest)
         # The scenes that were announced at the beginning, and those that only appeared on the way.
         appeared = self.scenes.keys() | self.failures.keys() | self.spared
-        processed_folder.mark_finished(self._out_dir, self._wanted | appeared)
+        unfinished = set(before.unfinished) - self._wanted - appeared
+        splits = {
+            scene_id: Split(Path(names[0]).parent.name) for scene_id, names in self.scenes.items()
+        }
+        processed_folder.record(
+            self._out_dir,
+            msgspec.structs.replace(manifest, unfinished=tuple(sorted(unfinished))),
+            splits,
+        )
 
     @property
     def _wanted(self) -> set[str]:
@@ -144,8 +152,10 @@ class ProcessedTarget(UnpackTarget):
 
     def _begin_writing(self) -> None:
         """Mark the folder: readers refuse it if the run is killed."""
-        unfinished = processed_folder.read_unfinished(self._out_dir) | self._wanted
-        processed_folder.mark_unfinished(self._out_dir, unfinished)
+        unfinished = set(self._before.unfinished) if self._before else set()
+        head = self._arrived or self._head
+        if head is not None:
+            processed_folder.set_unfinished(self._out_dir, unfinished | self._wanted, head)
 
     def _check_belongs_here(self, manifest: Manifest) -> None:
         """Refuse scenes of other options or another label map than the folder or another archive.

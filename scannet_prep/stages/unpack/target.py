@@ -33,7 +33,7 @@ from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError, OutputError, ScanNetPrepError, UnknownSceneError
 from scannet_prep.export import is_export
-from scannet_prep.processed.folder import FAILED_NAME, UNFINISHED_NAME
+from scannet_prep.processed.folder import FAILED_NAME
 from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry
 from scannet_prep.release.files import ACCEPTANCE_NAME
@@ -47,9 +47,7 @@ HINT_COPY_AGAIN = (
 HINT_OTHER_FOLDER = "unpack into another folder with -o DIR"
 
 # These describe a folder, not its content: each folder has its own.
-_NAMES_OF_THE_FOLDER = frozenset(
-    {FAILED_NAME, UNFINISHED_NAME, LOCK_NAME, MANIFEST_NAME, ACCEPTANCE_NAME}
-)
+_NAMES_OF_THE_FOLDER = frozenset({FAILED_NAME, LOCK_NAME, MANIFEST_NAME, ACCEPTANCE_NAME})
 
 
 class UnpackedFile(NamedTuple):

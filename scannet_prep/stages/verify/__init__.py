@@ -124,7 +124,6 @@ def run(
     *,
     selection: Selection | None = None,
     must_be_complete: bool = False,
-    computes_segments: bool = False,
     certificates: bool | Path = True,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -136,8 +135,6 @@ def run(
             shards of one: paths, addresses, or objects that read the bytes.
         selection: The scenes to check; all by default.
         must_be_complete: Whether a missing scene of the official lists is an error.
-        computes_segments: Whether the computed segments of a processed folder are computed again
-            from the meshes, and compared. A scene whose mesh is gone is then an error.
         certificates: Certificate authorities to trust for servers; see `RangeSource`.
         jobs: Number of worker processes, or of threads for archives.
         progress: Advanced by each scene, or by the tar bytes of archives.
@@ -146,8 +143,7 @@ def run(
         MissingFileError: There is no such place.
         FileError: The place cannot be read.
         UsageError: There are several folders; `must_be_complete` is combined with a selection of
-            single scenes, or `computes_segments` with something else than a processed folder; or
-            there are no scenes of the selected splits.
+            single scenes; or there are no scenes of the selected splits.
         UnknownSceneError: The selection contradicts itself.
         WorkerDiedError: Worker processes cannot be started.
         ScanNetPrepError: For archives, any error of `open_bytes` and `ArchiveSet`.
@@ -159,16 +155,9 @@ def run(
             "leave out --complete, or leave out --scenes and --limit",
         )
 
-    inspection = Inspection(
-        "verify", selection, jobs, progress or Progress(), computes_segments=computes_segments
-    )
+    inspection = Inspection("verify", selection, jobs, progress or Progress())
     findings = inspection.findings
     kind, folder = identify(places, may_be_export=True, may_be_frames=True)
-    if computes_segments and kind is not SourceKind.PROCESSED:
-        raise UsageError(
-            f"{places[0]}: --checksum compares the computed segments of a processed folder",
-            "leave out --checksum",
-        )
     if folder is not None:
         checked = _check_folder(kind, folder, inspection)
     else:

@@ -11,7 +11,6 @@ from scannet_prep.base.text import list_some
 from scannet_prep.errors import FileError
 from scannet_prep.export import EXPORT_NAME
 from scannet_prep.export.manifest import read_export
-from scannet_prep.processed.folder import UNFINISHED_NAME, read_unfinished
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.stages.scene_checks import CheckTask, Inspection, check_recorded_files
 
@@ -42,10 +41,9 @@ def plan(
         # scenes and findings, `verify` ends with an error.
         return (), {}, None
 
-    unfinished = sorted(read_unfinished(out_dir))
-    if unfinished:
-        message = f"lists scenes that are still to be made: {list_some(unfinished)}"
-        findings.error(out_dir / UNFINISHED_NAME, message, _HINT_EXPORT_AGAIN)
+    if manifest.unfinished:
+        message = f"lists scenes that are still to be made: {list_some(manifest.unfinished)}"
+        findings.error(manifest_path, message, _HINT_EXPORT_AGAIN)
     for scene_id, failure in manifest.failures.items():
         message = f"records that the scene failed: {failure}"
         findings.error(manifest_path, message, failure.hint, scene_id=scene_id)

@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-import numpy as np
-
 from scannet_prep.base.files import Fingerprint, read_file
 from scannet_prep.base.findings import Finding, Findings
-from scannet_prep.errors import OldFormatError
 from scannet_prep.processed import folder
-from scannet_prep.processed.make_scene import compute_segments
 from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry
-from scannet_prep.processed.scene import (
-    ProcessedScene,
-    check_meta,
-    parse_processed,
-)
+from scannet_prep.processed.scene import check_meta, parse_processed
 from scannet_prep.processed.scene_problems import find_problems
-from scannet_prep.raw.check import read_raw_file
-from scannet_prep.release.files import MESH
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.stages.process.seen import read_seen
 from scannet_prep.stages.scene_checks import CheckTask, Inspection
 
 
 def plan(
     out_dir: Path, inspection: Inspection
-) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], Mapping[str, Path] | None]:
+) -> tuple[tuple[CheckTask, ...], dict[SceneId, Split], None]:
     """Find the scenes of a processed folder, without opening them.
 
     Returns:
         The scenes to check, each with its split, its entry in the manifest and the options of the
-        folder; the split of each scene that has a file; and the mesh that each scene was made from,
-        None unless segments are to be computed again.
-
-    Raises:
-        OldFormatError: The folder has the format of an older version, which cannot be checked.
+        folder; the split of each scene that has a file; and None, because `check_scene` needs no
+        context.
     """
     selection = inspection.selection
     findings = inspection.findings
     state = _find_usable_state(out_dir, findings)
     manifest = state.manifest
+    if not state.has_manifest:
+        return (), {}, None
     # A scene may have a file in two splits.
     present = {(scene_id, split) for scene_id, split, _ in folder.iter_processed_scenes(out_dir)}
     recorded = {
         (SceneId(scene_id), entry.split): entry for scene_id, entry in manifest.scenes.items()
     }
     # Without a manifest or after an interruption, files that no manifest records are valid.
-    is_manifest_final = state.has_manifest and not (out_dir / folder.UNFINISHED_NAME).exists()
+    is_manifest_final = state.has_manifest and state.manifest.is_complete
     already_reported = {fault.path for fault in state.faults}
 
     # One split per scene is enough for the comparison with the official lists. Of two, the last
@@ -66,7 +54,7 @@ def plan(
             # A file in the folder of another split is reported when the loop reaches that split.
             if scene_id not in splits:
                 message = "no such file, though the manifest names it"
-                hint = _process_again(out_dir)
+                hint = _process_again(out_dir, scene_id)
                 findings.error(path, message, hint, scene_id=scene_id)
             continue
         if entry is None and is_manifest_final:
@@ -80,25 +68,14 @@ def plan(
     known = {name for name, split in present | recorded.keys() if selection.wants(name, split)}
     for scene_id in set(selection.scene_ids or ()) - known - manifest.failures.keys():
         findings.error(out_dir, "is not here, or not in the selected splits", scene_id=scene_id)
-    meshes = _find_meshes(out_dir) if inspection.computes_segments else None
-    return tuple(tasks[: selection.limit]), splits, meshes
-
-
-def _find_meshes(out_dir: Path) -> dict[str, Path]:
-    """Find the mesh that each scene was made from, as the last run of `process` recorded it."""
-    return {name: Path(seen.mesh) for name, seen in read_seen(out_dir).items() if seen.mesh}
+    return tuple(tasks[: selection.limit]), splits, None
 
 
 def _find_usable_state(out_dir: Path, findings: Findings) -> folder.FolderState:
     """Inspect the folder as a whole; its faults are findings."""
     state = folder.find_state(out_dir)
     for fault in state.faults:
-        if isinstance(fault, OldFormatError):
-            raise fault
         findings.found.append(Finding.from_exception(fault, out_dir))
-    if not (state.has_manifest or state.faults):
-        hint = _process_again(out_dir)
-        findings.error(out_dir / MANIFEST_NAME, "no such file", hint)
     return state
 
 
@@ -111,20 +88,18 @@ def _report_failures(out_dir: Path, manifest: Manifest, inspection: Inspection) 
             inspection.findings.error(path, problem, failure.hint, scene_id=scene_id)
 
 
-def _process_again(out_dir: Path) -> str:
+def _process_again(out_dir: Path, scene_id: str) -> str:
     """Return the hint for a scene that is missing or damaged."""
-    command = f"scannet-prep process -o {quote(str(out_dir))} --checksum"
-    return f"{command} keeps intact scenes and makes the others again"
+    return (
+        f"make it again: scannet-prep process -o {quote(str(out_dir))} --scenes {scene_id} --force"
+    )
 
 
-def check_scene(
-    task: CheckTask, meshes: Mapping[str, Path] | None, findings: Findings
-) -> tuple[int, int]:
+def check_scene(task: CheckTask, _context: None, findings: Findings) -> tuple[int, int]:
     """Check one scene, in a worker.
 
     Args:
         task: The scene.
-        meshes: From `plan`.
         findings: Receives what is wrong.
 
     Returns:
@@ -140,9 +115,7 @@ def check_scene(
         actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
         problems = _find_difference(actual, entry)
     for problem in problems:
-        findings.error(task.path, problem, _process_again(task.path.parents[1]))
-    if not problems and meshes is not None and scene.meta.segments_source == "computed":
-        _compare_segments(task, scene, meshes.get(task.scene_id), findings)
+        findings.error(task.path, problem, _process_again(task.path.parents[1], task.scene_id))
     return len(scene.points), len(data)
 
 
@@ -150,42 +123,6 @@ def count_computed(tasks: Sequence[CheckTask]) -> int:
     """Count the scenes whose segments are computed, by the manifest."""
     entries = [entry for _, entry, _ in (task.data for task in tasks) if entry is not None]
     return sum(entry.segments_source == "computed" for entry in entries)
-
-
-def _compare_segments(
-    task: CheckTask, scene: ProcessedScene, mesh_path: Path | None, findings: Findings
-) -> None:
-    """Compute the segments of a scene again from its mesh, and compare."""
-    out_dir = quote(str(task.path.parents[1]))
-    problem = ""
-    if mesh_path is None:
-        problem = "the folder does not record where the mesh lies"
-    elif not mesh_path.exists():
-        problem = f"{mesh_path}: no such file"
-    if mesh_path is None or problem:
-        findings.error(
-            task.path,
-            f"its segments cannot be computed again: {problem}",
-            f"name the raw scenes: scannet-prep process RAW -o {out_dir} --checksum",
-        )
-        return
-
-    data = read_file(mesh_path, MESH.max_bytes)
-    if Fingerprint.from_bytes(data) != scene.meta.inputs.get(mesh_path.name):
-        findings.error(
-            task.path,
-            f"its segments cannot be computed again: {mesh_path} has changed",
-            f"process it again: scannet-prep process RAW -o {out_dir}",
-        )
-        return
-    segments = compute_segments(read_raw_file(MESH, mesh_path, task.scene_id))
-    different = int(np.count_nonzero(segments != scene.segments))
-    if different:
-        findings.error(
-            task.path,
-            f"segments differ from those of its mesh at {different:,} vertices",
-            f"process it again: scannet-prep process RAW -o {out_dir} --force",
-        )
 
 
 def _find_difference(actual: SceneEntry, recorded: SceneEntry) -> list[str]:

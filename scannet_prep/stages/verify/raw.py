@@ -90,7 +90,8 @@ def plan(
     findings = inspection.findings
     scenes = find_raw_scenes(raw_dir, may_be_empty=True)
     is_for_segmentation = _is_for_segmentation(raw_dir, scenes, findings)
-    selected, failures = select_scenes(scenes, inspection.selection, raw_dir)
+    splits = {scene_id: scene.split for scene_id, scene in scenes.items()}
+    selected, failures = select_scenes(splits, inspection.selection, raw_dir)
     for failure in failures:
         # A finding shows its path itself.
         findings.error(raw_dir, failure.message, failure.hint, scene_id=failure.scene_id)
