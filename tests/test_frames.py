@@ -491,7 +491,7 @@ def test_label_image_that_is_there_twice_fails_its_scene(raw_dir: Path, out_dir:
     outcome = extract(raw_dir, out_dir, "--with", "labels")
 
     assert outcome.status == 3
-    assert "has more than one 'label-filt/0.png'" in outcome.stderr
+    assert "has 2 'label-filt/0.png'" in outcome.stderr
 
 
 def test_error_of_a_zip_file_names_no_other_file(raw_dir: Path, out_dir: Path) -> None:

@@ -178,7 +178,7 @@ def test_meshes_of_other_programs_are_read_with_notes_of_what_is_missing_or_unus
 @pytest.mark.parametrize(
     ("ply", "problem"),
     [
-        (Ply(faces=((0, 1, 2, 3),)), "face 0 is not a triangle"),
+        (Ply(faces=((0, 1, 2, 3),)), "not of triangles .*element 'face': row 0"),
         (Ply(labels=(0,) * 6), r"is a labels\.ply"),
         (Ply(position_type="int"), "x, y, z have type int32, expected float"),
         (Ply(color_type="ushort"), r"have type uint16, expected uchar \(0..255\), or float"),

@@ -144,7 +144,7 @@ NO_SEGMENT_IDS = [
     # Not a list.
     "[]", "null", "{}", "7", '"0,1"',
     # Elements that are not ids.
-    "[null]", "[-1]", "[0, 1.5]", "[true]", '["1_0"]', '["-1"]', "[[0]]", "[NaN]", "[1e3]",
+    "[null]", "[-1]", "[0, 1.5]", "[true]", '["1_0"]', '["-1"]', "[[0]]", "[NaN]",
     "[9223372036854775808]", "[" + "9" * 5000 + "]",
     # Not JSON.
     "[0,,1]", "[0,1,]", "[,0]", "[0 1]", "[00,1]", "[0,01]", "[1,007]", "[0,1,00]",
@@ -187,8 +187,11 @@ NO_METADATA = [
 ]
 SIZE = len(Ply().encode())
 WRONG_MESHES = [
-    ({"faces": ((0, 1, 2, 3), (3, 2, 5))}, "face 0 is not a triangle"),
-    ({"faces": ((0, 1, 2), (3, 2))}, "face 1 is not a triangle|truncated"),
+    (
+        {"faces": ((0, 1, 2, 3), (3, 2, 5))},
+        "face.: row 0: .*unexpected list length|has faces that are not triangles",
+    ),
+    ({"faces": ((0, 1, 2), (3, 2))}, "truncated|has faces that are not triangles"),
     ({"faces": ((0, 1, 6),)}, "refers to vertex 6, but there are 6 vertices"),
     ({"faces": ((0, 1, -1),)}, "refers to vertex -1"),
     ({"face_list": "corners"}, "faces have 0 lists vertex_indices or vertex_index"),
@@ -216,10 +219,10 @@ WRONG_LABELS = [
 DAMAGED_MESHES = [
     (b"", "is empty"),
     (b"<html><body>Not found</body></html>", "is a web page, expected a PLY file"),
-    (b"solid cube", "is not a PLY file, expected a PLY file; it begins with b'solid cu'"),
-    (Ply().encode()[:60], "has no line end_header in its first 60 bytes"),
-    (Ply().encode()[:-1], f"truncated .{SIZE - 1} bytes.: element 'face'"),
-    (Ply().encode()[:300], "truncated .300 bytes.: element 'vertex'"),
+    (b"solid cube", "is not a PLY file, expected .*; it begins with b'solid cu'"),
+    (Ply().encode()[:60], "expected a PLY file with a line end_header"),
+    (Ply().encode()[:-1], f"truncated, .*{SIZE - 1} bytes.: element 'face': row 3: early end"),
+    (Ply().encode()[:300], "truncated, .*300 bytes.: element 'vertex'"),
     (Ply(tail=b"\n").encode(), f"has 1 of {SIZE + 1} bytes after its end"),
     (Ply(counts={"vertex": 10**15}).encode(), "is damaged or truncated"),
     (Ply(format=TEXT, counts={"vertex": 10**15}).encode(), "is damaged"),
@@ -230,9 +233,9 @@ DAMAGED_MESHES = [
     (Ply(format=TEXT).encode().replace(b"130", b"13O"), "is damaged"),
     (Ply(format=TEXT).encode()[:-3], "is damaged"),
     (Ply().encode().replace(b"end_header\n", b"end_headerX\n"), "is damaged"),
-    (Ply(format=TEXT).encode().replace(b"\n3 0 1 2", b"\n-3 0 1 2"), "is damaged|not a triangle"),
-    (Ply().encode().replace(b"element face", b"element f\xe1ce"), "is damaged: 'ascii'"),
-    (Ply(comments=("comment " + "x" * 70_000,)).encode(), "no line end_header in its first 65,536"),
+    (Ply(format=TEXT).encode().replace(b"\n3 0 1 2", b"\n-3 0 1 2"), "is damaged|not triangles"),
+    (Ply().encode().replace(b"element face", b"element f\xe1ce"), "is damaged, .*: 'ascii' codec"),
+    (Ply(comments=("comment " + "x" * 70_000,)).encode(), "line end_header in its first 65,536"),
     (
         b"ply\nformat binary_little_endian 1.0\nelement vertex 5\nend_header\n",
         "without any property",

@@ -94,8 +94,8 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
     def read_stream(path: Path) -> None:
         with SensorStream(path) as stream:
-            for frame in map(stream.__getitem__, range(stream.readable_count)):
-                frame.check()
+            for frame in stream:
+                frame.checked_jpeg()
                 frame.depth()
                 frame.color()
             _ = stream.is_tracked

@@ -7,8 +7,7 @@ points + pose + intrinsics           --project-->       pixels
 from scannet_prep.frames.folder import ExtractedFrame, FrameFolder, SceneFrames
 from scannet_prep.frames.options import FrameOptions
 from scannet_prep.frames.projection import camera_in, project
-from scannet_prep.raw.sensor_header import SensorCamera
-from scannet_prep.raw.sensor_stream import Frame, SensorStream
+from scannet_prep.raw.sensor_stream import Frame, SensorCamera, SensorStream
 
 __all__ = [
     "ExtractedFrame",

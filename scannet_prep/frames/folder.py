@@ -22,8 +22,7 @@ from scannet_prep.errors import (
 )
 from scannet_prep.frames.options import LAYOUTS, FrameContent
 from scannet_prep.frames.record import FramesRecord, iter_records, read_record
-from scannet_prep.raw.sensor_header import SensorCamera
-from scannet_prep.raw.sensor_stream import find_tracked
+from scannet_prep.raw.sensor_stream import SensorCamera, find_tracked
 from scannet_prep.release.scene import SceneId
 
 # A raw image of 1296 x 968 has 3.8 MB.

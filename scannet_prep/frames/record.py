@@ -16,7 +16,7 @@ from scannet_prep.base.json import Count, make_decoder, parse_json, to_plain
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.frames.options import FrameOptions
-from scannet_prep.raw.sensor_header import SensorCamera
+from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.release.scene import SceneId, Split
 
 RECORD_NAME = "frames.json"

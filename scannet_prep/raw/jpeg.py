@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from scannet_prep.errors import ContentError
 
@@ -33,45 +32,35 @@ def check_jpeg(data: bytes, size: tuple[int, int] | None = None) -> None:
     Raises:
         ContentError: The image is damaged, or has another size.
     """
-    actual_size = None
-    has_scan = False
-    for marker, segment in _iter_segments(data):
-        if marker in _FRAME_HEADERS:
-            # Bits per sample, height, width.
-            height = int.from_bytes(segment[1:3], "big")
-            width = int.from_bytes(segment[3:5], "big")
-            actual_size = (width, height)
-        elif marker == _SCAN_MARKER:
-            has_scan = True
-
-    if actual_size is None or not has_scan:
-        raise ContentError("is a JPEG image without pixels")
-    if size is not None and actual_size != size:
-        actual = f"{actual_size[0]} x {actual_size[1]}"
-        raise ContentError(f"has {actual} pixels, expected {size[0]} x {size[1]}")
-
-
-def _iter_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the marker and the content of each segment, without compressed data.
-
-    Raises:
-        ContentError: A segment is damaged, or the image does not end.
-    """
     if not data.startswith(_START):
         raise ContentError("does not begin as a JPEG image")
     position = len(_START)
-    while match := _MARKER.search(data, position):
+    actual_size = (0, 0)
+    marker = _START_MARKER
+    markers = set()
+    while marker != _END_MARKER:
+        match = _MARKER.search(data, position)
+        if match is None:
+            raise ContentError("ends within a JPEG image")
         # The match ends after the two bytes of the marker, 0xFF and its number.
         start = match.end()
         marker = data[start - 1]
-        if marker == _END_MARKER:
-            return
+        markers.add(marker)
         if marker < _FIRST_SEGMENT or marker == _START_MARKER:
             raise ContentError(f"has the JPEG marker 0x{marker:02x} in the wrong place")
         # The length of a segment includes the two bytes that it is stored in.
         length = int.from_bytes(data[start : start + 2], "big")
         position = start + length
-        if length < 2 or position > len(data):
+        if marker != _END_MARKER and (length < 2 or position > len(data)):
             raise ContentError("has a JPEG segment of a wrong length")
-        yield marker, data[start + 2 : position]
-    raise ContentError("ends within a JPEG image")
+        if marker in _FRAME_HEADERS:
+            # Length, bits per sample, height, width.
+            height = int.from_bytes(data[start + 3 : start + 5], "big")
+            width = int.from_bytes(data[start + 5 : start + 7], "big")
+            actual_size = (width, height)
+
+    if _SCAN_MARKER not in markers or markers.isdisjoint(_FRAME_HEADERS):
+        raise ContentError("is a JPEG image without pixels")
+    if size is not None and actual_size != size:
+        actual = f"{actual_size[0]} x {actual_size[1]}"
+        raise ContentError(f"has {actual} pixels, expected {size[0]} x {size[1]}")

@@ -7,6 +7,7 @@ lists other than those of the faces, row by row: about 1.5 s for 10 MB.
 from __future__ import annotations
 
 import io
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -129,56 +130,44 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
     Raises:
         ContentError: It is damaged, truncated or another kind of file, or has bytes after its end.
     """
+    import plyfile
+
     with open_file(path, max_bytes) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
         start = file.read(_MAX_HEADER_BYTES)
-        header = start.partition(b"end_header")[0]
-        if not start.startswith(b"ply"):
+        header, end_header, _ = start.partition(b"end_header")
+        if not start.startswith(b"ply") or not end_header:
             content = describe_beginning(start[:BEGINNING_BYTES]) or "not a PLY file"
-            raise ContentError(f"is {content}, expected a PLY file; it begins with {start[:8]!r}")
-        if len(header) == len(start):
-            raise ContentError(f"has no line end_header in its first {len(start):,} bytes")
-        size_bytes = file.seek(0, io.SEEK_END)
+            expected = f"a PLY file with a line end_header in its first {_MAX_HEADER_BYTES:,} bytes"
+            raise ContentError(f"is {content}, expected {expected}; it begins with {start[:8]!r}")
         # A damaged count must not make NumPy reserve terabytes. A row takes at least a byte.
         if sum(map(int, _COUNT.findall(header))) > size_bytes:
             raise ContentError(f"is damaged or truncated: {size_bytes:,} bytes for more rows")
-        file.seek(len(header))
-        is_text = b"format ascii" in header
+
         stream: Any = file
+        is_text = b"format ascii" in header
         if is_text or not header.isascii():
-            stream = io.BytesIO(_COMMENT.sub(_replace_other_than_ascii, header) + file.readall())
+            # plyfile reads nothing but ASCII. Programs write paths there, in any encoding.
+            header = _COMMENT.sub(lambda line: line[0].translate(_QUESTION_MARKS), header)
+            stream = io.BytesIO(header + start[len(header) :] + file.readall())
         if is_text:
             stream = io.TextIOWrapper(stream, "ascii", "replace")
         stream.seek(0)
-        ply = _parse(stream, size_bytes)
+        lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
+        try:
+            # If numbers do not fit their type, plyfile continues; they are checked later.
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ply = plyfile.PlyData.read(stream, mmap="r", known_list_len=lengths)
+        except (plyfile.PlyParseError, *_PLY_ERRORS) as error:
+            problem = f"is damaged, truncated, or not of triangles ({size_bytes:,} bytes)"
+            raise ContentError(f"{problem}: {error}") from None
         rest = stream.read()
     if is_text:
         rest = rest.strip()
     if rest:
         raise ContentError(f"has {len(rest):,} of {size_bytes:,} bytes after its end")
     return ply
-
-
-def _parse(stream: io.IOBase, size_bytes: int) -> plyfile.PlyData:
-    """Call plyfile, and translate its errors."""
-    import plyfile
-
-    lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
-    try:
-        # If numbers do not fit their type, plyfile continues; they are checked later.
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return plyfile.PlyData.read(stream, mmap="r", known_list_len=lengths)
-    except plyfile.PlyElementParseError as error:
-        if error.message == "unexpected list length":
-            raise ContentError(f"face {error.row} is not a triangle") from None
-        raise ContentError(f"is damaged or truncated ({size_bytes:,} bytes): {error}") from None
-    except (plyfile.PlyParseError, *_PLY_ERRORS) as error:
-        raise ContentError(f"is damaged: {error}") from None
-
-
-def _replace_other_than_ascii(line: re.Match[bytes]) -> bytes:
-    """Return a comment that plyfile can read. Programs write paths there, in any encoding."""
-    return line[0].translate(_QUESTION_MARKS)
 
 
 def _vertices(ply: plyfile.PlyData) -> Elements:
@@ -269,9 +258,9 @@ def _faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
         raise ContentError(f"faces have {len(names)} lists {' or '.join(_FACE_LISTS)}, expected 1")
     faces = np.asarray(records[names[0]])
     if faces.dtype.hasobject:  # plyfile has read row by row
-        is_wrong = [len(vertices) != 3 for vertices in faces]
-        if any(is_wrong):
-            raise ContentError(f"face {is_wrong.index(True)} is not a triangle")
+        lengths = [len(vertices) for vertices in faces]
+        if min(lengths) != 3 or max(lengths) != 3:
+            raise ContentError("has faces that are not triangles")
         faces = np.stack(faces.tolist())
     if faces.ndim != 2 or faces.dtype.kind not in "iu":
         raise ContentError(f"faces have {names[0]} as {faces.dtype.name}, expected whole numbers")

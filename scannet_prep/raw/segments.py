@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,22 +17,14 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import read_file
-from scannet_prep.base.json import make_decoder
 from scannet_prep.errors import ContentError
 from scannet_prep.raw.tree import naming_file
 from scannet_prep.release.files import AGGREGATION, SEGMENTS
 
-_MAX_CATEGORY_LENGTH = 1000
 Document = TypeVar("Document")
 
-# An id as ScanNet's own reader accepts it: a whole number, or a string of digits.
-_Digits: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}\Z")]
-_SegmentId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | _Digits
-if TYPE_CHECKING:
-    # `Group` converts strings of digits.
-    Id: TypeAlias = int
-else:
-    Id = int | _Digits
+_SegmentIds: TypeAlias = list[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]]
+_Category: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,44 +69,44 @@ class Group(
         object_id: The file's `objectId`, which may differ from `id`; None if it is null or missing.
     """
 
-    raw_category: Annotated[str, msgspec.Meta(max_length=_MAX_CATEGORY_LENGTH)]
-    segment_ids: tuple[Id | None, ...]
-    id: Id | None = None
-    object_id: Id | None = None
-
-    def __post_init__(self) -> None:
-        """Convert strings of digits to numbers."""
-        self.id = _to_number(self.id)
-        self.object_id = _to_number(self.object_id)
-        self.segment_ids = tuple([_to_number(segment_id) for segment_id in self.segment_ids])
+    raw_category: _Category
+    segment_ids: tuple[int | None, ...]
+    id: int | None = None
+    object_id: int | None = None
 
 
-class Aggregation(msgspec.Struct, rename={"groups": "segGroups", "scene_id": "sceneId"}):
+class _Document(msgspec.Struct, kw_only=True):
+    """A file of a scene; `named_scene` may be any JSON value."""
+
+    named_scene: Any = msgspec.field(default="", name="sceneId")
+
+    @property
+    def scene_id(self) -> str:
+        """The scene that the file names, without the `scannet.` of v2; empty if it names none."""
+        if isinstance(self.named_scene, str):
+            return self.named_scene.removeprefix("scannet.")
+        return "" if self.named_scene is None else f"{self.named_scene!r:.40}"
+
+
+class Aggregation(_Document, kw_only=True):
     """The groups of one scene.
 
     Attributes:
         groups: In file order; where groups overlap, the last one wins.
-        scene_id: The scene that the file names, without a leading `scannet.`; empty if it names
-            none.
     """
 
-    groups: tuple[Group, ...]
-    scene_id: Any = None
-
-    def __post_init__(self) -> None:
-        """Convert the name of the scene, which may be any JSON value, to text."""
-        self.scene_id = _parse_name(self.scene_id)
+    groups: tuple[Group, ...] = msgspec.field(name="segGroups")
 
 
-class _Document(msgspec.Struct):
-    """The fields of a file with segments that are used, with the names of the file."""
+class _SegmentsFile(_Document, kw_only=True):
+    segment_ids: Annotated[_SegmentIds, msgspec.Meta(min_length=1)] = msgspec.field(
+        name="segIndices"
+    )
 
-    segIndices: Annotated[list[_SegmentId], msgspec.Meta(min_length=1)]  # noqa: N815
-    sceneId: Any = None  # noqa: N815
 
-
-_DOCUMENT_DECODER = make_decoder(_Document)
-_AGGREGATION_DECODER = make_decoder(Aggregation)
+# Not strict: an id may be a string of digits, as for ScanNet's own reader.
+_SEGMENTS_DECODER = msgspec.json.Decoder(_SegmentsFile, strict=False)
+_AGGREGATION_DECODER = msgspec.json.Decoder(Aggregation, strict=False)
 
 
 def read_segments(path: Path, max_bytes: int = SEGMENTS.max_bytes) -> Segmentation:
@@ -125,11 +117,9 @@ def read_segments(path: Path, max_bytes: int = SEGMENTS.max_bytes) -> Segmentati
         FileError: It cannot be read, or is too large.
         RawFileError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
-    document = _read_document(path, max_bytes, _DOCUMENT_DECODER)
-    # NumPy also converts strings of digits.
-    values = np.array(document.segIndices, np.int64)
-    raw_ids, indices = _number_contiguously(values)
-    return Segmentation(_parse_name(document.sceneId), raw_ids, indices)
+    document = _read_document(path, max_bytes, _SEGMENTS_DECODER)
+    raw_ids, indices = _number_contiguously(np.array(document.segment_ids, np.int64))
+    return Segmentation(document.scene_id, raw_ids, indices)
 
 
 def read_aggregation(path: Path, max_bytes: int = AGGREGATION.max_bytes) -> Aggregation:
@@ -175,17 +165,3 @@ def _read_document(path: Path, max_bytes: int, decoder: msgspec.json.Decoder[Doc
             if content:
                 raise ContentError(f"is {content}, expected JSON") from None
             raise ContentError(f"is not JSON: {error}; it has {len(data):,} bytes") from None
-
-
-def _to_number(value: int | str | None) -> int | None:
-    """Convert an id that may be a string of digits; None stays None."""
-    return None if value is None else int(value)
-
-
-def _parse_name(value: Any) -> str:  # noqa: ANN401 - whatever the file has there
-    """Return the name of a scene, without the `scannet.` that v2 puts before it; empty for null."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value.removeprefix("scannet.")
-    return f"{value!r:.40}"

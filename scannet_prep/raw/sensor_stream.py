@@ -2,14 +2,9 @@
 
 Layout of version 4, little-endian (SensReader in ScanNet's repository):
 
-    header (see `sensor_header`)
-        version          uint32, 4
-        sensor name      uint64 length, then the name
-        cameras          intrinsic and extrinsic matrix of color, then of depth: float32 (4, 4) each
-        compressions     int32 of color and of depth: 2 (JPEG) and 1 (zlib, uint16) in the release
-        image sizes      uint32 each: color width and height, depth width and height
-        depth shift      float32: a stored value divided by it is in metres
-        frame count      uint64
+    version              uint32, 4
+    sensor name          uint64 length, then the name
+    header               `_HEADER`: cameras, compressions, sizes, depth shift, number of frames
     frames               96 bytes each (`_FRAME_HEAD`), then the color and the depth image
     inertial records     uint64 number, then 128 bytes each; some files end before the number
 
@@ -21,11 +16,11 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import deflate
 import numpy as np
@@ -35,10 +30,32 @@ from scannet_prep.base.files import open_file
 from scannet_prep.base.images import decode_color
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.raw.jpeg import check_jpeg
-from scannet_prep.raw.sensor_header import DEPTH_VALUE_BYTES, MAX_IMAGE_BYTES, read_header
 
 # No file of the release is larger.
 _MAX_FILE_BYTES = 1 << 40
+# A raw color image of 1296 x 968 has 3.8 MB.
+_MAX_IMAGE_BYTES = 1 << 26
+# Far more than the largest file could hold. Python limits the length of a sequence, too.
+_MAX_FRAMES = 1 << 32
+_VERSION = 4
+_JPEG_COLOR = 2
+_ZLIB_DEPTH = 1
+# Version, length of the name.
+_START = struct.Struct("<IQ")
+_HEADER = np.dtype(
+    [
+        ("color_intrinsic", "<f4", (4, 4)),
+        ("color_extrinsic", "<f4", (4, 4)),
+        ("depth_intrinsic", "<f4", (4, 4)),
+        ("depth_extrinsic", "<f4", (4, 4)),
+        ("color_compression", "<i4"),
+        ("depth_compression", "<i4"),
+        ("color_size", "<u4", (2,)),
+        ("depth_size", "<u4", (2,)),
+        ("depth_shift", "<f4"),
+        ("frame_count", "<u8"),
+    ]
+)
 _FRAME_HEAD = np.dtype(
     [
         ("pose", "<f4", (4, 4)),
@@ -50,10 +67,50 @@ _FRAME_HEAD = np.dtype(
 # The sizes of both images are at the end of the head of a frame.
 _IMAGE_SIZES = struct.Struct("<80x2Q")
 _INERTIAL_BYTES = 128
+_DEPTH_VALUE_BYTES = 2
 _MILLIMETRES = 1000.0
 _MAX_DEPTH = 65_535
+# From here on, the largest stored value, 65,535, is at most half a millimetre: all depths are 0.
+_MAX_DEPTH_SHIFT = 131_070_000
 # Largest deviation of `R @ R.T` from the identity. Tracking computes rotations in float32.
 _ROTATION_TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SensorCamera:
+    """The color camera or the depth camera of a stream.
+
+    Attributes:
+        intrinsic: float32 (4, 4), in pixels of an image of `size`: fx 0 cx / 0 fy cy / 0 0 1. Whole
+            numbers are the middles of pixels.
+        extrinsic: float32 (4, 4), as stored. In most scans it is the identity for both cameras.
+        size: Width and height of the images, in pixels.
+    """
+
+    intrinsic: NDArray[np.float32]
+    extrinsic: NDArray[np.float32]
+    size: tuple[int, int]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all numbers of both matrices are finite."""
+        return bool(np.isfinite([self.intrinsic, self.extrinsic]).all())
+
+    def resized(self, size: tuple[int, int]) -> SensorCamera:
+        """Return the camera for images that were resized to another width and height.
+
+        Columns and rows are scaled by their own factors. As whole numbers are the middles of
+        pixels, cx becomes `(cx + 0.5) * factor - 0.5`.
+        """
+        if size == self.size:
+            return self
+        scaling = np.eye(4)
+        for axis in (0, 1):
+            factor = size[axis] / self.size[axis]
+            scaling[axis, axis] = factor
+            scaling[axis, 2] = 0.5 * factor - 0.5
+        intrinsic = (scaling @ self.intrinsic).astype(np.float32)
+        return SensorCamera(intrinsic, self.extrinsic, size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,8 +120,7 @@ class Frame:
     Attributes:
         number: Its number in the stream, from 0.
         pose: float32 (4, 4), scan <- camera, metres. Not finite if tracking was lost.
-        color_timestamp: Microseconds; often 0, and sometimes not in order.
-        depth_timestamp: The same for the depth image.
+        timestamps: Of color and depth, microseconds; often 0, and sometimes not in order.
         offset: Its first byte in the file.
         color_bytes: Size of the stored color image.
         depth_bytes: Size of the stored depth image.
@@ -72,8 +128,7 @@ class Frame:
 
     number: int
     pose: NDArray[np.float32]
-    color_timestamp: int
-    depth_timestamp: int
+    timestamps: tuple[int, int]
     offset: int
     color_bytes: int
     depth_bytes: int
@@ -84,12 +139,6 @@ class Frame:
         """The color image as stored."""
         return self._stream.read_at(self.offset + _FRAME_HEAD.itemsize, self.color_bytes)
 
-    @property
-    def compressed_depth(self) -> bytes:
-        """The depth image as stored, compressed with zlib."""
-        start = self.offset + _FRAME_HEAD.itemsize + self.color_bytes
-        return self._stream.read_at(start, self.depth_bytes)
-
     def checked_jpeg(self) -> bytes:
         """Return the color image as stored, after following its markers from start to end.
 
@@ -98,7 +147,9 @@ class Frame:
         Raises:
             FileError: It is damaged, or has another size than the color camera.
         """
-        return self._check_jpeg(self._stream.color_camera.size)
+        with self._naming_image("color"):
+            check_jpeg(self.jpeg, self._stream.color_camera.size)
+        return self.jpeg
 
     def color(self) -> NDArray[np.uint8]:
         """Decode the color image, with Pillow.
@@ -110,10 +161,8 @@ class Frame:
             FileError: It is damaged.
             UsageError: Pillow is not installed.
         """
-        try:
+        with self._naming_image("color"):
             return decode_color(self.jpeg, self._stream.color_camera.size)
-        except ContentError as error:
-            raise self.damage(f"color {error.message}") from None
 
     def depth(self) -> NDArray[np.uint16]:
         """Decode the depth image.
@@ -125,70 +174,40 @@ class Frame:
             FileError: It is damaged.
         """
         width, height = self._stream.depth_camera.size
-        stored = np.frombuffer(self._decompress_depth(), "<u2").reshape(height, width)
-        if self._stream.depth_shift == _MILLIMETRES:
-            return stored.astype(np.uint16)
-        depth = np.rint(stored * (_MILLIMETRES / self._stream.depth_shift))
-        if depth.max(initial=0) > _MAX_DEPTH:
-            farthest = depth.max() / _MILLIMETRES
-            limit = _MAX_DEPTH / _MILLIMETRES
-            raise self.damage(f"depth reaches {farthest:.1f} m, expected at most {limit:.1f} m")
+        image_bytes = width * height * _DEPTH_VALUE_BYTES
+        start = self.offset + _FRAME_HEAD.itemsize + self.color_bytes
+        compressed = self._stream.read_at(start, self.depth_bytes)
+        with self._naming_image("depth"):
+            try:
+                # Never decompresses to more than the given size. Verifies the checksum of zlib.
+                data = bytes(deflate.zlib_decompress(compressed, image_bytes))
+            except deflate.DeflateError:
+                data = b""
+            if len(data) != image_bytes:
+                raise ContentError(f"does not decompress to {image_bytes:,} bytes")
+            stored = np.frombuffer(data, "<u2").reshape(height, width)
+            if self._stream.depth_shift == _MILLIMETRES:
+                return stored.astype(np.uint16)
+            depth = np.rint(stored * (_MILLIMETRES / self._stream.depth_shift))
+            if depth.max() > _MAX_DEPTH:
+                metres = depth.max() / _MILLIMETRES
+                raise ContentError(f"reaches {metres:.1f} m, expected at most 65.5 m")
         return depth.astype(np.uint16)
 
-    def check(self) -> None:
-        """Check both images: the markers of the color image, and the checksum of the depth image.
-
-        Raises:
-            FileError: One of them is damaged.
-        """
-        self._check_jpeg(size=None)
-        self._decompress_depth()
-
-    def damage(self, problem: str) -> FileError:
-        """Make the error for a damaged frame."""
-        name = f"frame {self.number:,} of {len(self._stream):,}"
-        message = f"{name} is damaged: {problem} (it begins at byte {self.offset:,})"
-        return FileError(self._stream.path, message)
-
-    def _check_jpeg(self, size: tuple[int, int] | None) -> bytes:
-        """Return the color image as stored, after following its markers."""
-        jpeg = self.jpeg
+    @contextmanager
+    def _naming_image(self, image: str) -> Iterator[None]:
+        """Turn a ContentError of the enclosed code into a FileError of this image."""
         try:
-            check_jpeg(jpeg, size)
+            yield
         except ContentError as error:
-            raise self.damage(f"color {error.message}") from None
-        return jpeg
-
-    def _decompress_depth(self) -> bytes:
-        """Decompress the depth image, which verifies zlib's checksum."""
-        width, height = self._stream.depth_camera.size
-        expected_bytes = width * height * DEPTH_VALUE_BYTES
-        problem = f"depth does not decompress to {expected_bytes:,} bytes"
-        try:
-            # Never decompresses to more than the given size.
-            image = deflate.zlib_decompress(self.compressed_depth, expected_bytes)
-        except deflate.DeflateError:
-            raise self.damage(problem) from None
-        if len(image) != expected_bytes:
-            raise self.damage(problem)
-        return bytes(image)
+            raise FileError(
+                self._stream.path,
+                f"frame {self.number:,} of {len(self._stream):,} is damaged: "
+                f"{image} {error.message} (it begins at byte {self.offset:,})",
+            ) from None
 
 
-class _Index(NamedTuple):
-    """The heads of the readable frames.
-
-    Attributes:
-        offsets: The first byte of each frame.
-        heads: Structured array (N,), of the type `_FRAME_HEAD`.
-        fault: The reason why the other frames cannot be read; None if all can be read.
-    """
-
-    offsets: list[int]
-    heads: NDArray[Any]
-    fault: FileError | None
-
-
-class SensorStream:
+class SensorStream(AbstractContextManager["SensorStream"]):
     """A sensor stream: a sequence of frames, read one at a time, and at random.
 
     It is a context manager. Iterating reads the file from its beginning to its end. If the file is
@@ -215,15 +234,12 @@ class SensorStream:
         with ExitStack() as stack:
             self._file = stack.enter_context(open_file(self.path, _MAX_FILE_BYTES))
             self.size_bytes = os.fstat(self._file.fileno()).st_size
-            self._header = read_header(self.path, self.size_bytes, self.read_at)
+            header = self._read_header()
             self._stack = stack.pop_all()
-        self.color_camera = self._header.color_camera
-        self.depth_camera = self._header.depth_camera
-        self.depth_shift = self._header.depth_shift
-
-    def __enter__(self) -> SensorStream:
-        """Return the stream, which is open already."""
-        return self
+        self.color_camera = _make_camera(header, "color")
+        self.depth_camera = _make_camera(header, "depth")
+        self.depth_shift = float(header["depth_shift"])
+        self._frame_count = int(header["frame_count"])
 
     def __exit__(self, *_error: object) -> None:
         """Close the file."""
@@ -235,7 +251,7 @@ class SensorStream:
 
     def __len__(self) -> int:
         """Return the number of frames in the header."""
-        return self._header.frame_count
+        return self._frame_count
 
     def __iter__(self) -> Iterator[Frame]:
         """Iterate over the frames in their order, without making the index.
@@ -261,18 +277,16 @@ class SensorStream:
         return self._make_frame(number, offsets[number], heads[number])
 
     @property
-    def readable_count(self) -> int:
-        """Number of frames before the first fault; all, if the file has none."""
-        return len(self._index.offsets)
-
-    @property
     def poses(self) -> NDArray[np.float32]:
         """The poses of all frames, float32 (N, 4, 4), scan <- camera, metres.
 
         Raises:
             FileError: The file is truncated or damaged.
         """
-        return np.array(self._whole_heads()["pose"], np.float32)
+        _, heads, fault = self._index
+        if fault is not None:
+            raise fault
+        return np.array(heads["pose"], np.float32)
 
     @property
     def is_tracked(self) -> NDArray[np.bool_]:
@@ -286,45 +300,43 @@ class SensorStream:
         """
         return find_tracked(self.poses)
 
-    @property
-    def timestamps(self) -> NDArray[np.uint64]:
-        """The time stamps of color and depth, uint64 (N, 2), microseconds.
-
-        They are often 0, and sometimes not in order.
-
-        Raises:
-            FileError: The file is truncated or damaged.
-        """
-        return np.array(self._whole_heads()["timestamps"], np.uint64)
-
     def read_at(self, offset: int, size_bytes: int) -> bytes:
         """Read bytes of the file.
 
         Raises:
             FileError: They cannot be read, or the file has become shorter.
         """
-        pieces = []
-        end = offset + size_bytes
-        while offset < end:
-            piece = self._read_piece(offset, end - offset)
-            if not piece:
-                raise FileError(self.path, "has become shorter while it was read")
-            pieces.append(piece)
-            offset += len(piece)
-        return b"".join(pieces)
-
-    def _read_piece(self, offset: int, size_bytes: int) -> bytes:
-        """Read bytes, or fewer; none at the end of the file."""
         try:
             # Forked processes and threads share the position of a file, which `pread` does not use.
             # Windows lacks it, and does not fork.
             if hasattr(os, "pread"):
-                return os.pread(self._file.fileno(), size_bytes, offset)
-            self._file.seek(offset)
-            return self._file.read(size_bytes)
+                data = os.pread(self._file.fileno(), size_bytes, offset)
+            else:
+                self._file.seek(offset)
+                data = self._file.read(size_bytes)
         except (OSError, ValueError) as error:
             # ValueError: the stream is closed.
             raise FileError(self.path, f"cannot be read: {error}") from error
+        if len(data) != size_bytes:
+            raise FileError(self.path, "has become shorter while it was read")
+        return data
+
+    def _read_header(self) -> Any:  # noqa: ANN401 - a structured scalar
+        """Read and check the header, a scalar of the type `_HEADER`."""
+        start = self.read_at(0, min(_START.size, self.size_bytes)).ljust(_START.size, b"\0")
+        version, name_bytes = _START.unpack(start)
+        if self.size_bytes >= _START.size and version != _VERSION:
+            problem = f"its version is {version:,}"
+            raise FileError(self.path, f"is not a sensor stream of version {_VERSION}: {problem}")
+        self._frames_offset = _START.size + name_bytes + _HEADER.itemsize
+        if self._frames_offset > self.size_bytes:
+            raise FileError(self.path, f"is truncated within its header: {self.size_bytes:,} bytes")
+        data = self.read_at(_START.size + name_bytes, _HEADER.itemsize)
+        header = np.frombuffer(data, _HEADER)[0]
+        problem = _find_problem(header)
+        if problem:
+            raise FileError(self.path, f"its header has {problem}")
+        return header
 
     def _iter_heads(self) -> Iterator[tuple[int, bytes]]:
         """Yield the offset and the head of each frame, and skip its images.
@@ -332,7 +344,7 @@ class SensorStream:
         Raises:
             FileError: The file is truncated, or a size is damaged.
         """
-        offset = self._header.size_bytes
+        offset = self._frames_offset
         for number in range(len(self)):
             end = offset + _FRAME_HEAD.itemsize
             image_bytes = (0, 0)
@@ -340,7 +352,7 @@ class SensorStream:
                 head = self.read_at(offset, _FRAME_HEAD.itemsize)
                 image_bytes = _IMAGE_SIZES.unpack(head)
                 end += sum(image_bytes)
-            if end > self.size_bytes or max(image_bytes) > MAX_IMAGE_BYTES:
+            if end > self.size_bytes or max(image_bytes) > _MAX_IMAGE_BYTES:
                 raise FileError(
                     self.path,
                     f"is truncated or damaged within frame {number:,} of {len(self):,}, "
@@ -350,7 +362,8 @@ class SensorStream:
             offset = end
 
     @cached_property
-    def _index(self) -> _Index:
+    def _index(self) -> tuple[list[int], NDArray[Any], FileError | None]:
+        """Offsets and heads of the readable frames, and why the others cannot be read."""
         offsets = []
         heads = []
         fault = None
@@ -360,24 +373,13 @@ class SensorStream:
                 heads.append(head)
         except FileError as error:
             fault = error
-        return _Index(offsets, np.frombuffer(b"".join(heads), _FRAME_HEAD), fault)
-
-    def _whole_heads(self) -> NDArray[Any]:
-        """Return the heads of all frames.
-
-        Raises:
-            FileError: Some frames cannot be read.
-        """
-        if self._index.fault is not None:
-            raise self._index.fault
-        return self._index.heads
+        return offsets, np.frombuffer(b"".join(heads), _FRAME_HEAD), fault
 
     def _make_frame(self, number: int, offset: int, head: Any) -> Frame:  # noqa: ANN401 - a structured scalar
         return Frame(
             number=number,
             pose=np.array(head["pose"], np.float32),
-            color_timestamp=int(head["timestamps"][0]),
-            depth_timestamp=int(head["timestamps"][1]),
+            timestamps=tuple(head["timestamps"].tolist()),
             offset=offset,
             color_bytes=int(head["color_bytes"]),
             depth_bytes=int(head["depth_bytes"]),
@@ -420,20 +422,46 @@ def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: N
     with SensorStream(path) as stream:
         end = 0
         for frame in stream:
-            frame.check()
+            frame.checked_jpeg()
+            frame.depth()
             frame_bytes = _FRAME_HEAD.itemsize + frame.color_bytes + frame.depth_bytes
             advance(frame_bytes)
             end = frame.offset + frame_bytes
-        _check_end(stream, end)
+        # Only inertial records may follow.
+        rest_bytes = stream.size_bytes - end
+        record_count = int.from_bytes(stream.read_at(end, min(rest_bytes, 8)), "little")
+        expected_bytes = 8 + record_count * _INERTIAL_BYTES
+        if rest_bytes not in (0, expected_bytes):
+            raise FileError(
+                path,
+                "is truncated, or damaged at its end: "
+                f"{rest_bytes:,} bytes follow the frames, expected {expected_bytes:,}",
+            )
 
 
-def _check_end(stream: SensorStream, end: int) -> None:
-    """Check that only inertial records follow the frames, and that they are complete."""
-    rest_bytes = stream.size_bytes - end
-    if rest_bytes == 0:
-        return
-    record_count = int.from_bytes(stream.read_at(end, min(rest_bytes, 8)), "little")
-    expected_bytes = 8 + record_count * _INERTIAL_BYTES
-    if rest_bytes != expected_bytes:
-        problem = f"{rest_bytes:,} bytes follow the frames, expected {expected_bytes:,}"
-        raise FileError(stream.path, f"is truncated, or damaged at its end: {problem}")
+def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
+    """Describe why a header cannot be used; empty if it can."""
+    compressions = (int(header["color_compression"]), int(header["depth_compression"]))
+    if compressions != (_JPEG_COLOR, _ZLIB_DEPTH):
+        return (
+            f"color compression {compressions[0]} and depth compression {compressions[1]}, "
+            f"expected {_JPEG_COLOR} (JPEG) and {_ZLIB_DEPTH} (zlib)"
+        )
+    frame_count = int(header["frame_count"])
+    sizes = [header["color_size"].tolist(), header["depth_size"].tolist()]
+    image_bytes = [width * height * _DEPTH_VALUE_BYTES for width, height in sizes]
+    depth_shift = float(header["depth_shift"])
+    are_sizes_possible = 0 < min(image_bytes) <= max(image_bytes) <= _MAX_IMAGE_BYTES
+    if not 0 < frame_count <= _MAX_FRAMES or not are_sizes_possible:
+        return f"{frame_count:,} frames, with images of {sizes[0]} (color) and {sizes[1]} (depth)"
+    if not 0 < depth_shift < _MAX_DEPTH_SHIFT:
+        expected = f"expected a positive number below {_MAX_DEPTH_SHIFT:,}"
+        return f"a depth shift of {depth_shift}, {expected}"
+    return ""
+
+
+def _make_camera(header: Any, name: str) -> SensorCamera:  # noqa: ANN401 - a structured scalar
+    width, height = header[f"{name}_size"].tolist()
+    intrinsic = np.array(header[f"{name}_intrinsic"], np.float32)
+    extrinsic = np.array(header[f"{name}_extrinsic"], np.float32)
+    return SensorCamera(intrinsic, extrinsic, (width, height))

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from scannet_prep.base.files import open_file
 from scannet_prep.errors import FileError
@@ -22,7 +22,6 @@ _PIECE_BYTES = 1 << 20
 _MAX_MEMBER_BYTES = 1 << 26
 # Size of the end records with the longest comment.
 _MAX_TAIL_BYTES = (1 << 16) + 200
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # RuntimeError is raised for encrypted members. It includes NotImplementedError, which is raised for
 # members that zipfile cannot read.
 _ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
@@ -33,7 +32,7 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a zip file.
 
     Raises:
-        FileError: It cannot be read, or its directory is damaged.
+        FileError: It cannot be read, its directory is damaged, or it has no members.
     """
     with open_file(path, _MAX_FILE_BYTES) as raw_file:
         file = io.BufferedReader(raw_file, _PIECE_BYTES)
@@ -41,6 +40,13 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
             archive = zipfile.ZipFile(file)
         except _ERRORS as error:
             raise FileError(path, f"is not a zip file, or is truncated: {error}") from None
+        # zipfile may list too few members, without an error, if a length in the directory is
+        # damaged.
+        count = len(archive.infolist())
+        expected_count = _read_member_count(file)
+        if count != expected_count or not count:
+            problem = f"it lists {count:,} files, expected {expected_count:,}, and at least one"
+            raise FileError(path, f"its directory is damaged: {problem}")
         yield archive
 
 
@@ -55,25 +61,22 @@ def read_member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
     Raises:
         FileError: There is no such member, or more than one, or it is damaged.
     """
-    try:
-        member = archive.getinfo(name)
-    except KeyError:
-        raise FileError(path, f"has no {name!r}") from None
-    # Programs differ in which one they take.
-    if archive.namelist().count(name) > 1:
-        raise FileError(path, f"has more than one {name!r}")
+    # Programs differ in which one they take if there are two.
+    count = archive.namelist().count(name)
+    if count != 1:
+        raise FileError(path, f"has {count or 'no'} {name!r}, expected one")
+    member = archive.getinfo(name)
     if member.file_size > _MAX_MEMBER_BYTES:
         problem = f"{member.file_size:,} bytes, expected at most {_MAX_MEMBER_BYTES:,}"
         raise FileError(path, f"{name!r} in it is damaged: it has {problem}")
     try:
-        _check_method(member)
         return archive.read(member)
     except _ERRORS as error:
         raise FileError(path, f"{name!r} in it is damaged: {error}") from None
 
 
 def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> None:
-    """Decompress every member of a zip file, and compare it with its size and CRC-32.
+    """Decompress every member of a zip file, and compare it with its CRC-32.
 
     Args:
         path: The file.
@@ -83,27 +86,20 @@ def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> No
         FileError: The directory at the end, or a member, is damaged; or there are no members.
     """
     with open_zip(path) as archive:
-        members = archive.infolist()
-        if not members:
-            raise FileError(path, "is a zip file without files")
-        # zipfile may list too few members, without an error, if a length in the directory is
-        # damaged.
-        expected_count = _read_member_count(archive)
-        if len(members) != expected_count:
-            problem = f"it lists {len(members):,} files, expected {expected_count:,}"
-            raise FileError(path, f"its directory is damaged: {problem}")
-        for member in members:
+        for member in archive.infolist():
             try:
-                _read_through(archive, member)
+                # At its end, zipfile compares the CRC-32.
+                with archive.open(member) as file:
+                    while file.read(_PIECE_BYTES):
+                        pass
             except _ERRORS as error:
                 problem = f"{member.filename!r:.80} in it is damaged: {error}"
                 raise FileError(path, problem) from None
             advance(member.compress_size)
 
 
-def _read_member_count(archive: zipfile.ZipFile) -> int:
+def _read_member_count(file: BinaryIO) -> int:
     """Read the number of members from the end record of a zip file."""
-    file = cast("BinaryIO", archive.fp)
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(max(0, size_bytes - _MAX_TAIL_BYTES))
     tail = file.read()
@@ -116,21 +112,3 @@ def _read_member_count(archive: zipfile.ZipFile) -> int:
     if count == 0xFFFF and large_end >= 0:
         (count,) = struct.unpack_from("<Q", tail, large_end + 32)
     return int(count)
-
-
-def _read_through(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Read a member to its end, where zipfile compares the CRC-32."""
-    _check_method(member)
-    size_bytes = 0
-    with archive.open(member) as file:
-        while piece := file.read(_PIECE_BYTES):
-            size_bytes += len(piece)
-    if size_bytes != member.file_size:
-        raise zipfile.BadZipFile(f"it has {size_bytes:,} bytes, expected {member.file_size:,}")
-
-
-def _check_method(member: zipfile.ZipInfo) -> None:
-    if member.compress_type not in _METHODS:
-        raise zipfile.BadZipFile(
-            f"its compression method is {member.compress_type}, expected 0 or 8"
-        )

@@ -9,7 +9,7 @@ from scannet_prep.base.images import encode_jpeg, resize_color
 from scannet_prep.frames.folder import ExtractedFrame, FrameFolder, SceneFrames
 from scannet_prep.frames.projection import camera_in
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.raw.sensor_header import SensorCamera
+from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.view.coloring import ViewedCamera
 
 _MAX_CAMERAS = 40

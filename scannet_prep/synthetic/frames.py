@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.images import encode_jpeg, encode_png
-from scannet_prep.raw.sensor_header import SensorCamera
+from scannet_prep.raw.sensor_stream import SensorCamera
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.synthetic.scene import SyntheticScene
 from scannet_prep.view.camera import Projected
@@ -205,7 +205,7 @@ def _fill(seen: Seen, values: NDArray, camera: SensorCamera) -> NDArray:  # type
 
 
 def _encode_header(count: int) -> bytes:
-    """Encode the header of a sensor stream; `raw/sensor_header.py` describes it."""
+    """Encode the header of a sensor stream; `raw/sensor_stream.py` describes it."""
     cameras = make_cameras()
     parts = [struct.pack("<IQ", _STREAM_VERSION, len(_SENSOR_NAME)), _SENSOR_NAME]
     for camera in cameras:
