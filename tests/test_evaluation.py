@@ -179,8 +179,12 @@ def average_precision_by_loops(
     return sum(precision * width for precision, width in zip(precisions, widths, strict=True))
 
 
-def score_instances(scenes: Sequence[Scene], label_set: LabelSet = SCANNET20) -> InstanceScores:
-    scores = InstanceScores(label_set)
+def score_instances(
+    scenes: Sequence[Scene],
+    label_set: LabelSet = SCANNET20,
+    scores: InstanceScores | None = None,
+) -> InstanceScores:
+    scores = scores or InstanceScores(label_set)
     for scene in scenes:
         masks = np.zeros((len(scene.masks), len(scene.labels)), np.uint8)
         for row, mask in zip(masks, scene.masks, strict=True):
@@ -319,6 +323,26 @@ ON_SMALL_REGION_OF_ITS_CLASS = make_scene(
 @given(st.lists(instance_scenes(), max_size=3))
 def test_average_precision_agrees_with_loops(scenes: list[Scene]) -> None:
     check_instance_scores(score_instances(scenes).result(), scenes, SCANNET20)
+
+
+@settings(max_examples=50)
+@given(st.lists(instance_scenes(), max_size=3))
+def test_class_agnostic_scores_are_those_of_all_classes_as_one(scenes):
+    scores = InstanceScores(SCANNET20, is_class_agnostic=True)
+    merged = []
+    for scene in scenes:
+        masks = [Mask(mask.vertices, 2, mask.score) for mask in scene.masks]
+        labels = [2 if 2 <= label < 20 else label for label in scene.labels]
+        merged.append(Scene(masks, labels, scene.instances))
+        half = score_instances([scene], scores=InstanceScores(SCANNET20, is_class_agnostic=True))
+        scores.merge(half)
+
+    table = scores.result()
+
+    assert list(table.classes) == ["object"]
+    expected = score_instances(merged).result()
+    assert table.classes["object"] == expected.classes["cabinet"]
+    assert table.means == {"all": expected.means["all"]}
 
 
 @settings(max_examples=50)

@@ -8,15 +8,15 @@ Semantic predictions are <scene>.txt (raw ids, one per line), <scene>.npy or
 <scene>.txt (the benchmark's list of masks), or <scene>.npz (masks, labels,
 scores). Without --label-set, scores are for the label set of PLACE.
 
-Predicted ids that look wrong are an error: more than 1 % of them are no class
-of the label set, or another label set or numbering agrees better with the
-ground truth.
+Predicted ids that look wrong are an error: they are no class of the label set,
+or another label set or numbering agrees far better with the ground truth.
 
 examples:
   scannet-prep evaluate predictions --gt data/processed
   scannet-prep evaluate predictions --label-set scannet20
   scannet-prep evaluate predictions -o scores.csv --confusion confusion.svg
   scannet-prep evaluate instances --task instance --gt data/scannet.tar.zst
+  scannet-prep evaluate masks --task instance --class-agnostic
 """
 
 from __future__ import annotations
@@ -53,6 +53,12 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--allow-missing",
         action="store_true",
         help="skip scenes without a prediction (default: they are an error)",
+    )
+    parser.add_argument(
+        "--class-agnostic",
+        action="store_true",
+        help="score masks alone (--task instance): every prediction counts, whatever its id, and "
+        "all instances but walls and floors are of one class",
     )
     parser.add_argument(
         "-o",
@@ -121,6 +127,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         allows_missing=arguments.allow_missing,
         scores_path=arguments.output,
         confusion_path=arguments.confusion,
+        is_class_agnostic=arguments.class_agnostic,
         is_forced=arguments.force,
         progress=console,
     )
@@ -130,14 +137,6 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         console.warn(f"warning: skipped without a prediction: {count} ({names})")
     if report.warning:
         console.warn(f"warning: {report.warning}")
-    # The first total is the number of vertices or of instances in the ground truth.
-    noun, total = next(iter(report.scores.totals.items()))
-    if not total:
-        console.warn(
-            f"warning: nothing is scored: the ground truth has no {noun} of {report.label_set}",
-            "without an aggregation, scenes have no instances and no ScanNet ids; "
-            "instances need 100 vertices",
-        )
     return Outcome(report, _describe(report, has_all=console.is_verbose))
 
 

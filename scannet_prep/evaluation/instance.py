@@ -234,12 +234,19 @@ class InstanceScores(Scores):
         - `instances` and `predictions`, as above.
     - `means` of `ap`, `ap50` and `ap25` over the classes with instances in the ground truth.
 
-    Attributes:
+    Args:
         label_set: The label set of the train ids.
+        is_class_agnostic: Whether to score masks alone: every prediction counts, whatever its
+            label, and the instances of all classes but wall and floor are of one class, `object`.
+
+    Attributes:
+        label_set: As given.
+        is_class_agnostic: As given.
     """
 
-    def __init__(self, label_set: LabelSet | str) -> None:
+    def __init__(self, label_set: LabelSet | str, *, is_class_agnostic: bool = False) -> None:
         super().__init__(label_set)
+        self.is_class_agnostic = is_class_agnostic
         class_count = len(self.label_set)
         self._verdicts = [np.empty(0, _VERDICT)]
         # By class: instances of the ground truth, and predictions, that count.
@@ -258,6 +265,8 @@ class InstanceScores(Scores):
                 ground truth has several numbers beyond the train ids, as that of another label set
                 has.
         """
+        if self.is_class_agnostic:
+            prediction, ground_truth = self._merge_classes(prediction, ground_truth)
         overlaps = find_overlaps(prediction, ground_truth, self.label_set)
         self._left_out += np.array([overlaps.small_count, overlaps.other_count])
         large_classes = overlaps.classes[overlaps.is_large]
@@ -276,6 +285,29 @@ class InstanceScores(Scores):
             verdicts += [(labels[row], threshold_index, scores[row], True) for row in correct]
             verdicts += [(labels[row], threshold_index, scores[row], False) for row in wrong]
         self._verdicts.append(np.array(verdicts, _VERDICT))
+
+    def merge(self, other: InstanceScores) -> None:
+        """Add everything that another object has collected; see `Scores.merge`."""
+        self._check_like(other)
+        self._verdicts = self._verdicts + other._verdicts
+        self._instances = self._instances + other._instances
+        self._predictions = self._predictions + other._predictions
+        self._missed = self._missed + other._missed
+        self._left_out = self._left_out + other._left_out
+
+    def _merge_classes(
+        self, prediction: InstancePrediction, ground_truth: InstanceTruth
+    ) -> tuple[InstancePrediction, InstanceTruth]:
+        """Give all predictions and all instances the first of the classes that count."""
+        counted = counted_classes(self.label_set)
+        truth_labels = check_integers(ground_truth.labels, "labels of the ground truth")
+        check_truth(truth_labels, self.label_set)
+        merged_labels = np.where(np.isin(truth_labels, counted), counted[0], truth_labels)
+        predicted = np.full_like(check_integers(prediction.labels, "labels"), counted[0])
+        return (
+            prediction._replace(labels=predicted),
+            InstanceTruth(labels=merged_labels, instances=ground_truth.instances),
+        )
 
     def result(self) -> ScoreTable:
         """Compute the scores of all that was collected."""
@@ -305,6 +337,10 @@ class InstanceScores(Scores):
             "other": other_count,
         }
         means = {name: average_over(train_ids) for name, train_ids in self._class_groups().items()}
+        if self.is_class_agnostic:
+            # All of them have the first class.
+            means = {"all": means["all"]}
+            classes = {"object": next(iter(classes.values()))}
         return ScoreTable(totals, means, classes)
 
     def _compute_precisions(self) -> dict[int, list[float]]:

@@ -39,8 +39,7 @@ class ScoreTable:
 class Scores(ABC):
     """Collects predictions, and scores them.
 
-    Picklable: each rank can collect its scenes, and one rank merges the results. All attributes
-    except the label set are arrays or lists, which are added when results are merged.
+    Picklable: each rank can collect its scenes, and one rank merges the results.
 
     Args:
         label_set: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`.
@@ -52,22 +51,22 @@ class Scores(ABC):
     def __init__(self, label_set: LabelSet | str) -> None:
         self.label_set: LabelSet = parse_label_set(label_set)
 
-    def merge(self, other: Scores) -> None:
+    @abstractmethod
+    def merge(self, other: Any) -> None:  # noqa: ANN401 - of the same class
         """Add everything that another object has collected, for example on another rank.
 
         Raises:
             UsageError: The other object is for another task or label set.
         """
+
+    def _check_like(self, other: Scores) -> None:
+        """Refuse to merge scores of another task or label set."""
         if type(other) is not type(self) or other.label_set != self.label_set:
             raise UsageError(
                 f"{type(other).__name__} of {other.label_set.name} cannot be merged into "
                 f"{type(self).__name__} of {self.label_set.name}",
                 f"make both with {type(self).__name__}({self.label_set.name.upper()})",
             )
-        # Arrays are added up, and lists are joined.
-        for name, value in vars(other).items():
-            if name != "label_set":
-                setattr(self, name, getattr(self, name) + value)
 
     @abstractmethod
     def result(self) -> ScoreTable:

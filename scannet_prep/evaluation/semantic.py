@@ -80,6 +80,11 @@ class SemanticScores(Scores):
         counts = np.bincount(cells, minlength=self.confusion.size)
         self.confusion += counts.reshape(self.confusion.shape)
 
+    def merge(self, other: SemanticScores) -> None:
+        """Add everything that another object has collected; see `Scores.merge`."""
+        self._check_like(other)
+        self.confusion = self.confusion + other.confusion
+
     def result(self) -> ScoreTable:
         """Compute the scores of all that was collected."""
         # Vertices by class, int64 (K,), and IoU by class, (K,).

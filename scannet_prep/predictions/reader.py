@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -54,10 +53,6 @@ class Predictions:
             `left_out`.
         missing: Processed scenes without a prediction.
         left_out: Scenes with a prediction that are not among the processed ones.
-        class_counts: Number of vertices or predicted instances by train id, in the predictions read
-            so far.
-        unknown_ids: Number of vertices or predicted instances by the id in the file, for ids that
-            are none of the classes, in the predictions read so far.
     """
 
     task: Task
@@ -66,19 +61,18 @@ class Predictions:
     paths: dict[str, Path]
     missing: tuple[str, ...]
     left_out: tuple[str, ...]
-    class_counts: Counter[int] = field(default_factory=Counter)
-    unknown_ids: Counter[int] = field(default_factory=Counter)
 
     @property
     def folder(self) -> Path:
         """The folder of the predictions."""
         return next(iter(self.paths.values())).parent
 
-    def has_raw_ids(self, scene_id: str) -> bool:
-        """Whether the prediction of a scene has raw ids (`.txt`) instead of train ids."""
-        return self.paths[scene_id].suffix == ".txt"
+    @property
+    def has_raw_ids(self) -> bool:
+        """Whether the predictions have raw ids (`.txt`) instead of train ids."""
+        return next(iter(self.paths.values())).suffix == ".txt"
 
-    def read(self, scene_id: str, vertex_count: int) -> Any:  # noqa: ANN401 - by task, see Returns
+    def read(self, scene_id: str, vertex_count: int) -> tuple[Any, NDArray[np.int64]]:
         """Read the prediction of a scene, for `SemanticScores.add` or `InstanceScores.add`.
 
         | task | file | content |
@@ -94,8 +88,9 @@ class Predictions:
             vertex_count: Number of vertices of the scene.
 
         Returns:
-            Semantic: train ids, int64 (V,). Instances: an `InstancePrediction` of arrays, bool,
-            int64 and float64. Ids that are none of the classes become -1.
+            The prediction, and its ids as in the file, (V,) or (M,). The prediction is train ids,
+            int64 (V,), or an `InstancePrediction` of arrays, bool, int64 and float64. Ids that are
+            none of the classes become -1 in it.
 
         Raises:
             FileError: A file cannot be read, or its content is not as described above.
@@ -104,9 +99,9 @@ class Predictions:
         try:
             if self.task == "instance":
                 masks, ids, scores = self._read_instances(path, vertex_count)
-                return InstancePrediction(masks, self._to_train_ids(ids, scene_id), scores)
+                return InstancePrediction(masks, self._to_train_ids(ids), scores), ids
             ids = check_integers(self._read_vertex_ids(path), "prediction", vertex_count)
-            return self._to_train_ids(ids, scene_id)
+            return self._to_train_ids(ids), ids
         except ContentError as error:
             raise FileError(path, error.message, error.hint) from None
 
@@ -132,29 +127,12 @@ class Predictions:
             arrays = load_arrays(path, *InstancePrediction._fields)
         return check_prediction(InstancePrediction(**arrays), vertex_count)
 
-    def _to_train_ids(self, ids: NDArray[np.int64], scene_id: str) -> NDArray[np.int64]:
-        """Map the ids of a file to train ids, or -1 for unknown ids, and count both kinds.
-
-        Args:
-            ids: The ids as in the file, (V,) or (M,).
-            scene_id: The scene, whose file determines whether the ids are raw ids.
-        """
-        class_count = len(self.label_set)
-        if self.has_raw_ids(scene_id):
+    def _to_train_ids(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Map the ids of a file to train ids, or -1 for unknown ids, (V,) or (M,)."""
+        if self.has_raw_ids:
             # The lookup clips negative ids to 0. As 0 is not the raw id of a class, they become -1.
-            train_ids = self.label_set.train_ids_from_raw_ids(ids, ignore_index=-1)
-        else:
-            train_ids = np.where((ids >= 0) & (ids < class_count), ids, -1)
-
-        is_class = train_ids >= 0
-        # Train ids are counted without sorting, as np.unique would, because there are many.
-        class_counts = np.bincount(train_ids[is_class], minlength=class_count)
-        for train_id in np.flatnonzero(class_counts).tolist():
-            self.class_counts[train_id] += int(class_counts[train_id])
-        unknown_ids, unknown_counts = np.unique(ids[~is_class], return_counts=True)
-        for unknown_id, count in zip(unknown_ids.tolist(), unknown_counts.tolist(), strict=True):
-            self.unknown_ids[unknown_id] += count
-        return train_ids
+            return self.label_set.train_ids_from_raw_ids(ids, ignore_index=-1)
+        return np.where((ids >= 0) & (ids < len(self.label_set)), ids, -1)
 
 
 def find_prediction_files(
@@ -170,7 +148,7 @@ def find_prediction_files(
 
     Raises:
         MissingFileError: The folder does not exist, or has no predictions for this task.
-        UsageError: A scene has several predictions.
+        UsageError: A scene has several predictions, or the folder has both texts and arrays.
     """
     if not folder.is_dir():
         raise MissingFileError(
@@ -192,6 +170,12 @@ def find_prediction_files(
         names = " or ".join(f"<scene>{ending}" for ending in _ENDINGS[task])
         raise MissingFileError(
             folder, f"has no {task} predictions", f"expected {names} in this folder"
+        )
+    if len({path.suffix == ".txt" for path in paths.values()}) > 1:
+        raise UsageError(
+            f"{folder}: has .txt files, which hold raw ids, and arrays, which hold train ids, "
+            "expected one of the two",
+            "put them into two folders",
         )
     return paths
 

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import write_atomically
 from scannet_prep.base.progress import Progress
-from scannet_prep.evaluation.instance import InstancePrediction, InstanceScores, InstanceTruth
-from scannet_prep.evaluation.scores import Scores, ScoreTable
+from scannet_prep.errors import FileError, UsageError
+from scannet_prep.evaluation.instance import InstanceScores, InstanceTruth
+from scannet_prep.evaluation.scores import ScoreTable
 from scannet_prep.evaluation.semantic import SemanticScores
-from scannet_prep.predictions.ids import check_predicted_ids
+from scannet_prep.predictions.ids import IdCounts, check_predicted_ids, find_mask_classes
+from scannet_prep.predictions.numberings import declared_numbering
 from scannet_prep.predictions.reader import Predictions, Task, find_predictions
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.groups import classes_of_instances
@@ -41,8 +43,6 @@ _CLASS_SCORES: Mapping[Task, str] = {"semantic": "iou", "instance": "ap"}
 # classes.
 _MEAN_FOR_ALL_SCENES_ONLY = "over_all"
 _HINT_MISSING = "predict these scenes, or add --allow-missing to skip them"
-# Every eighth vertex is enough to find the annotated class of a mask.
-_VERTEX_STEP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ def run(
     allows_missing: bool = False,
     scores_path: Path | None = None,
     confusion_path: Path | None = None,
+    is_class_agnostic: bool = False,
     is_forced: bool = False,
     progress: Progress | None = None,
 ) -> EvaluationReport:
@@ -99,25 +100,42 @@ def run(
             over all classes, and IoU or AP by class. None to write none.
         confusion_path: File for the confusion matrix of semantic predictions: a picture if its name
             ends in `.svg`, otherwise CSV. None to write none.
+        is_class_agnostic: Score masks alone, whatever their ids; see `InstanceScores`.
         is_forced: Accept ids that look wrong; see `check_predicted_ids`.
         progress: Progress display, advanced by each scene.
 
     Raises:
+        UsageError: The mode without classes is asked for semantic predictions.
         MissingFileError: Predictions are missing.
-        FileError: A prediction or a scene of the ground truth cannot be read or is invalid, or the
-            predicted ids look wrong. Nothing is written.
+        FileError: A prediction or a scene of the ground truth cannot be read or is invalid, the
+            predicted ids look wrong, or nothing can be scored. Nothing is written.
         OutputError: A file cannot be written.
     """
+    if is_class_agnostic and task == "semantic":
+        raise UsageError("only instances are scored without classes", "pass --task instance")
     hint = "" if allows_missing else _HINT_MISSING
     predictions = find_predictions(
         folder, place, task=task, label_set=label_set, splits=splits, hint=hint
     )
-    total, rows, confusion = _score_scenes(predictions, progress or Progress())
-    warning = check_predicted_ids(predictions, confusion, is_forced=is_forced)
+    total, rows, id_counts = _score_scenes(
+        predictions, progress or Progress(), is_class_agnostic=is_class_agnostic
+    )
+    warning = ""
+    if not is_class_agnostic:
+        warning = check_predicted_ids(
+            id_counts,
+            folder,
+            task,
+            is_raw=predictions.has_raw_ids,
+            has_truth=True,
+            is_forced=is_forced,
+        )
+    scores = total.result()
+    _check_is_scored(folder, scores)
     if scores_path is not None:
         _write_scene_scores(scores_path, rows, SCENE_SCORES[task])
     if confusion_path is not None:
-        _write_confusion(confusion_path, confusion, predictions.label_set)
+        _write_confusion(confusion_path, total.confusion, predictions.label_set)
 
     split_counts = {}
     for dataset in predictions.datasets:
@@ -129,47 +147,79 @@ def run(
         splits=split_counts,
         missing=predictions.missing,
         left_out=predictions.left_out,
-        unknown_ids=dict(predictions.unknown_ids.most_common()),
-        scores=total.result(),
+        unknown_ids=_find_unknown_ids(id_counts, predictions),
+        scores=scores,
         warning=warning,
     )
 
 
 def _score_scenes(
-    predictions: Predictions, progress: Progress
-) -> tuple[Scores, list[dict[str, Any]], NDArray[np.int64]]:
+    predictions: Predictions, progress: Progress, *, is_class_agnostic: bool
+) -> tuple[Any, list[dict[str, Any]], IdCounts]:
     """Score each scene, and all of them together.
 
     Returns:
-        The scores of all scenes; the rows of the table of scenes; and vertices or predicted
-        instances by true and by predicted class, int64 (K, K + 1). The last column is for
-        predictions of unknown ids.
+        The scores of all scenes, the rows of the table of scenes, and the predicted ids.
     """
     task = predictions.task
     label_set = predictions.label_set
-    total: Scores = SCORES[task](label_set)
+    options = {"is_class_agnostic": True} if is_class_agnostic else {}
+    total = SCORES[task](label_set, **options)
     rows = []
-    confusion = np.zeros((len(label_set), len(label_set) + 1), np.int64)
+    id_counts = IdCounts(label_set)
     scene_count = sum(len(dataset) for dataset in predictions.datasets)
     with progress.work("evaluate", scene_count, "scenes"):
         for dataset in predictions.datasets:
             for scene_id in dataset.scene_ids:
                 sample = dataset[scene_id]
-                prediction = predictions.read(scene_id, len(sample["labels"]))
+                prediction, ids = predictions.read(scene_id, len(sample["labels"]))
                 truth = make_truth(
                     task, label_set, sample["labels"], sample["instances"], dataset.groups(scene_id)
                 )
+                if task == "semantic":
+                    id_counts.add(ids, truth)
+                else:
+                    id_counts.add(ids, find_mask_classes(prediction.masks, truth.labels))
                 # Scores of this scene alone, for its row, which are then added to those of all.
-                scores = SCORES[task](label_set)
+                scores = SCORES[task](label_set, **options)
                 scores.add(prediction, truth)
                 total.merge(scores)
-                if task == "semantic":
-                    confusion += scores.confusion
-                else:
-                    confusion += _count_mask_classes(prediction, truth, label_set)
                 rows.append(_make_row(task, scene_id, str(dataset.split), scores.result()))
                 progress.advance()
-    return total, rows, confusion
+    return total, rows, id_counts
+
+
+def _check_is_scored(folder: Path, scores: ScoreTable) -> None:
+    """Refuse to give a score if nothing could be scored.
+
+    Raises:
+        FileError: The ground truth has nothing to score, or no prediction counts.
+    """
+    totals = scores.totals
+    noun, total = next(iter(totals.items()))
+    if not total:
+        raise FileError(
+            folder,
+            f"nothing can be scored: the ground truth has no {noun} with a class",
+            "without an aggregation, scenes have no instances and no ScanNet ids; instances need "
+            "100 vertices",
+        )
+    if totals.get("predictions") == 0 or totals.get("missed") == total:
+        left_out = ", ".join(f"{name}: {count:,}" for name, count in totals.items())
+        raise FileError(
+            folder,
+            f"nothing can be scored: no prediction counts ({left_out})",
+            "masks need 100 vertices and a class that is neither wall nor floor; labels are train "
+            "ids from 0 in arrays, and raw ids in .txt",
+        )
+
+
+def _find_unknown_ids(id_counts: IdCounts, predictions: Predictions) -> dict[int, int]:
+    """Count the predicted ids that are none of the classes, the most frequent first."""
+    declared = declared_numbering(predictions.label_set, is_raw=predictions.has_raw_ids)
+    return {
+        number: count for number, count in id_counts.by_id().items() if number not in declared.ids
+    }
 
 
 def make_truth(
@@ -195,31 +245,6 @@ def make_truth(
         return labels
     classes = classes_of_instances(instances, groups, label_set)
     return InstanceTruth(labels=classes, instances=instances)
-
-
-def _count_mask_classes(
-    prediction: InstancePrediction, truth: InstanceTruth, label_set: LabelSet
-) -> NDArray[np.int64]:
-    """Count masks by true and by predicted class, int64 (K, K + 1).
-
-    The true class is the most frequent one among the labeled vertices of the mask. Masks without
-    labeled vertices are not counted. The last column is for predictions of unknown ids.
-    """
-    class_count = len(label_set)
-    counts = np.zeros((class_count, class_count + 1), np.int64)
-    # Labels, (V / 8,), and masks, bool (M, V / 8), at every eighth vertex.
-    true_labels = np.asarray(truth.labels)[::_VERTEX_STEP]
-    masks = np.asarray(prediction.masks)[:, ::_VERTEX_STEP]
-    predicted_labels = np.asarray(prediction.labels).tolist()
-    for mask, predicted_label in zip(masks, predicted_labels, strict=True):
-        labels_in_mask = true_labels[mask]
-        labels_in_mask = labels_in_mask[labels_in_mask >= 0]  # without unlabeled vertices
-        if not len(labels_in_mask):
-            continue
-        true_label = np.bincount(labels_in_mask).argmax()
-        column = predicted_label if predicted_label >= 0 else class_count
-        counts[true_label, column] += 1
-    return counts
 
 
 def _make_row(task: Task, scene_id: str, split: str, table: ScoreTable) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class SceneScores:
         """
         task = self._predictions.task
         scene = self._viewing.read(scene_id)
-        prediction = read_prediction(self._predictions, scene_id, len(scene.points))
+        prediction = read_prediction(self._predictions, scene)
         label_set = prediction.label_set
         raw_ids = getattr(scene, label_set.raw_ids_key)
         labels = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)

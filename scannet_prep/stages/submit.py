@@ -17,7 +17,8 @@ from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError
 from scannet_prep.evaluation.instance import MIN_VERTICES, NO_INSTANCES, InstancePrediction
 from scannet_prep.export.format import encode_lines
-from scannet_prep.predictions.ids import check_predicted_ids
+from scannet_prep.predictions.ids import IdCounts, check_predicted_ids
+from scannet_prep.predictions.numberings import declared_numbering
 from scannet_prep.predictions.reader import Task, find_predictions
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import Split
@@ -106,10 +107,11 @@ def run(
 
     buffer = io.BytesIO()
     left_out: Counter[str] = Counter()
+    id_counts = IdCounts(label_set)
     with progress.work("submit", len(dataset), "scenes"), zipfile.ZipFile(buffer, "w") as archive:
         for scene_id, vertex_count in zip(dataset.scene_ids, dataset.lengths.tolist(), strict=True):
-            # `read` also counts the predicted ids, for `check_predicted_ids` and the report.
-            prediction = predictions.read(scene_id, vertex_count)
+            prediction, ids = predictions.read(scene_id, vertex_count)
+            id_counts.add(ids)
             if task == "semantic":
                 _add_file(archive, f"{scene_id}.txt", _encode_labels(prediction, label_set))
             else:
@@ -122,7 +124,11 @@ def run(
     # Each scene has one file with its labels or its list of masks; all other files are masks.
     mask_count = len(archive.filelist) - len(dataset)
 
-    warning = check_predicted_ids(predictions, is_forced=is_forced)
+    is_raw = predictions.has_raw_ids
+    warning = check_predicted_ids(
+        id_counts, folder, task, is_raw=is_raw, has_truth=False, is_forced=is_forced
+    )
+    known_ids = declared_numbering(label_set, is_raw=is_raw).ids
     if task == "instance" and not mask_count:
         raise _no_masks_error(folder, left_out)
     write_atomically(path, [buffer.getbuffer()])
@@ -134,7 +140,9 @@ def run(
         masks=mask_count,
         size_bytes=len(buffer.getbuffer()),
         unpacked_bytes=sum(info.file_size for info in archive.filelist),
-        unknown_ids=dict(predictions.unknown_ids.most_common()),
+        unknown_ids={
+            number: count for number, count in id_counts.by_id().items() if number not in known_ids
+        },
         left_out=dict(left_out),
         warning=warning,
     )

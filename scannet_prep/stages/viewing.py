@@ -6,7 +6,6 @@ Viewing.load       read a scene, its predictions and its cameras, and check them
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +20,12 @@ from scannet_prep.errors import (
     UsageError,
 )
 from scannet_prep.frames.folder import FrameFolder
+from scannet_prep.predictions.ids import IdCounts, check_predicted_ids, find_mask_classes
 from scannet_prep.predictions.reader import Predictions, Task, find_prediction_files
 from scannet_prep.processed.npz import DAMAGE_HINT
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.processed.scene_problems import find_problems
-from scannet_prep.release.label_map import MAX_NYU40_ID, MAX_SCANNET_ID
-from scannet_prep.release.label_sets import SCANNET200, LabelSet, parse_label_set
+from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId
 from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection, parse_scene_ids
@@ -86,20 +85,19 @@ class Viewing:
             UnknownSceneError: The folder of frames does not hold the scene.
         """
         scene = self.read(scene_id)
-        viewed = self._view(scene, scene_id)
+        viewed = self._view(scene)
         if self.frames is None:
             return viewed
         return replace(viewed, cameras=view_cameras(self.frames, scene))
 
-    def _view(self, scene: ProcessedScene, scene_id: str) -> ViewedScene:
+    def _view(self, scene: ProcessedScene) -> ViewedScene:
         """Make the colourings of a scene and of its predictions."""
-        vertex_count = len(scene.points)
         if self.predictions is None:
             return view_scene(scene)
-        prediction = read_prediction(self.predictions, scene_id, vertex_count)
+        prediction = read_prediction(self.predictions, scene)
         if self.second is None:
             return view_scene(scene, prediction=prediction)
-        second = read_prediction(self.second, scene_id, vertex_count)
+        second = read_prediction(self.second, scene)
         name, second_name = _name_folders(self.predictions.folder, self.second.folder)
         return view_scene(
             scene,
@@ -217,33 +215,31 @@ def open_scenes(
     )
 
 
-def read_prediction(predictions: Predictions, scene_id: str, vertex_count: int) -> Prediction:
-    """Read a prediction, with raw ids outside the label set as unlabeled.
+def read_prediction(predictions: Predictions, scene: ProcessedScene) -> Prediction:
+    """Read the prediction of a scene, with unknown ids as unlabeled.
 
     Raises:
-        FileError: The prediction is damaged, or has ids that do not exist.
+        FileError: The prediction is damaged, or its ids look wrong: those of a scene with ground
+            truth are compared with it.
     """
-    # Reading counts ids: here, only those of this scene, and not those that other threads read.
-    predictions = replace(predictions, class_counts=Counter(), unknown_ids=Counter())
-    values = predictions.read(scene_id, vertex_count)
-    path = predictions.paths[scene_id]
     label_set = predictions.label_set
-    # Text files hold raw ids, arrays hold train ids.
-    valid_ids = range(-1, len(label_set))
-    if path.suffix == ".txt" and label_set.raw_ids_key == "nyu40_ids":
-        valid_ids = range(MAX_NYU40_ID + 1)
-    elif path.suffix == ".txt":
-        valid_ids = range(MAX_SCANNET_ID + 1)
-    invalid = [str(number) for number in predictions.unknown_ids if number not in valid_ids]
-    if invalid:
-        other = "scannet20" if label_set == SCANNET200 else "scannet200"
-        raise FileError(
-            path,
-            f"has ids that {label_set.name} does not have, "
-            f"expected {valid_ids[0]}..{valid_ids[-1]}: {list_some(invalid)}",
-            f"pass --label-set {other} if that is predicted; subtract 1 if train ids count from 1; "
-            "raw ids are in .txt, train ids in arrays",
-        )
+    scene_id = str(scene.meta.scene_id)
+    values, ids = predictions.read(scene_id, len(scene.points))
+    raw_ids = getattr(scene, label_set.raw_ids_key)
+    true_labels = label_set.train_ids_from_raw_ids(raw_ids, ignore_index=-1)
+    has_truth = bool((true_labels >= 0).any())
+    counts = IdCounts(label_set)
+    if has_truth and predictions.task == "instance":
+        counts.add(ids, find_mask_classes(values.masks, true_labels))
+    else:
+        counts.add(ids, true_labels if has_truth else None)
+    check_predicted_ids(
+        counts,
+        predictions.paths[scene_id],
+        predictions.task,
+        is_raw=predictions.has_raw_ids,
+        has_truth=has_truth,
+    )
     return Prediction(label_set, values)
 
 
