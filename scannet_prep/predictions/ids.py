@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,8 @@ from scannet_prep.predictions.numberings import (
     list_numberings,
     to_scannet20,
 )
+from scannet_prep.predictions.reader import Task
 from scannet_prep.release.label_sets import LabelSet
-
-Task: TypeAlias = Literal["semantic", "instance"]
 
 # Ids are counted from the first to the last of these; all others are counted as one of the two.
 _FIRST_ID = -2
