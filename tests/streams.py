@@ -26,7 +26,7 @@ def make_pose(number: int) -> NDArray[np.float32]:
 
 
 def make_jpeg(number: int, size: tuple[int, int] = COLOR_SIZE) -> bytes:
-    """Make a JPEG image of noise. Needs Pillow."""
+    """Make a JPEG image of noise."""
     from PIL import Image
 
     rng = np.random.default_rng(number)

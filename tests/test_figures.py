@@ -342,7 +342,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def draw(self, *arguments: Any) -> None:
             texts.append(arguments[3])
 
-    monkeypatch.setattr("scannet_prep.view.renderer.choose_font", ListingFont)
+    monkeypatch.setattr("scannet_prep.view.renderer.PillowFont", ListingFont)
     return texts
 
 

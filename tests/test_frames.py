@@ -10,7 +10,6 @@ import resource
 import shutil
 import signal
 import struct
-import sys
 import time
 import zipfile
 import zlib
@@ -1019,26 +1018,3 @@ def test_options_that_make_no_sense_are_wrong_usage(
 
     assert outcome.status == 2
     assert problem in outcome.stderr
-
-
-@pytest.mark.parametrize(
-    "words", [["--size", "16x12"], ["--with", "labels", "--label-set", "nyu40"]]
-)
-def test_options_that_need_pillow_are_refused_without_it(
-    streams_dir: Path, out_dir: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-
-    outcome = extract(streams_dir, out_dir, *words)
-
-    assert outcome.status == 2
-    assert "hint: in a clone: pip install '.[frames]'" in outcome.stderr
-
-
-def test_frames_of_stored_size_need_no_pillow(
-    streams_dir: Path, out_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-
-    words = ("--with", "color", "depth", "pose", "labels", "instances")
-    assert extract(streams_dir, out_dir, *words).status == 0

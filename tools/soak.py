@@ -27,7 +27,6 @@ from pathlib import Path
 KILLS_PER_ROUND = 25
 _PROGRAM = (sys.executable, "-m", "scannet_prep")
 # Outputs of the commands, each of which `verify` can check.
-# "demo/frames" needs Pillow, as the tests do.
 _OUTPUTS = (
     "demo/ScanNet",
     "demo/processed",

@@ -1,7 +1,4 @@
-"""Encode and decode images.
-
-PNG files are encoded here; everything else needs Pillow, the extra `[frames]`.
-"""
+"""Encode and decode images: PNG files are encoded here, everything else by Pillow."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import ContentError, UsageError
+from scannet_prep.errors import ContentError
 
 GrayImage: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 
@@ -86,13 +83,11 @@ def check_gray_png(data: bytes, size: tuple[int, int]) -> None:
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int = 95) -> bytes:
-    """Encode uint8 (H, W, 3), red, green, blue, as JPEG.
+    """Encode uint8 (H, W, 3), red, green, blue, as JPEG."""
+    from PIL import Image
 
-    Raises:
-        UsageError: Pillow is not installed.
-    """
     file = io.BytesIO()
-    _import_pillow().fromarray(image).save(file, "JPEG", quality=quality)
+    Image.fromarray(image).save(file, "JPEG", quality=quality)
     return file.getvalue()
 
 
@@ -108,7 +103,6 @@ def decode_color(data: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
 
     Raises:
         ContentError: It is damaged, or has another size.
-        UsageError: Pillow is not installed.
     """
     return np.array(_decode(data, size, "JPEG").convert("RGB"), np.uint8)
 
@@ -125,7 +119,6 @@ def decode_gray(data: bytes, size: tuple[int, int]) -> GrayImage:
 
     Raises:
         ContentError: It is damaged, of another kind, or has another size.
-        UsageError: Pillow is not installed.
     """
     check_gray_png(data, size)
     image = _decode(data, size, "PNG")
@@ -140,12 +133,10 @@ def resize_color(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.
     Args:
         image: uint8 (H, W, 3).
         size: New width and height.
-
-    Raises:
-        UsageError: Pillow is not installed.
     """
-    pillow = _import_pillow()
-    resized = pillow.fromarray(image).resize(size, pillow.Resampling.BOX)
+    from PIL import Image
+
+    resized = Image.fromarray(image).resize(size, Image.Resampling.BOX)
     return np.array(resized, np.uint8)
 
 
@@ -163,24 +154,6 @@ def resize_nearest(image: GrayImage, size: tuple[int, int]) -> GrayImage:
     return image[rows[:, np.newaxis], columns]
 
 
-def has_pillow() -> bool:
-    """Whether Pillow is installed."""
-    try:
-        require_pillow()
-    except UsageError:
-        return False
-    return True
-
-
-def require_pillow() -> None:
-    """Check that Pillow is installed.
-
-    Raises:
-        UsageError: It is not.
-    """
-    _import_pillow()
-
-
 def _nearest_indices(old_count: int, new_count: int) -> NDArray[np.int64]:
     """Return the index of the old row or column that contains the middle of each new one."""
     # The middle of new row i lies at (i + 1/2) * old_count / new_count in old rows. Numerator and
@@ -190,17 +163,18 @@ def _nearest_indices(old_count: int, new_count: int) -> NDArray[np.int64]:
 
 def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noqa: ANN401 - an image of Pillow
     """Decode an image of one format, `JPEG` or `PNG`, with Pillow."""
-    pillow = _import_pillow()
+    from PIL import Image, UnidentifiedImageError
+
     try:
         # Pillow warns of odd metadata, which does not matter here, and of huge images. The size is
         # checked below, before anything is decoded.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            image = pillow.open(io.BytesIO(data), formats=[file_format])
+            image = Image.open(io.BytesIO(data), formats=[file_format])
             if image.size == size:
                 image.load()
                 return image
-    except pillow.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise ContentError(f"is not a {file_format} image") from None
     except Exception as error:  # noqa: BLE001 - Pillow raises many classes, such as SyntaxError
         raise ContentError(f"is not an image that can be decoded: {error}"[:200]) from None
@@ -209,22 +183,6 @@ def _decode(data: bytes, size: tuple[int, int], file_format: str) -> Any:  # noq
 
 def _format(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
-
-
-def _import_pillow() -> Any:  # noqa: ANN401 - a module
-    """Import Pillow's module of images.
-
-    Raises:
-        UsageError: Pillow is not installed.
-    """
-    try:
-        from PIL import Image
-    except ImportError:
-        raise UsageError(
-            "Pillow is not installed, and is needed to decode or resize images",
-            "in a clone: pip install '.[frames]'",
-        ) from None
-    return Image
 
 
 def _encode_chunk(kind: bytes, data: bytes) -> bytes:

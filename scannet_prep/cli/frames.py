@@ -83,7 +83,7 @@ def add_arguments(parser: shared.CommandParser) -> None:
         "--size",
         type=_size_argument,
         metavar="WxH",
-        help="width and height of all images, such as 320x240; needs Pillow "
+        help="width and height of all images, such as 320x240 "
         "(default: as stored, without decoding color images)",
     )
     options.add_argument(

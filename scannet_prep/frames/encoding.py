@@ -103,7 +103,6 @@ class FrameEncoder:
 
         Raises:
             FileError: The frame, or the image of its labels, is missing or damaged.
-            UsageError: Pillow is not installed, and is needed.
         """
         if content == "color":
             return self._encode_color(number)

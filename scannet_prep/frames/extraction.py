@@ -43,7 +43,6 @@ def extract_scene(
     Raises:
         FileError: A source is missing or damaged.
         OutputError: The folder cannot be written to.
-        UsageError: Pillow is not installed, and the options need it.
     """
     sources = FrameSources.from_scene(scene, split, options)
     # Measured first: if a file is replaced meanwhile, the next run extracts the scene again.
@@ -133,7 +132,6 @@ def estimate_scene(
 
     Raises:
         FileError: A source is missing or damaged.
-        UsageError: Pillow is not installed, and the options need it.
     """
     sources = FrameSources.from_scene(scene, split, options)
     size_bytes = 0.0

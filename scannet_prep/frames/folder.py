@@ -196,7 +196,7 @@ class ExtractedFrame:
         """Read the color image, uint8 (H, W, 3).
 
         Raises:
-            UsageError: It was not extracted, or Pillow is not installed.
+            UsageError: It was not extracted.
             FileError: The file is missing or damaged.
         """
         path = self.find("color")

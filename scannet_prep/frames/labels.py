@@ -105,7 +105,6 @@ class LabelImages:
 
         Raises:
             FileError: The image is missing, damaged, of another size, or has an unknown id.
-            UsageError: Pillow is not installed, and is needed.
         """
         name = f"{_FOLDERS[self.content]}/{number}.png"
         stored = read_member(self.archive, self.path, name)

@@ -145,13 +145,6 @@ class FrameOptions:
             )
 
     @property
-    def needs_pillow(self) -> bool:
-        """Whether images have to be decoded, apart from depth images."""
-        if "labels" in self.contents and self.label_set != "raw":
-            return True
-        return self.size is not None and not {"color", *LABEL_KINDS}.isdisjoint(self.contents)
-
-    @property
     def flags(self) -> str:
         """The options of the command that they come from."""
         words = []

@@ -159,7 +159,6 @@ class Frame:
 
         Raises:
             FileError: It is damaged.
-            UsageError: Pillow is not installed.
         """
         with self._naming_image("color"):
             return decode_color(self.jpeg, self._stream.color_camera.size)

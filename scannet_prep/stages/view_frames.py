@@ -25,7 +25,7 @@ def view_cameras(folder: FrameFolder, scene: ProcessedScene) -> tuple[ViewedCame
 
     Raises:
         UnknownSceneError: The folder does not hold the scene.
-        UsageError: Poses were not extracted, or Pillow is not installed.
+        UsageError: Poses were not extracted.
         FileError: A file is missing or damaged.
     """
     frames = folder[scene.meta.scene_id]

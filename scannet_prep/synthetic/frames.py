@@ -137,9 +137,6 @@ def encode_files(scene: SyntheticScene, count: int) -> dict[str, bytes]:
     Returns:
         The sensor stream, and the zip files of 2D labels unless the scene has no annotation; by the
         suffix of the name.
-
-    Raises:
-        UsageError: Pillow is not installed, which encodes color images.
     """
     stream = [_encode_header(count)]
     labels: dict[str, bytes] = {}

@@ -92,11 +92,10 @@ def write_release(
         seed: Another seed gives other scenes.
         repeats_groups: The ids of scenes that list every group twice.
         frames: The number of frames of the sensor streams; without any, there are neither streams
-            nor 2D labels. Frames need Pillow.
+            nor 2D labels.
 
     Raises:
-        UsageError: A scene id, the number of vertices or the seed is invalid, or there are frames,
-            and Pillow is not installed.
+        UsageError: A scene id, the number of vertices or the seed is invalid.
         OutputError: The folder cannot be written to.
     """
     for scene_id in scene_ids:

@@ -1,9 +1,8 @@
-"""The two fonts of pictures: a real one if Pillow is installed, and letters of 5 x 8 pixels."""
+"""The two fonts of pictures: that of Pillow, and letters of 5 x 8 pixels."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,10 +95,3 @@ class PillowFont(Font):
         # Capital letters begin at the top, as those of the built-in font.
         ImageDraw.Draw(coverage).text((0, -self._top), text, fill=255, font=self._font)
         return np.asarray(np.asarray(coverage, np.float32) / np.float32(255))
-
-
-def choose_font(scale: int) -> Font:
-    """Return the font of Pillow, or the built-in one if Pillow is not installed."""
-    if find_spec("PIL") is None:
-        return BuiltInFont(scale)
-    return PillowFont(scale)

@@ -34,7 +34,7 @@ class PictureOptions:
         samples: Samples along each side of a pixel. With one, edges are jagged, points are squares,
             and the legend lists the categories of the scene. With more, edges are smooth, points
             are discs, the legend lists the categories in the picture, and the text has the font of
-            Pillow if that is installed.
+            Pillow.
         background: Red, green, blue; None for a transparent background.
         visibility: What is hidden.
         has_mesh: Whether triangles are drawn, if there are any; otherwise points.

@@ -25,7 +25,7 @@ from scannet_prep.view.boxes import draw_boxes, find_boxes
 from scannet_prep.view.camera import Camera, PlacedCamera
 from scannet_prep.view.categories import Coloring
 from scannet_prep.view.coloring import ViewedScene
-from scannet_prep.view.fonts import BuiltInFont, choose_font
+from scannet_prep.view.fonts import BuiltInFont, PillowFont
 from scannet_prep.view.legend import MARGIN, Legend
 from scannet_prep.view.lines import ProjectedLines, project_lines
 from scannet_prep.view.metre_grid import make_grid
@@ -73,7 +73,7 @@ def render_scene(
     coloring = scene.coloring(color)
     is_shown = options.visibility.find_shown(scene, coloring)
     scale = options.scale
-    font = choose_font(scale) if options.is_smooth else BuiltInFont(scale)
+    font = PillowFont(scale) if options.is_smooth else BuiltInFont(scale)
 
     # The legend takes a column on the right, unless the picture is too narrow; the scene gets the
     # rest.

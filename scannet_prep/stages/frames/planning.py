@@ -11,7 +11,6 @@ from typing import Any
 
 from scannet_prep.base.files import check_is_folder
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.images import require_pillow
 from scannet_prep.errors import MissingFileError, UsageError
 from scannet_prep.frames.encoding import FrameSources
 from scannet_prep.frames.options import LABEL_KINDS, STREAM, FrameOptions
@@ -86,8 +85,6 @@ def plan(
     check_is_folder(out_dir)
     records = read_records(out_dir)
     chosen = choose_options(out_dir, options or {}, records)
-    if chosen.needs_pillow:
-        require_pillow()
     if not records:
         _check_is_empty(out_dir)
     label_map = label_map_for(raw_dir)
