@@ -1,40 +1,79 @@
-"""The demo: from an empty folder to a dataset, with commands for the real data at the end."""
+"""The demo: from an empty folder to a dataset, with commands that can be pasted at the end."""
 
+import os
 import sys
 
-from commands import run_main
+import pytest
+from commands import run_main, run_words
+from test_readme import PAGES
 
+from scannet_prep import ScanNet
 from scannet_prep.cli.main import make_parser
 from scannet_prep.frames import FrameFolder
 
 
-def test_demo_takes_scenes_through_every_stage(tmp_path, monkeypatch):
-    # Without an active environment.
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    demo_dir = tmp_path / "data/demo"
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A folder in which the demo ran twice, without an active environment, and both outcomes."""
+    folder = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "/usr/bin:/bin")
+        first = run_main("demo", cwd=folder)
+        again = run_main("demo", "--json", cwd=folder)
+    return folder, first, again
 
-    outcome = run_main("demo", cwd=tmp_path)
 
-    assert outcome.status == 0
-    assert outcome.stderr == ""
-    assert "11 made, 0 already there" in outcome.stdout
+def test_demo_takes_scenes_through_every_stage(demo):
+    folder, first, again = demo
+    demo_dir = folder / "data/demo"
+
+    assert (first.status, first.stderr) == (0, "")
+    assert "109 made, 0 already there" in first.stdout
+    assert again.json["process"]["made"] == []
     assert (demo_dir / "scene.png").read_bytes().startswith(b"\x89PNG")
     assert (demo_dir / "scene.html").read_bytes().startswith(b"<!doc")
     assert len(FrameFolder(demo_dir / "frames")) == 3
-    for name in ("ScanNet", "processed", "frames"):
+    for name in ("ScanNet", "processed", "scannet.tar.zst", "frames"):
         assert run_main("verify", demo_dir / name).status == 0
+    # As in the release, the scenes cannot be stacked.
+    lengths = ScanNet(demo_dir / "processed", split="train").lengths.tolist()
+    assert len(set(lengths)) == len(lengths) == 6
 
-    lines = [line.strip() for line in outcome.stdout.splitlines()]
-    commands = [line for line in lines if line.startswith("scannet-prep ")]
-    assert commands[0] == "scannet-prep download --types seg --accept-terms"
+
+def test_commands_at_the_end_of_the_demo_can_be_pasted_and_are_those_of_readme(demo):
+    folder, first, again = demo
+    commands = again.json["commands"]
+    # This interpreter may have no script of the command.
+    program = f"{sys.prefix}/bin/scannet-prep"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    printed = ""
+
     for command in commands:
-        make_parser().parse_args(command.split()[1:])
-    # Without an active environment, they only work after this one.
-    line_before = lines[lines.index(commands[0]) - 1]
-    assert line_before == f"source {sys.prefix}/bin/activate"
+        assert f"\n{command}\n" in first.stdout
+        assert command.replace(f"{sys.prefix}/bin/", "") in PAGES["README.md"]
+        line = command.replace(program, f"{sys.executable} -m scannet_prep")
+        outcome = run_words("sh", "-c", line, cwd=folder, env=environment)
+        assert outcome.status == 0, outcome.stderr
+        printed += outcome.stdout
 
-    outcome = run_main("demo", "--json", cwd=tmp_path)
-    assert outcome.json["process"]["made"] == []
+    assert (folder / "data/demo/errors.html").exists()
+    assert "'labels': int64" in printed
+    assert "ScanNet200, val: 3 of 312 scenes" in printed
+
+    real = [line for line in first.stdout.splitlines() if line.startswith("scannet-prep ")]
+    assert real[0] == "scannet-prep download --types seg --accept-terms"
+    for command in real:
+        make_parser().parse_args(command.split()[1:])
+
+
+def test_submission_can_be_rehearsed_on_the_demo(demo):
+    folder, _, _ = demo
+    words = ("--gt", "data/demo/processed", "-o", "semantic.zip")
+
+    outcome = run_main("submit", "data/demo/predictions/test", *words, cwd=folder)
+
+    assert outcome.status == 0, outcome.stderr
+    assert "ScanNet200, test: 100 scenes" in outcome.stdout
 
 
 def test_demo_refuses_folder_that_it_did_not_make(tmp_path):

@@ -1,8 +1,8 @@
 """Take synthetic scenes through every stage.
 
-Makes small synthetic scenes in the format of the release, downloads them from a server on this
-machine, processes and packs them, reads them as a dataset, shows one, and extracts frames if Pillow
-is installed. The scenes contain nothing from ScanNet. Needs no network and no account.
+Makes synthetic scenes in the format of the release, downloads them from a server on this machine,
+processes and packs them, reads them as a dataset, predicts their labels, shows one, and extracts
+frames of sensor streams. The scenes contain nothing from ScanNet. Needs no network and no account.
 
 examples:
   scannet-prep demo
@@ -12,14 +12,16 @@ examples:
 from __future__ import annotations
 
 import argparse
-import shlex
 import shutil
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 
 from scannet_prep.base.text import format_duration
 from scannet_prep.cli.arguments import CommandParser, add_jobs_argument, jobs_from, path_argument
 from scannet_prep.cli.console import Console
+from scannet_prep.cli.outcome import Outcome
 from scannet_prep.release.files import TERMS_URL
 
 
@@ -36,47 +38,46 @@ def add_arguments(parser: CommandParser) -> None:
     add_jobs_argument(parser)
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
     from scannet_prep.stages import demo
 
     steps, processed = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console)
-    text = _describe(steps, console.seconds)
-    return console.result(text, {"steps": steps, "process": processed}, status=0)
+    commands = _list_commands(arguments.directory, demo.SHOWN_SCENE)
+    report = {"steps": steps, "process": processed, "commands": commands}
+    return Outcome(report, _describe(steps, commands, console.seconds))
 
 
-def _describe(steps: dict[str, list[str]], seconds: float) -> str:
-    """Describe the steps, and the commands for the real data."""
-    paragraphs = []
-    for number, (title, lines) in enumerate(steps.items(), 1):
-        paragraphs.append("\n   ".join([f"{number}. {title}", *lines]))
-    steps_text = "\n\n".join(paragraphs)
-    duration = format_duration(seconds)
-    activation = _describe_activation()  # a whole line, or empty
-    return f"""\
-{steps_text}
+def _describe(steps: Mapping[str, Path], commands: Sequence[str], seconds: float) -> Iterator[str]:
+    """Yield the steps, commands for what was made, and those for the real data."""
+    for number, (title, path) in enumerate(steps.items(), 1):
+        yield f"{number}. {title}\n   {path}"
+    yield f"\nAll of it took {format_duration(seconds)}. Next, look at it:\n"
+    yield from commands
+    yield f"""
+The same with the real data, once you have signed its terms ({TERMS_URL}):
 
-All of it took {duration}. The same with the real data, once you have signed its terms
-({TERMS_URL}):
-{activation}   scannet-prep download --types seg --accept-terms
-   scannet-prep process --scannet200 --align-axis
-   scannet-prep pack
-and in Python:
-   from scannet_prep import ScanNet
-   dataset = ScanNet("data/processed", split="train")"""
+scannet-prep download --types seg --accept-terms
+scannet-prep process --scannet200 --align-axis
+scannet-prep pack"""
 
 
-def _describe_activation() -> str:
-    """Return the line that activates this environment, with its indent and its end.
-
-    It is empty if the commands of the environment are on the PATH, or if it cannot be activated.
-    """
-    script_path = Path(sys.prefix, "bin/activate")
-    if not script_path.exists():
-        return ""
-    command = shutil.which("scannet-prep")
-    if command is not None and Path(command).parent == Path(sys.executable).parent:
-        return ""
-    if script_path.is_relative_to(Path.cwd()):
-        script_path = script_path.relative_to(Path.cwd())
-    return f"   source {shlex.quote(str(script_path))}\n"
+def _list_commands(demo_dir: Path, scene_id: str) -> list[str]:
+    """Return commands for the results, which work as they stand in the current folder."""
+    bin_dir = Path(sys.executable).parent
+    prefix = f"{bin_dir}/"
+    if shutil.which("scannet-prep") == str(bin_dir / "scannet-prep"):
+        prefix = ""
+    elif bin_dir.is_relative_to(Path.cwd()):
+        prefix = f"{bin_dir.relative_to(Path.cwd())}/"
+    program = quote(f"{prefix}scannet-prep")
+    processed = quote(str(demo_dir / "processed"))
+    predictions = quote(str(demo_dir / "predictions/val"))
+    page = quote(str(demo_dir / "errors.html"))
+    dataset = f'ScanNet("{demo_dir}/processed", split="train")'
+    code = quote(f"from scannet_prep import ScanNet; print({dataset}[0])")
+    return [
+        f"{program} view {scene_id} --source {processed} --pred {predictions} -o {page}",
+        f"{quote(f'{prefix}python')} -c {code}",
+        f"{program} evaluate {predictions} --gt {processed}",
+    ]
