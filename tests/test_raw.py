@@ -128,6 +128,18 @@ def test_mesh_of_any_form_is_read_by_property_names(name, knobs):
         assert array.flags.writeable
 
 
+@pytest.mark.parametrize("faces", [(), tiny.FACES])
+def test_mesh_that_ends_with_a_page_is_read(faces):
+    size_bytes = len(Ply(faces=faces, comments=("comment ",)).encode())
+    ply = Ply(faces=faces, comments=("comment " + "x" * (4096 - size_bytes),))
+
+    mesh = tiny.read_raw(MESH, ply.encode())
+
+    assert len(ply.encode()) == 4096
+    assert len(mesh.faces) == len(faces)
+    assert mesh.positions.tolist() == [list(position) for position in ply.positions]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("label_type", ["ushort", "uchar", "int", "short"])
 def test_labels_mesh_is_read_with_labels_of_any_integer_type(name, label_type):

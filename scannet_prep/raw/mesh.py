@@ -41,6 +41,7 @@ _MAX_EXTENT = 1_000
 _LARGE_EXTENT = 100
 
 _MAX_HEADER_BYTES = 65_536
+_PAGE_BYTES = 4096
 _COUNT = re.compile(rb"^element\s+\S+\s+(\d{1,18})", re.MULTILINE)
 _COMMENT = re.compile(rb"^(comment|obj_info)\b.*$", re.MULTILINE)
 _QUESTION_MARKS = bytes(range(128)) + b"?" * 128
@@ -154,11 +155,13 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
             stream = io.TextIOWrapper(stream, "ascii", "replace")
         stream.seek(0)
         lengths = {"face": dict.fromkeys(_FACE_LISTS, 3)}
+        # Before NumPy 2.2, an empty list of faces cannot be mapped at the end of a page.
+        mmap = "r" if size_bytes % _PAGE_BYTES else False
         try:
             # If numbers do not fit their type, plyfile continues; they are checked later.
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                ply = plyfile.PlyData.read(stream, mmap="r", known_list_len=lengths)
+                ply = plyfile.PlyData.read(stream, mmap=mmap, known_list_len=lengths)
         except (plyfile.PlyParseError, *_PLY_ERRORS) as error:
             problem = f"is damaged, truncated, or not of triangles ({size_bytes:,} bytes)"
             raise ContentError(f"{problem}: {error}") from None
