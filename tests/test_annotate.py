@@ -18,9 +18,9 @@ from scannet_prep.processed.scene import ProcessedScene, encode_processed
 from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.raw.tree import RawScene
 from scannet_prep.release import files as release
+from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.synthetic import make_scene, write_scene
 from scannet_prep.synthetic.scene import SyntheticScene
 

@@ -24,9 +24,9 @@ from scannet_prep.raw.check import read_raw_file
 from scannet_prep.raw.mesh import Mesh
 from scannet_prep.raw.tree import RawScene, find_raw_scenes
 from scannet_prep.release.files import AGGREGATION, LABELS_MESH, MESH, SEGMENTS
+from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import builtin_label_map
 from scannet_prep.release.scene import SceneId
-from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.stages.process import ProcessReport, plan, run
 from scannet_prep.superpoints import segment_mesh
 

@@ -35,9 +35,9 @@ from scannet_prep.export.objects import (
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.release.files import AGGREGATION, INFO, SEGMENTS
+from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet
 from scannet_prep.release.scene import Split
-from scannet_prep.release.scene_warnings import WarningKind
 
 _DEFAULT_POINTS = 50_000
 # Parts of a scene that boxes need, by the warning that a part is missing: the name of the part, and

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import open_file
-from scannet_prep.base.number_lists import parse_plain_list
 from scannet_prep.errors import ContentError, FileError, ScanNetPrepError
+from scannet_prep.predictions.plain_numbers import parse_plain_list
 
 _MAX_BYTES = 1 << 36
 _NUMBER = re.compile(rb"[ \t]*(-?[0-9]{1,18})[ \t]*")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from scannet_prep.errors import AnnotationError
 from scannet_prep.raw.segments import Aggregation, Group, Segmentation
+from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import MAX_NYU40_ID, LabelMap, RawIds, builtin_label_map
-from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 
 MAX_GROUPS = np.iinfo(np.int16).max
 

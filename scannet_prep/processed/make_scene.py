@@ -42,9 +42,9 @@ from scannet_prep.raw.scan_info import ScanInfo, find_alignment_fault
 from scannet_prep.raw.segments import Aggregation, Segmentation, compact_unsigned
 from scannet_prep.raw.tree import RawScene, repair_hint
 from scannet_prep.release import files as release
+from scannet_prep.release.irregularities import SceneWarning, WarningKind
 from scannet_prep.release.label_map import MAX_NYU40_ID, LabelMap
 from scannet_prep.release.scene import Split
-from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
 from scannet_prep.superpoints import segment_mesh
 
 _GROUPS_KINDS = (release.AGGREGATION, release.HIGH_RESOLUTION_AGGREGATION)

@@ -30,9 +30,9 @@ from scannet_prep.processed.scene import (
     ProcessOptions,
     SegmentsSource,
 )
+from scannet_prep.release.irregularities import SceneWarning
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import OWN_ID_PATTERN, Split
-from scannet_prep.release.scene_warnings import SceneWarning
 
 MANIFEST_NAME = "manifest.json"
 

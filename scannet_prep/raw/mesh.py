@@ -24,7 +24,7 @@ from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError
 from scannet_prep.raw.tree import naming_file
 from scannet_prep.release.files import MESH
-from scannet_prep.release.scene_warnings import SceneWarning, WarningKind
+from scannet_prep.release.irregularities import SceneWarning, WarningKind
 
 if TYPE_CHECKING:
     import plyfile

@@ -30,7 +30,7 @@ from scannet_prep.raw.tree import (
     has_segmentation_files,
 )
 from scannet_prep.release.files import MESH
-from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
+from scannet_prep.release.irregularities import WarningSummary, summarize_warnings
 from scannet_prep.release.splits import count_by_split, find_official_split
 from scannet_prep.source import Place, SourceKind, identify
 

@@ -55,9 +55,9 @@ from scannet_prep.processed.manifest import (
 from scannet_prep.processed.scene import ProcessOptions, SceneMeta, encode_processed
 from scannet_prep.raw.tree import RawScene, find_raw_scenes, find_strangers
 from scannet_prep.release.files import MESH, NOTICE_NAME, NOTICE_TEXT
+from scannet_prep.release.irregularities import WarningSummary, summarize_warnings
 from scannet_prep.release.label_map import LabelMap, describe_differences, label_map_for
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.scene_warnings import WarningSummary, summarize_warnings
 from scannet_prep.stages.selection import Selection, select_scenes, write_failed_list
 
 _SAVE_INTERVAL_S = 5.0

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.memory import find_worker
-from scannet_prep.base.number_lists import check_number
 from scannet_prep.base.signatures import describe_call_fault
 from scannet_prep.errors import (
     ProcessedFileError,
@@ -45,6 +44,7 @@ from scannet_prep.training.supervision import (
     count_classes,
     limit_annotation,
 )
+from scannet_prep.training.whole_numbers import check_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,8 +9,8 @@ from types import FrameType
 from typing import Any
 
 from scannet_prep.base.launcher import HINT_GIVE_RANK, find_launcher, read_rank
-from scannet_prep.base.number_lists import check_number
 from scannet_prep.errors import UsageError
+from scannet_prep.training.whole_numbers import check_number
 
 _HINT_LIGHTNING = (
     "Trainer(use_distributed_sampler=False), or the same option of Fabric's setup_dataloaders"

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.number_lists import check_number
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import UsageError
 from scannet_prep.training.keys import SceneKey
 from scannet_prep.training.plan import Plan, flatten, make_plan, pack, sum_loads
 from scannet_prep.training.ranks import RankedSampler
 from scannet_prep.training.sample import refuse_wrapper
+from scannet_prep.training.whole_numbers import check_number
 
 # Version of the fields of a state. A state of another version is refused.
 _STATE_VERSION = 4

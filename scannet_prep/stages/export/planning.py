@@ -18,8 +18,8 @@ from scannet_prep.errors import MissingFileError, UsageError
 from scannet_prep.export import Setting, make_format
 from scannet_prep.export.format import ExportFormat, ExportOptions
 from scannet_prep.export.manifest import ExportManifest, read_export
+from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.scene_warnings import WarningKind
 from scannet_prep.source import Place, SceneSource, open_processed
 from scannet_prep.stages.selection import Selection
 

@@ -34,9 +34,9 @@ from scannet_prep.raw.tree import (
     has_segmentation_files,
 )
 from scannet_prep.release import files as release
+from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.label_map import LabelMap, check_label_map
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.release.scene_warnings import WarningKind
 from scannet_prep.release.splits import find_official_split
 from scannet_prep.stages.scene_checks import CheckTask, Inspection
 from scannet_prep.stages.selection import select_scenes

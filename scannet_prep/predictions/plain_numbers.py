@@ -1,13 +1,9 @@
-"""Lists of whole numbers as text, and whole numbers as arguments of functions."""
+"""Lists of whole numbers as text."""
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 from numpy.typing import NDArray
-
-from scannet_prep.errors import UsageError
 
 _ZERO = ord("0")
 # Any number of 18 digits fits into int64; not every one of 19 does.
@@ -61,27 +57,3 @@ def parse_plain_list(text: bytes, separator: bytes) -> NDArray[np.int64] | None:
         column = digits.take(digit_positions, mode="clip") * has_digit
         values += np.multiply(column, 10**exponent, dtype=np.int64)
     return values
-
-
-def check_number(value: int, name: str, smallest: int) -> int:
-    """Check an argument that must be a whole number, and return it as an int.
-
-    Args:
-        value: The argument, also as a NumPy integer, or as an array or tensor of one integer.
-        name: Its name, for messages.
-        smallest: The smallest value that is allowed.
-
-    Raises:
-        UsageError: It is not a whole number, or is too small.
-    """
-    try:
-        # Arrays and tensors have `__index__` too, and raise a TypeError unless they are one number.
-        number = operator.index(value)
-    except TypeError:
-        number = smallest - 1  # refused below
-    if number < smallest:
-        raise UsageError(
-            f"{name} is {value!r:.80}, expected a whole number from {smallest}",
-            f"{name}={smallest}",
-        )
-    return number
