@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import AnnotationError
+from scannet_prep.errors import ContentError
 from scannet_prep.raw.segments import Aggregation, Group, Segmentation
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
-from scannet_prep.release.label_map import MAX_NYU40_ID, LabelMap, RawIds, builtin_label_map
+from scannet_prep.release.label_map import LabelMap, RawIds, builtin_label_map
 
 MAX_GROUPS = np.iinfo(np.int16).max
 
@@ -75,7 +74,9 @@ class Annotation:
 
 
 def annotate(
-    segmentation: Segmentation, aggregation: Aggregation, label_map: LabelMap
+    segmentation: Segmentation,
+    aggregation: Aggregation,
+    label_map: LabelMap,
 ) -> Annotation:
     """Give every vertex the ids of the group that its segment belongs to.
 
@@ -84,7 +85,7 @@ def annotate(
     earlier group are left out (scene0217_00 lists every group twice).
 
     Raises:
-        AnnotationError: There are more groups than `instances` can number.
+        ContentError: There are more groups than `instances` can number.
     """
     warnings: list[SceneWarning] = []
     null_count = sum(group.segment_ids.count(None) for group in aggregation.groups)
@@ -98,7 +99,7 @@ def annotate(
     if repeated_count:
         warnings.append(SceneWarning(WarningKind.REPEATED_GROUPS, count=repeated_count))
     if len(groups) > MAX_GROUPS:
-        raise AnnotationError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
+        raise ContentError(f"has {len(groups):,} groups, expected at most {MAX_GROUPS:,}")
 
     # The ids of each group, (G + 1,). The last entry, reached by -1, stands for "no group".
     rows = _look_up(groups, label_map, warnings)
@@ -113,16 +114,22 @@ def annotate(
     segment_counts = np.bincount(group_of_segment + 1, minlength=len(groups) + 1)[1:]
 
     annotated_groups = []
-    for index, (group, *repetitions) in enumerate(distinct):
+    facts = zip(distinct, instance_ids, rows, segment_counts.tolist(), strict=True)
+    for (group, *repetitions), instance_id, row, segment_count in facts:
+        aliases = [
+            repetition.object_id
+            for repetition in repetitions
+            if repetition.object_id not in (None, group.object_id)
+        ]
         annotated_groups.append(
             AnnotatedGroup(
-                id=instance_ids[index],
+                id=instance_id,
                 object_id=group.object_id,
                 raw_category=group.raw_category,
-                scannet_id=rows[index].scannet_id,
-                nyu40_id=rows[index].nyu40_id,
-                aliases=_find_aliases(group, repetitions),
-                segment_count=int(segment_counts[index]),
+                scannet_id=row.scannet_id,
+                nyu40_id=row.nyu40_id,
+                aliases=tuple(aliases),
+                segment_count=segment_count,
             )
         )
     return Annotation(
@@ -143,54 +150,6 @@ def _find_distinct(aggregation: Aggregation) -> list[list[Group]]:
     return list(distinct.values())
 
 
-def _find_aliases(group: Group, repetitions: Sequence[Group]) -> tuple[int, ...]:
-    """Find the `objectId` of each repetition of a group that differs from the group's own."""
-    object_ids = [repetition.object_id for repetition in repetitions]
-    return tuple(
-        object_id
-        for object_id in object_ids
-        if object_id is not None and object_id != group.object_id
-    )
-
-
-def find_contradictions(
-    labels: NDArray[np.integer], segmentation: Segmentation, aggregation: Aggregation
-) -> NDArray[np.bool_]:
-    """Find the vertices whose label in `labels.ply` cannot come from the groups.
-
-    The release made both from the same annotation: a label is the nyu40 id of a group that contains
-    the segment of the vertex, or 0 if no group contains it. If groups overlap, the id of each of
-    them is right. If the release's label map lacks the category of a group, any label is right.
-    Labels beyond nyu40 are not compared.
-
-    Args:
-        labels: (V,), non-negative; the labels of a `labels.ply`.
-        segmentation: The segments of the same mesh.
-        aggregation: The groups.
-
-    Returns:
-        bool (V,).
-    """
-    release_rows = builtin_label_map().rows
-    index_of = _index_segments(segmentation)
-    # Which nyu40 ids (columns) fit each segment (rows); bool (S, 41).
-    fits = np.zeros((len(index_of), MAX_NYU40_ID + 1), np.bool_)
-    for group in aggregation.groups:
-        indices = [index_of[raw_id] for raw_id in group.segment_ids if raw_id in index_of]
-        row = release_rows.get(group.raw_category)
-        if row is None:
-            fits[indices] = True
-        else:
-            fits[indices, row.nyu40_id] = True
-    is_claimed = fits.any(axis=1)
-    fits[~is_claimed, 0] = True
-
-    is_nyu40 = labels <= MAX_NYU40_ID
-    columns = np.where(is_nyu40, labels, 0)
-    is_contradiction: NDArray[np.bool_] = is_nyu40 & ~fits[segmentation.indices, columns]
-    return is_contradiction
-
-
 def measure_groups(
     groups: Sequence[AnnotatedGroup],
     instances: NDArray[np.int16],
@@ -203,39 +162,30 @@ def measure_groups(
         instances: int16 (V,), ids of groups, -1 for none.
         points: float32 (V, 3), metres.
     """
-    if not groups:
-        return ()
+    # Vertices sorted by instance, (V,): a range for each, which begins at one of `starts`.
+    order = np.argsort(instances, kind="stable")
+    ids = instances.take(order)
+    starts = np.flatnonzero(np.diff(ids, prepend=-2))
+    counts = np.diff(starts, append=len(ids)).tolist()
+    # (ranges, 6): smallest x, y, z, then largest x, y, z.
+    columns = points.T.take(order, axis=1)
+    corners = [find.reduceat(columns, starts, axis=1) for find in (np.minimum, np.maximum)]
+    boxes = np.concatenate(corners).T.astype(np.float64).round(4)
 
-    # A small number for each vertex, (V,), because those are sorted fast: 1 for the first group, 0
-    # for "no group", which -1 reaches at the end of the table.
-    ids = [group.id for group in groups]
-    numbers = np.zeros(max(ids) + 2, np.uint8 if len(ids) < 255 else np.uint16)
-    numbers[ids] = np.arange(1, len(ids) + 1)
-    number_of_vertex = numbers.take(instances)
-    counts = np.bincount(number_of_vertex, minlength=len(ids) + 1)
-
-    # Vertices sorted by number, without those of no group: a range for each group with vertices,
-    # which begins at one of `starts`.
-    ends = counts.cumsum()
-    starts = (ends - ends[0])[:-1][counts[1:] > 0]
-    boxes: Any = iter(())
-    if len(starts):
-        order = np.argsort(number_of_vertex, kind="stable")[ends[0] :]
-        columns = points.T.take(order, axis=1)
-        # (6, ranges): smallest x, y, z, then largest x, y, z.
-        corners = [find.reduceat(columns, starts, axis=1) for find in (np.minimum, np.maximum)]
-        boxes = zip(*np.concatenate(corners).astype(np.float64).round(4).tolist(), strict=True)
-
-    # Groups without vertices have no range, and so no box.
+    measures = {}
+    for number, count, box in zip(ids[starts].tolist(), counts, boxes.tolist(), strict=True):
+        measures[number] = (count, tuple(box))
     measured = []
-    for group, count in zip(groups, counts[1:].tolist(), strict=True):
-        box = next(boxes) if count else None
+    for group in groups:
+        count, box = measures.get(group.id, (0, None))
         measured.append(replace(group, vertex_count=count, box=box))
     return tuple(measured)
 
 
 def _look_up(
-    groups: Sequence[Group], label_map: LabelMap, warnings: list[SceneWarning]
+    groups: Sequence[Group],
+    label_map: LabelMap,
+    warnings: list[SceneWarning],
 ) -> list[RawIds]:
     """Find the ids of each group's category; 0 and 0, with a warning, for an unknown category."""
     builtin = builtin_label_map()
@@ -276,22 +226,29 @@ def _number_instances(groups: Sequence[Group], warnings: list[SceneWarning]) -> 
 
 
 def _assign_segments(
-    segmentation: Segmentation, groups: Sequence[Group], warnings: list[SceneWarning]
+    segmentation: Segmentation,
+    groups: Sequence[Group],
+    warnings: list[SceneWarning],
 ) -> NDArray[np.intp]:
     """Return the index of the group of each segment, intp (S,); -1 for none."""
-    index_of = _index_segments(segmentation)
-    group_of_segment = np.full(len(index_of), -1, np.intp)
+    group_of_segment = np.full(len(segmentation.raw_ids), -1, np.intp)
     unknown_count = 0
-    for group_index, group in enumerate(groups):
-        indices = [index_of[raw_id] for raw_id in group.segment_ids if raw_id in index_of]
+    for group_index, indices in enumerate(index_segments(segmentation, groups)):
         # Replaces an earlier group, so that the last one wins.
         group_of_segment[indices] = group_index
-        unknown_count += len(group.segment_ids) - group.segment_ids.count(None) - len(indices)
+        raw_ids = groups[group_index].segment_ids
+        unknown_count += len(raw_ids) - raw_ids.count(None) - len(indices)
     if unknown_count:
         warnings.append(SceneWarning(WarningKind.UNKNOWN_SEGMENTS, count=unknown_count))
     return group_of_segment
 
 
-def _index_segments(segmentation: Segmentation) -> dict[int | None, int]:
-    """Return the index of each segment, by its raw id."""
-    return {raw_id: index for index, raw_id in enumerate(segmentation.raw_ids.tolist())}
+def index_segments(segmentation: Segmentation, groups: Iterable[Group]) -> list[list[int]]:
+    """Return the indices of the segments of each group, without ids that no vertex has."""
+    raw_ids = segmentation.raw_ids.tolist()
+    index_of: dict[int | None, int] = {raw_id: index for index, raw_id in enumerate(raw_ids)}
+    indices = []
+    for group in groups:
+        known_ids = [raw_id for raw_id in group.segment_ids if raw_id in index_of]
+        indices.append([index_of[raw_id] for raw_id in known_ids])
+    return indices

@@ -19,7 +19,6 @@ import re
 import struct
 import zipfile
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ from scannet_prep.errors import ProcessedFileError
 ALIGNMENT_BYTES = 64
 DAMAGE_HINT = "copy it again; or remove it, process again, and pack again if it was in an archive"
 
-_END = struct.Struct("<4s4H2IH")
 # The header of a member, up to its name.
 _LOCAL_BYTES = 30
 # The extra field for padding, registered by Android's zipalign.
@@ -77,7 +75,10 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
             info.compress_type = zipfile.ZIP_DEFLATED
             content = [deflate.deflate_compress(b"".join(content), _DEFLATE_LEVEL)]
         else:
-            info.extra = _pad(offset + len(info.FileHeader(zip64=False)))
+            # The padding begins with four bytes for its kind and its length.
+            start = offset + _LOCAL_BYTES + len(info.filename) + 4
+            padding = bytes(-start % ALIGNMENT_BYTES)
+            info.extra = struct.pack("<HH", _PADDING_ID, len(padding)) + padding
         info.compress_size = sum(map(len, content))
         header = info.FileHeader(zip64=False)
         pieces += [header, *content]
@@ -87,15 +88,9 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
         directory += b"PK\x01\x02" + header[4:6] + header[4:28] + bytes(12)
         directory += struct.pack("<I", offset) + info.filename.encode()
         offset += len(header) + info.compress_size
-    end = _END.pack(b"PK\x05\x06", 0, 0, len(arrays), len(arrays), len(directory), offset, 0)
-    return [*pieces, directory + end]
-
-
-def _pad(offset: int) -> bytes:
-    """Return an extra field for an offset, so that the next byte is at a multiple of 64 bytes."""
-    # The extra field begins with four bytes for its kind and its length.
-    count = -(offset + 4) % ALIGNMENT_BYTES
-    return struct.pack("<HH", _PADDING_ID, count) + bytes(count)
+    counts = (0, 0, len(arrays), len(arrays))
+    directory += struct.pack("<4s4H2IH", b"PK\x05\x06", *counts, len(directory), offset, 0)
+    return [*pieces, directory]
 
 
 @lru_cache(maxsize=64)
@@ -120,18 +115,16 @@ class NpzReader:
     """
 
     def __init__(self, data: Buffer, path: str | Path) -> None:
-        self._data = memoryview(data)
         self._path = path
-        self._members: dict[str, tuple[zipfile.ZipInfo, memoryview]] = {}
         try:
-            self._read_directory()
-        except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError) as error:
+            self._members = _find_members(memoryview(data))
+        except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise self._error(f"is truncated, damaged, or not an .npz file: {error}") from None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Keys of all members, in file order."""
-        return tuple(reversed(self._members))
+        return tuple(self._members)
 
     def read(self, key: str) -> NDArray[Any]:
         """Read one array.
@@ -142,54 +135,61 @@ class NpzReader:
         if key not in self._members:
             raise self._error(f"has no array {key!r}")
         info, content = self._members[key]
-        if info.compress_type == zipfile.ZIP_DEFLATED:
-            content = self._inflate(info, content)
-        if len(content) != info.file_size or deflate.crc32(content) != info.CRC:
-            raise self._error(f"array {key!r} is damaged: its CRC-32 does not match")
         try:
-            return _parse_npy(content)
-        except (TypeError, ValueError, OverflowError):
-            # The header has another form, a size that NumPy cannot count, or elements of 0 bytes.
-            raise self._error(f"array {key!r} has a header of another program") from None
-
-    def _read_directory(self) -> None:
-        """Find the members: each ends where the next one begins, the last one at the directory."""
-        # zipfile takes the tail for a file that has lost its beginning, and shifts all offsets.
-        tail = self._data[-_DIRECTORY_LOOK_BYTES:]
-        shift = len(self._data) - len(tail)
-        directory = zipfile.ZipFile(io.BytesIO(tail))
-        end = shift + directory.start_dir
-        for info in reversed(directory.infolist()):
-            content = self._data[end - info.compress_size : end]
-            self._members[info.filename.removesuffix(".npy")] = info, content
-            # The name is also in the header of the member.
-            end = shift + info.header_offset
-            name = info.filename.encode()
-            if self._data[end + _LOCAL_BYTES :][: len(name)] != name:
-                raise ValueError(f"{info.filename} is not there")
-        # Otherwise, a flipped bit in the directory could hide an array.
-        *_, count, _, _, _ = _END.unpack(tail[-_END.size :])
-        if len(self._members) != count:
-            raise ValueError(f"it has {len(self._members)} members, expected {count}")
-
-    def _inflate(self, info: zipfile.ZipInfo, content: memoryview) -> memoryview:
-        """Decompress a member."""
-        # A larger size is damaged, and would make the decompressor reserve memory for it.
-        if info.file_size <= _MAX_DEFLATE_RATIO * info.compress_size + 64:
-            with suppress(deflate.DeflateError):
-                return memoryview(deflate.deflate_decompress(content, info.file_size))
-        raise self._error(f"{info.filename} cannot be decompressed")
+            return _parse_member(info, content)
+        except (deflate.DeflateError, TypeError, ValueError, OverflowError) as error:
+            raise self._error(f"array {key!r} is damaged: {error}") from None
 
     def _error(self, problem: str) -> ProcessedFileError:
         return ProcessedFileError(self._path, problem, DAMAGE_HINT)
 
 
-def _parse_npy(content: memoryview) -> NDArray[Any]:
-    """Parse a member whose header this program wrote, as a view."""
+def _find_members(data: memoryview) -> dict[str, tuple[zipfile.ZipInfo, memoryview]]:
+    """Find the members by key: each ends where the next one begins, the last one at the directory.
+
+    Raises:
+        BadZipFile, ValueError, NotImplementedError: The directory is damaged.
+    """
+    # zipfile takes the tail for a file that has lost its beginning, and shifts all offsets.
+    tail = data[-_DIRECTORY_LOOK_BYTES:]
+    shift = len(data) - len(tail)
+    directory = zipfile.ZipFile(io.BytesIO(tail))
+    infos = directory.infolist()
+    ends = [info.header_offset for info in infos[1:]]
+    ends.append(directory.start_dir)
+    members = {}
+    for info, end in zip(infos, ends, strict=False):
+        content = data[shift + end - info.compress_size : shift + end]
+        members[info.filename.removesuffix(".npy")] = info, content
+        # The name is also in the header of the member.
+        name = info.filename.encode()
+        name_start = shift + info.header_offset + _LOCAL_BYTES
+        if data[name_start : name_start + len(name)] != name:
+            raise ValueError(f"{info.filename} is not there")
+    # Otherwise, a flipped bit in the directory could hide an array.
+    count = int.from_bytes(tail[-12:-10], "little")
+    if len(members) != count:
+        raise ValueError(f"it has {len(members)} members, expected {count}")
+    return members
+
+
+def _parse_member(info: zipfile.ZipInfo, content: memoryview) -> NDArray[Any]:
+    """Check the content of a member, and return its array, as a view if it is stored.
+
+    Raises:
+        DeflateError, TypeError, ValueError, OverflowError: It is damaged, or has a header that
+            this program does not write.
+    """
+    if info.compress_type == zipfile.ZIP_DEFLATED:
+        # A damaged size must not make the decompressor reserve memory for it.
+        size_bytes = min(info.file_size, _MAX_DEFLATE_RATIO * len(content) + 64)
+        content = memoryview(deflate.deflate_decompress(content, size_bytes))
+    if len(content) != info.file_size or deflate.crc32(content) != info.CRC:
+        raise ValueError("its CRC-32 does not match")
     # Bytes 8 and 9 have the length of the description, which begins at byte 10.
     start = 10 + int.from_bytes(content[8:10], "little")
     header = _NPY_HEADER.fullmatch(content[:start])
     if header is None:
-        raise ValueError
+        raise ValueError("it has a header of another program")
     shape = [int(length) for length in header[2].split(b",") if length]
     return np.frombuffer(content, header[1].decode(), offset=start).reshape(shape)

@@ -8,9 +8,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -96,15 +95,13 @@ class ProcessOptions:
 
         Those that are off are listed, too, except `--no-compute-segments`.
         """
-        switches = {
-            "scannet200": self.scannet200,
-            "align-axis": self.align_axis,
-            "faces": self.faces,
-        }
-        words = [f"--{name}" if is_on else f"--no-{name}" for name, is_on in switches.items()]
-        words += ["--labels-from", self.labels_from]
-        if self.compute_segments:
-            words.append("--compute-segments")
+        words = []
+        for name, value in self.to_json().items():
+            option = name.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{option}" if value else f"--no-{option}")
+            else:
+                words += [f"--{option}", value]
         return " ".join(words)
 
     def to_json(self) -> dict[str, Any]:
@@ -279,18 +276,7 @@ def read_meta(path: Path) -> SceneMeta:
     return parse_meta(NpzReader(memoryview(data), path), path)
 
 
-class _Identity(msgspec.Struct):
-    """The fields of a description that show which file it is."""
-
-    format_version: Literal[2]
-    scene_id: str
-    options: ProcessOptions
-    split: Split
-
-
 _META_DECODER = make_decoder(SceneMeta)
-_IDENTITY_DECODER = make_decoder(_Identity)
-_Description = TypeVar("_Description")
 
 
 def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
@@ -299,22 +285,18 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     Raises:
         ProcessedFileError: It is missing, damaged, or in the format of another version.
     """
-    return _parse_description(reader, path, _META_DECODER)
-
-
-def check_identity(
-    reader: NpzReader, path: Path | str, scene_id: str, split: str, options: ProcessOptions
-) -> None:
-    """Check what `check_meta` checks, without parsing all of the description."""
-    check_meta(_parse_description(reader, path, _IDENTITY_DECODER), path, scene_id, split, options)
+    # Only damaged files have surrogates. "surrogatepass" lets them pass here, because the JSON
+    # parser refuses them with a message.
+    text = str(reader.read("meta")).encode("utf-8", "surrogatepass")
+    try:
+        return parse_json(text, _META_DECODER)
+    except ContentError as error:
+        problem = f"has a damaged or foreign description: {error}"
+        raise ProcessedFileError(path, problem, DAMAGE_HINT) from None
 
 
 def check_meta(
-    meta: SceneMeta | _Identity,
-    path: Path | str,
-    scene_id: str,
-    split: str,
-    options: ProcessOptions,
+    meta: SceneMeta, path: Path | str, scene_id: str, split: str, options: ProcessOptions
 ) -> None:
     """Check that a file belongs to the expected scene and split, and was made with these options.
 
@@ -334,19 +316,6 @@ def check_meta(
     if meta.options != options:
         problem = f"was made with {meta.options.flags}, expected {options.flags}"
         raise ProcessedFileError(path, problem, _OPTIONS_HINT)
-
-
-def _parse_description(
-    reader: NpzReader, path: Path | str, decoder: msgspec.json.Decoder[_Description]
-) -> _Description:
-    # Only damaged files have surrogates. "surrogatepass" lets them pass here, because the JSON
-    # parser refuses them with a message.
-    text = str(reader.read("meta")).encode("utf-8", "surrogatepass")
-    try:
-        return parse_json(text, decoder)
-    except ContentError as error:
-        problem = f"has a damaged or foreign description: {error}"
-        raise ProcessedFileError(path, problem, DAMAGE_HINT) from None
 
 
 def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:

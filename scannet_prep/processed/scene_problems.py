@@ -61,18 +61,15 @@ def _find_group_problems(scene: ProcessedScene, *, is_finite: bool) -> Iterator[
 
 
 def _find_segment_problems(scene: ProcessedScene) -> Iterator[str]:
-    """Find numbers of segments that are left out, or have no raw id."""
-    numbers = [] if scene.segments is None else np.unique(scene.segments).tolist()
+    """Find numbers of segments that are left out or, in the release, have no raw id."""
+    numbers = []
+    if scene.segments is not None:
+        numbers = np.unique(scene.segments).tolist()
+    count = len(scene.meta.segment_ids)
     if scene.meta.segments_source == "computed":
-        if not numbers:
-            yield "has no segments, but its description says that they were computed"
-        elif numbers != list(range(len(numbers))):
-            yield (
-                f"segments hold {len(numbers):,} numbers up to {numbers[-1]:,}, "
-                f"expected every number from 0 to {numbers[-1]:,}"
-            )
-        return
-    # Each segment of the release has its raw id in the description.
-    described_count = len(scene.meta.segment_ids)
-    if numbers != list(range(described_count)):
-        yield f"segments hold {len(numbers):,} numbers, but {described_count:,} are described"
+        count = max(1, len(numbers))
+    if numbers != list(range(count)):
+        yield (
+            f"segments hold {len(numbers):,} numbers up to {max(numbers, default=0):,}, "
+            f"expected {count:,} numbers from 0"
+        )

@@ -20,7 +20,6 @@ from scannet_prep.processed.scene import (
     ProcessedScene,
     ProcessOptions,
     SceneMeta,
-    check_identity,
     check_meta,
     parse_meta,
     parse_processed,
@@ -250,11 +249,11 @@ class SceneSource(ABC):
             data: The whole file, from `read`.
 
         Raises:
-            ProcessedFileError: See `check_identity`.
+            ProcessedFileError: It is damaged, or belongs to another scene, split or folder.
         """
         path = self.file_path(scene_id)
         arrays = NpzReader(data, path)
-        check_identity(arrays, path, scene_id, self._splits[scene_id], self.options)
+        self._check_meta(scene_id, parse_meta(arrays, path))
         return arrays
 
     def read_meta(self, scene_id: str) -> SceneMeta:

@@ -3,7 +3,6 @@
 plan                  find scenes and records --> a task for each scene
 check_scene           check each file alone
                       --> process the scene, to check all files together
-                      --> compare the labels of labels.ply with the groups
 check_shared_files    check the files in tasks/, which belong to no scene
 """
 
@@ -16,16 +15,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from scannet_prep.base.findings import Finding, Findings
 from scannet_prep.base.text import list_some
-from scannet_prep.processed.annotate import find_contradictions
-from scannet_prep.processed.make_scene import combine_contents, is_there, match_ply_labels
+from scannet_prep.errors import MissingFileError
+from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
 from scannet_prep.raw.check import check_file, read_raw_file
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file, read_tree_lock
-from scannet_prep.raw.mesh import Mesh
 from scannet_prep.raw.tree import (
     RawScene,
     find_kind,
@@ -45,10 +41,15 @@ LockRecords: TypeAlias = list[tuple[Path, LockEntry]]
 """Files, and their records in `scannet.lock`."""
 
 # For `process`, every oddity is a warning. Here these are errors, and so is damage.
-_ERRORS = {WarningKind.UNKNOWN_SEGMENTS, WarningKind.NOT_RIGID}
+_ERRORS = {
+    WarningKind.UNKNOWN_SEGMENTS,
+    WarningKind.NOT_RIGID,
+    WarningKind.LABELS_CONTRADICT_GROUPS,
+}
 # Missing and damaged files are reported as such, and the label map once for the whole tree.
 _REPORTED_ELSEWHERE = {
     WarningKind.NO_INFO,
+    WarningKind.NO_AGGREGATION,
     WarningKind.HIGH_RESOLUTION_AGGREGATION,
     WarningKind.LABEL_MAP_DIFFERS,
 }
@@ -128,7 +129,7 @@ def check_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tup
     paths = {}
     for kind in release.INPUT_KINDS:
         path = files.path(kind)
-        if is_there(path):
+        if os.path.lexists(path):
             paths[kind] = path
     _report_missing_files(data, paths.keys(), findings)
     check_digests(data.records, findings)
@@ -147,9 +148,9 @@ def check_scene(task: CheckTask, label_map: LabelMap, findings: Findings) -> tup
     # Check all files together.
     if release.MESH not in contents:
         return 0, size_bytes
-    scene = _make_scene(files, data.split, contents, label_map, findings)
-    if release.LABELS_MESH in contents:
-        _check_ply_labels(files, contents, scene, findings)
+    if not files.problem and contents.keys() == paths.keys():
+        has_labels = release.LABELS_MESH in contents
+        _check_together(files, data.split, label_map, findings, has_labels=has_labels)
     return contents[release.MESH].vertex_count, size_bytes
 
 
@@ -311,7 +312,7 @@ def _check_other_files(files: RawScene, findings: Findings) -> int:
     size_bytes = 0
     for kind in release.KINDS.values():
         path = files.path(kind)
-        if kind in release.INPUT_KINDS or not is_there(path):
+        if kind in release.INPUT_KINDS or not os.path.lexists(path):
             continue
         findings.attempt(path, check_file, kind, path)
         if path.is_file():
@@ -319,69 +320,27 @@ def _check_other_files(files: RawScene, findings: Findings) -> int:
     return size_bytes
 
 
-def _make_scene(
-    files: RawScene,
-    split: Split,
-    contents: dict[release.FileKind, Any],
-    label_map: LabelMap,
-    findings: Findings,
-) -> ProcessedScene | None:
-    """Process the scene from its intact files, and report its oddities.
-
-    Returns:
-        The scene; None if it cannot be processed, or has no groups.
-    """
-    kinds = {release.MESH, release.INFO}
-    if release.SEGMENTS in contents:
-        kinds.add(release.SEGMENTS)
-        groups_kind = files.find_groups_kind()
-        if groups_kind is not None:
-            kinds.add(groups_kind)
-    used = {kind: content for kind, content in contents.items() if kind in kinds}
-    scene = findings.attempt(
-        files.directory, combine_contents, files, split, ProcessOptions(), label_map, used
-    )
+def _check_together(
+    files: RawScene, split: Split, label_map: LabelMap, findings: Findings, *, has_labels: bool
+) -> None:
+    """Process a scene of which each file is intact, and report its oddities."""
+    options = ProcessOptions(labels_from="ply" if has_labels else "aggregation")
+    scene = findings.attempt(files.directory, _process, files, split, options, label_map)
     if scene is None:
-        return None
+        return
     for warning in scene.meta.warnings:
         is_damage = warning.kind.is_damage and split is not Split.TEST
         if warning.kind in _ERRORS or is_damage:
             findings.error(files.directory, warning.fault, "download the scene again")
         elif warning.kind not in _REPORTED_ELSEWHERE:
             findings.note(files.directory, warning.text)
-    if not scene.meta.groups:
+
+
+def _process(
+    files: RawScene, split: Split, options: ProcessOptions, label_map: LabelMap
+) -> ProcessedScene | None:
+    """Process a scene; None if a file is missing, which is reported elsewhere."""
+    try:
+        return process_scene(files, split, options, label_map)
+    except MissingFileError:
         return None
-    return scene
-
-
-def _check_ply_labels(
-    files: RawScene,
-    contents: dict[release.FileKind, Any],
-    scene: ProcessedScene | None,
-    findings: Findings,
-) -> None:
-    """Compare labels.ply with the mesh and, if the scene has groups, with the groups."""
-    path = files.path(release.LABELS_MESH)
-    labels_mesh: Mesh = contents[release.LABELS_MESH]
-    matched = findings.attempt(path, match_ply_labels, path, labels_mesh, contents[release.MESH])
-    if matched is None:
-        return
-    _, warnings = matched
-    for warning in warnings:
-        findings.note(path, warning.text)
-
-    # There is a scene only if its segments and its groups were read, so `contents` has both.
-    groups_kind = files.find_groups_kind()
-    if scene is None or groups_kind is None:
-        return
-    labels = labels_mesh.labels
-    contradicts = find_contradictions(labels, contents[release.SEGMENTS], contents[groups_kind])
-    if contradicts.any():
-        vertex = int(np.argmax(contradicts))
-        findings.error(
-            path,
-            f"differs from the groups at {np.count_nonzero(contradicts):,} of {len(labels):,} "
-            f"vertices, for example vertex {vertex}: nyu40 id {labels[vertex]}, "
-            f"by the groups {scene.nyu40_ids[vertex]}",
-            "download both again; a labels.ply of ScanNet v1 holds ScanNet ids, not nyu40 ids",
-        )
