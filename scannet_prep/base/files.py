@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
@@ -175,7 +174,7 @@ def write_temporary(path: Path, chunks: Iterable[Buffer], *, is_durable: bool = 
     Returns:
         The temporary name, for `put_in_place`.
     """
-    unique = f"{os.getpid()}-{secrets.token_hex(4)}"
+    unique = f"{os.getpid()}-{os.urandom(4).hex()}"
     temporary_path = path.with_name(f".{path.name}.{unique}{_TEMPORARY_SUFFIX}")
     make_directory(path.parent)
     with writing(path):
