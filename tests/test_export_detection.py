@@ -760,8 +760,8 @@ def test_first_line_names_the_points(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--points", "0"), "'0' is not a positive whole number"),
-        (("--points", "some"), "'some' is not a positive whole number"),
+        (("--points", "0"), "'0' is not a whole number of at least 1"),
+        (("--points", "some"), "'some' is not a whole number of at least 1"),
         (("--seed", "-1"), "'-1' is not a whole number"),
     ],
 )

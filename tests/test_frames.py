@@ -1005,7 +1005,7 @@ def test_info_counts_frames(streams_dir: Path, out_dir: Path) -> None:
     [
         (["--size", "320"], "is not a size, such as 320x240"),
         (["--size", "0x240"], "images of 0 x 240 cannot be written"),
-        (["--every", "0"], "is not a positive whole number"),
+        (["--every", "0"], "is not a whole number of at least 1"),
         (["--every", "2", "--at-most", "3"], "not allowed with argument"),
         (["--layout", "mmdet3d", "--with", "labels"], "the layout mmdet3d has no place for labels"),
         (["--label-set", "nyu40"], "hint: --with color depth pose labels --label-set nyu40"),

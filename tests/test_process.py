@@ -354,7 +354,7 @@ def test_scene_of_no_official_list_is_in_the_last_chosen_split_only(raw_dir, tmp
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["RAW", "--jobs", "-1"], 2, "'-1' is not a positive whole number"),
+        (["RAW", "--jobs", "-1"], 2, "'-1' is not a whole number of at least 1"),
         (["RAW", "--scenes", TEST, "--splits", "train"], 2, f"{TEST} is in the split test"),
         (["RAW", "--scenes", "scene0900_00"], 2, "has no scene scene0900_00"),
         (["RAW", "--scenes", "Scene0007"], 2, "'Scene0007' is not a scene id"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 Parsed = TypeVar("Parsed")
 Container: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001 - a parser, or a group of it
-
-# Larger numbers are never needed, and would not fit into 32 bits.
-_MAX_DIGITS = 9
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -243,35 +241,20 @@ def jobs_from(arguments: argparse.Namespace) -> int:
     return max(1, smallest_limit)
 
 
-def positive_number(text: str) -> int:
-    """Parse a number of at least one.
+def whole_number(text: str, least: int = 0) -> int:
+    """Parse a whole number.
 
     Raises:
-        argparse.ArgumentTypeError: It is something else, or has more than nine digits.
+        argparse.ArgumentTypeError: It is something else, too small, or does not fit into 32 bits.
     """
-    number = _parse_whole_number(text)
-    if not number:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return number
-
-
-def whole_number(text: str) -> int:
-    """Parse a number of at least zero.
-
-    Raises:
-        argparse.ArgumentTypeError: It is something else, or has more than nine digits.
-    """
-    number = _parse_whole_number(text)
-    if number is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return number
-
-
-def _parse_whole_number(text: str) -> int | None:
-    """Parse a number of at least zero and at most nine digits; None if it is something else."""
     # Some digits that are not ASCII, such as a superscript two, are refused by int().
-    is_whole = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    return int(text) if is_whole else None
+    is_number = text.isascii() and text.isdigit()
+    if not is_number or not least <= int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return int(text)
+
+
+positive_number = functools.partial(whole_number, least=1)
 
 
 def _argument_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
