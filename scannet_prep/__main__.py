@@ -5,7 +5,8 @@
 
 Both ways print one line and exit with status 130. The second way skips all cleanup, which is safe
 because a kill at any moment loses nothing. It also ends a command that the interrupt did not stop:
-Python discards exceptions in finalizers, and an interrupt can leave a lock locked.
+Python discards exceptions in finalizers, and an interrupt can leave a lock locked. A signal during
+an import takes the second way at once: modules in C may swallow the exception, and crash later.
 """
 
 from __future__ import annotations
@@ -60,9 +61,13 @@ def main() -> int:
     return status
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+def _interrupt(_signal: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt for the first signal; exit for a later one."""
     global _interrupted_s  # noqa: PLW0603 - a process has one signal handler
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            _exit_at_once()
+        frame = frame.f_back
     now_s = time.monotonic()
     if _interrupted_s is None:
         _interrupted_s = now_s
@@ -83,12 +88,16 @@ def _exit_after_cleanup() -> None:
 def _exit_at_once() -> None:
     """Print the last line of an interrupted command, and exit without any cleanup."""
     message = b"interrupted: run the same command again\n"
-    with suppress(OSError):  # standard error may be closed
+    outputs = {2: message}
+    if "--json" in sys.argv:
+        outputs[1] = b'{"exit_status": 130, "error": "Interrupted"}\n'
+    with suppress(OSError):  # a stream may be closed
         if os.isatty(2):
-            message = b"\n" + message  # the cursor may be on the line of a progress bar
-        _, can_write, _ = select.select([], [2], [], 0)
-        if can_write:  # writing to a full pipe would block
-            os.write(2, message)
+            outputs[2] = b"\n" + message  # the cursor may be on the line of a progress bar
+        for stream, text in outputs.items():
+            _, can_write, _ = select.select([], [stream], [], 0)
+            if can_write:  # writing to a full pipe would block
+                os.write(stream, text)
     os._exit(130)
 
 
