@@ -20,7 +20,7 @@ from scannet_prep.archive.contents import Contents
 from scannet_prep.archive.shards import find_missing_shards
 from scannet_prep.archive.writer import ArchiveBytes
 from scannet_prep.base.files import write_atomically
-from scannet_prep.base.run_lock import run_lock
+from scannet_prep.base.lock import run_lock
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.stages import verify
 from scannet_prep.stages.pack import find_contents

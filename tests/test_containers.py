@@ -23,7 +23,7 @@ from extras import find_program
 from launches import LAUNCHES, Launch
 from test_readme import find_commands
 
-from scannet_prep.base.limits import find_core_limits, find_memory_limits
+from scannet_prep.base.machine import find_core_limits, find_memory_limits
 from scannet_prep.cli.main import make_parser
 
 REPOSITORY_DIR = Path(__file__).parents[1]
@@ -80,7 +80,7 @@ def terminated(raw_dir: Path, tmp_path: Path) -> Terminated:
     out_dir = tmp_path / "out"
     words = ("process", str(raw_dir), "-o", str(out_dir), "--jobs", "2")
     outer = start_command(*words, before=NAMESPACE)
-    while not (out_dir / "unfinished.txt").exists():
+    while not (out_dir / "manifest.json").exists():
         assert outer.poll() is None, outer.communicate()
         time.sleep(0.001)
     (first,) = children_of(outer.pid)

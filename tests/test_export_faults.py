@@ -30,7 +30,7 @@ from commands import (
 )
 
 from scannet_prep import official_scenes
-from scannet_prep.base.run_lock import run_lock
+from scannet_prep.base.lock import run_lock
 from scannet_prep.export.manifest import read_export
 from scannet_prep.release.scene import Split
 from scannet_prep.synthetic import write_release

@@ -11,7 +11,7 @@ from commands import limited
 
 from scannet_prep.base import files
 from scannet_prep.base.json import make_decoder, parse_json
-from scannet_prep.base.run_lock import RUN_LOCK_NAME, run_lock
+from scannet_prep.base.lock import RUN_LOCK_NAME, run_lock
 from scannet_prep.errors import (
     DiskFullError,
     FileError,

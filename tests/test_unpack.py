@@ -11,7 +11,7 @@ from archives import TREE, pack_tree, read_tree, unpack_file, unpack_pipe, write
 from commands import TEST, TRAIN, VAL, Outcome, Verify, digests, edit_json, run_main
 
 from scannet_prep import ScanNet
-from scannet_prep.base.run_lock import run_lock
+from scannet_prep.base.lock import run_lock
 from scannet_prep.stages import unpack
 
 Unpack = Callable[..., Outcome]

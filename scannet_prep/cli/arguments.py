@@ -232,7 +232,7 @@ def jobs_from(arguments: argparse.Namespace) -> int:
     """Return the number of `--jobs`, by default the number of cores that this process may use."""
     import os
 
-    from scannet_prep.base.limits import find_core_limits
+    from scannet_prep.base.machine import find_core_limits
 
     if arguments.jobs is not None:
         jobs: int = arguments.jobs

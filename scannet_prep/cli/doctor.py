@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 
 def _compare_ranks(arguments: argparse.Namespace, console: Console) -> NoReturn:
     """Compare all ranks of a job; only rank 0 prints on standard output."""
-    from scannet_prep.base.launcher import read_torchrun_job
+    from scannet_prep.doctor.ranks import read_torchrun_job
     from scannet_prep.stages import doctor
 
     place = str(arguments.place or "data/processed")

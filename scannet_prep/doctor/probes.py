@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from scannet_prep.base.files import RESERVE_BYTES
 from scannet_prep.base.findings import Finding, Severity
-from scannet_prep.base.limits import find_core_limits, find_memory_limits
+from scannet_prep.base.machine import find_core_limits, find_memory_limits
 from scannet_prep.base.text import format_bytes
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ScanNetPrepError

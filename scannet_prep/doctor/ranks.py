@@ -19,11 +19,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 from scannet_prep.base.findings import Finding
-from scannet_prep.base.launcher import TorchrunJob, read_torchrun_job
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ScanNetPrepError, UsageError
 
@@ -47,10 +47,65 @@ _HINT_DIFFERENT = (
     "give all ranks the same verified scenes, "
     "and the same versions of NumPy, PyTorch and scannet-prep"
 )
+_HINT_START = (
+    "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
+)
 _HINT_NETWORK = (
     "check its network: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; "
     "see docs/training-hangs.md"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TorchrunJob:
+    """A process of a job that torchrun started.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        world_size: Number of processes.
+        local_rank: Number of this process on its machine; the index of its GPU.
+        host: Address of the store that all processes share.
+        port: Port of the store.
+        has_store: Whether torchrun itself keeps the store; otherwise rank 0 has to.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    host: str
+    port: int
+    has_store: bool
+
+
+def read_torchrun_job(environ: Mapping[str, str]) -> TorchrunJob:
+    """Read the job that this process belongs to.
+
+    Raises:
+        UsageError: The process does not belong to a job.
+    """
+    try:
+        rank = int(environ["RANK"])
+        world_size = int(environ["WORLD_SIZE"])
+        job = TorchrunJob(
+            rank=rank,
+            world_size=world_size,
+            local_rank=int(environ.get("LOCAL_RANK", rank)),
+            host=environ["MASTER_ADDR"],
+            port=int(environ["MASTER_PORT"]),
+            has_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+    except (KeyError, ValueError):
+        raise UsageError(
+            "this process is not a rank of a job: "
+            "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set",
+            _HINT_START,
+        ) from None
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            f"RANK is {rank}, expected at least 0 and less than WORLD_SIZE, which is {world_size}",
+            _HINT_START,
+        )
+    return job
 
 
 def compare(place: str, environ: Mapping[str, str], *, timeout_s: float) -> list[Finding]:

@@ -30,8 +30,8 @@ from scannet_prep.base.files import (
     write_temporary,
 )
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.run_lock import run_lock
 from scannet_prep.base.text import list_some
 from scannet_prep.base.version import VERSION
 from scannet_prep.base.workers import run_tasks

@@ -8,10 +8,15 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from scannet_prep.base.launcher import HINT_GIVE_RANK, find_launcher, read_rank
 from scannet_prep.errors import UsageError
 from scannet_prep.training.whole_numbers import check_number
 
+_HINT_GIVE_RANK = (
+    "pass both: rank=..., world_size=... "
+    "(under srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS); torchrun sets them"
+)
+# Variables of Slurm, Open MPI and MPICH with the number of processes of a job.
+_PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _HINT_LIGHTNING = (
     "Trainer(use_distributed_sampler=False), or the same option of Fabric's setup_dataloaders"
 )
@@ -48,7 +53,7 @@ class RankedSampler:
         default_rank: int | None = None
         default_size: int | None = None
         if not self._is_given:
-            default_rank, default_size = _torch_rank_and_size() or read_rank(os.environ)
+            default_rank, default_size = _torch_rank_and_size() or _read_rank(os.environ)
         rank = default_rank if rank is None else check_number(rank, "rank", 0)
         world_size = (
             default_size if world_size is None else check_number(world_size, "world_size", 1)
@@ -63,7 +68,7 @@ class RankedSampler:
             raise UsageError(
                 f"found rank {rank} and world size {world_size}, expected both, "
                 "with the rank below the world size",
-                HINT_GIVE_RANK,
+                _HINT_GIVE_RANK,
             )
         self.rank = rank
         self.world_size = world_size
@@ -133,14 +138,49 @@ class RankedSampler:
 
 def _refuse_unknown_launcher() -> None:
     """Raise UsageError if a launcher started several processes without setting WORLD_SIZE."""
-    launcher = find_launcher(os.environ)
+    launcher = _find_launcher(os.environ)
     if launcher is not None:
         name, count = launcher
         raise UsageError(
             f"this process is one of {count} ({name}), but WORLD_SIZE is not set: "
             "all would get the same data",
-            f"{HINT_GIVE_RANK}; for a process by itself, 0 and 1",
+            f"{_HINT_GIVE_RANK}; for a process by itself, 0 and 1",
         )
+
+
+def _find_launcher(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Find a variable of Slurm or MPI that contains a number of processes above 1.
+
+    Returns:
+        Its name and its value, the number of processes; None if this process was started alone.
+    """
+    for name in _PROCESS_COUNTS:
+        count = environ.get(name, "")
+        if count not in {"", "0", "1"}:
+            return name, count
+    return None
+
+
+def _read_rank(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Read RANK and WORLD_SIZE; None for a variable that is not set.
+
+    Raises:
+        UsageError: A variable is not a whole number.
+    """
+    return _read_integer(environ, "RANK"), _read_integer(environ, "WORLD_SIZE")
+
+
+def _read_integer(environ: Mapping[str, str], name: str) -> int | None:
+    """Read a whole number; None if the variable is not set."""
+    text = environ.get(name, "")
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(
+            f"{name} is {text!r} in the environment, expected a whole number", _HINT_GIVE_RANK
+        ) from None
 
 
 def _caller_classes() -> Iterator[str]:

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from scannet_prep.base.files import check_space, make_directory, write_if_changed
+from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.run_lock import run_lock
 from scannet_prep.errors import OutputError, ServerDownError, UsageError
 from scannet_prep.processed.folder import FAILED_NAME, write_failed_list
 from scannet_prep.raw.lock import LOCK_NAME, encode_lock, read_tree_lock

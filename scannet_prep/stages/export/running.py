@@ -23,8 +23,8 @@ from scannet_prep.base.files import (
     write_if_changed,
 )
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.run_lock import run_lock
 from scannet_prep.base.workers import run_tasks
 from scannet_prep.errors import FileError, OutputError
 from scannet_prep.export import EXPORT_NAME, Setting

@@ -26,7 +26,7 @@ from scannet_prep.base.files import (
     write_if_changed,
     write_temporary,
 )
-from scannet_prep.base.run_lock import run_lock
+from scannet_prep.base.lock import run_lock
 from scannet_prep.errors import (
     FileError,
     ForeignFileError,

@@ -23,8 +23,8 @@ from scannet_prep.archive.layout import ArchiveKind, StoredGroup
 from scannet_prep.archive.threads import Threads
 from scannet_prep.base.files import make_directory
 from scannet_prep.base.findings import Finding
+from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
-from scannet_prep.base.run_lock import run_lock
 from scannet_prep.errors import ArchiveError, FileError
 from scannet_prep.source import Place
 from scannet_prep.stages.selection import Selection

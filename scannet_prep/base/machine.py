@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from scannet_prep.base.launcher import find_slurm_cores, find_slurm_memory
-
 # From here on, a value of `ulimit -v` means that there is no limit.
 _NO_LIMIT_BYTES = 1 << 60
+# Variables with the number of processes on this node.
+_PROCESS_COUNTS = (
+    "SLURM_STEP_TASKS_PER_NODE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "LOCAL_WORLD_SIZE",
+)
+# A number of processes. Slurm writes 4,1(x2) for 4 on the first node and 1 on each of the next two;
+# the 2 is not matched.
+_PROCESS_COUNT = re.compile(r"(?:^|,)([1-9]\d*)")
 
 
 def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, int]:
@@ -27,9 +36,19 @@ def find_core_limits(environ: Mapping[str, str], root: Path = Path("/")) -> dict
     if hasattr(os, "sched_getaffinity"):
         limits["affinity"] = len(os.sched_getaffinity(0))
 
-    slurm_cores = find_slurm_cores(environ)
-    if slurm_cores is not None:
-        limits["Slurm"] = slurm_cores
+    # Slurm may set either variable, or both. The second counts the cores that all processes of the
+    # job on this node share.
+    processes: list[str] = []
+    for name in _PROCESS_COUNTS:
+        processes += _PROCESS_COUNT.findall(environ.get(name, ""))
+    # Launchers may be nested, and the list of Slurm does not show which number is that of this
+    # node: the largest one counts.
+    process_count = max(map(int, processes), default=1)
+    shared_cores = _read_count(environ, "SLURM_CPUS_ON_NODE")
+    own_cores = _read_count(environ, "SLURM_CPUS_PER_TASK")
+    slurm_cores = {own_cores, math.ceil(shared_cores / process_count)} - {0}
+    if slurm_cores:
+        limits["Slurm"] = min(slurm_cores)
 
     quotas = []
     for text in _iter_group_files("cpu.max", root):
@@ -65,10 +84,19 @@ def find_memory_limits(environ: Mapping[str, str], root: Path = Path("/")) -> di
     if 0 <= soft_limit < _NO_LIMIT_BYTES:
         limits["ulimit -v"] = soft_limit
 
-    slurm_bytes = find_slurm_memory(environ)
-    if slurm_bytes is not None:
-        limits["Slurm"] = slurm_bytes
+    # Slurm sets one of them, in megabytes; 0 means all memory of the node.
+    per_core = _read_count(environ, "SLURM_MEM_PER_CPU")
+    of_cores = per_core * max(1, _read_count(environ, "SLURM_CPUS_ON_NODE"))
+    megabytes = _read_count(environ, "SLURM_MEM_PER_NODE") or of_cores
+    if megabytes:
+        limits["Slurm"] = megabytes << 20
     return limits
+
+
+def _read_count(environ: Mapping[str, str], name: str) -> int:
+    """Read a number; 0 if the variable is not set, or not a number."""
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _iter_group_files(name: str, root: Path) -> Iterator[str]:
