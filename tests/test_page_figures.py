@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsers import HEIGHT, WIDTH, Shown, needs_browser, share_alike
+from browsers import CHAIR, HEIGHT, WIDTH, Shown, needs_browser, share_alike
 from commands import TRAIN, VAL, run_main
 from test_renderer import decode_png
 
+from scannet_prep.processed.scene import read_processed
+from scannet_prep.release.label_sets import SCANNET20
 from scannet_prep.view.coloring import ViewedScene, color_segments
 from scannet_prep.view.link import parse_link
 from scannet_prep.view.markup import read_asset
@@ -356,22 +358,30 @@ def test_copied_link_is_the_address_of_the_view(dialog: Shown) -> None:
     assert read_copied(dialog) == address + dialog.link
 
 
-def test_copied_command_draws_the_picture_of_the_browser(
-    dialog: Shown, seen_dir: Path, tmp_path: Path
-) -> None:
-    pixels = dialog.pixels()
-    dialog.page.locator("#save-scale").select_option("1")
-    dialog.page.locator("#save-legend").uncheck()
-    dialog.page.locator("#copy-command").click()
-    dialog.page.locator("#save-status", has_text="Command copied").wait_for()
-    dialog.page.locator("#save-legend").check()
-    program, *words = shlex.split(read_copied(dialog))
+def test_copied_command_draws_the_picture_of_the_browser_as_it_stands(show, seen_dir, tmp_path):
+    scene = read_processed(seen_dir / f"train/{TRAIN}.npz")
+    predicted = SCANNET20.train_ids_from_raw_ids(scene.nyu40_ids, -1)
+    predicted[scene.points[:, 0] > scene.points[:, 0].mean()] = CHAIR
+    (tmp_path / "my predictions").mkdir()
+    np.save(tmp_path / f"my predictions/{TRAIN}.npy", predicted)
+    words = ("--source", seen_dir, "--pred", "my predictions", "--color", "error")
+    assert run_main("view", TRAIN, *words, "-o", "page.html", cwd=tmp_path).status == 0
+    page = show(tmp_path / "page.html")
+    page.wait()
+    pixels = page.pixels()
+    page.press("f")
+    page.page.locator("#save-scale").select_option("1")
+    page.page.locator("#save-legend").uncheck()
+    page.page.locator("#copy-command").click()
+    page.page.locator("#save-status", has_text="Command copied").wait_for()
+    program, *words = shlex.split(read_copied(page))
+    page.page.close()
 
-    outcome = run_main(*words, "--source", seen_dir, cwd=tmp_path)
+    outcome = run_main(*words, cwd=tmp_path)
 
     assert program == "scannet-prep"
     assert outcome.status == 0, outcome.stderr
-    image = decode_png((tmp_path / f"{TRAIN}_scannet20.png").read_bytes())
+    image = decode_png((tmp_path / f"{TRAIN}_error.png").read_bytes())
     assert image.shape == pixels.shape
     assert share_alike(image, pixels) > 0.8
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from commands import run_words
+from commands import PYTHON, run_main, run_words
 from extras import ACTIONLINT_DIR
+
+from scannet_prep.synthetic import write_release
 
 REPOSITORY_DIR = Path(__file__).parent.parent
 GITHUB_DIR = REPOSITORY_DIR / ".github"
@@ -48,6 +51,25 @@ def test_linux_is_tested_with_every_python_of_the_classifiers() -> None:
 @pytest.mark.parametrize("path", WORKFLOW_PATHS, ids=lambda path: path.name)
 def test_workflow_may_only_read_by_default(path: Path) -> None:
     assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
+
+
+def test_lines_for_windows_work_as_on_windows(tmp_path):
+    write_release(tmp_path / "raw", ["scene0191_00", "scene0568_00"], vertices=600)
+    words = ("process", "raw", "-o", "processed", "--scannet200", "--align-axis")
+    assert run_main(*words, cwd=tmp_path).status == 0
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY_DIR)}
+
+    run = []
+    for step in read("tests.yml")["jobs"]["windows"]["steps"]:
+        program, *words = shlex.split(step.get("run", "none none"))
+        # `doctor` checks this machine.
+        if words[0] != "doctor" and (program == "scannet-prep" or words[0] == "-c"):
+            windows = REPOSITORY_DIR / "tests/windows.py"
+            outcome = run_words(PYTHON, windows, *words, cwd=tmp_path, env=environment)
+            assert outcome.status == 0, (words, outcome.stderr)
+            run.append(program)
+
+    assert run == ["scannet-prep"] * 3 + ["python"]
 
 
 def test_release_is_published_without_a_password() -> None:

@@ -130,7 +130,10 @@ class SceneServer(ThreadingHTTPServer):
         color = self.viewing.choose_color(scene)
         if kind == "scene":
             beside = self.viewing.choose_beside(scene)
-            return make_scene_page([scene], color=color, beside=beside, is_served=True)
+            command = self.viewing.command
+            return make_scene_page(
+                [scene], color=color, beside=beside, is_served=True, command=command
+            )
         # The script of a page makes the same choice.
         if color not in scene.colorings:
             color = "rgb"

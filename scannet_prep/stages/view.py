@@ -215,6 +215,7 @@ def _encode(
             chain([first], scenes),
             color=colors[first.scene_id],
             beside=viewing.choose_beside(first),
+            command=viewing.command,
         )
         yield paths[first.scene_id], [page]
         return

@@ -6,6 +6,7 @@ Viewing.load       read a scene, its predictions and its cameras, and check them
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +63,17 @@ class Viewing:
     second: Predictions | None = None
     beside: tuple[str, ...] = ()
     frames: FrameFolder | None = None
+
+    @property
+    def command(self) -> str:
+        """The command that shows these scenes and predictions, without the options of a file."""
+        words = ["scannet-prep", "view", "--source", self.place.name]
+        for predictions in (self.predictions, self.second):
+            if predictions is not None:
+                words += ["--pred", str(predictions.folder)]
+        if self.predictions is not None:
+            words += ["--task", self.predictions.task, "--label-set", self.label_set.name.lower()]
+        return shlex.join(words)
 
     def read(self, scene_id: str) -> ProcessedScene:
         """Read one of the scenes, and check it.

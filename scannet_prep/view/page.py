@@ -85,6 +85,7 @@ def make_scene_page(
     color: str = "",
     beside: Sequence[str] = (),
     is_served: bool = False,
+    command: str = "scannet-prep view",
     picture: bytes = b"",
 ) -> bytes:
     """Make a page that shows scenes.
@@ -96,6 +97,7 @@ def make_scene_page(
             scene from the same side.
         is_served: Whether the page comes from a server of scenes: it then links to the list of all
             scenes, and to the next and the previous scene of the list.
+        command: The command that reads the same scenes and predictions; the page adds the view.
         picture: PNG to show where scripts are disabled; none by default.
 
     Returns:
@@ -110,6 +112,7 @@ def make_scene_page(
         "title": title,
         "color": color,
         "isServed": is_served,
+        "command": command,
         "beside": list(beside),
         **_describe_view(),
         "scenes": descriptions,

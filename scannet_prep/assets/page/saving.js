@@ -26,7 +26,7 @@ class SaveDialog {
   /** The command that draws the view of the first pane, as the saved picture does. A link contains no quotes and no blanks. */
   get #command() {
     const { viewer } = this;
-    const words = ["scannet-prep", "view", "--link", `'${viewer.firstLink}'`];
+    const words = [viewer.data.command, "--link", `'${viewer.firstLink}'`];
     words.push("--width", Math.round(this.scale.value * viewer.canvas.clientWidth * devicePixelRatio));
     if (!this.legend.checked) words.push("--legend", "none");
     if (this.transparent.checked) words.push("--background", "transparent");
