@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
 from training_sources import check_same
 
-from scannet_prep.errors import MissingFileError, RawFileError
+from scannet_prep.errors import FileError, MissingFileError, RawFileError
 from scannet_prep.processed.annotate import MAX_GROUPS, annotate, measure_groups
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.processed.scene_problems import find_problems
@@ -59,6 +59,7 @@ def test_tiny_scene_has_the_arrays_found_by_hand(tmp_path):
     assert scene.meta.segment_ids == (0, 2, 4, 5)
     assert scene.meta.scene_type == "Bedroom / Hotel"
     assert scene.meta.warnings == ()
+    assert scene.meta.label_map == builtin_label_map().digest
     assert list(find_problems(scene)) == []
 
 
@@ -93,7 +94,8 @@ def test_scene_of_the_test_split_has_no_annotation_and_needs_none(tmp_path, info
 
     assert ids(scene) == ([0] * 6, [0] * 6, [-1] * 6)
     assert not scene.stored_labels.any()
-    assert "segments" not in scene.arrays()
+    assert not {"segments", "faces"} & scene.arrays().keys()
+    assert scene.meta.label_map == ""
     assert scene.axis_alignment.tolist() == IDENTITY
     assert scene.meta.warnings == (SceneWarning(WarningKind.NO_INFO),) * count
 
@@ -124,11 +126,36 @@ def test_own_scene_of_the_test_split_is_made_of_what_is_there(tmp_path):
     with pytest.raises(MissingFileError, match=r"segs\.json: no such file"):
         process_own("groups", bare | {AGGREGATION: aggregation_file()})
 
+    # float32 has steps of half a millimetre at 8 km, where this mesh would be without area.
+    grid = [(x / 4096, y / 4096, (x == 2) / 4096) for x in range(5) for y in range(5)]
+    corners = [5 * x + y for x in range(4) for y in range(4)]
+    faces = [(at, at + step, at + 6) for at in corners for step in (1, 5)]
+    numbers = []
+    for shift in (0, 8_000):
+        positions = [(x + shift, y, z) for x, y, z in grid]
+        mesh = Ply(
+            position_type="double", positions=positions, colors=[(1, 2, 3)] * 25, faces=faces
+        )
+        files = bare | {MESH: mesh.encode()}
+        scene = process_own(f"far {shift}", files, compute_segments=True)
+        numbers.append(scene.segments.tolist())
+    assert numbers[0] == numbers[1]
+
 
 @pytest.mark.parametrize("suffix", [MESH, SEGMENTS, AGGREGATION, INFO])
 def test_train_scene_without_a_needed_file_fails_and_names_it(tmp_path, suffix):
     with pytest.raises(MissingFileError, match=rf"scene0000_00{suffix}: no such file"):
         process_tiny(tmp_path, {suffix: None}, align_axis=True)
+
+
+def test_scene_that_cannot_be_used_and_a_file_that_cannot_be_read_fail_by_name(tmp_path):
+    raw = tiny.write_tiny(tmp_path, {INFO: None})
+    (raw.directory / f"{raw.scene_id}{INFO}").symlink_to("nowhere")
+
+    with pytest.raises(FileError, match=r"scene0000_00\.txt: "):
+        process_written(raw)
+    with pytest.raises(FileError, match="scene0000_00: exists twice"):
+        process_written(replace(raw, problem="exists twice"))
 
 
 def test_high_resolution_groups_are_used_only_if_there_are_no_others(tmp_path):
@@ -170,6 +197,7 @@ def test_labels_ply_replaces_nyu40_ids_and_nothing_else(tmp_path):
 ONE_VERTEX = Ply(labels=(1,), positions=((0, 0, 0),), colors=((1, 2, 3),), faces=())
 MOVED = Ply(labels=PLY_LABELS, positions=((0, 0, 9), *tiny.POSITIONS[1:]))
 V1 = Ply(labels=(2, 2, 50, 107, 1, 1176))
+BEYOND = Ply(labels=(2, 2, 41, 40, 1, 0))
 DISTINCT = aggregation_file([group(number, [number], "chair") for number in range(32_768)])
 
 
@@ -222,6 +250,12 @@ DISTINCT = aggregation_file([group(number, [number], "chair") for number in rang
             RawFileError,
             r"3 of 6 labels are not nyu40 ids .* 50, 107, 1176: .*ScanNet v1",
         ),
+        (
+            {LABELS_MESH: BEYOND.encode(), AGGREGATION: None},
+            {"labels_from": "ply"},
+            RawFileError,
+            r"1 of 6 labels are not nyu40 ids .* 41: ",
+        ),
     ],
     ids=[
         "other segments",
@@ -235,6 +269,7 @@ DISTINCT = aggregation_file([group(number, [number], "chair") for number in rang
         "moved vertex",
         "fewer vertices",
         "v1",
+        "one id beyond nyu40",
     ],
 )
 def test_files_that_do_not_fit_together_are_refused(tmp_path, files, options, error, problem):
@@ -271,6 +306,7 @@ def test_labels_ply_that_contradicts_the_groups_is_refused_as_v1(tmp_path, v1_id
         ([1] * 20, [group(0, [0, 10], "wall"), group(1, [0, 10], "floor")], 0),
         ([2] * 20, [group(0, [0, 10], "wall"), group(1, [0, 10], "floor")], 0),
         ([39] * 20, [group(0, [0, 10], "dishrack")], 0),
+        ([39] * 20, [group(0, [0, 10], "dishrack"), group(1, [0], "chair")], 0),
         ([5] * 10 + [7] * 10, [group(0, [0], "chair")], 0),
         ([5] * 10 + [0] * 10, [group(0, [0], "chair")] * 2, 0),
         ([50] * 20, [group(0, [0, 10], "chair")], 0),
@@ -280,6 +316,7 @@ def test_labels_ply_that_contradicts_the_groups_is_refused_as_v1(tmp_path, v1_id
         "first of overlapping groups",
         "last of overlapping groups",
         "category of no label map",
+        "category of no label map beneath another",
         "groups missing",
         "groups listed twice",
         "known id outside nyu40",

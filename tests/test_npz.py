@@ -149,6 +149,7 @@ def test_files_of_other_programs_are_refused():
             {"a": np.zeros(3, [("a", "<i4")])}
         ): "array 'a' is damaged: it has a header of another program",
         encode({"meta": np.array("{}")}): "has a damaged or foreign description: .* missing",
+        encode({"meta": np.array("\ud800")}): "has a damaged or foreign description: ",
     }
 
     for content, problem in contents.items():
@@ -188,6 +189,32 @@ def test_scene_cut_at_any_byte_is_refused_and_any_flipped_bit_is_refused_or_harm
 
     # Each bit of the arrays is protected, and so is more than half of the rest.
     assert refused_count > 8 * sum(map(len, expected.values())) // 2
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "problem"),
+    [
+        ("labels", None, "has no array 'labels'"),
+        ("walls", lambda _: np.zeros(6, np.uint8), "has an unknown array 'walls'"),
+        ("points", lambda array: array[:0], "has no points"),
+        (
+            "points",
+            lambda array: array[:5],
+            "array 'normals' is float16 .6, 3., expected .* .5, 3.",
+        ),
+        ("faces", lambda array: array[:, :2], r"array 'faces' is int32 \(4, 2\), expected"),
+        ("segments", lambda array: array.astype(np.int16), "expected uint16 or uint32"),
+        ("axis_alignment", lambda array: array[:3], r"float64 \(3, 4\), expected float64 \(4, 4\)"),
+    ],
+)
+def test_scene_with_other_arrays_than_it_should_have_is_refused(scene, key, change, problem):
+    arrays = scene.arrays()
+    array = arrays.pop(key, None)
+    if change is not None:
+        arrays[key] = change(array)
+
+    with pytest.raises(ProcessedFileError, match=problem):
+        parse_processed(encode(arrays), PATH)
 
 
 def test_description_is_read_alone_and_shows_a_file_in_the_wrong_place(scene, tmp_path):
