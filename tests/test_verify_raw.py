@@ -155,7 +155,7 @@ def iter_damages() -> Iterator[tuple[str, Damage]]:
     )
     yield (
         "pipe in place of the folder",
-        Damage(None, replace_by_pipe, "is a named pipe, expected a folder"),
+        Damage(None, replace_by_pipe, "is not a folder, or a link that leads nowhere"),
     )
     yield (
         "scene in two folders",

@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,8 +29,9 @@ from scannet_prep.release.irregularities import SceneWarning, WarningKind
 if TYPE_CHECKING:
     import plyfile
 
-Elements: TypeAlias = NDArray[np.void]
-"""Vertices or faces of a file, one record each; the fields are their properties."""
+Vertices: TypeAlias = NDArray[np.void]
+"""The vertices of a file, one record each; the fields are their properties."""
+Positions: TypeAlias = NDArray[np.floating[Any]]
 
 # In metres: 1,000 km. Larger coordinates are a sign of a flipped bit in an exponent.
 _MAX_COORDINATE = 1_000_000
@@ -52,6 +53,7 @@ _FACE_LISTS = ("vertex_indices", "vertex_index")
 _COLORS = ("red", "green", "blue")
 _OTHER_COLORS = (("diffuse_red", "diffuse_green", "diffuse_blue"), ("r", "g", "b"))
 _GREY = 128
+_MAX_LABEL = np.iinfo(np.uint16).max
 _NO_LABELS = "has no labels: its vertices have no property label"
 _LABELS = (
     "is a labels.ply under the name of the mesh: its vertices have a property label, "
@@ -70,10 +72,10 @@ class Mesh:
         faces: int32 (F, 3), indices into the vertices, all in range. F may be 0.
         labels: uint16 (V,), nyu40 ids in a `labels.ply` of ScanNet v2, ScanNet ids in one of
             ScanNet v1; (0,) for any other mesh.
-        notes: What the file lacks or has in vain.
+        notes: What the file lacks, and what it has that is not used.
     """
 
-    positions: NDArray[np.floating[Any]]
+    positions: Positions
     colors: NDArray[np.uint8]
     faces: NDArray[np.int32]
     labels: NDArray[np.uint16]
@@ -107,22 +109,29 @@ def read_mesh(
     with naming_file(path):
         ply = _read_ply(path, max_bytes)
         vertices = _vertices(ply)
-        names = _names(vertices)
+        names = vertices.dtype.names or ()
         if has_labels is not ("label" in names):
             raise ContentError(_NO_LABELS if has_labels else _LABELS)
-        color_names = _find_color_names(names) if is_own else _COLORS
-        mesh = Mesh(
-            positions=_positions(vertices, _MAX_OWN_COORDINATE if is_own else _MAX_COORDINATE),
-            colors=_colors(vertices, color_names, may_be_shares=is_own),
-            faces=_faces(ply, len(vertices)),
-            labels=_labels(vertices) if has_labels else np.empty(0, np.uint16),
+        labels = np.empty(0, np.uint16)
+        if has_labels:
+            labels = _labels(vertices)
+        if not is_own:
+            positions = _positions(vertices, _MAX_COORDINATE)
+            faces = _faces(ply, len(vertices))
+            colors = _colors(vertices, _COLORS)
+            return Mesh(positions, colors, faces, labels, tuple(_iter_notes(faces)))
+
+        positions = _positions(vertices, _MAX_OWN_COORDINATE)
+        faces = _faces(ply, len(vertices))
+        color_names = _find_color_names(names)
+        colors = np.full((len(vertices), 3), _GREY, np.uint8)
+        if color_names:
+            colors = _colors(vertices, color_names, may_be_shares=True)
+        notes = (
+            *_iter_notes(faces),
+            *_iter_own_notes(ply, positions, color_names),
         )
-        notes = []
-        if not len(mesh.faces):
-            notes.append(SceneWarning(WarningKind.NO_FACES))
-        if is_own:
-            notes += _iter_own_notes(ply, mesh.positions, color_names)
-        return replace(mesh, notes=tuple(notes))
+        return Mesh(positions, colors, faces, labels, notes)
 
 
 def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
@@ -173,42 +182,39 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
     return ply
 
 
-def _vertices(ply: plyfile.PlyData) -> Elements:
+def _vertices(ply: plyfile.PlyData) -> Vertices:
     """Return the vertices, at least one."""
-    if "vertex" not in ply or not len(ply["vertex"].data) or not ply["vertex"].properties:
+    if "vertex" not in ply or not ply["vertex"].count or not ply["vertex"].properties:
         raise ContentError("has no vertices, or vertices without any property")
     return np.asarray(ply["vertex"].data)
 
 
-def _names(records: Elements) -> tuple[str, ...]:
-    return records.dtype.names or ()
-
-
-def _columns(vertices: Elements, names: Sequence[str], kinds: str, expected: str) -> NDArray[Any]:
+def _columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArray[Any]:
     """Copy properties side by side, (V, len(names)), in native byte order.
 
     Args:
         vertices: The vertices.
         names: The names of the properties.
         kinds: The letters of the allowed kinds of types in NumPy.
-        expected: The allowed types, for messages.
     """
-    for name in names:
-        if name not in _names(vertices):
-            actual = ", ".join(_names(vertices))
-            raise ContentError(f"vertices have no property {name}; they have {actual}"[:300])
-    # A signalling NaN, which occurs in damaged files only, is refused later.
-    with np.errstate(invalid="ignore"):
-        columns = np.stack([vertices[name] for name in names], axis=1)
+    listed = ", ".join(names)
+    try:
+        # A signalling NaN, which occurs in damaged files only, is refused later.
+        with np.errstate(invalid="ignore"):
+            columns = np.stack([vertices[name] for name in names], axis=1)
+    except ValueError:
+        actual = ", ".join(vertices.dtype.names or ())
+        problem = f"vertices have the properties {actual:.200}, expected {listed}"
+        raise ContentError(problem) from None
     if columns.dtype.kind not in kinds:
-        listed = ", ".join(names)
+        expected = "float" if kinds == "f" else "numbers"
         raise ContentError(f"{listed} have type {columns.dtype}, expected {expected}")
     return columns
 
 
-def _positions(vertices: Elements, largest: int) -> NDArray[np.floating[Any]]:
+def _positions(vertices: Vertices, largest: int) -> Positions:
     """Return the positions, float32 or float64 (V, 3), after checking that they are finite."""
-    positions = _columns(vertices, "xyz", "f", "float")
+    positions = _columns(vertices, "xyz", "f")
     with np.errstate(invalid="ignore"):
         is_small = np.abs(positions) <= largest  # False if NaN
     if not is_small.all():
@@ -230,66 +236,73 @@ def _find_color_names(names: Sequence[str]) -> Sequence[str]:
     return ()
 
 
-def _colors(vertices: Elements, names: Sequence[str], *, may_be_shares: bool) -> NDArray[np.uint8]:
-    """Return the colours, uint8 (V, 3); grey if there are none."""
-    if not names:
-        return np.full((len(vertices), 3), _GREY, np.uint8)
-    colors = _columns(vertices, names, "fiu", "uchar (0..255)")
+def _colors(
+    vertices: Vertices, names: Sequence[str], *, may_be_shares: bool = False
+) -> NDArray[np.uint8]:
+    """Return the colours, uint8 (V, 3), of bytes or, if they may be, of floats from 0 to 1."""
+    colors = _columns(vertices, names, "fiu")
     if colors.dtype == np.uint8:
         return colors
-    is_share = ((colors >= 0) & (colors <= 1)).all(axis=1)  # False if NaN
-    if not may_be_shares or colors.dtype.kind != "f" or not is_share.all():
-        vertex = int(np.argmin(is_share))
-        expected = "uchar (0..255), or float (0..1)" if may_be_shares else "uchar (0..255)"
-        raise ContentError(
-            f"{', '.join(names)} have type {colors.dtype}, expected {expected}; "
-            f"vertex {vertex} has the colour {colors[vertex].tolist()}"
-        )
-    shares: NDArray[Any] = np.rint(colors * 255)
-    return shares.astype(np.uint8)
+    is_float = colors.dtype.kind == "f"
+    smallest = colors.min()
+    largest = colors.max()
+    if may_be_shares and is_float and smallest >= 0 and largest <= 1:
+        shares: Positions = np.rint(colors * 255)
+        return shares.astype(np.uint8)
+    raise ContentError(
+        f"{', '.join(names)} have type {colors.dtype} and values from {smallest} to {largest}, "
+        "expected uchar (0..255); in a scene of your own, also float (0..1)"
+    )
+
+
+def _labels(vertices: Vertices) -> NDArray[np.uint16]:
+    """Return the labels, uint16 (V,), after checking their range."""
+    labels = _columns(vertices, ["label"], "iu")[:, 0]
+    smallest = labels.min()
+    largest = labels.max()
+    if smallest < 0 or largest > _MAX_LABEL:
+        raise ContentError(f"has labels from {smallest} to {largest}, expected 0 to {_MAX_LABEL:,}")
+    return labels.astype(np.uint16)
 
 
 def _faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
     """Return the faces, int32 (F, 3): triangles, whose vertices exist."""
     if "tristrips" in ply:
         raise ContentError("has strips of triangles, expected a list of triangles")
-    if "face" not in ply or not len(ply["face"].data):
+    if "face" not in ply or not ply["face"].count:
         return np.empty((0, 3), np.int32)
     records = ply["face"].data
-    names = [name for name in _FACE_LISTS if name in _names(records)]
+    names = [name for name in _FACE_LISTS if name in (records.dtype.names or ())]
     if len(names) != 1:
         raise ContentError(f"faces have {len(names)} lists {' or '.join(_FACE_LISTS)}, expected 1")
-    faces = np.asarray(records[names[0]])
+    faces: NDArray[Any] = np.asarray(records[names[0]])
     if faces.dtype.hasobject:  # plyfile has read row by row
-        lengths = [len(vertices) for vertices in faces]
-        if min(lengths) != 3 or max(lengths) != 3:
+        lengths = {len(vertices) for vertices in faces}
+        if lengths != {3}:
             raise ContentError("has faces that are not triangles")
         faces = np.stack(faces.tolist())
     if faces.ndim != 2 or faces.dtype.kind not in "iu":
         raise ContentError(f"faces have {names[0]} as {faces.dtype.name}, expected whole numbers")
     # The smallest and the largest number are found faster in a copy.
     faces = np.ascontiguousarray(faces)
-    for vertex in (int(faces.min()), int(faces.max())):
-        if not 0 <= vertex < vertex_count:
-            raise ContentError(
-                f"a face refers to vertex {vertex}, but there are {vertex_count:,} vertices"
-            )
+    smallest = int(faces.min())
+    largest = int(faces.max())
+    if smallest < 0 or largest >= vertex_count:
+        raise ContentError(
+            f"faces refer to vertices from {smallest} to {largest}, "
+            f"but there are {vertex_count:,} vertices"
+        )
     return faces.astype(np.int32, copy=False)
 
 
-def _labels(vertices: Elements) -> NDArray[np.uint16]:
-    """Return the labels, uint16 (V,), after checking their range."""
-    labels = _columns(vertices, ["label"], "iu", "whole numbers")[:, 0]
-    largest = np.iinfo(np.uint16).max
-    if labels.min() < 0 or labels.max() > largest:
-        raise ContentError(
-            f"has labels from {labels.min()} to {labels.max()}, expected 0 to {largest:,}"
-        )
-    return labels.astype(np.uint16)
+def _iter_notes(faces: NDArray[np.int32]) -> Iterator[SceneWarning]:
+    """Iterate over what a mesh lacks."""
+    if not len(faces):
+        yield SceneWarning(WarningKind.NO_FACES)
 
 
 def _iter_own_notes(
-    ply: plyfile.PlyData, positions: NDArray[np.floating[Any]], color_names: Sequence[str]
+    ply: plyfile.PlyData, positions: Positions, color_names: Sequence[str]
 ) -> Iterator[SceneWarning]:
     """Iterate over what a mesh of another program lacks, and what it has that is not used.
 
@@ -310,7 +323,8 @@ def _iter_own_notes(
     unused = [comment for comment in ply.comments if comment.startswith("TextureFile")]
     for element in ply:
         if element.name in ("vertex", "face"):
-            unused += [item.name for item in element.properties if item.name not in used]
+            names = [item.name for item in element.properties]
+            unused += [name for name in names if name not in used]
         else:
             unused.append(f"element {element.name}")
     if unused:

@@ -49,8 +49,17 @@ def read_scan_info(path: Path, max_bytes: int = INFO.max_bytes) -> ScanInfo:
         RawFileError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
             numbers up to a million.
     """
+    data = read_file(path, max_bytes)
     with naming_file(path):
-        values = _parse_lines(_decode(read_file(path, max_bytes)))
+        content = describe_beginning(data[:BEGINNING_BYTES])
+        if content:
+            raise ContentError(f"is {content}, expected lines key = value")
+        try:
+            values = _parse_lines(data.decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            problem = f"is not text: byte {error.start} is 0x{byte:02x}"
+            raise ContentError(problem) from None
         axis_alignment = None
         if "axisAlignment" in values:
             axis_alignment = _parse_matrix(values["axisAlignment"])
@@ -71,39 +80,23 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
     return ""
 
 
-def _decode(data: bytes) -> str:
-    """Decode the text of the file, which must not be empty."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise ContentError(f"is not text: byte {error.start} is 0x{byte:02x}") from None
-    content = describe_beginning(data[:BEGINNING_BYTES])
-    if not text.strip():
-        content = "empty"
-    elif not content and "\0" in text:
-        content = "not text: it holds NUL bytes"
-    if content:
-        raise ContentError(f"is {content}, expected lines key = value")
-    return text
-
-
 def _parse_lines(text: str) -> dict[str, str]:
-    """Parse lines of `key = value`."""
+    """Parse lines of `key = value`; at least one."""
     values: dict[str, str] = {}
     for number, line in enumerate(_LINE_END.split(text), start=1):
         if not line.strip():
             continue
         key, equals, value = line.partition("=")
-        if not equals:
-            raise ContentError(
-                f"is damaged: line {number} reads {line[:40]!r}, expected key = value"
-            )
+        if not equals or "\0" in line:
+            shown = line[:40]
+            raise ContentError(f"is damaged: line {number} reads {shown!r}, expected key = value")
         key = key.strip()
         value = value.strip()
         # A key may be repeated with the same value.
         if values.setdefault(key, value) != value:
             raise ContentError(f"has two different values for {key[:40]}")
+    if not values:
+        raise ContentError("is empty, expected lines key = value")
     return values
 
 
@@ -113,8 +106,10 @@ def _parse_matrix(text: str) -> NDArray[np.float64]:
     expected = f"expected 16 finite numbers up to {_MAX_NUMBER:,}"
     if len(words) != 16:
         raise ContentError(f"axisAlignment has {len(words)} values, {expected}")
+    numbers = []
     for word in words:
         # The pattern excludes nan and inf. Too large an exponent gives inf, which is refused here.
         if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER:
             raise ContentError(f"axisAlignment has {word!r:.40} among them, {expected}")
-    return np.array([float(word) for word in words], np.float64).reshape(4, 4)
+        numbers.append(float(word))
+    return np.array(numbers).reshape(4, 4)

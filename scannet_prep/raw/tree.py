@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scannet_prep.base.files import describe_kind
 from scannet_prep.base.findings import Finding, Severity
 from scannet_prep.errors import ContentError, FileError, MissingFileError, RawFileError
 from scannet_prep.release.files import (
@@ -52,8 +51,11 @@ _HINT_OWN_MISSING = (
     "scenes in scans/ need segments and groups: for a mesh alone, move the folder to scans_test/"
 )
 _HINT_OWN_FILE = "export it again: meshes as binary PLY files of triangles, in metres"
-_HINT_OWN_LAYOUT = "a scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply"
-_HINT_OWN_NAME = "rename it: up to 96 letters, digits, _ and -, unlike the scene ids of the release"
+_HINT_OWN = (
+    "a scene of your own lies in scans_test/NAME/NAME_vh_clean_2.ply; NAME has up to 96 letters, "
+    "digits, _ and -, and does not look like a scene id of the release"
+)
+_NO_FOLDER = "is not a folder, or a link that leads nowhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,9 @@ def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneI
     scenes: dict[SceneId, RawScene] = {}
     for entry in _iter_entries(raw_dir):
         if SceneId.is_of_release(entry.name) or _is_own_scene(entry):
-            scene = RawScene(SceneId(entry.name), Path(entry), _find_problem(entry))
+            scene = RawScene(
+                SceneId(entry.name), Path(entry), "" if _is_folder(entry) else _NO_FOLDER
+            )
             other = scenes.get(scene.scene_id)
             scenes[scene.scene_id] = scene if other is None else _choose_scene(other, scene)
     if not scenes and not may_be_empty:
@@ -215,9 +219,6 @@ def _iter_entries(raw_dir: Path) -> Iterator[os.DirEntry[str]]:
     for folder in (raw_dir, raw_dir / "scans", raw_dir / "scans_test"):
         if not os.path.lexists(folder):
             continue
-        problem = _find_problem(folder)
-        if problem:
-            raise FileError(folder, problem)
         for entry in _list(folder):
             if entry.name not in _OTHER_FOLDERS:
                 yield entry
@@ -229,20 +230,14 @@ def _list(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
-        raise FileError(folder, f"cannot be read: {error.strerror or error}") from error
+        raise FileError(folder, f"cannot be listed: {error.strerror or error}") from error
 
 
-def _find_problem(entry: os.DirEntry[str] | Path) -> str:
-    """Describe why a directory entry cannot be used as a folder; empty if it can."""
-    try:
-        if entry.is_dir():
-            return ""
-        return f"is {describe_kind(entry.stat().st_mode)}, expected a folder"
-    except FileNotFoundError:
-        return "is a link that leads nowhere, expected a folder"
-    except OSError as error:
-        # For example, a link to itself, or a stale handle of a network file system.
-        return f"cannot be accessed: {error.strerror or error}"
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or a link to one; False if that cannot be found out."""
+    with suppress(OSError):
+        return entry.is_dir()
+    return False
 
 
 def _is_place_for_own(entry: os.DirEntry[str]) -> bool:
@@ -252,7 +247,7 @@ def _is_place_for_own(entry: os.DirEntry[str]) -> bool:
 
 def _is_own_scene(entry: os.DirEntry[str]) -> bool:
     """Whether a folder is an own scene: in the right place, with files of its name."""
-    if not SceneId.is_own(entry.name) or not _is_place_for_own(entry) or _find_problem(entry):
+    if not SceneId.is_own(entry.name) or not _is_place_for_own(entry) or not _is_folder(entry):
         return False
     names = {file.name for file in _list(Path(entry))}
     return any(f"{entry.name}{suffix}" in names for suffix in KINDS)
@@ -260,25 +255,25 @@ def _is_own_scene(entry: os.DirEntry[str]) -> bool:
 
 def _describe_stranger(entry: os.DirEntry[str]) -> Finding | None:
     """Describe an entry that is no scene of the release; None if it is used, or no scene at all."""
-    is_place_for_own = _is_place_for_own(entry)
-    path = Path(entry)
-    problem = _find_problem(entry)
-    is_scene_like = path.suffix == ".ply" or entry.is_symlink()
-    if not problem:
-        is_scene_like = any(file.name.endswith(_SCENE_SUFFIXES) for file in _list(path))
-    if _is_own_scene(entry) or not (is_scene_like or (is_place_for_own and not problem)):
+    if _is_own_scene(entry):
         return None
-
-    message = "is not used: it holds no file of a scene"
-    hint = ""
-    if is_scene_like and not problem and not SceneId.is_own(entry.name):
-        message = "is not used: a scene cannot have this name"
-        hint = _HINT_OWN_NAME
-    elif is_scene_like:
-        message = f"is not used: {problem or 'it holds no file named after it in the right place'}"
-        hint = _HINT_OWN_LAYOUT
-    severity: Severity = "error" if is_scene_like and is_place_for_own else "note"
-    return Finding(message=message, subject=str(path), severity=severity, hint=hint)
+    path = Path(entry)
+    is_folder = _is_folder(entry)
+    names = [entry.name]
+    if is_folder:
+        names = [file.name for file in _list(path)]
+    if any(name.endswith(_SCENE_SUFFIXES) for name in names):
+        severity: Severity = "error" if _is_place_for_own(entry) else "note"
+        return Finding(
+            message="is not used: it has not the name or the place of a scene",
+            subject=str(path),
+            severity=severity,
+            hint=_HINT_OWN,
+        )
+    if _is_place_for_own(entry) and (is_folder or entry.is_symlink()):
+        message = "is not used: it holds no file of a scene"
+        return Finding(message=message, subject=str(path), severity="note")
+    return None
 
 
 def _choose_scene(first: RawScene, second: RawScene) -> RawScene:
