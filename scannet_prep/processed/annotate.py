@@ -104,17 +104,20 @@ def annotate(
     # The ids of each group, (G + 1,). The last entry, reached by -1, stands for "no group".
     rows = _look_up(groups, label_map, warnings)
     instance_ids = _number_instances(groups, warnings)
-    nyu40_of_group = np.array([*(row.nyu40_id for row in rows), 0], np.uint8)
-    scannet_of_group = np.array([*(row.scannet_id for row in rows), 0], np.uint16)
+    nyu40_ids = [row.nyu40_id for row in rows]
+    scannet_ids = [row.scannet_id for row in rows]
+    nyu40_of_group = np.array([*nyu40_ids, 0], np.uint8)
+    scannet_of_group = np.array([*scannet_ids, 0], np.uint16)
     instance_of_group = np.array([*instance_ids, -1], np.int16)
 
     # The group of each segment, (S,), and the number of segments of each group, (G,).
     # -1 for no group is counted in the first bin, which is dropped.
     group_of_segment = _assign_segments(segmentation, groups, warnings)
-    segment_counts = np.bincount(group_of_segment + 1, minlength=len(groups) + 1)[1:]
+    bins = np.bincount(group_of_segment + 1, minlength=len(groups) + 1)
+    segment_counts = bins[1:].tolist()
 
     annotated_groups = []
-    facts = zip(distinct, instance_ids, rows, segment_counts.tolist(), strict=True)
+    facts = zip(distinct, instance_ids, rows, segment_counts, strict=True)
     for (group, *repetitions), instance_id, row, segment_count in facts:
         aliases = [
             repetition.object_id
@@ -143,7 +146,7 @@ def annotate(
 
 def _find_distinct(aggregation: Aggregation) -> list[list[Group]]:
     """Find the groups that differ, in file order, each with the later ones that equal it."""
-    distinct: dict[tuple[str, frozenset[int | None]], list[Group]] = {}
+    distinct: dict[object, list[Group]] = {}
     for group in aggregation.groups:
         key = (group.raw_category, frozenset(group.segment_ids) - {None})
         distinct.setdefault(key, []).append(group)
@@ -169,11 +172,14 @@ def measure_groups(
     counts = np.diff(starts, append=len(ids)).tolist()
     # (ranges, 6): smallest x, y, z, then largest x, y, z.
     columns = points.T.take(order, axis=1)
-    corners = [find.reduceat(columns, starts, axis=1) for find in (np.minimum, np.maximum)]
-    boxes = np.concatenate(corners).T.astype(np.float64).round(4)
+    smallest = np.minimum.reduceat(columns, starts, axis=1)
+    largest = np.maximum.reduceat(columns, starts, axis=1)
+    corners = np.concatenate([smallest, largest])
+    boxes = corners.T.astype(np.float64).round(4)
 
     measures = {}
-    for number, count, box in zip(ids[starts].tolist(), counts, boxes.tolist(), strict=True):
+    numbers = ids[starts].tolist()
+    for number, count, box in zip(numbers, counts, boxes.tolist(), strict=True):
         measures[number] = (count, tuple(box))
     measured = []
     for group in groups:
@@ -237,7 +243,8 @@ def _assign_segments(
         # Replaces an earlier group, so that the last one wins.
         group_of_segment[indices] = group_index
         raw_ids = groups[group_index].segment_ids
-        unknown_count += len(raw_ids) - raw_ids.count(None) - len(indices)
+        null_count = raw_ids.count(None)
+        unknown_count += len(raw_ids) - null_count - len(indices)
     if unknown_count:
         warnings.append(SceneWarning(WarningKind.UNKNOWN_SEGMENTS, count=unknown_count))
     return group_of_segment
@@ -246,7 +253,7 @@ def _assign_segments(
 def index_segments(segmentation: Segmentation, groups: Iterable[Group]) -> list[list[int]]:
     """Return the indices of the segments of each group, without ids that no vertex has."""
     raw_ids = segmentation.raw_ids.tolist()
-    index_of: dict[int | None, int] = {raw_id: index for index, raw_id in enumerate(raw_ids)}
+    index_of = dict(zip(raw_ids, range(len(raw_ids)), strict=True))
     indices = []
     for group in groups:
         known_ids = [raw_id for raw_id in group.segment_ids if raw_id in index_of]

@@ -46,11 +46,15 @@ def points_and_normals(
 
     # A vertex without a face of some area has a sum of length 0, and keeps (0, 0, 0).
     x, y, z = sums
-    lengths = np.sqrt(x * x + y * y + z * z)
+    lengths = x * x
+    lengths += y * y
+    lengths += z * z
+    np.sqrt(lengths, out=lengths)
     lengths[lengths == 0] = 1
     sums /= lengths
     points = np.ascontiguousarray(columns.T, np.float32)
-    return points, np.ascontiguousarray(sums.astype(np.float16).T)
+    normals = sums.astype(np.float16)
+    return points, np.ascontiguousarray(normals.T)
 
 
 def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -79,15 +83,18 @@ def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDA
     """
     sums = np.zeros_like(columns)
     for start in range(0, len(faces), _FACES_AT_ONCE):
-        corners = faces[start : start + _FACES_AT_ONCE].T.astype(np.intp, order="C")
+        part = faces[start : start + _FACES_AT_ONCE]
+        corners = part.T.astype(np.intp, order="C")
         # The first corner of each face, and the edges from it to the other two: each (3, faces).
         origin, a, b = (columns.take(corner, axis=1) for corner in corners)
         a -= origin
         b -= origin
+        ax, ay, az = a
+        bx, by, bz = b
         products = (
-            a[1] * b[2] - a[2] * b[1],
-            a[2] * b[0] - a[0] * b[2],
-            a[0] * b[1] - a[1] * b[0],
+            ay * bz - az * by,
+            az * bx - ax * bz,
+            ax * by - ay * bx,
         )
         # Each product counts for the three vertices of its face.
         for total, product in zip(sums, products, strict=True):

@@ -34,7 +34,9 @@ def raw_ids_of_groups(groups: Iterable[AnnotatedGroup], label_set: LabelSet) -> 
 
 
 def classes_of_instances(
-    instances: NDArray[np.integer], groups: Iterable[AnnotatedGroup], label_set: LabelSet
+    instances: NDArray[np.integer],
+    groups: Iterable[AnnotatedGroup],
+    label_set: LabelSet,
 ) -> NDArray[np.int64]:
     """Return the class of the instance of each vertex: that of its group.
 

@@ -51,7 +51,11 @@ _AGGREGATION_HINT = "download the groups of the scene's mesh: scannet-prep downl
 _SCANNET200_HINT = "download it: scannet-prep download; or leave out --scannet200"
 
 
-def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> dict[FileKind, Path]:
+def find_raw_files(
+    scene: RawScene,
+    split: Split,
+    options: ProcessOptions,
+) -> dict[FileKind, Path]:
     """Find the files that a scene is made from, by kind; at most one of the two kinds of groups.
 
     Train and val scenes need their annotation, and those of the release their metadata if points
@@ -82,7 +86,10 @@ def find_raw_files(scene: RawScene, split: Split, options: ProcessOptions) -> di
 
 
 def _choose_kinds(
-    scene: RawScene, split: Split, options: ProcessOptions, groups_kind: FileKind | None
+    scene: RawScene,
+    split: Split,
+    options: ProcessOptions,
+    groups_kind: FileKind | None,
 ) -> dict[FileKind, bool]:
     """Choose the kinds of files that a scene is made from, and whether it needs them.
 
@@ -108,7 +115,10 @@ def _choose_kinds(
 
 
 def process_scene(
-    scene: RawScene, split: Split, options: ProcessOptions, label_map: LabelMap
+    scene: RawScene,
+    split: Split,
+    options: ProcessOptions,
+    label_map: LabelMap,
 ) -> ProcessedScene:
     """Make a processed scene from raw files.
 
@@ -224,7 +234,11 @@ def _annotate(
     return annotation
 
 
-def _check_count(path: Path, count: int, mesh: Mesh) -> None:
+def _check_count(
+    path: Path,
+    count: int,
+    mesh: Mesh,
+) -> None:
     """Check that a file is for as many vertices as the mesh has."""
     if count != mesh.vertex_count:
         raise RawFileError(
@@ -275,7 +289,9 @@ def _find_info_warnings(split: Split, info: ScanInfo | None) -> Iterator[SceneWa
 
 
 def _find_groups_warnings(
-    scene: RawScene, contents: _Contents, groups_kind: FileKind | None
+    scene: RawScene,
+    contents: _Contents,
+    groups_kind: FileKind | None,
 ) -> Iterator[SceneWarning]:
     """Find oddities of the files with segments and groups, apart from those of their content."""
     if groups_kind is None:

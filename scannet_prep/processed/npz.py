@@ -65,7 +65,9 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
         npy_header = encode_npy_header(array.dtype.str, array.shape)
         # A view, because the arrays are large.
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        content: list[Buffer] = [npy_header, data] if data else [npy_header]
+        content: list[Buffer] = [npy_header]
+        if data:
+            content.append(data)
 
         # Its time is 1980-01-01.
         info = zipfile.ZipInfo(f"{key}.npy")
@@ -85,8 +87,12 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
 
         # An entry of the directory has the same fields, from the version to the length of the name.
         # Its extra field, comment, disk number and attributes are empty.
-        directory += b"PK\x01\x02" + header[4:6] + header[4:28] + bytes(12)
-        directory += struct.pack("<I", offset) + info.filename.encode()
+        directory += b"PK\x01\x02"
+        directory += header[4:6]
+        directory += header[4:28]
+        directory += bytes(12)
+        directory += struct.pack("<I", offset)
+        directory += info.filename.encode()
         offset += len(header) + info.compress_size
     counts = (0, 0, len(arrays), len(arrays))
     directory += struct.pack("<4s4H2IH", b"PK\x05\x06", *counts, len(directory), offset, 0)
@@ -159,7 +165,8 @@ def _find_members(data: memoryview) -> dict[str, tuple[zipfile.ZipInfo, memoryvi
     ends.append(directory.start_dir)
     members = {}
     for info, end in zip(infos, ends, strict=False):
-        content = data[shift + end - info.compress_size : shift + end]
+        start = end - info.compress_size
+        content = data[shift + start : shift + end]
         members[info.filename.removesuffix(".npy")] = info, content
         # The name is also in the header of the member.
         name = info.filename.encode()
@@ -191,5 +198,7 @@ def _parse_member(info: zipfile.ZipInfo, content: memoryview) -> NDArray[Any]:
     header = _NPY_HEADER.fullmatch(content[:start])
     if header is None:
         raise ValueError("it has a header of another program")
-    shape = [int(length) for length in header[2].split(b",") if length]
-    return np.frombuffer(content, header[1].decode(), offset=start).reshape(shape)
+    descr = header[1].decode()
+    lengths = header[2].split(b",")
+    shape = [int(length) for length in lengths if length]
+    return np.frombuffer(content, descr, offset=start).reshape(shape)

@@ -83,7 +83,9 @@ def take_ply_labels(
 
 
 def _find_contradictions(
-    labels: NDArray[np.integer], segmentation: Segmentation, aggregation: Aggregation
+    labels: NDArray[np.integer],
+    segmentation: Segmentation,
+    aggregation: Aggregation,
 ) -> NDArray[np.bool_]:
     """Find the vertices of groups whose label in `labels.ply` cannot come from the groups.
 

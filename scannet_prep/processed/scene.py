@@ -296,7 +296,11 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
 
 
 def check_meta(
-    meta: SceneMeta, path: Path | str, scene_id: str, split: str, options: ProcessOptions
+    meta: SceneMeta,
+    path: Path | str,
+    scene_id: str,
+    split: str,
+    options: ProcessOptions,
 ) -> None:
     """Check that a file belongs to the expected scene and split, and was made with these options.
 

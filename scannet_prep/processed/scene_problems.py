@@ -21,9 +21,11 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
 
     # float16 has 11 significant bits. Rounding changes each component by less than 2**-11 of its
     # value, and so the squared length by less than 2**-10.
-    squared_lengths = np.square(scene.normals.astype(np.float32)).sum(axis=1)
+    normals = scene.normals.astype(np.float32)
+    squared_lengths = np.square(normals).sum(axis=1)
     is_unit = np.abs(squared_lengths - 1) < 2**-10
-    wrong_normals = int(np.count_nonzero(~(is_unit | (squared_lengths == 0))))
+    is_zero = squared_lengths == 0
+    wrong_normals = len(normals) - np.count_nonzero(is_unit | is_zero)
     if wrong_normals:
         yield f"normals of {wrong_normals:,} vertices are neither of unit length nor zero"
 
