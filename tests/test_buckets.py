@@ -19,6 +19,7 @@ import pytest
 from archives import pack_tree, read_tree, write_tree
 from bucket_server import ACCESS_KEY, BUCKET, SECRETS, BucketServer, Fault
 from commands import TRAIN, VAL, run_command, run_main, start_command
+from downloads import run_openssl
 from worker_functions import update_environment
 
 from scannet_prep import ScanNet
@@ -453,6 +454,15 @@ def secure_server(
     monkeypatch.setenv("AWS_ENDPOINT_URL", secure.origin)
     yield secure
     secure.server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def authority_dir(authority: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the same authority, under the hash by which OpenSSL looks it up."""
+    folder = tmp_path_factory.mktemp("authorities")
+    name = run_openssl("x509", "-in", authority[0], "-noout", "-subject_hash").strip()
+    (folder / f"{name}.0").write_bytes(authority[0].read_bytes())
+    return folder
 
 
 @pytest.mark.usefixtures("secure_server")

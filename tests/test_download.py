@@ -1,259 +1,277 @@
-"""The command `download`, against a real server that behaves."""
+"""The command `download`: what it fetches, checks, records, prints and refuses."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import os
+import shutil
+import subprocess
+import zipfile
 
 import pytest
-from commands import Outcome, digests, run_main
-from downloads import fetched, words
-from release_server import ReleaseServer, Request, Status, at, ending
+from commands import COMMAND, Outcome, digests, run_command, run_main
+from downloads import MESH, SCENES, Bar, failed_names, fetch, fetched, words
+from large_files import DEPTH, make_stream, make_zip
+from release_server import Status, at, ending, scene_url_path
 
-from scannet_prep.raw.lock import LockEntry, read_lock
-from scannet_prep.release.files import BASE_URL
+from scannet_prep.base.version import CONTACT_URL
+from scannet_prep.raw.lock import read_lock
+from scannet_prep.release.files import BASE_URL, KINDS, SHARED_KINDS, TERMS_URL
 
-
-@dataclass
-class TwoRuns:
-    """A complete download, and a second run in the same folder.
-
-    Attributes:
-        first: The result of the first run.
-        second: The result of the second run.
-        second_requests: The requests that the second run made.
-        files: Digests of the downloaded files, by local path.
-        lock: The entries of `scannet.lock`.
-        expected: Digests of the server's files, by local path.
-    """
-
-    first: Outcome
-    second: Outcome
-    second_requests: list[Request]
-    files: dict[str, str]
-    lock: dict[str, LockEntry]
-    expected: dict[str, str]
+SCENE = SCENES[0]
+SEGMENTS = "_vh_clean_2.0.010000.segs.json"
+LABELS_MESH = "_vh_clean_2.labels.ply"
+LABEL_MAP = "scannetv2-labels.combined.tsv"
 
 
-@pytest.fixture(scope="module")
-def two_runs(release_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> TwoRuns:
-    data_dir = tmp_path_factory.mktemp("data")
-    with ReleaseServer(release_dir) as server:
-        first = run_main(*words(server.base_url, data_dir, "--json"))
-        assert first.status == 0, first.stderr
-        server.forget()
-        second = run_main(*words(server.base_url, data_dir, "--json"))
-        assert second.status == 0, second.stderr
-        return TwoRuns(
-            first=first,
-            second=second,
-            second_requests=server.requests(),
-            files=fetched(data_dir),
-            lock=read_lock(data_dir / "scannet.lock"),
-            expected=digests(server.root),
-        )
+def recorded(data_dir):
+    """Return the digests in scannet.lock."""
+    entries = read_lock(data_dir / "scannet.lock")
+    return {name: entry.sha256 for name, entry in entries.items()}
 
 
-def test_download_brings_all_files_of_the_release(two_runs: TwoRuns) -> None:
-    assert two_runs.files == two_runs.expected
+def scene_path(folder, suffix, scene_id=SCENE):
+    return folder / f"scans/{scene_id}/{scene_id}{suffix}"
 
 
-def test_download_counts_all_files_as_fetched(two_runs: TwoRuns) -> None:
-    counts = {"fetched": len(two_runs.expected), "already there": 0, "failed": 0}
-    assert two_runs.first.json["files"] == counts
+def test_download_fetches_and_records_the_release_and_a_second_run_requests_nothing(
+    server, tmp_path
+):
+    release = digests(server.root)
+    first = run_main(*words(server.base_url, tmp_path, "--json"))
+    assert first.status == 0, first.stderr
+    assert first.json["files"] == {"fetched": len(release), "already there": 0, "failed": 0}
+    assert first.json["received_bytes"] == sum(map(len_of, server.root.rglob("*.*")))
+    assert fetched(tmp_path) == recorded(tmp_path) == release
+    assert not list(tmp_path.rglob(".*.part*"))
+    agents = {request.headers["user-agent"] for request in server.requests()}
+    assert CONTACT_URL in agents.pop()
+
+    server.forget()
+    second = run_main(*words(server.base_url, tmp_path, "--json"))
+    assert second.status == 0
+    assert second.json["files"] == {"fetched": 0, "already there": len(release), "failed": 0}
+    assert server.requests() == []
 
 
-def test_download_records_the_digests_of_all_files(two_runs: TwoRuns) -> None:
-    recorded = {name: entry.sha256 for name, entry in two_runs.lock.items()}
-    assert recorded == two_runs.expected
+def len_of(path):
+    return path.stat().st_size
 
 
-def test_second_download_finds_all_files_already_there(two_runs: TwoRuns) -> None:
-    counts = {"fetched": 0, "already there": len(two_runs.expected), "failed": 0}
-    assert two_runs.second.json["files"] == counts
+def test_dry_run_counts_files_and_bytes_of_all_kinds_and_touches_nothing(tmp_path):
+    def plan(*types):
+        return run_main("download", "--types", *types, "-o", "data", "--dry-run", "--json").json
 
-
-def test_second_download_requests_nothing(two_runs: TwoRuns) -> None:
-    assert two_runs.second_requests == []
-
-
-@dataclass
-class DryRuns:
-    """Results of `--dry-run` in a folder that does not exist, as JSON."""
-
-    data_dir: Path
-    seg: Any
-    seg_min: Any
-
-
-@pytest.fixture(scope="module")
-def dry_runs(tmp_path_factory: pytest.TempPathFactory) -> DryRuns:
-    data_dir = tmp_path_factory.mktemp("dry") / "data"
-
-    def plan(preset: str) -> Any:
-        return run_main("download", "--types", preset, "-o", data_dir, "--dry-run", "--json").json
-
-    return DryRuns(data_dir, seg=plan("seg"), seg_min=plan("seg-min"))
-
-
-def test_dry_run_counts_the_files_of_the_release(dry_runs: DryRuns) -> None:
-    assert dry_runs.seg["files"] == 7_766
-
-
-def test_dry_run_plans_for_test_scenes_only_what_they_have(dry_runs: DryRuns) -> None:
-    kinds = [kind for kind in dry_runs.seg["kinds"] if kind["split"] == "test"]
-    counts = {kind["type"]: kind["files"] for kind in kinds}
-
-    assert counts == {"_vh_clean_2.ply": 100, ".txt": 100}
-
-
-def test_dry_run_touches_nothing(dry_runs: DryRuns) -> None:
-    assert list(dry_runs.data_dir.parent.iterdir()) == []
-
-
-def test_seg_min_leaves_out_the_1513_labels_meshes(dry_runs: DryRuns) -> None:
-    assert dry_runs.seg_min["files"] == 7_766 - 1_513
-
-
-def test_seg_min_saves_nearly_10_gb(dry_runs: DryRuns) -> None:
-    saved_bytes = dry_runs.seg["missing_bytes"] - dry_runs.seg_min["missing_bytes"]
+    os.chdir(tmp_path)
+    seg = plan("seg")
+    assert seg["files"] == 7_766
+    of_test = {kind["type"]: kind["files"] for kind in seg["kinds"] if kind["split"] == "test"}
+    assert of_test == {MESH: 100, ".txt": 100}
+    saved_bytes = seg["missing_bytes"] - plan("seg-min")["missing_bytes"]
     assert round(saved_bytes / 1e9, 1) == 9.7
+    text = run_main("download", "--types", ".sens", "-o", "data", "--dry-run").stdout
+    assert "1,613 files to fetch, about 1.21 TB" in text
+    kinds = [*KINDS.values(), *SHARED_KINDS.values()]
+    assert all(0 < kind.typical_bytes < kind.max_bytes for kind in kinds)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_dry_run_suggests_seg_min_with_what_it_saves(tmp_path: Path) -> None:
-    outcome = run_main("download", "--types", "seg", "-o", tmp_path / "x", "--dry-run")
-    assert "--types seg-min would save about 9.7 GB" in outcome.stdout
-
-
-MISSING_BUNDLE = (
-    "/environment.pem: No such file or directory\n"
-    "hint: --ca-bundle PATH takes a file of certificates (PEM)"
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--types", "segm"], "'segm' is not a type of file"),
+        (["--scenes", "scene9999_00"], "has no scene scene9999_00"),
+        (["--jobs", "9"], "expected 1 to 8"),
+        (["--base-url", "kaldir"], "is not a base URL"),
+        (["--base-url", "http://[::1"], "is not a base URL"),
+        (["--base-url", "http://host/?token=1"], "'http://host/?...' is not a base URL"),
+        (["--types", LABELS_MESH, "--splits", "test"], "no file of these types exists"),
+        (["--dry-run", "--print-urls"], "not allowed with"),
+    ],
 )
-WRONG_ARGUMENTS: list[tuple[list[str], str]] = [
-    (["--types", "segm"], "'segm' is not a type of file"),
-    (["--scenes", "scene9999_00"], "scene9999_00 is in none of the official lists"),
-    (["--jobs", "9"], "expected 1 to 8"),
-    (["--insecure", "--ca-bundle", "x"], "not allowed with"),
-    (["--ca-bundle", "nowhere.pem"], "nowhere.pem: No such file"),
-    (["--ca-bundle", __file__], "contains no certificate (PEM)"),
-    (["--ca-bundle", str(Path(__file__).parent)], "contains no certificate under its hash"),
-    (["--base-url", "kaldir"], "is not a base URL"),
-    (["--base-url", "http://host:99999/"], "is not a base URL"),
-    (["--base-url", "http://a..b/"], "'http://a..b/' is not a base URL"),
-    (["--base-url", f"http://{'a' * 64}.de/"], "is not a base URL"),
-    (["--base-url", "http://host/?token=1"], "'http://host/?...' is not a base URL"),
-    (["--types", "_vh_clean_2.labels.ply", "--splits", "test"], "no file of these types exists"),
-    ([], MISSING_BUNDLE),
-]
-
-
-@pytest.mark.parametrize(("more", "message"), WRONG_ARGUMENTS)
-def test_wrong_arguments_are_status_2_and_touch_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], message: str
-) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/environment.pem")
+def test_wrong_arguments_are_status_2_and_touch_nothing(tmp_path, more, message):
     command = ["download", "--types", "seg", "-o", "x", "--accept-terms", "--limit", "1", "--json"]
-
     outcome = run_main(*command, *more, cwd=tmp_path)
-
-    assert outcome.status == 2
-    assert outcome.json["exit_status"] == 2
+    assert outcome.status == outcome.json["exit_status"] == 2
     assert message in outcome.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("more", [["--dry-run"], ["--dry-run", "--json"], ["--json"], []])
-def test_password_of_a_mirror_is_never_shown(
-    server: ReleaseServer, tmp_path: Path, more: list[str]
-) -> None:
-    server.faults = [at(ending(".txt"), then=Status(404))]
+@pytest.mark.parametrize("address", ["http://host:99999/", "http://a..b/", "http://\u2100.de/"])
+def test_address_that_cannot_be_used_ends_the_run_at_once(tmp_path, address):
+    outcome = run_main(*words(address, tmp_path, "--json"))
+    assert outcome.status == 1
+    assert "cannot be requested" in outcome.json["message"]
+    assert "check the base URL" in outcome.json["hint"]
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], ["--json"], ["-v"]])
+@pytest.mark.parametrize("suffix", [".txt", ""])
+def test_password_of_a_mirror_is_never_shown(server, tmp_path, more, suffix):
+    server.faults = [at(ending(suffix), then=Status(404))]
     base_url = server.base_url.replace("//", "//user:secret@")
-
     outcome = run_main(*words(base_url, tmp_path, *more))
-
-    assert outcome.status == (0 if "--dry-run" in more else 3)
+    assert outcome.status == (0 if "--dry-run" in more else 3 if suffix else 1), outcome.stderr
     assert "secret" not in outcome.stdout + outcome.stderr
 
 
-@pytest.fixture
-def refused(server: ReleaseServer, tmp_path: Path) -> Outcome:
-    """A download from a mirror with a password that has none of the files."""
-    server.faults = [at(None, then=Status(404))]
-    base_url = server.base_url.replace("//", "//user:secret@")
-    return run_main(*words(base_url, tmp_path))
+def test_urls_of_missing_files_are_printed_one_per_line(server, tmp_path):
+    files = ["--types", ".sens", MESH, "--scenes", SCENE, SCENES[2], "-o", tmp_path]
+    scene, of_test = f"scans/{SCENE}/{SCENE}", f"scans/{SCENES[2]}/{SCENES[2]}"
+    urls = [f"v1/{scene}.sens", f"v2/{scene}{MESH}", f"v2/{of_test}.sens", f"v2/{of_test}{MESH}"]
+    lines = run_main("download", *files, "--print-urls").stdout.splitlines()
+    assert lines == [BASE_URL + url for url in urls]
+
+    fetch(server, tmp_path, [SCENE, SCENES[2]], types=[MESH])
+    os.truncate(scene_path(tmp_path, MESH), 1000)
+    printed = run_main("download", *files, "--print-urls", "--json").json["files"]
+    assert [file["url"] for file in printed] == [BASE_URL + url for url in urls[:3]]
+    assert printed[1]["path"] == f"{scene}{MESH}"
 
 
-def test_mirror_that_refuses_everything_is_an_error_without_password(refused: Outcome) -> None:
-    assert refused.status == 1
-    assert "refuses all of the first files" in refused.stderr
-    assert "secret" not in refused.stderr
+def test_damaged_files_of_an_existing_tree_are_fetched_again(server, tmp_path):
+    """The tree has no scannet.lock, as the official script leaves it."""
+    shutil.copytree(server.root, tmp_path, dirs_exist_ok=True)
+    mesh = scene_path(tmp_path, MESH)
+    # Of the full size, its end not written: an unfinished file of another program.
+    size_bytes = mesh.stat().st_size
+    os.truncate(mesh, size_bytes - 300)
+    os.truncate(mesh, size_bytes)
+    damaged = {
+        scene_path(tmp_path, LABELS_MESH): mesh.read_bytes(),
+        scene_path(tmp_path, SEGMENTS): scene_path(tmp_path, SEGMENTS, SCENES[1]).read_bytes(),
+        scene_path(tmp_path, ".aggregation.json"): b"<html>404</html>",
+        scene_path(tmp_path, ".txt"): scene_path(tmp_path, ".txt").read_bytes()[:5],
+        tmp_path / LABEL_MAP: b"id\tname\n1\twall\n",
+    }
+    for path, content in damaged.items():
+        path.write_bytes(content)
+    link = scene_path(tmp_path, MESH, SCENES[1])
+    link.unlink()
+    link.symlink_to("/nowhere")
+    bar = Bar()
+    report = fetch(server, tmp_path, bar=bar)
+    assert not report.failures
+    assert fetched(tmp_path) == recorded(tmp_path) == digests(server.root)
+    assert len(server.requests()) == len(damaged) + 2
+    notes = [f"{path}: " for path in (mesh, *damaged)]
+    assert all(any(note.startswith(begin) for note in bar.notes) for begin in notes), bar.notes
+    assert bar.left == 0
 
 
-@pytest.mark.usefixtures("refused")
-def test_refused_download_leaves_only_the_accepted_terms(tmp_path: Path) -> None:
-    assert [path.name for path in tmp_path.iterdir()] == ["terms_accepted.txt"]
+def test_damaged_files_of_the_server_fail_until_it_replaces_them(server, tmp_path):
+    stream, zipped = make_stream(), make_zip(zipfile.ZIP_STORED)
+    good, bad = {}, {}
+    for path in server.files:
+        if path.endswith((LABEL_MAP, f"{SCENE}.aggregation.json")):
+            good[path] = server.files[path].read_bytes()
+            bad[path] = good[path][:-200]
+    for version, suffix, data, part in [
+        ("v1", ".sens", stream, DEPTH),
+        ("v2", "_2d-label.zip", zipped, b"second"),
+    ]:
+        path = f"/scannet/{version}/scans/{SCENE}/{SCENE}{suffix}"
+        good[path] = data
+        bad[path] = data.replace(part, part[:-1] + b"?", 1)
+    server.files |= bad
+    types = ["seg", ".sens", "_2d-label.zip"]
+    report = fetch(server, tmp_path, SCENES[:1], types=types)
+    names = sorted(path.rpartition("/")[2] for path in bad)
+    assert failed_names(report) == names
+    assert all("is not what it should be" in finding.message for finding in report.failures)
+    assert (tmp_path / "failed.txt").read_text().endswith(f"\n{SCENE}\n")
+    assert not set(recorded(tmp_path)) & {f"scans/{SCENE}/{name}" for name in names}
+
+    server.files |= good
+    assert fetch(server, tmp_path, SCENES[1:]).kept == []
+    assert (tmp_path / "failed.txt").exists(), "a scene stays listed until a run completes it"
+    assert not fetch(server, tmp_path, SCENES[:1], types=types).failures
+    assert not (tmp_path / "failed.txt").exists()
+    assert scene_path(tmp_path, ".sens").read_bytes() == stream
 
 
-def test_damaged_lock_is_an_error_before_anything_is_touched(tmp_path: Path) -> None:
-    (tmp_path / "scannet.lock").write_text("<<<<<<< ours\n")
+def test_recorded_file_is_replaced_only_by_the_recorded_one(server, tmp_path):
+    fetch(server, tmp_path)
+    before = recorded(tmp_path)
+    path = scene_path(tmp_path, ".txt")
+    original = path.read_bytes()
+    path.write_bytes(original.swapcase())
+    server.files[scene_url_path(SCENE, ".txt")] = original + b"more = 1\n"
+    report = fetch(server, tmp_path)
+    assert failed_names(report) == [path.name]
+    assert "is not the file recorded in scannet.lock" in report.failures[0].message
+    assert "remove its line" in report.failures[0].hint
+    assert recorded(tmp_path) == before
 
+    server.files[scene_url_path(SCENE, ".txt")] = original
+    fetch(server, tmp_path)
+    assert fetched(tmp_path) == before
+
+
+def test_lock_is_read_with_a_byte_order_mark_and_refused_if_damaged(tmp_path):
+    path = tmp_path / "scannet.lock"
+    path.write_text(f"# x\n\n{'0' * 64}  3  scans/a/a.txt\n", encoding="utf-8-sig")
+    assert read_lock(path)["scans/a/a.txt"].size_bytes == 3
+    path.write_text("<<<<<<< ours\n")
     outcome = run_main(*words(BASE_URL, tmp_path, "--json"))
-
     assert outcome.status == 1
-    assert outcome.json["error"] == "RawFileError"
+    assert "line 1 reads '<<<<<<< ours'" in outcome.json["message"]
     assert [path.name for path in tmp_path.iterdir()] == ["scannet.lock"]
 
 
-def test_lock_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "scannet.lock"
-    path.write_text(f"{'0' * 64}  3  scans/scene0000_00/scene0000_00.txt\n", encoding="utf-8-sig")
-
-    entry = read_lock(path)["scans/scene0000_00/scene0000_00.txt"]
-
-    assert entry.size_bytes == 3
+SIGNING = (TERMS_URL, "institution", "scannet@googlegroups.com", "within a week", "docs/access.md")
+QUESTION = "[y/N]"
 
 
-# The sensor streams and meshes of a scene of train and one of test: URL below the server's address,
-# and local path.
-PRINTED_FILES = [
-    ("v1/scans/scene0000_00/scene0000_00.sens", "scans/scene0000_00/scene0000_00.sens"),
-    (
-        "v2/scans/scene0000_00/scene0000_00_vh_clean_2.ply",
-        "scans/scene0000_00/scene0000_00_vh_clean_2.ply",
-    ),
-    ("v2/scans/scene0707_00/scene0707_00.sens", "scans_test/scene0707_00/scene0707_00.sens"),
-    (
-        "v2/scans/scene0707_00/scene0707_00_vh_clean_2.ply",
-        "scans_test/scene0707_00/scene0707_00_vh_clean_2.ply",
-    ),
-]
+def run_at_terminal(answer, *arguments):
+    """Run the command with a terminal for its input and its messages, and type an answer ahead."""
+    leader, follower = os.openpty()
+    os.write(leader, answer.encode())
+    with open(follower, "wb") as terminal:  # noqa: PTH123 - a descriptor
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        shown = os.read(leader, 1 << 16).decode().replace("\r\n", "\n")
+    os.close(leader)
+    return Outcome(done.returncode, done.stdout, shown)
 
 
-def print_urls(data_dir: Path, *style: str) -> Outcome:
-    files = ["--types", ".sens", "_vh_clean_2.ply", "--scenes", "scene0000_00", "scene0707_00"]
-    return run_main("download", *files, "-o", data_dir, "--print-urls", *style)
+@pytest.fixture
+def unaccepted(server, tmp_path):
+    """The command that downloads a scene, without --accept-terms."""
+    output = ["-o", str(tmp_path / "data"), "--base-url", server.base_url]
+    return ["download", "--types", "seg", *output, "--scenes", SCENE]
 
 
-def test_plain_urls_are_one_per_line(tmp_path: Path) -> None:
-    lines = print_urls(tmp_path, "plain").stdout.splitlines()
-    assert lines == [f"{BASE_URL}{url}" for url, _ in PRINTED_FILES]
+def test_terms_are_asked_once_at_a_terminal_and_recorded(unaccepted, tmp_path):
+    outcome = run_at_terminal("Yes\n", *unaccepted)
+    assert outcome.status == 0, outcome.stderr
+    shown = " ".join(outcome.stderr.split())
+    assert [text for text in (*SIGNING, QUESTION) if text not in shown] == []
+    assert TERMS_URL in (tmp_path / "data/terms_accepted.txt").read_text()
+    again = run_at_terminal("", *unaccepted)
+    assert again.status == 0
+    assert QUESTION not in again.stderr
 
 
-def test_urls_for_aria2_have_folder_and_local_path(tmp_path: Path) -> None:
-    expected = []
-    for url, path in PRINTED_FILES:
-        expected += [f"{BASE_URL}{url}", f"  dir={tmp_path}", f"  out={path}"]
-
-    assert print_urls(tmp_path, "aria2").stdout.splitlines() == expected
+@pytest.mark.parametrize("answer", ["n\n", "\n", "\x04", "yesterday\n"])
+def test_any_other_answer_is_status_2_and_touches_nothing(server, unaccepted, tmp_path, answer):
+    assert run_at_terminal(answer, *unaccepted).status == 2
+    assert server.requests() == list(tmp_path.iterdir()) == []
 
 
-def test_urls_in_json_have_the_local_path(tmp_path: Path) -> None:
-    files = print_urls(tmp_path, "plain", "--json").json["files"]
-    assert files == [{"url": f"{BASE_URL}{url}", "path": path} for url, path in PRINTED_FILES]
-
-
-def test_urls_of_existing_files_are_not_printed(tmp_path: Path) -> None:
-    for _, path in PRINTED_FILES:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(b"content")
-
-    assert print_urls(tmp_path, "plain").stdout == ""
+def test_terms_without_a_terminal_are_an_error_unless_the_environment_accepts_them(
+    server, unaccepted, tmp_path, monkeypatch
+):
+    with_json = run_at_terminal("y\n", *unaccepted, "--json")
+    assert with_json.status == 2
+    assert QUESTION not in with_json.stderr
+    outcome = run_command(*unaccepted)
+    assert outcome.status == 2
+    assert [text for text in (*SIGNING, "--accept-terms") if text not in outcome.stderr] == []
+    assert server.requests() == list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("SCANNET_PREP_ACCEPT_TERMS", "1")
+    assert run_main(*unaccepted).status == 0

@@ -1,26 +1,36 @@
-"""Downloads that are killed, interrupted, started twice, or run out of space; and a real nginx."""
+"""Downloads that are killed, interrupted, started twice, or run out of space; and their networks:
+certificates, proxies, and a real nginx."""
 
 import contextlib
+import os
 import random
 import resource
+import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from commands import Outcome, digests, limited, run_main, start_command
-from downloads import MESH, fetched, finished, words
-from extras import find_program
+from downloads import (
+    MESH,
+    PATIENCE,
+    failed_names,
+    fetch,
+    fetched,
+    finished,
+    make_private_authority,
+    words,
+)
 from release_server import (
     BEFORE_STATUS,
     ROOT,
+    Cut,
+    Redirect,
     ReleaseServer,
-    Rule,
+    Reset,
     Set,
     Stall,
     Status,
@@ -29,10 +39,13 @@ from release_server import (
     release_urls,
 )
 
+from scannet_prep.errors import TransferError
 from scannet_prep.raw.lock import read_lock
 
+NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
 
-def partial_sizes(data_dir: Path) -> list[int]:
+
+def partial_sizes(data_dir):
     """Return the sizes of the partial files, each of which may get its final name meanwhile."""
     sizes = []
     for path in data_dir.rglob(".*.part"):
@@ -41,16 +54,14 @@ def partial_sizes(data_dir: Path) -> list[int]:
     return sizes
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_until(condition, process):
     """Wait for a condition while a process goes on."""
     while not condition():
         assert process.poll() is None
         time.sleep(0.01)
 
 
-def test_download_killed_three_times_ends_with_the_same_tree(
-    release_dir: Path, tmp_path: Path
-) -> None:
+def test_download_killed_three_times_ends_with_the_same_tree(release_dir, tmp_path):
     dice = random.Random(0)
     expected = digests(release_dir)
     with ReleaseServer(release_dir, request_latency_s=0.03) as server:
@@ -69,51 +80,27 @@ def test_download_killed_three_times_ends_with_the_same_tree(
     assert fetched(tmp_path) == expected
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A download that waits, for a minute at least if it is not interrupted.
-
-    Attributes:
-        rule: The faults that make it wait.
-        request_count: Requests with faults after which it waits.
-        interrupt: The signal that interrupts it.
-    """
-
-    rule: Rule
-    request_count: int
-    interrupt: signal.Signals = signal.SIGINT
-
-
+# What a download waits for, a minute at least: the rule of the server, and the number of requests
+# with faults after which it waits.
 WAITING = {
-    "for content": Waiting(at(ending(MESH), then=Stall(30_000)), 3, signal.SIGTERM),
-    "for the end of the headers": Waiting(
-        at(ending(MESH), then=Set(trickle=(BEFORE_STATUS, 1))), request_count=3
-    ),
-    "before another attempt": Waiting(at(ending(MESH), then=Status(429, "7200")), request_count=1),
-    "for a server that is down": Waiting(at(None, then=Set(is_down=True)), request_count=1),
+    "content": (at(ending(MESH), then=Stall(30_000)), 3),
+    "the end of the headers": (at(ending(MESH), then=Set(trickle=(BEFORE_STATUS, 1))), 3),
+    "another attempt": (at(ending(MESH), then=Status(429, "7200")), 1),
+    "a server that is down": (at(None, then=Set(is_down=True)), 1),
 }
 
 
-def start_waiting(server: ReleaseServer, data_dir: Path, name: str) -> subprocess.Popen[str]:
+def start_waiting(server, data_dir, name):
     """Start a download, and return when it waits."""
-    waiting = WAITING[name]
-    server.faults = [waiting.rule]
-    process: subprocess.Popen[str] = start_command(*words(server.base_url, data_dir, "--json"))
-    earlier = None
+    rule, request_count = WAITING[name]
+    server.faults = [rule]
+    process = start_command(*words(server.base_url, data_dir, "--json"))
 
-    def is_waiting() -> bool:
-        nonlocal earlier
+    def is_waiting():
         faulty = [request for request in server.requests() if request.faults]
-        if len(faulty) < waiting.request_count:
+        if len(faulty) < request_count:
             return False
-        # Files that were requested before the fault are published within this time.
-        time.sleep(0.2)
-        now = [finished(data_dir), len(server.requests())]
-        is_quiet = now == earlier
-        earlier = now
-        if not is_quiet and name == "before another attempt":
-            return False
-        if name != "for content":
+        if name != "content":
             return True
         # All other files are complete.
         others_count = len(server.files) - 3
@@ -123,114 +110,157 @@ def start_waiting(server: ReleaseServer, data_dir: Path, name: str) -> subproces
     return process
 
 
-def end_waiting(server: ReleaseServer) -> None:
+@pytest.mark.parametrize("name", WAITING)
+def test_interrupted_download_records_its_files_and_the_next_run_continues(server, tmp_path, name):
+    process = start_waiting(server, tmp_path, name)
+    process.send_signal(signal.SIGTERM if name == "content" else signal.SIGINT)
+    outcome = Outcome(0, *process.communicate(timeout=20))
+    assert process.returncode == 130, outcome.stderr
+    assert "run the same command again" in outcome.stdout
+    assert "Traceback" not in outcome.stderr
+    lock_path = tmp_path / "scannet.lock"
+    recorded = read_lock(lock_path) if lock_path.exists() else {}
+    assert set(recorded) == set(finished(tmp_path))
+
     server.faults = []
     server.start()
-
-
-@dataclass(frozen=True)
-class InterruptedDownload:
-    """A waiting download that was interrupted, and the run after it.
-
-    Attributes:
-        first: The outcome of the interrupted download.
-        recorded: The files in its lock file.
-        finished: The files that had their final names after it.
-        next_status: The exit status of the next run.
-        fetched: The digests of the files after it, by path.
-    """
-
-    first: Outcome
-    recorded: set[str]
-    finished: set[str]
-    next_status: int
-    fetched: dict[str, str]
-
-
-@pytest.fixture(scope="module", params=WAITING)
-def interrupted(
-    request: pytest.FixtureRequest, release_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> InterruptedDownload:
-    data_dir = tmp_path_factory.mktemp("interrupted")
-    with ReleaseServer(release_dir) as server:
-        process = start_waiting(server, data_dir, request.param)
-        process.send_signal(WAITING[request.param].interrupt)
-        stdout, stderr = process.communicate(timeout=20)
-        lock_path = data_dir / "scannet.lock"
-        recorded = set(read_lock(lock_path)) if lock_path.exists() else set()
-        names = set(finished(data_dir))
-
-        end_waiting(server)
-        next_status = run_main(*words(server.base_url, data_dir)).status
-    return InterruptedDownload(
-        first=Outcome(process.returncode, stdout, stderr),
-        recorded=recorded,
-        finished=names,
-        next_status=next_status,
-        fetched=fetched(data_dir),
-    )
-
-
-def test_interruption_ends_a_waiting_download(interrupted: InterruptedDownload) -> None:
-    assert interrupted.first.status == 130, interrupted.first.stderr
-    assert "run the same command again" in interrupted.first.stdout
-    assert "Traceback" not in interrupted.first.stderr
-
-
-def test_files_of_an_interrupted_download_are_recorded(interrupted: InterruptedDownload) -> None:
-    assert interrupted.recorded == interrupted.finished
-
-
-def test_next_run_completes_an_interrupted_download(
-    interrupted: InterruptedDownload, release_dir: Path
-) -> None:
-    assert interrupted.next_status == 0
-    assert interrupted.fetched == digests(release_dir)
-
-
-def test_interrupted_transfers_continue_where_they_stopped(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
-    process = start_waiting(server, tmp_path, "for content")
-
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-
-    # Three partial files, each with its version.
-    assert len(list(tmp_path.rglob(".*.part*"))) == 6
-    end_waiting(server)
     assert run_main(*words(server.base_url, tmp_path)).status == 0
-    assert all(server.bytes_sent_again(path) == 0 for path in server.files)
+    assert fetched(tmp_path) == digests(server.root)
+    if name == "content":
+        assert all(server.bytes_sent_again(path) == 0 for path in server.files)
 
 
-def test_second_download_in_a_folder_names_the_running_process(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
-    process = start_waiting(server, tmp_path, "for content")
-
+def test_second_download_in_a_folder_is_refused(server, tmp_path):
+    process = start_waiting(server, tmp_path, "content")
     second = run_main(*words(server.base_url, tmp_path, "--json"))
     process.kill()
     process.communicate()
-
     assert second.status == 1
     assert second.json["error"] == "LockedError"
-    assert f"process {process.pid} on" in second.json["message"]
 
 
-def test_full_disk_ends_the_download_without_half_a_file(
-    server: ReleaseServer, tmp_path: Path
-) -> None:
+def test_full_disk_ends_the_download_without_half_a_file(server, tmp_path):
     expected = digests(server.root)
     with limited(resource.RLIMIT_FSIZE, 60_000):
         outcome = run_main(*words(server.base_url, tmp_path, "--json"))
-
     assert outcome.status == 1
     assert outcome.json["error"] == "DiskFullError"
     assert finished(tmp_path).items() <= expected.items()
-
     # With space, the next run continues.
     assert run_main(*words(server.base_url, tmp_path)).status == 0
     assert fetched(tmp_path) == expected
+
+
+def test_file_larger_than_the_free_space_ends_the_run_before_it_is_requested(server, tmp_path):
+    tmp_path.joinpath("scans").mkdir()
+    outcome = run_main(
+        "download", "--types", ".sens", "--accept-terms", "-o", tmp_path, "--base-url",
+        server.base_url, "--json",
+    )  # fmt: skip
+    assert outcome.status == 1
+    assert "needs 1.21 TB and a reserve of 200.0 MB" in outcome.json["message"]
+    assert server.requests() == []
+
+
+def test_complete_tree_that_cannot_be_recorded_is_accepted_with_a_note(server, tmp_path):
+    shutil.copytree(server.root, tmp_path, dirs_exist_ok=True)
+    with limited(resource.RLIMIT_FSIZE, 500):
+        outcome = run_main(*words(server.base_url, tmp_path))
+        assert outcome.status == 0, outcome.stderr
+        assert f"not recorded: {tmp_path}/scannet.lock: cannot be written" in outcome.stderr
+
+
+# Certificates, proxies and other failures of the network.
+
+
+@pytest.fixture
+def private_server(release_dir, authority):
+    """A server with a certificate of a private authority."""
+    with ReleaseServer(release_dir, certificate=authority[1]) as server:
+        yield server
+
+
+def test_certificate_of_an_unknown_authority_ends_the_run_unless_insecure(private_server, tmp_path):
+    command = words(private_server.base_url, tmp_path)
+    outcome = run_main(*command, "--json")
+    assert outcome.status == 1
+    assert "the certificate cannot be verified" in outcome.json["message"]
+    assert "REQUESTS_CA_BUNDLE" in outcome.json["hint"]
+    assert private_server.connection_count <= 12
+    assert not finished(tmp_path)
+    insecure = run_main(*command, "--insecure")
+    assert insecure.status == 0
+    assert insecure.stderr.count("anybody can pose as the server") == 1
+
+
+def test_authority_in_the_environment_is_trusted_and_this_machine_needs_no_proxy(
+    private_server, server, tmp_path, authority, monkeypatch
+):
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority[0]))
+    private_server.faults = [at(ending(".txt"), then=Redirect(origin=server.origin))]
+    server.faults = [at(ending(MESH), then=Redirect(origin=private_server.origin))]
+    report = fetch(private_server, tmp_path / "https")
+    assert {name[12:] for name in failed_names(report)} == {".txt"}
+    assert report.failures[0].message == "is redirected from https to http"
+    assert not fetch(server, tmp_path / "http").failures
+
+
+@pytest.mark.parametrize(
+    ("names", "days", "reason"),
+    [("IP:127.0.0.2", 2, "IP address mismatch"), ("IP:127.0.0.1", -1, "certificate has expired")],
+)
+def test_fault_of_a_certificate_is_named(release_dir, tmp_path, monkeypatch, names, days, reason):
+    ca_path, certificate_path = make_private_authority(tmp_path / "authority", names, days)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca_path))
+    with (
+        ReleaseServer(release_dir, certificate=certificate_path) as server,
+        pytest.raises(TransferError, match=f"cannot be verified.*{reason}"),
+    ):
+        fetch(server, tmp_path / "data")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    ("proxy", "reason"),
+    [
+        ("", "407"),
+        ("socks5://127.0.0.1:9", "SOCKS support"),
+        ("http://", "check proxy URL"),
+        ("http://user:secret@127.0.0.1:port", "'127.0.0.1:port' is not a valid host or port"),
+    ],
+)
+def test_proxy_that_cannot_be_used_ends_the_run(
+    server, tmp_path, monkeypatch, scheme, proxy, reason
+):
+    server.faults = [at(None, then=Status(407))]
+    monkeypatch.setenv(f"{scheme}_proxy", proxy or server.origin)
+    server.base_url = f"{scheme}://mirror.invalid/scannet/"
+    with pytest.raises(TransferError, match=reason) as caught:
+        fetch(server, tmp_path)
+    assert "http://USER:PASSWORD@HOST:PORT" in caught.value.hint
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "base_url", "reason"),
+    [
+        (None, "http://mirror.invalid/", "Name or service not known"),
+        (None, "http://127.0.0.1:9/", "the server cannot be reached: [Errno 111]"),
+        (None, "https://127.0.0.1:PORT/", "wrong version number"),
+        (Reset(), "", "Connection reset by peer"),
+        (Cut(), "", "Remote end closed connection"),
+        (Stall(), "", "the server does not answer"),
+        (Set(before=b"SSH-2.0-OpenSSH_9.6\r\n"), "", "SSH-2.0-OpenSSH_9.6"),
+    ],
+)
+def test_failure_of_the_network_is_named(server, tmp_path, fault, base_url, reason):
+    server.faults = [at(None, then=fault)]
+    if base_url:
+        server.base_url = base_url.replace("PORT", str(server.port))
+    with pytest.raises(TransferError) as caught:
+        fetch(server, tmp_path, patience=replace(PATIENCE, first_answer_s=0.1))
+    assert reason in caught.value.message
 
 
 NGINX_CONFIG = """\
@@ -255,84 +285,45 @@ http {{
 
 
 @contextlib.contextmanager
-def nginx(folder: Path, **settings: Any) -> Iterator[None]:
+def nginx(folder, **settings):
     """Run nginx; in the `with` block, it accepts connections."""
     config_path = folder / "nginx.conf"
     config_path.write_text(NGINX_CONFIG.format(folder=folder, **settings))
-    command = [
-        str(find_program("nginx")),
-        "-p",
-        folder,
-        "-c",
-        config_path,
-        "-e",
-        folder / "error.log",
-    ]
+    command = [str(NGINX), "-p", folder, "-c", config_path, "-e", folder / "error.log"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
-        while not is_listening(settings["port"]):
-            assert process.poll() is None, "nginx has ended"
-            time.sleep(0.01)
+        wait_until(lambda: is_listening(settings["port"]), process)
         try:
             yield
         finally:
             process.terminate()
 
 
-def is_listening(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except ConnectionRefusedError:
-        return False
-    return True
-
-
-def find_free_port() -> int:
+def is_listening(port):
     with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+        return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-@dataclass(frozen=True)
-class NginxRelease:
-    """A release in the folder of an nginx that has a certificate of its own authority."""
-
-    base_url: str
-    ca_path: Path
-    settings: dict[str, Any]
-
-
-@pytest.fixture
-def nginx_release(release_dir: Path, tmp_path: Path, authority: tuple[Path, Path]) -> NginxRelease:
+@pytest.mark.extra("nginx")
+def test_download_from_nginx_over_tls_survives_an_outage(
+    release_dir, tmp_path, authority, monkeypatch
+):
     ca_path, certificate_path = authority
     for path, file in release_urls(release_dir).items():
         link = tmp_path / f"www{path}"
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(file)
-    port = find_free_port()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
     settings = {"folder": tmp_path, "certificate": certificate_path, "port": port}
-    return NginxRelease(f"https://127.0.0.1:{port}{ROOT}", ca_path, settings)
-
-
-@pytest.mark.extra("nginx")
-def test_certificate_of_nginx_is_verified(nginx_release: NginxRelease, tmp_path: Path) -> None:
-    with nginx(**nginx_release.settings, bytes_per_s=0):
-        outcome = run_main(*words(nginx_release.base_url, tmp_path / "data"))
-
-    assert "the certificate cannot be verified" in outcome.stderr
-
-
-@pytest.mark.extra("nginx")
-def test_download_from_nginx_over_tls_survives_an_outage(
-    nginx_release: NginxRelease, release_dir: Path, tmp_path: Path
-) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca_path))
     data_dir = tmp_path / "data"
-    command = words(nginx_release.base_url, data_dir, "--ca-bundle", nginx_release.ca_path)
 
-    with nginx(**nginx_release.settings, bytes_per_s=60_000):
-        process: subprocess.Popen[str] = start_command(*command)
+    with nginx(**settings, bytes_per_s=60_000):
+        process = start_command(*words(f"https://127.0.0.1:{port}{ROOT}", data_dir))
         wait_until(lambda: max(partial_sizes(data_dir), default=0) > 30_000, process)
     time.sleep(0.5)  # the length of the outage
-    with nginx(**nginx_release.settings, bytes_per_s=0):
+    with nginx(**settings, bytes_per_s=0):
         _, stderr = process.communicate(timeout=60)
 
     assert process.returncode == 0, stderr

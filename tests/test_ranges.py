@@ -7,7 +7,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +33,23 @@ from release_server import (
 
 from scannet_prep import errors
 from scannet_prep.remote.client import Client
+from scannet_prep.remote.policy import TransferPolicy
 from scannet_prep.remote.ranges import RangeSource
 
 PATH = f"{ROOT}scannet.tar.zst"
 CONTENT = random.Random(1).randbytes(3_158_073)
 # Offset and size of a range.
 SPAN = (700_001, 900_000)
-PATIENCE = replace(
-    downloads.PATIENCE,
+PATIENCE = TransferPolicy(
+    connect_timeout_s=5,
+    answer_timeout_s=0.4,
+    slowest_bytes_per_s=200,
+    slow_window_s=0.4,
+    first_delay_s=0.005,
     tries=6,
     longest_delay_s=0.03,
+    longest_interval_s=0.02,
+    longest_retry_after_s=0.05,
     outage_patience_s=1,
     first_answer_patience_s=1,
 )
@@ -123,8 +129,6 @@ def test_tiny_file_is_read(server: ReleaseServer, size_bytes: int) -> None:
         ("cut in the middle", None),
         ("silence within the body", "weak"),
         ("trickle of content", "strong"),
-        ("chunk size without end", "strong"),
-        ("trailer without end", "strong"),
         ("busy", "weak"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Sizes and durations as people type them, and numbers as messages show them."""
+"""Sizes as people type them, and numbers as messages show them."""
 
 import pytest
 
@@ -7,7 +7,6 @@ from scannet_prep.base.text import (
     format_bytes,
     format_duration,
     list_some,
-    parse_duration,
     parse_size,
 )
 
@@ -28,30 +27,18 @@ def test_size_is_parsed_with_its_unit(text, size_bytes):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90s", 90), ("30m", 1_800), ("12h30m", 45_000), ("1d", 86_400), ("12 h 30 min", 45_000)],
-)
-def test_duration_is_parsed_with_its_units(text, seconds):
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("parse", "text", "problem"),
+    ("text", "problem"),
     [
-        (parse_size, "2", r"'2' has no unit, for example 500kB"),
-        (parse_size, "MB", r"'MB' is not a size"),
-        (parse_size, "-2MB", r"is not a size"),
-        (parse_size, "2MB3kB", r"is not a size"),
-        (parse_size, "0.1B", r"is less than one byte"),
-        (parse_duration, " 3 ", r"has no unit, for example 90s"),
-        (parse_duration, "", r"is not a duration"),
-        (parse_duration, "30m12h", r"is not a duration"),
-        (parse_duration, "0s", r"is zero"),
+        ("2", r"'2' has no unit, for example 500kB"),
+        ("MB", r"'MB' is not a size"),
+        ("-2MB", r"is not a size"),
+        ("2MB3kB", r"is not a size"),
+        ("0.1B", r"is less than one byte"),
     ],
 )
-def test_text_that_is_no_size_or_duration_is_refused(parse, text, problem):
+def test_text_that_is_no_size_is_refused(text, problem):
     with pytest.raises(ValueError, match=problem):
-        parse(text)
+        parse_size(text)
 
 
 @pytest.mark.parametrize(

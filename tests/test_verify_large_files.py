@@ -84,7 +84,7 @@ def test_damaged_large_file_comes_with_the_command_to_download_it(
     outcome = run_main("verify", scene_dir)
 
     assert problem in outcome.stdout
-    assert f"--types {suffix} --verify -o {scene_dir} --scenes {TRAIN}\n" in outcome.stdout
+    assert f"--types {suffix} -o {scene_dir} --scenes {TRAIN}\n" in outcome.stdout
 
 
 def test_intact_high_resolution_mesh_has_no_findings(scene_dir: Path, verify: Verify) -> None:
@@ -218,7 +218,7 @@ def test_damaged_file_in_tasks_is_an_error_although_its_digest_is_recorded(
 
     assert outcome.status == 3
     assert f"error: {FRAMES_NAME}: 'label-filt/1.png' in it is damaged" in outcome.stdout
-    assert f"--types {FRAMES.suffix} --verify -o {tasks_dir}\n" in outcome.stdout
+    assert f"--types {FRAMES.suffix} -o {tasks_dir}\n" in outcome.stdout
 
 
 @pytest.fixture

@@ -554,7 +554,7 @@ def test_missing_and_changed_recorded_files_are_an_error_each(
 
 def test_download_command_names_types_and_the_damaged_scene(recorded_dir: Path) -> None:
     outcome = run_main("verify", recorded_dir)
-    options = f"--types seg .sens --verify -o {recorded_dir} --scenes {TRAIN}\n"
+    options = f"--types seg .sens -o {recorded_dir} --scenes {TRAIN}\n"
 
     assert options in outcome.stdout
 
@@ -563,4 +563,4 @@ def test_download_command_names_no_scene_if_the_lock_is_damaged(recorded_dir: Pa
     (recorded_dir / "scannet.lock").write_text("x")
     outcome = run_main("verify", recorded_dir)
 
-    assert f"--types seg --verify -o {recorded_dir}\n" in outcome.stdout
+    assert f"--types seg -o {recorded_dir}\n" in outcome.stdout

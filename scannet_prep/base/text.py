@@ -1,4 +1,4 @@
-"""Numbers of things, sizes, durations and lists as text, and sizes and durations from text."""
+"""Numbers of things, sizes, durations and lists as text, and sizes from text."""
 
 from __future__ import annotations
 
@@ -11,16 +11,6 @@ _SIZE = re.compile(rf"({_NUMBER})\s*(?:([kKMGT])(i?B)?|B)")
 # The power of 1000 or 1024 that a prefix stands for.
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _SIZE_EXAMPLES = "for example 500kB, 2MB or 4GiB"
-
-_DURATION = re.compile(
-    rf"(?:({_NUMBER})\s*d)?\s*"
-    rf"(?:({_NUMBER})\s*h)?\s*"
-    rf"(?:({_NUMBER})\s*m(?:in)?)?\s*"
-    rf"(?:({_NUMBER})\s*s)?"
-)
-# In the order of the groups of `_DURATION`.
-_SECONDS_PER_UNIT = (86_400, 3_600, 60, 1)
-_DURATION_EXAMPLES = "for example 90s, 30m or 12h30m"
 
 
 def parse_size(text: str) -> int:
@@ -47,28 +37,6 @@ def parse_size(text: str) -> int:
     if size_bytes < 1:
         raise ValueError(f"{text!r} is less than one byte, {_SIZE_EXAMPLES}")
     return size_bytes
-
-
-def parse_duration(text: str) -> float:
-    """Parse a duration in days, hours, minutes and seconds, such as `12h30m`, into seconds.
-
-    Raises:
-        ValueError: The text has no unit, is not a duration, or is zero.
-    """
-    text = text.strip()
-    if _PLAIN_NUMBER.fullmatch(text):
-        raise ValueError(f"{text!r} has no unit, {_DURATION_EXAMPLES}")
-    # Every part of a duration is optional, so an empty text matches, too.
-    match = _DURATION.fullmatch(text.lower())
-    if match is None or not text:
-        raise ValueError(f"{text!r:.80} is not a duration, {_DURATION_EXAMPLES}")
-    numbers = [float(number or 0) for number in match.groups()]
-    seconds = sum(
-        number * unit_s for number, unit_s in zip(numbers, _SECONDS_PER_UNIT, strict=True)
-    )
-    if not seconds:
-        raise ValueError(f"{text!r} is zero, {_DURATION_EXAMPLES}")
-    return seconds
 
 
 def format_duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from scannet_prep.base.text import parse_duration, parse_size
+from scannet_prep.base.text import parse_size
 from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
 
@@ -257,23 +257,13 @@ def whole_number(text: str, least: int = 0) -> int:
 positive_number = functools.partial(whole_number, least=1)
 
 
-def _argument_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
-    """Make the type of an argument from a function that raises ValueError.
-
-    argparse shows the message of an ArgumentTypeError, but not that of a ValueError.
-    """
-
-    def parse_argument(text: str) -> Parsed:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parse_argument
-
-
-size_argument = _argument_type(parse_size)
-duration_argument = _argument_type(parse_duration)
+def size_argument(text: str) -> int:
+    """Parse a size with its unit, such as `2MB`, into bytes."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        # argparse shows the message of an ArgumentTypeError, but not that of a ValueError.
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def place_argument(text: str) -> str | Path:

@@ -82,7 +82,7 @@ def _download_command(report: VerifyReport) -> str:
     """Return the command that downloads missing and damaged files again."""
     types, scenes = report.to_download
     root = quote(report.paths[0])
-    command = f"scannet-prep download --types {' '.join(types)} --verify -o {root}"
+    command = f"scannet-prep download --types {' '.join(types)} -o {root}"
     # Without --scenes, the command would also download scenes that this tree never had. It does
     # so if too many scenes are damaged to list them, or if an error may concern any scene.
     if 0 < len(scenes) <= _MAX_SHOWN_SCENES:

@@ -271,13 +271,11 @@ def check_scenes(place: str) -> Iterator[Remark]:
 
 def check_server(base_url: str) -> Iterator[Remark]:
     """Check that the server of the release answers, whatever the status."""
-    from scannet_prep.remote.addresses import is_server_address, public_url
-    from scannet_prep.remote.client import Client
-    from scannet_prep.remote.policy import TransferPolicy
-    from scannet_prep.remote.request_errors import AttemptError
+    from scannet_prep.remote.addresses import public_url
+    from scannet_prep.remote.http import ADDRESS, HttpClient, RequestError
 
     shown_url = public_url(base_url)
-    if not is_server_address(base_url):
+    if not ADDRESS.fullmatch(base_url):
         yield Remark(
             "problem",
             f"{shown_url} is not an address",
@@ -285,16 +283,12 @@ def check_server(base_url: str) -> Iterator[Remark]:
         )
         return
     try:
-        policy = TransferPolicy(connect_timeout_s=2.5, answer_timeout_s=3.0)
-        client = Client(base_url, policy, certificates=True)
-        with client.open(base_url.rstrip("/") + "/ScanNet_TOS.pdf", {}, "HEAD"):
+        with HttpClient(timeout_s=3.0).open(base_url.rstrip("/") + "/ScanNet_TOS.pdf"):
             pass
-    except AttemptError as error:
-        # A refusal or a rejection is an answer, too.
-        if not error.is_answer and not error.is_busy:
-            hint = error.hint or "only download needs it: download on a machine with a network"
-            yield Remark("note", f"{shown_url}; {error.reason}", hint)
-            return
+    except RequestError as error:
+        hint = error.hint or "only download needs it: download on a machine with a network"
+        yield Remark("note", f"{shown_url}; {error.message}", hint)
+        return
     yield Remark("ok", f"{shown_url} answers")
 
 

@@ -41,6 +41,10 @@ class LockEntry:
     sha256: str
     size_bytes: int
 
+    def __str__(self) -> str:
+        """Return both as text, for messages."""
+        return f"{self.size_bytes:,} bytes, sha256 {self.sha256[:12]}"
+
 
 def read_tree_lock(raw_dir: Path) -> dict[str, LockEntry]:
     """Read the lock file of a raw tree, as `read_lock` does; an empty dict if there is none.
@@ -90,11 +94,6 @@ def encode_lock(entries: Mapping[str, LockEntry]) -> bytes:
         f"{entry.sha256}  {entry.size_bytes}  {name}\n" for name, entry in sorted(entries.items())
     ]
     return (_HEADER + "".join(lines)).encode()
-
-
-def digest_bytes(data: bytes) -> LockEntry:
-    """Compute the entry of a file with this content."""
-    return LockEntry(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def digest_file(path: Path, advance: Callable[[int], None] = lambda _: None) -> LockEntry:

@@ -19,12 +19,11 @@ import numpy as np
 from benchmark.rejections import describe_rejections, measure_rejections
 from benchmark.release_host import Network, serve
 from benchmark.scenes import make_scenes
+from scannet_prep.raw.check import check_file
 from scannet_prep.raw.lock import digest_file
 from scannet_prep.release.files import BASE_URL
 from scannet_prep.release.scene import SceneId
 from scannet_prep.stages import download
-from scannet_prep.stages.download import FileOutcome
-from scannet_prep.stages.download.content import check_file
 from scannet_prep.stages.selection import Selection
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def _plan(data_dir: Path, scene_ids: Sequence[str], base_url: str) -> DownloadPl
 
 def _run(plan: DownloadPlan) -> None:
     report = download.run(plan, jobs=_JOBS, accepts_terms=True)
-    if any(result.outcome is not FileOutcome.FETCHED for result in report.results):
+    if len(report.fetched) < len(plan.files):
         raise RuntimeError(f"failed: {report.failures}")
 
 
@@ -167,15 +166,13 @@ def _summarize(costs: list[_Cost], file_count: int, byte_count: int) -> Result:
 
 def _measure_verification(release_dir: Path, scene_ids: Sequence[str], repeat: int) -> Result:
     """Measure the CPU time to check and to hash the files of a scene, from the page cache."""
-    files = [
-        file for file in _plan(release_dir, scene_ids, BASE_URL).files if file.scene_id is not None
-    ]
+    files = [file for file in _plan(release_dir, scene_ids, BASE_URL).files if file.scene_id]
     kinds: dict[str, dict[str, float]] = {}
     for _ in range(repeat):
         for file in files:
             path = release_dir / file.local_path
             start_s = time.process_time()
-            check_file(file, path)
+            check_file(file.kind, path, file.scene_id)
             checked_s = time.process_time()
             entry = digest_file(path)
             digested_s = time.process_time()

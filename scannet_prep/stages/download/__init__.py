@@ -1,41 +1,23 @@
 """Download raw files from the server into the data folder: `plan`, then `run`.
 
-The journey of one file, from top to bottom:
-
-    main thread   planning    list the files, and find those that exist
-                  running     check terms, disk space and folder
-                  scheduling  choose the next job
-                                remote.gate      may a request be made now?
-    ------------------------------------------------------------ one thread per job
-                  worker      receive the missing bytes
-                                remote.transfer  into .<name>.part
-                                remote.client    over the network
-                              check the content
-                                content          with the parsers of raw
-                              rename the file, and note its record
-    ------------------------------------------------------------ queue of ended jobs
-    main thread   scheduling  settle the file, or hold its failure
-                                remote.gate      is the server down?
-                              compare the files of a complete scene
-                                worker, content
-                  running     write scannet.lock and failed.txt
-                  report      describe the results
-
-The main thread alone decides: the other threads neither use the gate nor start jobs. `tasks`
-contains the state of a file, which the modules hand on to each other.
+plan     the files, and their paths on disk
+run      check the conditions and the existing files, record the results
+fetch      decide which file is requested when, and which one is given up
+             remote.partial  receive the missing bytes into .<name>.part
+             remote.http     one request
+             raw.check       check the content
 """
 
-from scannet_prep.stages.download.planning import DownloadPlan, plan
-from scannet_prep.stages.download.report import DownloadReport
-from scannet_prep.stages.download.running import run
-from scannet_prep.stages.download.tasks import FileOutcome
-from scannet_prep.stages.download.terms import HOW_TO_SIGN, has_accepted_terms
+from scannet_prep.stages.download.fetch import DownloadReport, Patience
+from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile, plan
+from scannet_prep.stages.download.run import HOW_TO_SIGN, has_accepted_terms, run
 
 __all__ = [
     "HOW_TO_SIGN",
     "DownloadPlan",
     "DownloadReport",
-    "FileOutcome",
+    "Patience",
+    "RemoteFile",
     "has_accepted_terms",
     "plan",
     "run",

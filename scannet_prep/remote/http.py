@@ -1,0 +1,250 @@
+"""One request to a web server: an answer whose body is read in pieces, or a `RequestError`.
+
+requests reads the environment itself: HTTPS_PROXY, HTTP_PROXY and NO_PROXY for proxies,
+REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE for certificate authorities, and ~/.netrc for passwords.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from requests.exceptions import InvalidHeader, ProxyError, TooManyRedirects
+
+from scannet_prep.base.version import CONTACT_URL, VERSION
+from scannet_prep.errors import TransferError
+
+ADDRESS = re.compile(r"https?://[^\s/?#\[\]]+(/[^\s?#]*)?")
+"""A web address to which paths can be appended."""
+
+_MAX_CONNECTIONS = 64
+_CONNECT_TIMEOUT_S = 10.0
+_PIECE_BYTES = 1 << 20
+# A body that arrives more slowly than this is broken off, to be resumed on another connection.
+_SLOWEST_BYTES_PER_S = 1_000
+_LONGEST_RETRY_AFTER_S = 3600.0
+_MAX_DETAIL_LETTERS = 200
+_THIS_MACHINE = re.compile(r"https?://(localhost|127\.0\.0\.1)[:/]")
+# Statuses below 500 that concern the server, not the file.
+_REJECTIONS = (408, 425, 429)
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18})", re.ASCII)
+_SECRET = re.compile(r"(?<=//)[^/\s]*@")
+
+_HINT_CERTIFICATE = (
+    "if your network or the mirror has an authority of its own, name its file: "
+    "export REQUESTS_CA_BUNDLE=FILE; if the certificate is out of date, check the clock: date"
+)
+_HINT_ADDRESSES = (
+    "check the base URL, and HTTPS_PROXY and HTTP_PROXY, which look like "
+    "http://USER:PASSWORD@HOST:PORT; for socks5:// install requests[socks]"
+)
+_HINT_REFUSED = (
+    "open the address in a browser: the base URL may be wrong, or need a login, "
+    "which can be put into the address (https://USER:PASSWORD@HOST/...) or into ~/.netrc"
+)
+_HINT_PAGE = (
+    "a web page for every file may be the login page of your network: open the address in a browser"
+)
+
+
+class RequestError(TransferError):
+    """A request that brought nothing, or not the file; another one may succeed.
+
+    Attributes:
+        cost: The share of the patience with the file that the failure uses up, in percent.
+        retry_after_s: The pause that the server requests before any other request.
+    """
+
+    cost = 34
+    retry_after_s = 0.0
+
+
+class RefusalError(RequestError):
+    """The server answers, but with something else; or no request can be made at all."""
+
+
+class BrokenConnectionError(RequestError):
+    """The connection broke off before the file was complete."""
+
+    cost = 13
+
+
+class RejectionError(RequestError):
+    """The server cannot be reached or is busy, which concerns the server and not the file.
+
+    If 30 % of all requests are rejected, the release is complete all the same; if 67 % are, one
+    file in a million is given up.
+    """
+
+    cost = 3
+
+
+class HttpAnswer:
+    """The answer to a request, with a body that is still to be read.
+
+    Attributes:
+        status: The status code; `check` refuses most.
+        headers: The headers; their names may be written in any case.
+        size_bytes: Size of the whole file; None if the answer does not contain it.
+        start: Position of the body in the file; None if the answer does not contain it.
+    """
+
+    def __init__(self, response: requests.Response, client: HttpClient) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        self.start: int | None = None
+        # None if the body is chunked.
+        self.size_bytes: int | None = response.raw.length_remaining
+        self._response = response
+        self._client = client
+        if self.status != 200:
+            content_range = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+            first, size = content_range.groups() if content_range else (None, None)
+            self.start = int(first) if first else None
+            self.size_bytes = int(size) if size else None
+
+    def check(self) -> None:
+        """Check that the body is the file (200), a range (206), or that it lies outside (416).
+
+        Raises:
+            RequestError: The status is another one, or the file comes unencrypted.
+        """
+        urls = [response.url for response in (*self._response.history, self._response)]
+        if urls[0].startswith("https:") and not urls[-1].startswith("https:"):
+            raise RefusalError("is redirected from https to http", _HINT_PAGE)
+        if self.status in (200, 206, 416):
+            return
+        problem = f"status {self.status} {self._response.reason}"
+        if 200 <= self.status < 500 and self.status not in _REJECTIONS:
+            raise RefusalError(problem, _HINT_ADDRESSES if self.status == 407 else _HINT_REFUSED)
+        error = RejectionError(problem)
+        with suppress(KeyError, ValueError, OverflowError, urllib3.exceptions.InvalidHeader):
+            pause_s = urllib3.Retry().parse_retry_after(self.headers["Retry-After"])
+            error.retry_after_s = min(float(pause_s), _LONGEST_RETRY_AFTER_S)
+        raise error
+
+    def pieces(self) -> Iterator[bytes]:
+        """Iterate over the body as it arrives.
+
+        Raises:
+            RequestError: The connection broke off, nothing arrives, or too little.
+        """
+        received_bytes = 0
+        since_s = time.monotonic()
+        while piece := self._read_piece():
+            yield piece
+            received_bytes += len(piece)
+            waited_s = time.monotonic() - since_s
+            if waited_s < self._client.timeout_s:
+                continue
+            if received_bytes < _SLOWEST_BYTES_PER_S * waited_s:
+                raise RequestError(f"only {received_bytes:,} bytes came within {waited_s:.0f} s")
+            received_bytes = 0
+            since_s = time.monotonic()
+
+    def file_pieces(self) -> Iterator[bytes]:
+        """Iterate over the body as `pieces` does, after a look at its beginning.
+
+        No file of the release is empty, or begins with `<`.
+
+        Raises:
+            RequestError: The body is empty, or a web page.
+        """
+        pieces = self.pieces()
+        first = next(pieces, b"")
+        if not first:
+            raise RefusalError("nothing in place of the file")
+        if first.lstrip().startswith(b"<"):
+            raise RefusalError("a web page in place of the file", _HINT_PAGE)
+        return itertools.chain([first], pieces)
+
+    def _read_piece(self) -> bytes:
+        """Wait for a piece of the body; empty at the end."""
+        try:
+            piece: bytes = self._response.raw.read1(_PIECE_BYTES, decode_content=False)
+        except urllib3.exceptions.TimeoutError:
+            problem = f"nothing arrived within {self._client.timeout_s:.0f} s"
+            raise RequestError(problem) from None
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise BrokenConnectionError(f"the connection broke off: {_describe(error)}") from None
+        if self._client.is_stopped.is_set():
+            raise BrokenConnectionError("stopped")
+        return piece
+
+
+class HttpClient:
+    """Makes requests to a server; shared by all threads of a run.
+
+    Args:
+        timeout_s: Longest silence of the server; a connection must be made in ten seconds.
+        is_insecure: Whether any certificate is accepted.
+
+    Attributes:
+        timeout_s: As above.
+        is_stopped: Set at the end of a run: no body is read any further.
+    """
+
+    def __init__(self, timeout_s: float = 60.0, *, is_insecure: bool = False) -> None:
+        self.timeout_s = timeout_s
+        self.is_stopped = threading.Event()
+        self._is_insecure = is_insecure
+        self._session = requests.Session()
+        self._session.headers["User-Agent"] = f"scannet-prep/{VERSION} (+{CONTACT_URL})"
+        # Offsets and lengths of compressed content are not those of the file.
+        self._session.headers["Accept-Encoding"] = "identity"
+        for scheme in ("https://", "http://"):
+            self._session.mount(scheme, HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS))
+
+    @contextmanager
+    def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[HttpAnswer]:
+        """Request a file or a range of it, and give an answer whose body is still to be read.
+
+        Raises:
+            RequestError: The server does not answer.
+        """
+        # A proxy could not reach this machine.
+        local = _THIS_MACHINE.match(url)
+        try:
+            response = self._session.get(
+                url,
+                headers=headers,
+                stream=True,
+                timeout=(min(self.timeout_s, _CONNECT_TIMEOUT_S), self.timeout_s),
+                # Given with each request: REQUESTS_CA_BUNDLE has priority over that of a session.
+                verify=not self._is_insecure,
+                proxies={"no_proxy": local[1]} if local else {},
+            )
+        except requests.ReadTimeout:
+            raise RequestError("the server does not answer") from None
+        except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
+            raise _explain(error) from None
+        with response:
+            yield HttpAnswer(response, self)
+
+
+def _explain(error: Exception) -> RequestError:
+    """Describe an error of requests or urllib3 that was raised before the answer."""
+    detail = _describe(error)
+    if "certificate" in detail.lower():
+        return RefusalError(f"the certificate cannot be verified: {detail}", _HINT_CERTIFICATE)
+    # requests raises a ValueError for an address that cannot be used: the base URL, that of a
+    # proxy, or that of a redirection.
+    is_address_wrong = isinstance(error, ValueError) and not isinstance(error, InvalidHeader)
+    if is_address_wrong or isinstance(error, TooManyRedirects) or "407" in detail:
+        return RefusalError(f"cannot be requested: {detail}", _HINT_ADDRESSES)
+    place = "proxy" if isinstance(error, ProxyError) else "server"
+    return RejectionError(f"the {place} cannot be reached: {detail}")
+
+
+def _describe(error: BaseException) -> str:
+    """Return the text of the innermost error, without passwords."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return _SECRET.sub("...@", str(error).strip())[:_MAX_DETAIL_LETTERS]

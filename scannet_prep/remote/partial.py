@@ -1,0 +1,166 @@
+"""The part of a file that has been received, which later requests and runs complete.
+
+Until the file is complete, its bytes are kept in two hidden files beside the final name:
+
+    .<final name>.part          the bytes received so far
+    .<final name>.part.version  the ETag or Last-Modified they came with; without it, no resuming
+
+Only one run works in a folder at a time, so nothing else writes to these files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from scannet_prep.base.files import check_space, make_directory, read_file, writing
+from scannet_prep.base.text import format_bytes
+from scannet_prep.errors import FileError
+from scannet_prep.remote.http import BrokenConnectionError, HttpAnswer, HttpClient, RequestError
+
+_MAX_VERSION_BYTES = 1000
+
+
+class PartialFile:
+    """The bytes of a file that have been received so far.
+
+    Attributes:
+        target: The final name of the file.
+        path: The hidden file that holds the bytes.
+        size_bytes: How many bytes it holds.
+        received_bytes: How many bytes were received since this object was created.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.path = partial_path(target)
+        self.size_bytes = 0
+        self.received_bytes = 0
+        self._version = ""
+        self._version_path = self.path.with_name(f"{self.path.name}.version")
+        # FileError and OSError: there are no such files, or they cannot be read.
+        with suppress(FileError, OSError):
+            version = read_file(self._version_path, _MAX_VERSION_BYTES).decode("latin-1")
+            status = self.path.lstat()
+            # Not through a link, which leads elsewhere, and not from a pipe, which never ends.
+            if version and stat.S_ISREG(status.st_mode):
+                self._version = version
+                self.size_bytes = status.st_size
+
+    def receive(self, client: HttpClient, url: str, max_bytes: int) -> None:
+        """Request the missing bytes and append them. When this returns, the file is complete.
+
+        Raises:
+            RequestError: The file is still incomplete, or larger than `max_bytes`.
+            OutputError: It cannot be written, for example because the disk is full.
+        """
+        headers = {}
+        if self.size_bytes > 0:
+            headers = {"Range": f"bytes={self.size_bytes}-", "If-Range": self._version}
+        try:
+            with client.open(url, headers) as answer, writing(self.target):
+                answer.check()
+                self._append(self._start(answer), answer.size_bytes, max_bytes)
+            if answer.size_bytes not in (None, self.size_bytes):
+                problem = f"broken off after {self.size_bytes:,} of {answer.size_bytes:,} bytes"
+                raise BrokenConnectionError(problem)
+        except RequestError:
+            if not self._version:
+                self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Delete the bytes, which do not belong to the file, or cannot be resumed."""
+        self.size_bytes = 0
+        self._version = ""
+        # In this order, a kill in between cannot leave bytes beside the version of others.
+        self.path.unlink(missing_ok=True)
+        self._version_path.unlink(missing_ok=True)
+
+    def publish(self) -> None:
+        """Give the complete file its final name.
+
+        Raises:
+            OutputError: Something else has this name.
+        """
+        with writing(self.target):
+            # In this order, a kill in between cannot leave a version without its file.
+            self._version_path.unlink(missing_ok=True)
+            self.path.replace(self.target)
+
+    def _start(self, answer: HttpAnswer) -> Iterator[bytes]:
+        """Return the pieces of the body to append: the whole file, the rest of it, or nothing."""
+        if answer.status == 200:
+            # Nothing was received before, the version has changed, or the server ignores ranges.
+            # Look at the beginning before the bytes received so far are deleted.
+            pieces = answer.file_pieces()
+            self._start_over(answer)
+            return pieces
+        if answer.status == 416 and 0 < self.size_bytes == answer.size_bytes:
+            return iter(())
+        if not self._is_continued_by(answer):
+            self.drop()
+            problem = "the server sent another range or version than was requested"
+            raise BrokenConnectionError(problem)
+        return answer.pieces()
+
+    def _is_continued_by(self, answer: HttpAnswer) -> bool:
+        """Whether an answer begins at the first missing byte and comes from the same version.
+
+        The version is checked here because servers that ignore `If-Range` send the rest of any
+        version. Those must repeat an ETag (RFC 9110, 15.3.7), but may leave out a date.
+        """
+        if self.size_bytes == 0 or answer.status != 206 or answer.start != self.size_bytes:
+            return False
+        if self._version.startswith('"'):
+            return answer.headers.get("ETag", "") == self._version
+        return answer.headers.get("Last-Modified", "") in ("", self._version)
+
+    def _start_over(self, answer: HttpAnswer) -> None:
+        """Delete the bytes received so far, and record the new version."""
+        make_directory(self.path.parent)
+        self.drop()
+        version = answer.headers.get("ETag", "")
+        # `If-Range` accepts a strong ETag or a date, but not a weak ETag (W/"...").
+        if not version.startswith('"'):
+            version = answer.headers.get("Last-Modified", "")
+        if version.isprintable():
+            self._version = version
+        self._version_path.write_bytes(self._version.encode("latin-1", "replace"))
+
+    def _append(self, pieces: Iterator[bytes], size_bytes: int | None, max_bytes: int) -> None:
+        """Append the body of an answer to the file, as it arrives.
+
+        Args:
+            pieces: The body.
+            size_bytes: The size of the whole file; None if it is unknown.
+            max_bytes: Largest size of a file of this kind.
+        """
+        limit_bytes = size_bytes or max_bytes
+        self._check_size(limit_bytes, max_bytes)
+        check_space(self.path.parent, (size_bytes or 0) - self.size_bytes)
+        with self.path.open("ab") as file:
+            for piece in pieces:
+                self._check_size(self.size_bytes + len(piece), limit_bytes)
+                file.write(piece)
+                self.size_bytes += len(piece)
+                self.received_bytes += len(piece)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _check_size(self, size_bytes: int, limit_bytes: int) -> None:
+        """Refuse a size that the file cannot have."""
+        if size_bytes > limit_bytes:
+            self.drop()
+            raise RequestError(
+                f"has {format_bytes(size_bytes)} or more, expected at most "
+                f"{format_bytes(limit_bytes)}"
+            )
+
+
+def partial_path(target: Path) -> Path:
+    """Path of the hidden file that holds the bytes of an unfinished download."""
+    return target.with_name(f".{target.name}.part")

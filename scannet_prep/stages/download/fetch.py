@@ -1,0 +1,413 @@
+"""Fetch files in threads. A file is given up only while the server serves others.
+
+    waiting --request--> fetched
+       ^         |
+       |         v  failed
+       +----- suspects --counted as soon as something is served--> waiting, or given up
+
+The main thread alone decides; every other thread makes one request, and checks what it brings.
+
+After five failures in a row, or if nothing else is left, the server may be down. Then there are
+pauses, and a single request after each. If it fails, too, a byte of a file is requested that the
+server has sent before. If either is served, the failures were those of the files, and are counted.
+If not, none is counted, and the next pause is longer. Later, each success makes the pauses shorter,
+so that a server that admits few requests receives few.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scannet_prep.base.findings import Finding
+from scannet_prep.base.progress import Progress
+from scannet_prep.base.text import format_duration
+from scannet_prep.errors import DiskFullError, FileError, OutputError, TransferError
+from scannet_prep.raw.check import check_file
+from scannet_prep.raw.lock import LOCK_NAME, LockEntry, digest_file
+from scannet_prep.remote.addresses import public_url
+from scannet_prep.remote.http import HttpClient, RefusalError, RequestError
+from scannet_prep.remote.partial import PartialFile
+from scannet_prep.stages.download.plan import DownloadPlan, RemoteFile
+
+# No error message is as long. A request that brings so many bytes shows that the server is up.
+_PROOF_BYTES = 16 << 10
+# After this many failures without a success, the server may be down, or refuse everything.
+_MAX_SUSPECTS = 5
+_PATIENCE_PERCENT = 100
+# If no file has ever been served, and one is still refused after so many pauses, the run ends.
+_MAX_REFUSALS = 3
+# A pause is at most 1.5**20 = 3,300 times the first one.
+_MAX_PAUSES = 20
+# After this many pauses, which take some seconds, a line is shown.
+_PAUSES_BEFORE_NOTE = 12
+_POLL_INTERVAL_S = 0.01
+_JOIN_TIMEOUT_S = 0.2
+
+_HINT_DAMAGED = (
+    "the server's file may be damaged: try again later; if it is a new version of a recorded file, "
+    f"remove its line from {LOCK_NAME}"
+)
+_HINT_CONTINUE = "run the same command again later: it continues where it stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for the server.
+
+    Attributes:
+        silence_s: How long it may be silent in one request.
+        outage_s: How long it may serve nothing.
+        first_answer_s: The same while it has not served anything in this run.
+        first_pause_s: Mean pause after the first failure. It grows by half after each further one,
+            up to half a minute.
+    """
+
+    silence_s: float = 60.0
+    outage_s: float = 4 * 3600.0
+    first_answer_s: float = 180.0
+    first_pause_s: float = 0.01
+
+
+@dataclass(slots=True)
+class DownloadReport:
+    """The result of a download.
+
+    Attributes:
+        plan: The plan of the run.
+        locked: The records of complete files, by local path.
+        kept: The files that existed and are complete.
+        fetched: The files that were fetched.
+        failures: A finding for each file that failed.
+        received_bytes: Bytes received over the network.
+    """
+
+    plan: DownloadPlan
+    locked: dict[str, LockEntry]
+    kept: list[RemoteFile] = field(default_factory=list)
+    fetched: list[RemoteFile] = field(default_factory=list)
+    failures: list[Finding] = field(default_factory=list)
+    received_bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """One file of the run.
+
+    Attributes:
+        file: The file of the release.
+        part: The bytes received so far.
+        is_present: Whether the file exists, and is still to be checked.
+        ready_s: The time before which it is not requested again, on the monotonic clock.
+        spent_percent: The costs of its failures. At 100, the file is given up.
+        most_bytes: The largest size that the partial file has had.
+        seen_bytes: Received bytes that the main thread has noticed.
+    """
+
+    file: RemoteFile
+    part: PartialFile
+    is_present: bool
+    ready_s: float = 0.0
+    spent_percent: int = 0
+    most_bytes: int = 0
+    seen_bytes: int = 0
+
+
+class Fetcher:
+    """Fetches files into a data folder.
+
+    Args:
+        report: Receives the results.
+        client: The connections to the server.
+        patience: How long to wait for it.
+        progress: Receives bytes, counted by the typical sizes of files, and messages.
+    """
+
+    def __init__(
+        self, report: DownloadReport, client: HttpClient, patience: Patience, progress: Progress
+    ) -> None:
+        self._report = report
+        self._client = client
+        self._patience = patience
+        self._progress = progress
+        self._waiting: deque[_Task] = deque()
+        # Files that failed since something was last served.
+        self._suspects: list[tuple[_Task, RequestError]] = []
+        self._running: dict[_Task, threading.Thread] = {}
+        # For each file whose thread has ended: the record of the complete file, or an error; and
+        # whether this shows that the server is up.
+        self._ended: queue.SimpleQueue[tuple[_Task, LockEntry | BaseException, bool]]
+        self._ended = queue.SimpleQueue()
+        # The length of the next pause; 0 while the server is up.
+        self._pauses = 0
+        # No request is made before this time of the monotonic clock.
+        self._resume_s = 0.0
+        # When the server has last served something in this run, and bytes received since then.
+        self._served_s = time.monotonic()
+        self._has_served = False
+        self._new_bytes = 0
+
+    def run(self, jobs: int) -> None:
+        """Check existing files and fetch the others, until each is there or given up.
+
+        Raises:
+            TransferError: The server has served nothing for too long, or refuses the first files.
+            DiskFullError: The disk is full.
+        """
+        plan = self._report.plan
+        for file in plan.files:
+            is_present = file in plan.present
+            task = _Task(file, PartialFile(plan.data_dir / file.local_path), is_present)
+            if is_present:
+                # These need no server.
+                self._waiting.appendleft(task)
+            else:
+                self._waiting.append(task)
+        try:
+            while self._waiting or self._suspects or self._running:
+                self._start(jobs)
+                self._handle_result()
+        finally:
+            self._client.is_stopped.set()
+            for thread in self._running.values():
+                thread.join(_JOIN_TIMEOUT_S)
+
+    def _start(self, jobs: int) -> None:
+        """Start as many requests as there are connections; only one after each pause."""
+        now_s = time.monotonic()
+        if now_s < self._resume_s:
+            return
+        is_stuck = not self._waiting and not self._running
+        if self._pauses == 0 and (is_stuck or len(self._suspects) >= _MAX_SUSPECTS):
+            self._lengthen_pause()
+        elif is_stuck and self._is_up():
+            self._note_success()
+        elif is_stuck:
+            self._wait_for_server(self._suspects[-1][1])
+        else:
+            width = 1 if self._pauses else jobs
+            while (
+                self._waiting and len(self._running) < width and self._waiting[0].ready_s <= now_s
+            ):
+                self._start_thread(self._waiting.popleft())
+
+    def _start_thread(self, task: _Task) -> None:
+        """Check or request a file in a thread of its own."""
+        task.most_bytes = max(task.most_bytes, task.part.size_bytes)
+        # A daemon, so that an interrupted run does not wait for it.
+        thread = threading.Thread(target=self._work, args=(task,), name="download", daemon=True)
+        self._running[task] = thread
+        thread.start()
+
+    # In other threads.
+
+    def _work(self, task: _Task) -> None:
+        """Check or request a file once."""
+        previous_bytes = task.part.received_bytes
+        result: LockEntry | BaseException
+        try:
+            if task.is_present:
+                result = self._check(task.file, task.part.target)
+            else:
+                result = self._receive(task)
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            result = error
+        is_up = task.part.received_bytes >= previous_bytes + _PROOF_BYTES
+        if isinstance(result, RequestError) and self._pauses and not is_up:
+            is_up = self._is_up()
+        self._ended.put((task, result, is_up))
+
+    def _receive(self, task: _Task) -> LockEntry:
+        """Request the missing bytes of a file once, and check the complete file.
+
+        Raises:
+            RequestError: The file is incomplete, damaged or another file.
+            OutputError: It cannot be written.
+        """
+        part = task.part
+        part.receive(self._client, task.file.url, task.file.kind.max_bytes)
+        try:
+            return self._check(task.file, part.path)
+        except FileError as error:
+            part.drop()
+            problem = f"is not what it should be: {error.problem}"
+            raise RequestError(problem, _HINT_DAMAGED) from None
+
+    def _check(self, file: RemoteFile, path: Path) -> LockEntry:
+        """Check a file by its record, or else by its content.
+
+        Raises:
+            FileError: It is damaged or another file.
+        """
+        digest = digest_file(path)
+        recorded = self._report.locked.get(file.local_path)
+        if recorded is None:
+            check_file(file.kind, path, file.scene_id)
+        elif digest != recorded:
+            problem = f"is not the file recorded in {LOCK_NAME}: {digest}, expected {recorded}"
+            raise FileError(path, problem)
+        return digest
+
+    def _is_up(self) -> bool:
+        """Whether the server still sends a file that it has sent before."""
+        served = self._report.fetched or self._report.kept
+        if not served:
+            return False
+        file = random.choice(served)  # noqa: S311
+        path = self._report.plan.data_dir / file.local_path
+        try:
+            with self._client.open(file.url, {"Range": "bytes=0-0"}) as answer:
+                answer.check()
+                next(answer.file_pieces())
+                return answer.size_bytes in (None, path.stat().st_size)
+        except (RequestError, OSError):
+            return False
+
+    # Results.
+
+    def _handle_result(self) -> None:
+        """Wait a little for the end of a thread, and note how much has arrived."""
+        ended = None
+        with suppress(queue.Empty):
+            ended = self._ended.get(timeout=_POLL_INTERVAL_S)
+        for task in self._running:
+            self._count_bytes(task)
+        if self._new_bytes >= _PROOF_BYTES and (self._suspects or self._pauses):
+            self._note_success()
+        if ended is not None:
+            self._settle(*ended)
+        report = self._report
+        done = len(report.kept) + len(report.fetched) + len(report.failures)
+        status = f"{done:,}/{len(report.plan.files):,} files"
+        pause_s = round(self._resume_s - time.monotonic())
+        if pause_s > 0:
+            status = f"waiting for the server, {format_duration(pause_s)}"
+        self._progress.status(status)
+
+    def _settle(self, task: _Task, result: LockEntry | BaseException, is_up: bool) -> None:
+        """Handle the result of a thread."""
+        del self._running[task]
+        report = self._report
+        try:
+            if isinstance(result, BaseException):
+                raise result
+            if task.is_present:
+                report.kept.append(task.file)
+            else:
+                task.part.publish()
+                report.fetched.append(task.file)
+                self._note_success()
+            report.locked[task.file.local_path] = result
+            self._fill_bar(task)
+        except RequestError as error:
+            self._judge(task, error, is_up)
+        except DiskFullError:
+            raise
+        except FileError as error:
+            # An existing file; a received one would be a RequestError.
+            task.is_present = False
+            self._progress.note(f"{error.message}; fetching it again")
+            self._waiting.appendleft(task)
+        except OutputError as error:
+            self._give_up(task, error)
+
+    def _judge(self, task: _Task, error: RequestError, is_up: bool) -> None:
+        """Decide whether a failed request is a failure of the file, of the server, or of none."""
+        self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
+        if task.part.size_bytes >= task.most_bytes + _PROOF_BYTES:
+            # More of the file is here than ever.
+            task.spent_percent = 0
+            self._waiting.appendleft(task)
+            self._note_success()
+        elif is_up:
+            self._note_success()
+            self._count(task, error)
+        else:
+            self._new_bytes = 0
+            self._suspects.append((task, error))
+            if self._pauses and not self._running:
+                self._wait_for_server(error)
+
+    def _note_success(self) -> None:
+        """Count the failures so far, which were those of the files, because the server is up."""
+        self._has_served = True
+        self._served_s = time.monotonic()
+        self._new_bytes = 0
+        if self._pauses:
+            self._pauses //= 2
+            self._resume_s = max(self._resume_s, self._served_s + self._pause_s(self._pauses))
+        suspects = self._suspects
+        self._suspects = []
+        for task, error in suspects:
+            self._count(task, error)
+
+    def _count(self, task: _Task, error: RequestError) -> None:
+        """Count a failure of a file. It is tried again after a pause, or given up."""
+        task.spent_percent += error.cost
+        if task.spent_percent >= _PATIENCE_PERCENT:
+            self._give_up(task, TransferError(error.message, error.hint))
+            return
+        task.ready_s = time.monotonic() + self._pause_s(task.spent_percent / 5)
+        self._waiting.append(task)
+
+    def _give_up(self, task: _Task, error: Exception) -> None:
+        """Report a file as failed."""
+        url = public_url(task.file.url)
+        self._report.failures.append(Finding.from_error(error, url, task.file.scene_id))
+        self._fill_bar(task)
+
+    def _wait_for_server(self, error: RequestError) -> None:
+        """Pause, because the server is down. The failures so far are not counted.
+
+        Raises:
+            TransferError: It has served nothing for too long, or refuses even the first files.
+        """
+        self._waiting.extend(task for task, _ in self._suspects)
+        self._suspects.clear()
+        patience_s = self._patience.outage_s
+        if not self._has_served:
+            patience_s = self._patience.first_answer_s
+            is_refused = isinstance(error, RefusalError) and self._pauses >= _MAX_REFUSALS
+            if is_refused and not self._report.kept:
+                patience_s = 0.0
+        silent_s = time.monotonic() - self._served_s
+        if silent_s > patience_s:
+            raise TransferError(
+                f"{self._report.plan.shown_base_url}: no file was served in "
+                f"{format_duration(silent_s)}: {error.message}",
+                error.hint or _HINT_CONTINUE,
+            )
+        self._lengthen_pause()
+        if self._pauses == _PAUSES_BEFORE_NOTE:
+            patience = format_duration(patience_s)
+            self._progress.note(f"server down: {error.message}; waiting up to {patience} for it")
+
+    def _lengthen_pause(self) -> None:
+        """Make no request for a while, which is longer each time."""
+        self._pauses = min(self._pauses + 1, _MAX_PAUSES)
+        self._resume_s = max(self._resume_s, time.monotonic() + self._pause_s(self._pauses))
+
+    def _pause_s(self, failures: float) -> float:
+        """Return a random pause, so that clients that failed together do not retry together."""
+        growth: float = 1.5 ** min(failures, _MAX_PAUSES)
+        return self._patience.first_pause_s * growth * random.uniform(0.5, 1.5)  # noqa: S311
+
+    # Progress.
+
+    def _count_bytes(self, task: _Task) -> None:
+        """Count the bytes of a file that have arrived."""
+        new_bytes = task.part.received_bytes - task.seen_bytes
+        task.seen_bytes += new_bytes
+        self._new_bytes += new_bytes
+        self._report.received_bytes += new_bytes
+        self._progress.advance(new_bytes)
+
+    def _fill_bar(self, task: _Task) -> None:
+        """Let the bar count the typical size of a file, whatever has arrived."""
+        self._progress.advance(task.file.kind.typical_bytes - task.seen_bytes)

@@ -1,0 +1,184 @@
+"""The plan of a download: the files on the server, and their paths on disk.
+
+Most files belong to a scene. Shared files belong to none: the label map and the files in `tasks/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from scannet_prep.base.files import check_is_folder
+from scannet_prep.errors import UsageError
+from scannet_prep.raw.lock import LockEntry, read_tree_lock
+from scannet_prep.release import files as release
+from scannet_prep.release.files import BASE_URL, FileKind
+from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.splits import official_scenes
+from scannet_prep.remote.addresses import public_url
+from scannet_prep.remote.http import ADDRESS
+from scannet_prep.remote.partial import partial_path
+from scannet_prep.stages.selection import Selection, select_scenes
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of the release.
+
+    Attributes:
+        kind: Its kind.
+        scene_id: Its scene; empty for a shared file.
+        split: The split of that scene; None for a shared file.
+        url: Its address.
+        local_path: Its path below the data folder, with `/`.
+    """
+
+    kind: FileKind
+    scene_id: str
+    split: Split | None
+    url: str
+    local_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadPlan:
+    """The plan of a download. Making it needs no network and changes nothing.
+
+    Attributes:
+        data_dir: The data folder.
+        base_url: The address of the server, with a final `/`.
+        files: All selected files: the shared ones, then scene by scene.
+        present: The files that exist and are complete as far as their size shows. `run` checks
+            each of them.
+        partial_bytes: Bytes of the other files that earlier runs have received.
+    """
+
+    data_dir: Path
+    base_url: str
+    files: tuple[RemoteFile, ...]
+    present: frozenset[RemoteFile]
+    partial_bytes: int
+
+    @property
+    def missing(self) -> list[RemoteFile]:
+        """The files that do not exist, or are incomplete."""
+        return [file for file in self.files if file not in self.present]
+
+    @property
+    def needed_bytes(self) -> int:
+        """Typical size of the missing files, without what earlier runs have received of them."""
+        missing_bytes = sum(file.kind.typical_bytes for file in self.missing)
+        return max(0, missing_bytes - self.partial_bytes)
+
+    @property
+    def shown_base_url(self) -> str:
+        """The address of the server for messages, without a password."""
+        return public_url(self.base_url)
+
+
+def plan(
+    data_dir: Path,
+    types: Sequence[str] = ("seg",),
+    *,
+    selection: Selection | None = None,
+    base_url: str = BASE_URL,
+) -> DownloadPlan:
+    """Plan a download from the official lists of scenes and the table of files; uses no network.
+
+    Args:
+        data_dir: The data folder.
+        types: Presets (`seg`, `seg-min`), official suffixes, and names of shared files.
+        selection: The selected scenes; all by default.
+        base_url: The server, or a mirror of it.
+
+    Raises:
+        UsageError: A type is unknown, or the base URL is not valid.
+        RawFileError: `scannet.lock` is damaged.
+        UnknownSceneError: A scene is in none of the official lists, or not in the selected splits.
+        OutputError: `data_dir` is not a folder.
+    """
+    check_is_folder(data_dir)
+    if not ADDRESS.fullmatch(base_url):
+        raise UsageError(
+            f"{public_url(base_url)!r} is not a base URL", f"a base URL looks like {BASE_URL}"
+        )
+    base_url = base_url.rstrip("/") + "/"
+
+    all_scenes: dict[SceneId, Split | None] = {}
+    for split in Split:
+        all_scenes |= dict.fromkeys(official_scenes(split), split)
+    # The second value, the scenes that are missing or have no split, is always empty: an official
+    # scene is neither, and any other scene raises an error.
+    scenes, _ = select_scenes(all_scenes, selection or Selection(), data_dir)
+    files = tuple(_list_files(scenes, _parse_types(types), base_url))
+    if not files:
+        raise UsageError(
+            "no file of these types exists for these scenes",
+            "test scenes have no annotation: choose other --types, or scenes of train or val",
+        )
+
+    locked = read_tree_lock(data_dir)
+    present = set()
+    partial_bytes = 0
+    for file in files:
+        path = data_dir / file.local_path
+        if _is_present(path, file.kind, locked.get(file.local_path)):
+            present.add(file)
+            continue
+        with suppress(OSError):
+            partial_bytes += partial_path(path).stat().st_size
+    return DownloadPlan(data_dir, base_url, files, frozenset(present), partial_bytes)
+
+
+def _parse_types(types: Sequence[str]) -> list[FileKind]:
+    """Resolve presets and suffixes to kinds of files, without duplicates.
+
+    Raises:
+        UsageError: A type is unknown.
+    """
+    known_kinds = release.KINDS | release.SHARED_KINDS
+    kinds: dict[str, FileKind] = {}
+    for word in types:
+        for suffix in release.PRESETS.get(word, (word,)):
+            if suffix not in known_kinds:
+                hint = f"presets: {', '.join(release.PRESETS)}; types: {', '.join(known_kinds)}"
+                raise UsageError(f"{suffix!r} is not a type of file", hint)
+            kinds[suffix] = known_kinds[suffix]
+    return list(kinds.values())
+
+
+def _list_files(
+    scenes: Sequence[tuple[SceneId, Split]], kinds: Sequence[FileKind], base_url: str
+) -> Iterator[RemoteFile]:
+    """List the files of some kinds that the server has for some scenes.
+
+    Addresses and local paths are those of the official download script (as of 2026).
+    """
+    for kind in kinds:
+        # The kind of a shared file has no splits, and its suffix is the whole name.
+        if not kind.splits:
+            name = kind.suffix
+            local_path = name if kind is release.LABEL_MAP else f"{release.TASKS_DIR}/{name}"
+            yield RemoteFile(kind, "", None, f"{base_url}v2/tasks/{name}", local_path)
+    for scene_id, split in scenes:
+        for kind in kinds:
+            if split not in kind.splits:
+                continue
+            name = f"{scene_id}/{scene_id}{kind.suffix}"
+            # The sensor streams of train and val never moved when version 2 was published.
+            is_old = kind.content == "sensor stream" and split is not Split.TEST
+            url = f"{base_url}{'v1' if is_old else 'v2'}/scans/{name}"
+            local_path = f"{release.SPLIT_DIRS[split]}/{name}"
+            yield RemoteFile(kind, scene_id, split, url, local_path)
+
+
+def _is_present(path: Path, kind: FileKind, recorded: LockEntry | None) -> bool:
+    """Whether a file is complete, as far as its size shows: the recorded one, or a possible one."""
+    if not path.is_file():
+        return False
+    size_bytes = path.stat().st_size
+    if recorded is not None:
+        return size_bytes == recorded.size_bytes
+    return 0 < size_bytes <= kind.max_bytes
