@@ -2,15 +2,14 @@
 
 Every function accepts as `place`:
 
-- a processed folder;
-- an archive: a path, an address, or an object that reads its bytes; or a list of shards;
-- a `ScanNet` dataset of a path or address, for a table of its scenes only.
+- a processed folder, or the path or address of an archive;
+- a `ScanNet` dataset, for a table of its scenes only.
 
 A label set is SCANNET20, SCANNET200, or the name of one of them; None for the label set of the
 dataset, or else for the one that the scenes were processed with.
 
-Most tables are made from the manifest. `instances` and `classes` also read the descriptions of the
-scenes, and `cross` reads arrays. pandas is imported when a table is made, because it loads slowly.
+`class_counts` is made from the manifest; the others read every scene. pandas is imported when a
+table is made, because it loads slowly.
 """
 
 from __future__ import annotations
@@ -24,15 +23,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.archive.byte_source import ByteSource
 from scannet_prep.base.files import write_atomically
 from scannet_prep.errors import FileError, ProcessedFileError, UsageError
+from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.npz import DAMAGE_HINT
+from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
+from scannet_prep.processed.scene import parse_meta
 from scannet_prep.release.label_map import MAX_NYU40_ID, builtin_label_map
 from scannet_prep.release.label_sets import SCANNET20, SCANNET200, LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.source import SceneSource, open_processed
+from scannet_prep.source.place import open_processed
+from scannet_prep.source.scenes import ProcessedScenes
 from scannet_prep.training.dataset import ScanNet
 from scannet_prep.training.supervision import Formula, count_classes, weigh_classes
 
@@ -42,7 +43,12 @@ if TYPE_CHECKING:
 TABLES = ("scenes", "classes", "instances")
 
 # Columns of `scenes`, needed for a table without rows.
-_SCENE_COLUMNS = ("split", "space", "vertices", "labeled", "size_bytes", "aligned", "warnings")
+_SCENE_COLUMNS = (
+    "split", "space", "vertices", "labeled", "x_m", "y_m", "z_m", "area_m2", "size_bytes",
+    "aligned", "warnings",
+)  # fmt: skip
+# Width of the squares that measure the area of a scene.
+_SQUARE_M = 0.1
 # Columns of `instances`, by the attribute of an `AnnotatedGroup`.
 _GROUP_COLUMNS = {
     "id": "group",
@@ -67,9 +73,7 @@ _NYU40_NAMES = (
 )  # fmt: skip
 
 # `Records` is for the functions of this module, which call each other with selected scenes.
-TablePlace: TypeAlias = (
-    "str | Path | ByteSource | ScanNet | Records | Sequence[str | Path | ByteSource]"
-)
+TablePlace: TypeAlias = "str | Path | ScanNet | Records"
 
 
 def scenes(place: TablePlace) -> pd.DataFrame:
@@ -85,27 +89,42 @@ def scenes(place: TablePlace) -> pd.DataFrame:
         - `space`: the number of the space, which the scans of the same rooms share;
         - `vertices`;
         - `labeled`: share of the vertices with a nyu40 id, 0..1;
+        - `x_m`, `y_m`, `z_m`: extents of the points, metres;
+        - `area_m2`: area of the squares of 10 cm, seen from above, that contain a vertex;
         - `size_bytes`: size of the scene's file;
         - `aligned`: whether points are in the axis-aligned frame;
         - `warnings`: sentences, separated by `; `.
 
     Raises:
-        ScanNetPrepError: The place cannot be read.
+        ScanNetPrepError: The place, or a scene in it, cannot be read.
     """
     records = _open(place)
     rows = {}
     for scene_id, entry in records.entries.items():
+        points = records.open_arrays(scene_id).read("points")
+        x_m, y_m, z_m = (round(float(np.ptp(axis)), 4) for axis in points.T)
         rows[scene_id] = {
             "split": str(entry.split),
             "space": SceneId(scene_id).space,
             "vertices": entry.vertex_count,
             # Vertices that are not unlabeled, which is nyu40 id 0.
             "labeled": 1 - entry.nyu40_counts.get(0, 0) / entry.vertex_count,
+            "x_m": x_m,
+            "y_m": y_m,
+            "z_m": z_m,
+            "area_m2": _measure_area(points),
             "size_bytes": entry.size_bytes,
             "aligned": records.place.options.align_axis,
             "warnings": "; ".join(warning.text for warning in entry.warnings),
         }
     return _frame(rows, "scene", _SCENE_COLUMNS)
+
+
+def _measure_area(points: NDArray[np.float32]) -> float:
+    """Return the area in m2 of the squares, seen from above, that contain a vertex."""
+    # A number for the square of each vertex: x + 2^26 y, in squares. float64 represents it exactly.
+    squares = np.floor(points[:, :2].astype(np.float64) / _SQUARE_M) @ (1, 1 << 26)
+    return round(len(np.unique(squares)) * _SQUARE_M**2, 2)
 
 
 def class_counts(place: TablePlace, label_set: LabelSet | str | None = None) -> pd.DataFrame:
@@ -183,39 +202,6 @@ def classes(
     )
 
 
-def distribution(place: TablePlace, label_set: LabelSet | str | None = None) -> pd.DataFrame:
-    """Count how often each class occurs in train and val, without reading scenes.
-
-    Args:
-        place: Processed scenes; see the module.
-        label_set: Label set of the classes; see the module.
-
-    Returns:
-        A row per class, with the index `train_id` and the columns
-
-        - `raw_id`, `name` and `frequency`, as in `classes`;
-        - `train` and `val`: vertices in each split;
-        - `scenes`: number of scenes with at least one vertex of the class;
-        - `share`: share of all vertices, 0..1.
-
-    Raises:
-        ScanNetPrepError: The place cannot be read.
-    """
-    records = _open(place)
-    label_set = _choose_label_set(place, records, label_set)
-    annotated = [entry for entry in records.entries.values() if entry.split is not Split.TEST]
-    # Vertices by scene and class, (scenes, K), and the split of each scene, (scenes,).
-    counts = count_classes([entry.counts(label_set) for entry in annotated], label_set)
-    splits = np.array([str(entry.split) for entry in annotated])
-    vertex_count = sum(entry.vertex_count for entry in annotated)
-    return _name_classes(label_set).assign(
-        train=counts[splits == "train"].sum(axis=0),
-        val=counts[splits == "val"].sum(axis=0),
-        scenes=(counts > 0).sum(axis=0),
-        share=counts.sum(axis=0) / max(1, vertex_count),
-    )
-
-
 def cross(place: TablePlace, *, split: str | None = None) -> pd.DataFrame:
     """Count vertices by nyu40 id and class of ScanNet200, which reads every scene.
 
@@ -284,17 +270,13 @@ def label_map() -> pd.DataFrame:
     return _frame(rows, "raw_category")
 
 
-def write_table(
-    name: str, place: TablePlace, path: Path | None, *, certificates: bool | Path = True
-) -> tuple[int, str]:
+def write_table(name: str, place: TablePlace, path: Path | None) -> tuple[int, str]:
     """Write a table to a file, or return it as text.
 
     Args:
         name: `scenes`, `classes` (of both label sets) or `instances`.
         place: Processed scenes; see the module.
         path: File to write, whose name ends in `.csv`, `.json` or `.parquet`; None to return text.
-        certificates: Certificates to trust for addresses: a file or folder of authorities, True for
-            the default ones, False to accept any certificate.
 
     Returns:
         The number of rows, and the table as CSV if `path` is None, otherwise an empty text.
@@ -307,7 +289,7 @@ def write_table(
     """
     if name not in TABLES:
         raise UsageError(f"{name!r} is not a table", f"--table {', --table '.join(TABLES)}")
-    table = _make_table(name, _open(place, certificates))
+    table = _make_table(name, _open(place))
     if path is None:
         return len(table), table.to_csv(index=False)
 
@@ -355,12 +337,16 @@ class Records:
         entries: The entries of the selected scenes in the manifest, by scene id.
     """
 
-    place: SceneSource
+    place: ProcessedScenes
     entries: Mapping[str, SceneEntry]
+
+    def open_arrays(self, scene_id: str) -> NpzReader:
+        """Open the file of a scene."""
+        return self.place.open_arrays(scene_id, self.place.read_file(scene_id))
 
     def read_raw_ids(self, scene_id: str) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
         """Read the nyu40 ids and the ScanNet ids of a scene, (V,) each."""
-        arrays = self.place.open_arrays(scene_id, self.place.read(scene_id))
+        arrays = self.open_arrays(scene_id)
         nyu40_ids = arrays.read("nyu40_ids")
         scannet_ids = arrays.read("scannet_ids")
         largest_id = nyu40_ids.max(initial=0)
@@ -374,13 +360,17 @@ class Records:
             )
         return nyu40_ids, scannet_ids
 
+    def read_groups(self, scene_id: str) -> tuple[AnnotatedGroup, ...]:
+        """Read the groups of a scene."""
+        return parse_meta(self.open_arrays(scene_id), self.place.file_path(scene_id)).groups
 
-def _open(place: TablePlace, certificates: bool | Path = True) -> Records:
+
+def _open(place: TablePlace) -> Records:
     """Open a place, and select its scenes: those of a dataset, or else all; see the module."""
     if isinstance(place, Records):
         return place
     if isinstance(place, ScanNet):
-        all_records = _open(place.path, certificates)
+        all_records = _open(place.path)
         lost_ids = set(place.scene_ids) - all_records.entries.keys()
         if lost_ids:
             raise FileError(
@@ -390,7 +380,7 @@ def _open(place: TablePlace, certificates: bool | Path = True) -> Records:
             )
         entries = {scene_id: all_records.entries[scene_id] for scene_id in place.scene_ids}
         return Records(all_records.place, entries)
-    opened = open_processed(place, certificates=certificates)
+    opened = open_processed(place)
     return Records(opened, opened.entries)
 
 
@@ -420,7 +410,7 @@ def _list_groups(records: Records) -> pd.DataFrame:
 
     rows = []
     for scene_id in records.entries:
-        for group in records.place.read_meta(scene_id).groups:
+        for group in records.read_groups(scene_id):
             values = [getattr(group, field) for field in _GROUP_COLUMNS]
             box = group.box or (None,) * len(_BOX_COLUMNS)  # pandas shows None as NaN
             rows.append((scene_id, *values, *box))

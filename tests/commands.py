@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import resource
-import signal
 import subprocess
 import sys
 import time
@@ -26,7 +25,6 @@ import pytest
 from scannet_prep import SceneId, Split, official_scenes, read_processed
 from scannet_prep.base import workers
 from scannet_prep.base.files import Fingerprint
-from scannet_prep.base.findings import Findings
 from scannet_prep.cli.main import main
 from scannet_prep.processed.manifest import (
     Manifest,
@@ -36,7 +34,6 @@ from scannet_prep.processed.manifest import (
     write_manifest,
 )
 from scannet_prep.processed.scene import encode_processed
-from scannet_prep.stages.scene_checks import CheckTask
 from scannet_prep.synthetic import write_release
 
 TRAIN = "scene0000_00"
@@ -293,26 +290,16 @@ class Verify:
     def __init__(self) -> None:
         self.value: dict[str, Any] = {}
 
-    def __call__(self, path: Path | list[Path], *arguments: str) -> tuple[int, list[Row]]:
-        # With a limit, the command does not compare the folder with the official lists.
-        words = arguments or ("--limit", "1000")
-        paths = path if isinstance(path, list) else [path]
-        outcome = run_main("verify", *paths, "--json", *words)
+    def __call__(self, path: Path, *words: str) -> tuple[int, list[Row]]:
+        outcome = run_main("verify", path, "--json", *words)
         assert len(outcome.stdout.splitlines()) == 1
         self.value = outcome.json
         assert self.value["exit_status"] == outcome.status
         rows = []
         for finding in self.value.get("findings", []):
-            path_inside = os.path.relpath(finding["path"], paths[0])
+            path_inside = os.path.relpath(finding["path"], path)
             rows.append((finding["severity"], finding["scene_id"], path_inside, finding["message"]))
         return outcome.status, rows
-
-
-def check_or_die(task: CheckTask, fatal_scene: str, findings: Findings) -> str:
-    """Return the scene id; for one scene, kill the worker as the out-of-memory killer does."""
-    if task.scene_id == fatal_scene:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return task.scene_id
 
 
 def raw_file(raw_dir: Path, suffix: str, scene_id: str = TRAIN) -> Path:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 from functools import reduce
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import zstandard
 from archives import TREE, find_parts, flip_middle, forge, pack_tree, read_tree
-from commands import SCENES, TEST, TRAIN, VAL, Verify, run_main
+from commands import TEST, TRAIN, VAL, Verify, run_main
 
 from scannet_prep import archive as archive_package
 from scannet_prep.archive import open_archive
@@ -32,7 +31,6 @@ from scannet_prep.archive.layout import (
 from scannet_prep.archive.stream import Stream
 from scannet_prep.archive.tar import read_members
 from scannet_prep.errors import ArchiveError
-from scannet_prep.release.scene import Split
 
 ARCHIVE_PAGE = (Path(__file__).parent.parent / "docs/archive.md").read_text()
 
@@ -262,81 +260,6 @@ def test_page_reads_a_scene_without_this_program() -> None:
     assert "scannet_prep" not in reader
 
 
-@pytest.mark.parametrize("kind", ["processed", "raw"])
-def test_intact_archive_has_no_findings_under_any_name(
-    kind: str, verify: Verify, packed_dir: Path, tmp_path: Path
-) -> None:
-    path = Path(shutil.copy(packed_dir / f"{kind}.tar.zst", tmp_path / "download"))
-
-    assert verify(path) == (0, [])
-
-    expected = {
-        "kind": "archive",
-        "scenes": 3,
-        "vertices": 1800,
-        "whole_scenes": sorted(SCENES),
-        "size_bytes": path.stat().st_size,
-    }
-    assert {key: verify.value[key] for key in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("part", "severity", "words"),
-    [
-        ("files", "error", "the files that belong to no scene"),
-        ("index", "error", "the index is damaged"),
-        ("end", "note", "other programs need it"),
-        ("table", "note", "the seek table"),
-        (VAL, "error", "is damaged (bytes "),
-    ],
-)
-def test_verify_names_the_damaged_part(
-    part: str, severity: str, words: str, verify: Verify, archive_path: Path
-) -> None:
-    flip_middle(archive_path, part)
-
-    status, findings = verify(archive_path)
-
-    ((found_severity, scene_id, _, message),) = findings
-    assert status == (3 if severity == "error" else 0)
-    assert found_severity == severity
-    assert scene_id == (VAL if part == VAL else "")
-    assert words in message
-
-
-@pytest.mark.parametrize("part", ["files", "index", "end", "table", VAL])
-def test_verify_lists_damaged_and_whole_scenes(
-    part: str, verify: Verify, archive_path: Path
-) -> None:
-    flip_middle(archive_path, part)
-
-    verify(archive_path)
-
-    assert verify.value["damaged_scenes"] == ([VAL] if part == VAL else [])
-    assert verify.value["whole_scenes"] == sorted({*SCENES} - {part})
-
-
-class TestOutputOfVerify:
-    def test_quiet_verify_prints_only_the_error(self, archive_path: Path) -> None:
-        flip_middle(archive_path, VAL)
-
-        outcome = run_main("verify", archive_path, "-q")
-
-        assert outcome.status == 3
-        assert outcome.stdout == ""
-        assert f"error: {archive_path}: {VAL}: is damaged" in outcome.stderr
-
-    def test_verify_ends_with_the_number_of_whole_scenes(self, archive_path: Path) -> None:
-        flip_middle(archive_path, VAL)
-
-        lines = run_main("verify", archive_path, "--jobs", "2").stdout.splitlines()
-
-        assert f"error: {archive_path}: {VAL}: is damaged" in lines[0]
-        summary = f"{archive_path}: archive scenes: 3, whole: 2 (train 1 of 1,201, "
-        assert lines[-2].startswith(summary)
-        assert lines[-1] == "1 error, 3 notes"
-
-
 class TestTruncatedArchive:
     @pytest.fixture
     def truncated(self, archive_path: Path) -> Path:
@@ -344,39 +267,6 @@ class TestTruncatedArchive:
         start, end = find_parts(archive_path)[VAL]
         os.truncate(archive_path, (start + end) // 2)
         return archive_path
-
-    @pytest.mark.parametrize(
-        ("words", "missing"),
-        [
-            (("--splits", *Split), [VAL, TEST]),
-            (("--splits", "test"), [TEST]),
-            (("--scenes", VAL), [VAL]),
-        ],
-    )
-    def test_verify_names_the_missing_scenes(
-        self, words: tuple[str, ...], missing: list[str], verify: Verify, truncated: Path
-    ) -> None:
-        status, findings = verify(truncated, *words)
-
-        errors = [row for row in findings[1:] if row[0] == "error"]
-        assert status == 3
-        assert [scene_id for _, scene_id, _, _ in errors] == missing
-
-    def test_verify_names_the_byte_after_the_last_whole_frame(
-        self, verify: Verify, archive_path: Path
-    ) -> None:
-        start, end = find_parts(archive_path)[VAL]
-        os.truncate(archive_path, (start + end) // 2)
-
-        _, findings = verify(archive_path, "--scenes", VAL)
-
-        assert f"is truncated or damaged after byte {start:,}" in findings[0][3]
-
-    def test_verify_lists_the_whole_scenes(self, verify: Verify, truncated: Path) -> None:
-        status, _ = verify(truncated)
-
-        assert status == 3
-        assert verify.value["whole_scenes"] == [TRAIN]
 
     def test_info_suggests_to_recover_the_scenes(self, truncated: Path) -> None:
         outcome = run_main("info", truncated)
@@ -387,26 +277,6 @@ class TestTruncatedArchive:
 
 
 class TestVerifyOfSelectedScenes:
-    @pytest.mark.parametrize(
-        ("words", "whole_scenes"),
-        [
-            (("--scenes", TRAIN), [TRAIN]),
-            (("--splits", "train", "test"), [TRAIN, TEST]),
-            (("--limit", "1"), [TRAIN]),
-        ],
-    )
-    def test_damage_of_other_scenes_is_not_reported(
-        self, words: tuple[str, ...], whole_scenes: list[str], verify: Verify, archive_path: Path
-    ) -> None:
-        flip_middle(archive_path, VAL)
-
-        status, findings = verify(archive_path, *words)
-
-        assert status == 0
-        assert "error" not in {severity for severity, _, _, _ in findings}
-        assert verify.value["whole_scenes"] == whole_scenes
-        assert verify.value["scenes"] == len(whole_scenes)
-
     def test_damage_of_a_selected_scene_is_an_error(
         self, verify: Verify, archive_path: Path
     ) -> None:
@@ -420,23 +290,6 @@ class TestVerifyOfSelectedScenes:
     ) -> None:
         assert verify(archive_path, "--complete", *words)[0] == 2
 
-    @pytest.mark.parametrize(
-        ("words", "missing"),
-        [
-            (("--scenes", TRAIN, "scene0500_00"), "scene0500_00"),
-            (("--scenes", TRAIN, "--splits", "test"), TRAIN),
-        ],
-    )
-    def test_selected_scene_that_is_missing_is_an_error(
-        self, words: tuple[str, ...], missing: str, verify: Verify, archive_path: Path
-    ) -> None:
-        status, findings = verify(archive_path, *words)
-
-        ((_, scene_id, _, message),) = findings
-        assert status == 3
-        assert scene_id == missing
-        assert "is not here" in message
-
     def test_complete_names_every_missing_scene_of_a_split(
         self, verify: Verify, archive_path: Path
     ) -> None:
@@ -445,82 +298,3 @@ class TestVerifyOfSelectedScenes:
         assert status == 3
         assert len(findings) == 99
         assert TEST not in {scene_id for _, scene_id, _, _ in findings}
-
-    @pytest.mark.parametrize(
-        "words", [("--complete", "--splits", "train"), ("--scenes", TRAIN, "scene0001_00")]
-    )
-    def test_missing_scene_is_an_error_if_the_index_is_read_last(
-        self, words: tuple[str, ...], verify: Verify, archive_path: Path
-    ) -> None:
-        with archive_path.open("ab") as file:
-            file.write(b"x")
-
-        status, findings = verify(archive_path, *words)
-
-        assert status == 3
-        assert {severity for severity, _, _, _ in findings} == {"error", "note"}
-
-
-class TestInfo:
-    @pytest.fixture
-    def index_only(self, archive_path: Path) -> Path:
-        """An archive with zeros instead of everything before the index."""
-        index_start, _ = find_parts(archive_path)["index"]
-        data = archive_path.read_bytes()
-        archive_path.write_bytes(bytes(index_start) + data[index_start:])
-        return archive_path
-
-    def test_info_reads_the_index_only(self, index_only: Path) -> None:
-        outcome = run_main("info", index_only, "--json")
-
-        assert outcome.status == 0
-        assert outcome.json["kind"] == "archive"
-
-    def test_info_shows_kind_and_level_of_what_was_packed(self, index_only: Path) -> None:
-        head = run_main("info", index_only, "--json").json["head"]
-
-        assert head["kind"] == "processed"
-        assert head["level"] == 1
-
-    def test_info_shows_the_size_of_the_archive(self, index_only: Path) -> None:
-        value = run_main("info", index_only, "--json").json
-
-        assert value["size_bytes"] == index_only.stat().st_size
-
-    @pytest.mark.parametrize(("key", "expected"), [("failures", {}), ("missing_shards", [])])
-    def test_info_lists_nothing_that_a_complete_archive_lacks(
-        self, index_only: Path, key: str, expected: object
-    ) -> None:
-        assert run_main("info", index_only, "--json").json[key] == expected
-
-    def test_info_counts_scenes_vertices_and_bytes_of_each_split(
-        self, archive_path: Path, whole_dir: Path
-    ) -> None:
-        bounds = find_parts(archive_path)
-        of_archive = run_main("info", archive_path, "--json").json["splits"]
-        of_folder = run_main("info", whole_dir / "processed", "--json").json["splits"]
-
-        for split, scene_id in (("train", TRAIN), ("val", VAL), ("test", TEST)):
-            start, end = bounds[scene_id]
-            assert of_archive[split]["scenes"] == 1
-            assert of_archive[split]["vertices"] == 600
-            assert of_archive[split]["stored_bytes"] == end - start
-            assert of_archive[split]["size_bytes"] >= of_folder[split]["size_bytes"]
-
-    def test_info_agrees_with_that_of_the_folder(self, archive_path: Path, whole_dir: Path) -> None:
-        of_archive = run_main("info", archive_path, "--json").json
-        of_folder = run_main("info", whole_dir / "processed", "--json").json
-
-        for key in ("options", "scene_ids", "program"):
-            assert of_archive[key] == of_folder[key], key
-
-    def test_info_lists_the_scenes_of_a_raw_archive(self, packed_dir: Path) -> None:
-        value = run_main("info", packed_dir / "raw.tar.zst", "--json").json
-
-        assert value["head"]["kind"] == "raw"
-        assert value["scene_ids"] == [*SCENES]
-
-    def test_info_of_a_raw_archive_has_no_options(self, packed_dir: Path) -> None:
-        value = run_main("info", packed_dir / "raw.tar.zst", "--json").json
-
-        assert value["options"] is None

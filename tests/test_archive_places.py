@@ -3,7 +3,6 @@
 import gzip
 import os
 import pickle
-import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -17,21 +16,17 @@ from archives import (
     find_parts,
     flip,
     flip_middle,
-    forge,
     pack_shards,
     pack_tree,
     unpack_pipe,
     write_tree,
 )
-from commands import SCENES, TEST, TRAIN, VAL, Verify, digests, run_main
+from commands import TEST, TRAIN, VAL, Verify, digests, run_main
 from release_server import ROOT, ReleaseServer
 
 from scannet_prep import ScanNet
-from scannet_prep.archive.layout import ArchiveKind, Head
-from scannet_prep.errors import ArchiveError, FileError, MissingFileError, UsageError
-from scannet_prep.processed.scene import FORMAT_VERSION, ProcessOptions
-from scannet_prep.release.scene import Split
-from scannet_prep.source import open_processed
+from scannet_prep.errors import ArchiveError, MissingFileError, UsageError
+from scannet_prep.source.place import open_processed
 from scannet_prep.stages import info, unpack
 from scannet_prep.stages.verify import run as run_verify
 
@@ -85,19 +80,6 @@ class TestForeignFiles:
         path.write_bytes(FOREIGN_FILES[kind][0])
         return path
 
-    @pytest.mark.parametrize("reader", READERS)
-    def test_foreign_file_is_named_with_the_command_that_opens_it(
-        self, reader: str, kind: str, path: Path
-    ) -> None:
-        _, problem, hint = FOREIGN_FILES[kind]
-
-        with pytest.raises(ArchiveError) as caught:
-            READERS[reader](path)
-
-        assert caught.value.problem.startswith(problem)
-        assert "seek table" not in caught.value.problem
-        assert hint.format(f"'{path}'") in caught.value.hint
-
     def test_foreign_file_from_a_pipe_is_named_and_nothing_is_written(
         self, kind: str, path: Path, tmp_path: Path
     ) -> None:
@@ -106,22 +88,6 @@ class TestForeignFiles:
         assert outcome.status == 1
         assert FOREIGN_FILES[kind][1] in outcome.stderr
         assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_named_pipe_is_refused_instead_of_waiting_for_a_writer(reader: str, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.tar.zst")
-
-    with pytest.raises(FileError, match="is a named pipe"):
-        READERS[reader](tmp_path / "a.tar.zst")
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_missing_archive_is_refused_with_the_supported_addresses(reader: str) -> None:
-    with pytest.raises(FileError, match="No such file") as caught:
-        READERS[reader]("ftp://b.tar.zst")
-
-    assert "a path, or https://, s3://, gs:// or az://" in caught.value.hint
 
 
 SECRETS = ("anna", "s3cret", "t0ken")
@@ -182,34 +148,11 @@ class TestAddresses:
 
         assert len(server.requests()) <= max_requests
 
-    @pytest.mark.parametrize(("command", "words"), COMMANDS_FOR_ADDRESSES)
-    def test_address_in_json_has_no_secrets(
-        self, command: str, words: list[str], server: ReleaseServer
-    ) -> None:
-        _, value = run_json(command, secret_url(server), *words)
-
-        assert value["paths"] == [f"{server.origin}{ROOT}scannet.tar.zst?..."]
-
-    @pytest.mark.parametrize("command", ["info", "verify"])
-    def test_printed_address_has_no_secrets(self, command: str, server: ReleaseServer) -> None:
-        outcome = run_main(command, secret_url(server))
-
-        assert outcome.status == 0
-        assert f"{server.origin}{ROOT}scannet.tar.zst?..." in outcome.stdout
-        output = outcome.stdout + outcome.stderr
-        assert not any(secret in output for secret in SECRETS)
-
     def test_missing_archive_on_the_server_is_an_error(self, server: ReleaseServer) -> None:
         status, value = run_json("info", secret_url(server, "nothing.tar.zst"))
 
         assert status == 1
         assert value["error"] == "NotOnServerError"
-
-    def test_same_address_twice_is_refused(self, server: ReleaseServer) -> None:
-        status, value = run_json("info", secret_url(server), secret_url(server))
-
-        assert status == 2
-        assert value["error"] == "UsageError"
 
     def test_malformed_address_is_refused(self) -> None:
         status, value = run_json("info", "https://anna:s3cret@[/?t0ken")
@@ -238,18 +181,6 @@ class TestRangesOfAddresses:
         assert expected[TRAIN] not in requested
         assert len(requested) <= 8
 
-    def test_reading_a_scene_takes_one_request(
-        self, server: ReleaseServer, archive_path: Path, whole_dir: Path
-    ) -> None:
-        scenes = open_processed(secret_url(server), Split.TRAIN)
-        server.forget()
-
-        data = scenes.read(TRAIN)
-
-        assert data == (whole_dir / f"processed/train/{TRAIN}.npz").read_bytes()
-        requested = [request.range for request in server.requests()]
-        assert requested == [ranges_of(archive_path)[TRAIN]]
-
     def test_scenes_of_a_truncated_archive_are_recovered(
         self, server: ReleaseServer, archive_path: Path, tmp_path: Path
     ) -> None:
@@ -276,24 +207,6 @@ class TestMixedPlaces:
         moved = Path(shutil.move(shards[1], other_folder))
         return [secret_url(server, shards[0].name), moved, shards[2]]
 
-    @pytest.mark.parametrize("command", ["info", "verify"])
-    def test_command_reads_all_shards_of_mixed_places(
-        self, command: str, shards: list[Path], places: list[str | Path]
-    ) -> None:
-        status, value = run_json(command, *places)
-
-        assert status == 0
-        sizes = [path.stat().st_size for path in (shards[0], Path(places[1]), shards[2])]
-        assert value["size_bytes"] == sum(sizes)
-
-    @pytest.mark.parametrize("missing", [0, 2])
-    def test_info_names_the_missing_shard_of_mixed_places(
-        self, missing: int, shards: list[Path], places: list[str | Path]
-    ) -> None:
-        del places[missing]
-
-        assert run_json("info", *places)[1]["missing_shards"] == [shards[missing].name]
-
     def test_unpack_reads_all_shards_of_mixed_places(
         self, places: list[str | Path], tmp_path: Path
     ) -> None:
@@ -316,17 +229,6 @@ class TestCertificates:
         words = ["-o", tmp_path / "out"] if command == "unpack" else []
 
         assert run_json(command, url, *words)[1]["error"] == "CertificateError"
-
-    @pytest.mark.parametrize("command", ["info", "verify", "unpack"])
-    def test_authority_of_ca_bundle_is_trusted(
-        self, command: str, url: str, authority: tuple[Path, Path], tmp_path: Path
-    ) -> None:
-        words = ["-o", tmp_path / "out"] if command == "unpack" else []
-
-        assert run_json(command, url, "--ca-bundle", authority[0], *words)[0] == 0
-
-    def test_insecure_accepts_an_unknown_authority(self, url: str) -> None:
-        assert run_json("info", url, "--insecure")[0] == 0
 
     @pytest.mark.parametrize("command", ["info", "verify"])
     def test_authority_in_ssl_cert_file_is_trusted(
@@ -409,16 +311,6 @@ class TestReplacedArchive:
 
 
 class TestShards:
-    def test_verify_accepts_shards_in_any_order(self, shards: list[Path], verify: Verify) -> None:
-        assert verify(shards[::-1]) == (0, [])
-
-        assert verify.value["whole_scenes"] == sorted(SCENES)
-        assert verify.value["paths"] == [str(path) for path in reversed(shards)]
-
-    def test_dataset_reads_shards_in_any_order(self, shards: list[Path]) -> None:
-        assert ScanNet(shards, split="train").scene_ids == [TRAIN]
-        assert ScanNet(shards[::-1], split="train").scene_ids == [TRAIN]
-
     def test_unpacking_all_shards_gives_the_folder(
         self, shards: list[Path], whole_dir: Path, tmp_path: Path
     ) -> None:
@@ -443,17 +335,6 @@ class TestShards:
         assert verify(tmp_path / "out") == (0, [])
         assert digests(tmp_path / "out") == digests(whole_dir / "processed")
 
-    def test_damage_is_reported_with_the_name_of_the_shard(
-        self, shards: list[Path], verify: Verify
-    ) -> None:
-        flip_middle(shards[1], VAL)
-
-        status, [(_, scene_id, name, _)] = verify(shards)
-
-        assert status == 3
-        assert scene_id == VAL
-        assert Path(name).name == shards[1].name
-
     def test_renamed_shard_is_an_archive_of_its_own(self, shards: list[Path]) -> None:
         alone = shards[0].rename(shards[0].with_name("alone.tar.zst"))
 
@@ -461,23 +342,6 @@ class TestShards:
 
 
 class TestMissingShard:
-    def test_verify_of_one_shard_notes_the_missing_ones(
-        self, shards: list[Path], verify: Verify
-    ) -> None:
-        status, [(severity, _, _, message)] = verify(shards[1])
-
-        assert status == 0
-        assert severity == "note"
-        assert "shards of the set are not among the archives: " in message
-
-    def test_verify_refuses_several_shards_of_an_incomplete_set(
-        self, shards: list[Path], verify: Verify
-    ) -> None:
-        assert verify(shards[::2])[0] == 2
-
-        problem = f"shards of the set are not among the archives: {shards[1].name}"
-        assert problem in verify.value["message"]
-
     def test_unpack_refuses_several_shards_of_an_incomplete_set(
         self, shards: list[Path], tmp_path: Path
     ) -> None:
@@ -498,75 +362,6 @@ class TestMissingShard:
         assert outcome.status == 2
         assert "if this is one of several shards, name all of them" in outcome.stderr
 
-    @pytest.mark.parametrize(("given", "missing"), [([1, 2], 0), ([0], 1)])
-    def test_dataset_refuses_an_incomplete_set(
-        self, given: list[int], missing: int, shards: list[Path]
-    ) -> None:
-        problem = f"of which {shards[missing].name} is missing"
-        with pytest.raises(ArchiveError, match=problem) as caught:
-            ScanNet([shards[number] for number in given], split="train")
-
-        assert "name all shards" in caught.value.hint
-
-    @pytest.mark.parametrize("name", ["shards-00001-of-00009", "other-00001-of-00003"])
-    def test_dataset_refuses_a_shard_of_another_set(self, name: str, shards: list[Path]) -> None:
-        other = Path(shutil.copy(shards[1], shards[1].with_name(f"{name}.tar.zst")))
-
-        problem = f"of which {other.name.replace('00001', '00000')} is missing"
-        with pytest.raises(ArchiveError, match=problem):
-            ScanNet([other, shards[0], shards[2]], split="train")
-
-
-class TestArchivesThatDoNotBelongTogether:
-    @pytest.fixture(params=["shards and archive", "folder", "twice", "missing"])
-    def case(
-        self,
-        request: pytest.FixtureRequest,
-        shards: list[Path],
-        archive_path: Path,
-        whole_dir: Path,
-    ) -> tuple[list[Path], type[Exception], str, int]:
-        """The archives, the error of the dataset, its message, and the status of commands."""
-        twice = r"holds scene0000_00, and so does .*\.tar\.zst"
-        folder = whole_dir / "processed"
-        missing = archive_path.with_name("missing.tar.zst")
-        cases = {
-            "shards and archive": ([*shards, archive_path], UsageError, twice, 2),
-            "folder": ([archive_path, folder], FileError, "processed: is a folder", 1),
-            "twice": ([archive_path, archive_path], UsageError, twice, 2),
-            "missing": ([missing], FileError, "No such file", 1),
-        }
-        return cases[request.param]
-
-    def test_dataset_refuses_the_archives(
-        self, case: tuple[list[Path], type[Exception], str, int]
-    ) -> None:
-        places, error_type, message, _ = case
-
-        with pytest.raises(error_type, match=message):
-            ScanNet(places, split="val")
-
-    def test_verify_refuses_the_archives(
-        self, case: tuple[list[Path], type[Exception], str, int], verify: Verify
-    ) -> None:
-        places, _, message, status = case
-
-        assert verify(places)[0] == status
-
-        assert re.search(message, verify.value["message"])
-
-    def test_info_refuses_the_archives(
-        self, case: tuple[list[Path], type[Exception], str, int]
-    ) -> None:
-        places, _, _, status = case
-
-        assert run_main("info", *places).status == status
-
-
-def test_dataset_refuses_an_archive_of_raw_scenes(packed_dir: Path) -> None:
-    with pytest.raises(ArchiveError, match="holds raw scenes, not processed ones"):
-        ScanNet(packed_dir / "raw.tar.zst", split="val")
-
 
 def test_verify_accepts_an_archive_of_raw_scenes(packed_dir: Path, verify: Verify) -> None:
     assert verify(packed_dir / "raw.tar.zst")[0] == 0
@@ -576,50 +371,10 @@ def test_info_accepts_an_archive_of_raw_scenes(packed_dir: Path) -> None:
     assert run_main("info", packed_dir / "raw.tar.zst").status == 0
 
 
-def test_verify_refuses_several_folders(whole_dir: Path, verify: Verify) -> None:
-    folder = whole_dir / "processed"
-
-    assert verify([folder, folder])[0] == 2
-
-
 def test_info_refuses_several_folders(whole_dir: Path) -> None:
     folder = whole_dir / "processed"
 
     assert run_main("info", folder, folder).status == 2
-
-
-def test_dataset_refuses_an_empty_list_of_archives() -> None:
-    with pytest.raises(UsageError, match="the list of archives is empty"):
-        ScanNet([], split="val")
-
-
-@pytest.mark.parametrize(
-    "other", [{"align_axis": True}, {"labels_from": "ply"}, {"faces": True}, {"scannet200": True}]
-)
-def test_archives_of_different_options_are_refused_together(
-    tmp_path: Path, other: dict[str, Any]
-) -> None:
-    paths = []
-    for number, options in enumerate((ProcessOptions(), ProcessOptions(**other))):
-        paths.append(tmp_path / f"{number}.tar.zst")
-        scene_id = f"scene0000_0{number}"
-        head = Head(ArchiveKind.PROCESSED, options=options, scene_format=FORMAT_VERSION)
-        forge(paths[-1], [(scene_id, [(f"train/{scene_id}.npz", b"x")])], head=head)
-
-    problem = r"1\.tar\.zst: holds scenes that were made with .* but .*0\.tar\.zst with "
-    with pytest.raises(ArchiveError, match=problem):
-        ScanNet(paths, split="train")
-
-
-def test_archive_of_an_older_scene_format_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "old.tar.zst"
-    head = Head(ArchiveKind.PROCESSED, options=ProcessOptions(), scene_format=1)
-    forge(path, [("scene0000_00", [("train/scene0000_00.npz", b"x")])], head=head)
-
-    with pytest.raises(ArchiveError, match="have format 1, expected 2") as caught:
-        ScanNet(path, split="train")
-
-    assert "scannet-prep process --force" in caught.value.hint
 
 
 class TestSceneOfAnArchive:
@@ -629,7 +384,7 @@ class TestSceneOfAnArchive:
         return (whole_dir / f"processed/train/{TRAIN}.npz").read_bytes()
 
     def test_scene_is_the_file_that_was_packed(self, archive_path: Path, expected: bytes) -> None:
-        data = open_processed(archive_path, Split.TRAIN).read(TRAIN)
+        data = open_processed(archive_path).read_file(TRAIN)
 
         assert data == expected
         assert not data.readonly
@@ -639,7 +394,7 @@ class TestSceneOfAnArchive:
     ) -> None:
         pack_tree(whole_dir / "processed", tmp_path / "stored.tar.zst", level=0)
 
-        data = open_processed(tmp_path / "stored.tar.zst", Split.TRAIN).read(TRAIN)
+        data = open_processed(tmp_path / "stored.tar.zst").read_file(TRAIN)
 
         assert data == expected
         assert not data.readonly
@@ -650,7 +405,7 @@ class TestSceneOfAnArchive:
         _, end = find_parts(archive_path)[TRAIN]
         flip(archive_path, end - 1)
 
-        data = open_processed(archive_path, Split.TRAIN).read(TRAIN)
+        data = open_processed(archive_path).read_file(TRAIN)
 
         assert data == expected
         assert not data.readonly

@@ -474,24 +474,6 @@ def test_certificate_of_an_unknown_authority_is_an_error() -> None:
     assert "AWS_CA_BUNDLE=FILE" in caught.value.hint
 
 
-@pytest.mark.usefixtures("secure_server")
-def test_authority_of_ca_bundle_is_trusted(authority: tuple[Path, Path]) -> None:
-    assert run_main("info", URL, "--ca-bundle", authority[0]).status == 0
-
-
-@pytest.mark.usefixtures("secure_server")
-def test_folder_as_ca_bundle_is_refused_for_buckets(authority_dir: Path) -> None:
-    outcome = run_main("info", URL, "--ca-bundle", authority_dir)
-
-    assert outcome.status == 2
-    assert "s3:// addresses need one file of certificates" in outcome.stderr
-
-
-@pytest.mark.usefixtures("secure_server")
-def test_insecure_accepts_any_certificate() -> None:
-    assert run_main("info", URL, "--insecure").status == 0
-
-
 def test_folder_of_authorities_in_ssl_cert_dir_does_not_concern_buckets(
     server: BucketServer, archive: Path, authority_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

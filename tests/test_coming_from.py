@@ -303,11 +303,6 @@ def test_forced_export_leaves_tasks_unchanged(task_path: Path) -> None:
     assert task_path.read_text() == TRAIN
 
 
-@pytest.mark.usefixtures("task_path")
-def test_export_with_tasks_is_accepted_by_verify(folder: Path) -> None:
-    assert run_main("verify", "out", cwd=folder).status == 0
-
-
 @pytest.fixture(scope="module")
 def mmdet3d_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mmdet3d")

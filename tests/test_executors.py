@@ -32,7 +32,7 @@ def expected(raw):
     """The folder that worker processes make, with an export beside it."""
     folder = raw.parent / "expected"
     process.run(process.plan(raw, folder, ProcessOptions()))
-    export.run(export.plan([folder], raw.parent / "octformer", "octformer"))
+    export.run(export.plan(folder, raw.parent / "octformer", "octformer"))
     return folder
 
 
@@ -74,7 +74,7 @@ def test_executor_makes_the_bytes_of_worker_processes(raw, expected, tmp_path, m
     with make_executor(2) as executor:
         report = process.run(process.plan(raw, out_dir, ProcessOptions()), executor=executor)
         again = process.run(process.plan(raw, out_dir, ProcessOptions()), executor=executor)
-        plan = export.plan([out_dir], tmp_path / "octformer", "octformer")
+        plan = export.plan(out_dir, tmp_path / "octformer", "octformer")
         exported = export.run(plan, executor=executor)
 
     assert len(report.made) == len(exported.made) == len(SCENES)

@@ -955,7 +955,7 @@ def test_verify_accepts_a_folder_of_frames(streams_dir: Path, out_dir: Path) -> 
 
     assert outcome.status == 0
     assert outcome.json["kind"] == "frames"
-    assert outcome.json["whole_scenes"] == list(SCENES)
+    assert (outcome.json["scenes"], outcome.json["findings"]) == (len(SCENES), [])
 
 
 @pytest.mark.parametrize("name", ["color/0.jpg", "depth/0.png", "pose/0.txt", "frames.json"])
@@ -967,7 +967,7 @@ def test_verify_finds_a_changed_file(streams_dir: Path, out_dir: Path, name: str
     outcome = run_main("verify", out_dir)
 
     assert outcome.status == 3
-    assert f"error: {TRAIN}/{name}: " in outcome.stdout
+    assert f"error: {out_dir}/{TRAIN}/{name}: " in outcome.stderr
 
 
 def test_verify_finds_a_missing_file(streams_dir: Path, out_dir: Path) -> None:
@@ -984,7 +984,7 @@ def test_verify_finds_a_scene_without_its_record(streams_dir: Path, out_dir: Pat
     outcome = run_main("verify", out_dir)
 
     assert outcome.status == 3
-    assert f"error: {TRAIN}: has no frames.json" in outcome.stdout
+    assert f"error: {out_dir}/{TRAIN}/frames.json: no such file" in outcome.stderr
 
 
 def test_info_counts_frames(streams_dir: Path, out_dir: Path) -> None:
@@ -993,8 +993,8 @@ def test_info_counts_frames(streams_dir: Path, out_dir: Path) -> None:
     outcome = run_main("info", out_dir, "--json")
 
     assert outcome.json["kind"] == "frames"
-    assert outcome.json["splits"]["all"]["frames"] == 9
-    assert outcome.json["options"]["every"] == 3
+    assert outcome.json["facts"]["frames"] == 9
+    assert "--every 3" in outcome.json["facts"]["options"]
 
 
 # Options.

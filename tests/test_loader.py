@@ -83,7 +83,7 @@ def test_batches_are_within_the_budget(two_epochs: list[Any]) -> None:
     [
         ("folder", 1, "forkserver", True),
         ("archive", 2, "fork", False),
-        ("shards", 2, "fork", True),
+        ("archive", 2, "fork", True),
         ("url", 1, "spawn", True),
     ],
     indirect=["stored"],

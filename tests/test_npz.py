@@ -23,8 +23,8 @@ from scannet_prep.processed.scene import (
     ProcessOptions,
     check_meta,
     encode_processed,
+    parse_meta,
     parse_processed,
-    read_meta,
     widen_normals,
 )
 
@@ -222,7 +222,7 @@ def test_description_is_read_alone_and_shows_a_file_in_the_wrong_place(scene, tm
     path.write_bytes(b"".join(encode_processed(scene)))
     options = ProcessOptions(faces=True)
 
-    meta = read_meta(path)
+    meta = parse_meta(NpzReader(path.read_bytes(), path), path)
 
     assert meta == scene.meta
     check_meta(meta, path, "scene0000_00", "train", options)

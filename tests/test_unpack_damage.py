@@ -27,7 +27,7 @@ from archives import (
     unpack_pipe,
     write_tree,
 )
-from commands import TEST, TRAIN, VAL, Outcome, limited_memory, run_main
+from commands import TEST, TRAIN, VAL, Outcome, run_main
 
 from scannet_prep import ScanNet
 from scannet_prep.archive import open_archive
@@ -37,8 +37,8 @@ from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.layout import INDEX_NAME, ArchiveKind, Head
 from scannet_prep.archive.tar import END_OF_ARCHIVE, encode_header
 from scannet_prep.archive.threads import Threads
-from scannet_prep.errors import ArchiveError, ScanNetPrepError
-from scannet_prep.stages import info, unpack, verify
+from scannet_prep.errors import ArchiveError
+from scannet_prep.stages import unpack
 from scannet_prep.stages.unpack import UnpackReport
 
 BOTH_WAYS = pytest.mark.parametrize("way", ["file", "pipe"])
@@ -205,13 +205,6 @@ class TestHarmlessDamage:
         assert report.damages == ()
         assert len(report.warnings) >= 1
         assert read_tree(tmp_path / "out") == WHOLE
-
-    def test_verify_reports_a_note(self, archive: Path) -> None:
-        report = verify.run([archive])
-
-        assert report.errors == ()
-        assert len(report.findings) >= 1
-        assert report.scenes == 8
 
 
 @BOTH_WAYS
@@ -613,10 +606,6 @@ class TestEscapeSequences:
         assert "\x1b" not in output
         assert "\x07" not in output
 
-    @pytest.mark.parametrize("words", [["info"], ["info", "-v"]])
-    def test_info_shows_the_text_without_the_escape(self, words: list[str], archive: Path) -> None:
-        assert "evil" in run_main(*words, archive).stdout
-
 
 def claim(size_bytes: int, blocks: int) -> bytes:
     """Make a frame that declares a size, with run-length blocks of 128 KiB in four bytes each."""
@@ -678,28 +667,6 @@ def hostile_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     yield "a scene of 1 GiB in 32 kB with an index", Forgery([first, large], text.encode()).join()
     yield "many frames of zeros", first + claim(1 << 29, 4096) * 20
     yield "deep lists", Forgery(forgery.frames, b"[" * 900_000).join()
-
-
-def test_hostile_archives_are_refused_within_bounded_memory(tmp_path: Path) -> None:
-    path = tmp_path / "hostile.tar.zst"
-    readers: list[Callable[[], object]] = [
-        lambda: unpack.run([PipeSource(os.open(path, os.O_RDONLY))], tmp_path / "pipe"),
-        lambda: unpack.run([path], tmp_path / "file"),
-        lambda: verify.run([path]),
-        lambda: info.run([path]),
-        lambda: ScanNet(path, split="train")[0],
-    ]
-    for name, data in hostile_files(tmp_path):
-        path.write_bytes(data)
-        # A thread reserves 72 MB of addresses, and uses little of them.
-        with limited_memory(400 << 20):
-            for read in readers:
-                problem = ""
-                try:
-                    read()
-                except ScanNetPrepError as error:
-                    problem = str(error)
-                assert "memory ran out" not in problem, name
 
 
 @pytest.mark.parametrize("kind", ["raw", "processed"])

@@ -1,4 +1,4 @@
-"""The same scenes in every form that `ScanNet` reads: folder, archive, shards, and URL."""
+"""The same scenes in every form that `ScanNet` reads: folder, archive, and URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import pack, process
 from scannet_prep.synthetic import write_release
 
-KINDS = ("folder", "archive", "shards", "url")
+KINDS = ("folder", "archive", "url")
 # The forms with which most tests of the dataset are run.
 SOURCES = ("folder", "archive")
 # Vertices of each scene.
@@ -33,8 +33,6 @@ SIZES = {
     "scene0707_00": 650,
 }
 TRAIN = [scene_id for scene_id in SIZES if scene_id < "scene0011"]
-# Small enough for several shards.
-_SHARD_BYTES = 40_000
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Stored:
     Attributes:
         kind: One of `KINDS`.
         place: The argument of `ScanNet`.
-        paths: The folder, or the archives.
+        paths: The folder, or the archive.
     """
 
     kind: str
@@ -66,9 +64,9 @@ def process_into(raw_dir: Path, folder: Path) -> process.ProcessReport:
     return process.run(process.plan(raw_dir, folder, options), jobs=1)
 
 
-def pack_into(folder: Path, path: Path, shard_bytes: int | None = None) -> Path:
-    """Pack a processed folder. Shards may be smaller than the command allows."""
-    pack.run(folder, path, shard_bytes=shard_bytes)
+def pack_into(folder: Path, path: Path) -> Path:
+    """Pack a processed folder."""
+    pack.run(folder, path)
     return path
 
 
@@ -81,19 +79,13 @@ def store(kind: str, folder: Path, target: Path) -> Iterator[Stored]:
         yield Stored(kind, copy, (copy,))
         return
 
-    path = target / "scannet.tar.zst"
-    pack_into(folder, path, _SHARD_BYTES if kind == "shards" else None)
-    paths = tuple(sorted(target.glob("*.tar.zst")))
-    if kind == "shards":
-        assert len(paths) >= 3
-        # In another order, and as paths and texts.
-        yield Stored(kind, [paths[1], paths[0], *map(str, paths[2:])], paths)
-    elif kind == "archive":
-        yield Stored(kind, path, paths)
+    path = pack_into(folder, target / "scannet.tar.zst")
+    if kind == "archive":
+        yield Stored(kind, path, (path,))
     else:
         with ReleaseServer(target, etag="weak") as server:
             server.files["/scannet.tar.zst"] = path
-            yield Stored(kind, f"{server.origin}/{path.name}", paths)
+            yield Stored(kind, f"{server.origin}/{path.name}", (path,))
 
 
 def check_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     lock_path.write_text(f"{'0' * 64}  12  scans/{scene_id}/{scene_id}.txt\n", encoding="ascii")
     process.run(process.plan(raw_dir, out_dir, ProcessOptions(align_axis=True)))
     pack.run(out_dir, archive_path)
-    export.run(export.plan([out_dir], folder / "export", "pointcept"))
+    export.run(export.plan(out_dir, folder / "export", "pointcept"))
     frames.run(frames.plan(raw_dir, folder / "frames", {"every": 2}))
 
     # Binary files are those of the kind "mesh".

@@ -31,11 +31,11 @@ class ByteSource(Protocol):
         """Read a range; the result is shorter only if the archive ends within the range."""
 
 
-Place: TypeAlias = str | Path | ByteSource
+ArchivePlace: TypeAlias = str | Path | ByteSource
 """A path, an address such as `https://HOST/NAME.tar.zst`, or a source of bytes."""
 
 
-def open_source(place: Place) -> ByteSource:
+def open_source(place: ArchivePlace) -> ByteSource:
     """Open the bytes of an archive. A source of bytes is returned unchanged.
 
     Raises:

@@ -70,15 +70,13 @@ class CommandParser(argparse.ArgumentParser):
         return f"{suggestion}{self.prog} --help"
 
 
-def add_places_argument(parser: CommandParser) -> None:
-    """Add the paths and addresses that `verify` and `info` read."""
+def add_place_argument(parser: CommandParser) -> None:
+    """Add the path or address that `verify` and `info` read."""
     parser.add_argument(
-        "places",
+        "place",
         type=place_argument,
-        nargs="+",
         metavar="PATH",
-        help="folder with raw or processed scenes, or the path or address of an archive, or those "
-        "of all its shards",
+        help="folder with raw or processed scenes or frames, or the path or address of an archive",
     )
 
 

@@ -338,25 +338,6 @@ def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Itera
         yield f"  ... and {len(entries) - len(shown):,} more; all of them with -v"
 
 
-def describe_findings(findings: Sequence[Finding], root: str, *, has_all: bool) -> Iterator[str]:
-    """Yield lines with findings, then each of their hints once.
-
-    Args:
-        findings: The findings.
-        root: A folder; paths in it are shown relative to it.
-        has_all: Whether to show all findings, or only the first hundred.
-    """
-    shown = findings if has_all else findings[:_MAX_FINDINGS]
-    for finding in shown:
-        place = finding.place.removeprefix(f"{root}/")
-        yield f"{finding.severity}: {place}: {finding.message}"
-    if len(shown) < len(findings):
-        yield f"... and {len(findings) - len(shown):,} more; all of them with -v or --json"
-    hints = dict.fromkeys(finding.hint for finding in shown if finding.hint)
-    for hint in hints:
-        yield f"hint: {hint}"
-
-
 def summarize_run(
     report: ProcessReport | ExportReport | FramesReport, size: str, seconds: float
 ) -> list[str]:

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Literal
 
 from scannet_prep.base.text import count_of, format_bytes, list_some
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
 from scannet_prep.cli.console import Console, summarize_run
 from scannet_prep.cli.outcome import Outcome
 from scannet_prep.export import FORMATS, Setting
@@ -40,13 +39,12 @@ def add_arguments(parser: shared.CommandParser) -> None:
     formats = [f"  {name:<14}{summary}" for name, (_, _, summary) in FORMATS.items()]
     parser.description = "\n".join([f"{parser.description}\n\nformats:", *formats])
     parser.add_argument(
-        "places",
+        "place",
         type=shared.place_argument,
-        nargs="*",
-        default=[Path("data/processed")],
+        nargs="?",
+        default=Path("data/processed"),
         metavar="PLACE",
-        help="processed folder, or an archive, or all shards of one: paths or addresses "
-        "(default: data/processed)",
+        help="processed folder, or the path or address of an archive (default: data/processed)",
     )
     parser.add_argument(
         "--format",
@@ -118,7 +116,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
     run_options.add_argument(
         "--dry-run", action="store_true", help="show what would be exported, and write nothing"
     )
-    add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
 def _points_argument(text: str) -> int | Literal["all"]:
@@ -132,15 +129,15 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     from scannet_prep.release.label_sets import parse_label_set
     from scannet_prep.stages import export
 
-    places = arguments.places
+    place = arguments.place
     out_dir = arguments.output or Path("data/export") / arguments.format
     if arguments.dask is not None:
         # Relative paths would be wrong on workers, which have another current folder.
-        places = [place.absolute() if isinstance(place, Path) else place for place in places]
+        place = place.absolute() if isinstance(place, Path) else place
         out_dir = out_dir.absolute()
     label_set = parse_label_set(arguments.label_set) if arguments.label_set else None
     plan = export.plan(
-        places,
+        place,
         out_dir,
         arguments.format,
         ExportOptions(
@@ -153,7 +150,6 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
         ),
         selection=shared.selection_from(arguments),
         is_forced=arguments.force,
-        certificates=certificates_from(arguments, console),
     )
     if arguments.dry_run:
         planned = {

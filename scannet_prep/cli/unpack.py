@@ -25,7 +25,7 @@ from scannet_prep.cli.console import Console, describe_list
 from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
-    from scannet_prep.source import Place
+    from scannet_prep.archive.byte_source import Place
     from scannet_prep.stages.unpack import UnpackReport
 
 

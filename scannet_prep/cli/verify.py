@@ -1,42 +1,61 @@
-"""Check a raw tree, a processed folder, an archive, an export, or extracted frames.
+"""Check a raw tree, a processed folder, an archive, or extracted frames, or compare two copies.
 
-Changes nothing, and lists the damage scene by scene. Several archives are checked as shards of one.
-An error means that something is wrong; a note is only worth knowing.
+Changes nothing, and lists the damage scene by scene. An error means that something is wrong; a note
+is only worth knowing.
 
-What is checked depends on PATH. Raw tree: the structure of every file, counts that must agree
-across files, segment ids of groups, labels.ply against the groups, the label map, every frame of
-.sens files, every member of .zip files, the official splits; and, unless scenes are selected, the
-files in tasks/. A tree may contain only .sens files, or only tasks/. Processed folder: checksums,
-shapes and values of every file, the manifest, the official splits. Archive: every byte. Export and
-extracted frames: every file that the manifest lists.
+Raw tree: every file by itself and with the others of its scene (counts, segment ids, labels.ply
+against the groups, axis alignment), the records in scannet.lock, the label map and, unless scenes
+are selected, tasks/. Processed folder and archive: checksums, shapes and values of every scene,
+against the manifest. Frames: every file that the record of a scene lists.
+
+With --against, PATH and another copy of the same data are compared, both with processed scenes or
+both raw: which scenes one of them lacks, which arrays differ and where, and how many vertices
+changed their class.
 
 examples:
   scannet-prep verify data/ScanNet
   scannet-prep verify data/processed --complete --splits train val
-  scannet-prep verify data/scannet-*-of-*.tar.zst
   scannet-prep verify https://host/scannet.tar.zst --scenes scene0011_00
+  scannet-prep verify data/processed --against /their/scannet.tar.zst
 """
 
 from __future__ import annotations
 
 import argparse
-from shlex import quote
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import count_of, format_bytes, format_duration, list_some
+from scannet_prep.base.text import count_of, format_bytes, format_duration
 from scannet_prep.cli import arguments as shared
-from scannet_prep.cli.arguments import add_trust_arguments, certificates_from
-from scannet_prep.cli.console import Console, describe_findings
+from scannet_prep.cli.console import Console, format_table
+from scannet_prep.cli.outcome import Outcome
+from scannet_prep.errors import UsageError
 
 if TYPE_CHECKING:
+    from scannet_prep.stages.comparison import Comparison
     from scannet_prep.stages.verify import VerifyReport
 
-_MAX_SHOWN_SCENES = 5
+# What repairs a place of each kind.
+_REPAIRS = {
+    "raw": "to repair it, remove the files above, and run the same scannet-prep download command "
+    "again",
+    "processed": "to repair it, remove the files above, and run the same scannet-prep process "
+    "command again",
+    "archive": "to repair it, copy the archive again, or pack the folder again",
+    "frames": "to repair it, remove the folders of these scenes, and run the same scannet-prep "
+    "frames command again",
+}
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
     """Add the arguments of the command."""
-    shared.add_places_argument(parser)
+    shared.add_place_argument(parser)
+    parser.add_argument(
+        "--against",
+        type=shared.place_argument,
+        metavar="PATH",
+        help="compare with this copy, instead of checking",
+    )
     parser.add_argument(
         "--complete",
         action="store_true",
@@ -44,69 +63,59 @@ def add_arguments(parser: shared.CommandParser) -> None:
     )
     shared.add_selection_arguments(parser)
     shared.add_jobs_argument(parser)
-    add_trust_arguments(parser)
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
+    selection = shared.selection_from(arguments)
+    jobs = shared.jobs_from(arguments)
+    if arguments.against is not None:
+        from scannet_prep.stages import comparison
+
+        if arguments.complete:
+            raise UsageError("--complete is for checks, not for --against", "leave out one of them")
+        compared = comparison.run(
+            arguments.place, arguments.against, selection=selection, jobs=jobs, progress=console
+        )
+        return Outcome(compared, _describe_comparison(compared), compared.findings)
+
     from scannet_prep.stages import verify
 
     report = verify.run(
-        arguments.places,
-        selection=shared.selection_from(arguments),
+        arguments.place,
+        selection=selection,
         must_be_complete=arguments.complete,
-        certificates=certificates_from(arguments, console),
-        jobs=shared.jobs_from(arguments),
+        jobs=jobs,
         progress=console,
     )
-    # Standard output lists all errors, but without the tracebacks of bugs.
-    errors = report.errors
-    if not console.is_quiet:
-        errors = tuple(error for error in errors if error.trace)
-    console.tell_errors(errors)
+    lines = _describe(report, console.seconds)
+    return Outcome(report, lines, report.findings, {"seconds": console.seconds})
 
-    root = report.paths[0]
-    lines = list(describe_findings(report.findings, root, has_all=console.is_verbose))
-    if report.errors and report.kind == "raw":
-        command = _download_command(report)
-        lines.append(f"to download missing and damaged files again: {command}")
-    lines.append(_summarize(report, console.seconds))
-    error_count = len(report.errors)
+
+def _describe(report: VerifyReport, seconds: float) -> Iterator[str]:
+    """Yield the counts of the check, and how to repair what is damaged."""
+    counts = [
+        f"{row['present']:,} of {row['official']:,} {name}" for name, row in report.splits.items()
+    ]
+    yield (
+        f"{report.path} ({report.kind}): {count_of(report.scenes, 'scene')} ({', '.join(counts)}), "
+        f"{format_bytes(report.size_bytes)}, in {format_duration(seconds)}"
+    )
+    error_count = sum(finding.is_error for finding in report.findings)
     note_count = len(report.findings) - error_count
-    lines.append(f"{count_of(error_count, 'error')}, {count_of(note_count, 'note')}")
-    status = 3 if report.errors else 0
-    return console.result("\n".join(lines), report, status, seconds=console.seconds)
+    damaged = count_of(len(report.damaged_scenes), "damaged scene")
+    yield f"{damaged}, {count_of(error_count, 'error')}, {count_of(note_count, 'note')}"
+    if error_count:
+        yield _REPAIRS[report.kind]
 
 
-def _download_command(report: VerifyReport) -> str:
-    """Return the command that downloads missing and damaged files again."""
-    types, scenes = report.to_download
-    root = quote(report.paths[0])
-    command = f"scannet-prep download --types {' '.join(types)} -o {root}"
-    # Without --scenes, the command would also download scenes that this tree never had. It does
-    # so if too many scenes are damaged to list them, or if an error may concern any scene.
-    if 0 < len(scenes) <= _MAX_SHOWN_SCENES:
-        command += f" --scenes {' '.join(scenes)}"
-    return command
-
-
-def _summarize(report: VerifyReport, seconds: float) -> str:
-    """Return the counts of the check, in one line."""
-    whole = f"whole: {len(report.whole_scenes):,}"
-    # A folder of own scenes has no scene of the official splits.
-    if any(row["present"] for row in report.splits.values()):
-        splits = []
-        for name, row in report.splits.items():
-            splits.append(f"{name} {row['present']:,} of {row['official']:,}")
-        whole += f" ({', '.join(splits)})"
-    counts = [f"{report.kind} scenes: {report.scenes:,}", whole]
-    if report.vertices:
-        counts.append(f"{report.vertices:,} vertices")
-    if report.computed_segments:
-        counts.append(f"segments computed: {count_of(report.computed_segments, 'scene')}")
-    if report.shared_files:
-        counts.append(f"files in tasks/: {report.shared_files:,}")
-    counts.append(format_bytes(report.size_bytes))
-    counts.append(f"in {format_duration(seconds)}")
-    place = list_some(report.paths, shown=1)
-    return f"{place}: {', '.join(counts)}"
+def _describe_comparison(report: Comparison) -> Iterator[str]:
+    """Yield the vertices by class here and there, and the counts of scenes."""
+    if report.classes:
+        rows = [(row.here, row.there, f"{row.vertices:,}") for row in report.classes]
+        header = (f"class in {report.path}", "in the other copy", "vertices")
+        yield format_table(header, rows, text_columns=2)
+    yield (
+        f"scenes: {report.same:,} the same, {len(report.different):,} different, "
+        f"{len(report.only_here):,} only here, {len(report.only_there):,} only there"
+    )

@@ -216,7 +216,6 @@ def add_arguments(parser: shared.CommandParser) -> None:
         metavar="CLASS",
         help="hide these classes, in any colouring; in quotes if the name has blanks",
     )
-    shared.add_trust_arguments(parser.add_argument_group("server, for addresses"))
 
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome | None:
@@ -243,7 +242,6 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome | None:
         beside=arguments.beside,
         label_set=arguments.label_set,
         frames_dir=arguments.frames,
-        certificates=shared.certificates_from(arguments, console),
     )
     if arguments.serve is not None:
         if options or arguments.output:

@@ -257,13 +257,13 @@ def check_folder(place: str) -> Iterator[Remark]:
 
 def check_scenes(place: str) -> Iterator[Remark]:
     """Check that the scenes of a folder or an archive exist and have their recorded sizes."""
-    from scannet_prep.source import SourceKind, identify
+    from scannet_prep.source.place import find_kind
 
     if not place and not Path(DEFAULT_PLACE).exists():
         yield Remark("note", f"{DEFAULT_PLACE} does not exist", "name the folder of the scenes")
         return
     place = place or DEFAULT_PLACE
-    if identify([place]).kind is SourceKind.RAW:
+    if find_kind(place) == "raw":
         yield from _check_raw_scenes(Path(place))
     else:
         yield from _check_processed_scenes(place)
@@ -360,13 +360,13 @@ def _check_raw_scenes(raw_dir: Path) -> Iterator[Remark]:
 
 def _check_processed_scenes(place: str) -> Iterator[Remark]:
     """Compare the files of processed scenes with the sizes in the manifest."""
-    from scannet_prep.processed.folder import processed_path
+    from scannet_prep.processed.manifest import processed_path
     from scannet_prep.remote.addresses import public_url
-    from scannet_prep.source import open_processed
+    from scannet_prep.source.place import open_processed
 
     opened = open_processed(place)
     shown = public_url(place) if "://" in place else place
-    yield Remark("ok", f"{shown}: {len(opened.entries):,} processed scenes")
+    yield Remark("ok", f"{shown}: {len(opened.scenes):,} processed scenes")
     if opened.failures:
         yield Remark(
             "problem",
@@ -379,7 +379,7 @@ def _check_processed_scenes(place: str) -> Iterator[Remark]:
 
     missing = []
     resized = []
-    for scene_id, entry in opened.entries.items():
+    for scene_id, entry in opened.scenes.items():
         path = processed_path(opened.folder, entry.split, scene_id)
         try:
             size_bytes = path.stat().st_size

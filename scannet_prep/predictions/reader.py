@@ -20,7 +20,7 @@ from scannet_prep.evaluation.scores import check_integers
 from scannet_prep.predictions.arrays import load_arrays, load_scores, parse_lines
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.source import Place, open_processed
+from scannet_prep.source.place import open_processed
 from scannet_prep.training.dataset import ScanNet
 
 Task: TypeAlias = Literal["semantic", "instance"]
@@ -192,7 +192,7 @@ def _find_scene_id(name: str, task: Task, processed_ids: Collection[str]) -> str
 
 def find_predictions(
     folder: Path,
-    place: Place,
+    place: str | Path,
     *,
     task: Task,
     label_set: LabelSet | str | None = None,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.base.files import Buffer, Fingerprint, open_file, read_file
+from scannet_prep.base.files import Buffer, Fingerprint, read_file
 from scannet_prep.base.json import make_decoder, parse_json, to_plain
 from scannet_prep.errors import ContentError, ProcessedFileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
@@ -258,22 +256,6 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
         raise ProcessedFileError(path, problem, DAMAGE_HINT)
     fields: dict[str, Any] = {_FIELDS.get(key, key): array for key, array in arrays.items()}
     return ProcessedScene(**fields, meta=meta)
-
-
-def read_meta(path: Path) -> SceneMeta:
-    """Read the description of a scene, which takes only a few pages of its file.
-
-    Raises:
-        FileError: The file cannot be read.
-        ProcessedFileError: It is damaged, or was written by another program.
-    """
-    with open_file(path, MAX_FILE_BYTES) as file:
-        size_bytes = file.seek(0, os.SEEK_END)
-        # An empty file cannot be mapped.
-        data: mmap.mmap | bytes = b""
-        if size_bytes:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return parse_meta(NpzReader(memoryview(data), path), path)
 
 
 _META_DECODER = make_decoder(SceneMeta)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scannet_prep.base.files import read_file
-from scannet_prep.base.findings import Findings
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import ContentError, RawFileError
 from scannet_prep.release.files import LABEL_MAP, SPLIT_DIRS, TASKS_DIR
@@ -113,33 +112,6 @@ def label_map_for(raw_dir: Path) -> LabelMap:
     if path is None:
         return builtin_label_map()
     return read_label_map(path)
-
-
-def check_label_map(raw_dir: Path, findings: Findings, *, must_match: bool) -> LabelMap:
-    """Read the label map beside the raw scenes, and compare it with that of the release.
-
-    Args:
-        raw_dir: The raw tree.
-        findings: Receives a note if there is no label map, and an error if it is damaged.
-        must_match: Whether a difference from the label map of the release is an error or a note.
-
-    Returns:
-        The label map; the built-in one if there is none, or if it is damaged.
-    """
-    path = find_label_map(raw_dir)
-    if path is None:
-        message = "no such file: the built-in label map is used"
-        findings.note(raw_dir / LABEL_MAP_NAME, message)
-        return builtin_label_map()
-    label_map = findings.attempt(path, read_label_map, path)
-    if label_map is None:
-        return builtin_label_map()
-    difference = describe_differences(label_map)
-    if difference and must_match:
-        findings.error(path, difference, LABEL_MAP_HINT)
-    elif difference:
-        findings.note(path, difference)
-    return label_map
 
 
 def find_label_map(raw_dir: Path) -> Path | None:

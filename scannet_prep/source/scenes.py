@@ -1,210 +1,127 @@
-"""The processed scenes of a folder, an archive, or all shards of a set."""
+"""Places that hold processed scenes: a folder, and an archive of one."""
 
 from __future__ import annotations
 
-import copy
-import warnings
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from scannet_prep.archive.byte_source import Place
-from scannet_prep.base.files import Buffer, Fingerprint
+import numpy as np
+
+from scannet_prep.base.files import Buffer, Fingerprint, open_file
 from scannet_prep.base.findings import Finding
-from scannet_prep.errors import FileError, TransferError, UsageError
-from scannet_prep.processed.manifest import SceneEntry
-from scannet_prep.processed.npz import NpzReader
+from scannet_prep.errors import ArchiveError, FileError, MissingFileError, ProcessedFileError
+from scannet_prep.processed.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    SceneEntry,
+    check_complete,
+    parse_manifest,
+    processed_path,
+    read_manifest,
+)
+from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
 from scannet_prep.processed.scene import (
+    FORMAT_VERSION,
+    MAX_FILE_BYTES,
     ProcessedScene,
     ProcessOptions,
-    SceneMeta,
     check_meta,
     parse_meta,
     parse_processed,
 )
+from scannet_prep.processed.scene_problems import find_problems
+from scannet_prep.release.irregularities import summarize_warnings
 from scannet_prep.release.scene import Split
-from scannet_prep.source.identify import SourceKind, find_folder, refuse_export
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from scannet_prep.archive.opened import Archive
+
+_HINT_REMOVE = "remove the file, or process the scene again"
+
+PlaceKind: TypeAlias = Literal["raw", "processed", "archive", "frames"]
 
 
-def open_processed(
-    place: Place | Sequence[Place],
-    split: Split | None = None,
-    *,
-    certificates: bool | Path = True,
-    must_be_usable: bool = True,
-) -> SceneSource:
-    """Open the processed scenes of a place. If there is a manifest, no scene is read.
-
-    Args:
-        place: A processed folder, an archive, or several archives, such as all shards of a set.
-            Each is a path, an address, or a `ByteSource`.
-        split: The split whose scenes to open; None for all scenes.
-        certificates: Certificate authorities to trust for servers; see `RangeSource`.
-        must_be_usable: Whether to refuse a folder whose processing has not finished or whose
-            manifest is damaged. Otherwise, `faults` of the result contains the reason.
-
-    Raises:
-        FileError: The place does not exist, or cannot be used.
-        UsageError: The list is empty or names several folders, a scene is in two archives, or there
-            are no scenes of the split.
-        TransferError: A server does not send an archive.
-    """
-    places = _list_places(place)
-    if not places:
-        hint = "name a folder, an archive, or all of its shards"
-        raise UsageError("the list of archives is empty", hint)
-    folder = find_folder(places)
-    # Imported here: training from a folder needs no zstandard.
-    if folder is None:
-        from scannet_prep.archive.opened import open_archives
-        from scannet_prep.source.archive_scenes import ArchiveScenes
-
-        return ArchiveScenes(open_archives(places, certificates=certificates), split)
-    refuse_export(folder)
-    from scannet_prep.source.folder_scenes import FolderScenes
-
-    return FolderScenes(folder, split, must_be_usable=must_be_usable)
-
-
-def _list_places(place: Place | Sequence[Place]) -> list[Place]:
-    """Return a list of places, whether one or several were given."""
-    if isinstance(place, str) or not isinstance(place, Sequence):
-        return [place]
-    return list(place)
-
-
-class HeldScene(Protocol):
-    """A scene as a manifest or an index describes it, without its file."""
-
-    @property
-    def split(self) -> str:
-        """Its split."""
-
-    @property
-    def vertex_count(self) -> int:
-        """V."""
-
-
-class SceneSource(ABC):
-    """The processed scenes of a folder or of archives.
-
-    Picklable, and safe under fork and in threads.
-
-    Args:
-        place: The path or the address, or several, as the user would type them.
-        options: The options that all scenes were made with.
-        held: All scenes of the place, by id.
-        failures: Why scenes that should have been made are missing, by id.
-        split: The split whose scenes to open; None for all scenes.
-        command_end: The end of the command that makes more scenes of the place.
+class PlaceScene(NamedTuple):
+    """What is known of a scene without reading it.
 
     Attributes:
-        kind: `processed` or `archive`.
-        place: As given.
-        name: The place for messages.
-        options: As given.
-        lengths: V of each scene, by id, sorted.
-        failures: As given, without the scenes that exist nevertheless.
-        folder: The processed folder; None for archives.
-        faults: Why the folder must not be used; empty unless `must_be_usable` was False.
-
-    Raises:
-        UsageError: There are no scenes of that split.
+        split: Its split; empty if it has none.
+        vertex_count: V; 0 if it is unknown.
+        size_bytes: Size of its files.
     """
 
-    kind: SourceKind
+    split: str
+    vertex_count: int
+    size_bytes: int
+
+
+class Place(ABC):
+    """A place that holds scenes. Picklable, and safe under fork and in threads.
+
+    Args:
+        name: Its path or address, for messages.
+        scenes: Its scenes by id.
+        failures: Why scenes that should be there are missing, by id.
+
+    Attributes:
+        kind: What it is.
+        folder: The folder; None for an archive.
+        scenes: As given, sorted.
+        failures: As given, without scenes that are there after all.
+    """
+
+    kind: PlaceKind
     folder: Path | None = None
-    faults: tuple[FileError, ...] = ()
 
     def __init__(
-        self,
-        place: str | list[str],
-        options: ProcessOptions,
-        held: Mapping[str, HeldScene],
-        failures: Mapping[str, Finding],
-        split: Split | None,
-        command_end: str,
+        self, name: str, scenes: Mapping[str, PlaceScene], failures: Mapping[str, str]
     ) -> None:
-        if isinstance(place, str):
-            first = place
-            self.name = place
-        else:
-            first = place[0]
-            self.name = f"{first} and {len(place) - 1} more"
-        self.place = place
-        self.options = options
-        self.failures: dict[str, Finding] = {}
-        for scene_id, failure in failures.items():
-            if scene_id not in held:
-                self.failures[scene_id] = failure
-        self._command_end = command_end
-        self._entries: Mapping[str, SceneEntry] | None = None
-        self.lengths: dict[str, int] = {}
-        self._splits: dict[str, str] = {}
-        for scene_id, scene in sorted(held.items()):
-            if split is None or scene.split == split:
-                self.lengths[scene_id] = scene.vertex_count
-                self._splits[scene_id] = scene.split
-        # Commands open all scenes. The rest is for a dataset, which opens one split.
-        if split is None:
-            return
-
-        if not self.lengths:
-            splits = ", ".join(sorted({scene.split for scene in held.values()}))
-            others = f", only {splits}" if splits else ""
-            hint = f"make them: scannet-prep process --splits {split}{command_end}"
-            raise UsageError(f"{self.name}: holds no {split} scenes{others}", hint)
-        if self.failures:
-            count = f"{len(self.failures)}, for example {min(self.failures)}"
-            # The level is that of the line that makes the dataset.
-            warnings.warn(
-                f"{self.name}: scenes that failed in processing are missing: {count}; "
-                f"to list them: scannet-prep info {quote(first)}",
-                stacklevel=5,
-            )
-
-    @property
-    def scene_ids(self) -> tuple[str, ...]:
-        """The ids of the scenes, sorted."""
-        return tuple(self.lengths)
-
-    @property
-    def entries(self) -> Mapping[str, SceneEntry]:
-        """The entry of the manifest for each scene, by id, sorted; read once and kept.
-
-        Raises:
-            FileError: The manifest does not list all scenes, or is damaged.
-        """
-        if self._entries is None:
-            known = self.read_entries()
-            if not known.keys() >= self.lengths.keys():
-                raise FileError(
-                    self.name,
-                    "has no manifest that lists all of its scenes",
-                    "pack the processed folder again: scannet-prep pack DIR",
-                )
-            self._entries = {scene_id: known[scene_id] for scene_id in self.lengths}
-        return self._entries
+        self.name = name
+        self.scenes = dict(sorted(scenes.items()))
+        self.failures = {key: reason for key, reason in failures.items() if key not in scenes}
 
     @abstractmethod
-    def read_entries(self) -> Mapping[str, SceneEntry]:
-        """Read the entries of the manifest. Without a manifest, there may be none.
+    def verify(self, scene_id: str) -> list[Finding]:
+        """Read all of a scene, and find what is wrong with it.
 
         Raises:
-            ScanNetPrepError: The manifest is damaged, or cannot be read.
+            ScanNetPrepError: A file is missing or damaged, so that nothing more can be checked.
         """
+
+    @abstractmethod
+    def verify_rest(self) -> list[Finding]:
+        """Check the files that belong to no scene, and what concerns the place as a whole.
+
+        Raises:
+            ScanNetPrepError: As `verify`.
+        """
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return facts about the place by name: texts, lists and mappings, for people and JSON."""
+
+
+class ProcessedScenes(Place):
+    """The processed scenes of a folder or an archive, all made with the same options.
+
+    Attributes:
+        options: The options.
+        fault: Why the place must not be used: processing has not finished. None if it has.
+    """
+
+    options: ProcessOptions
+    fault: FileError | None = None
 
     @abstractmethod
     def file_path(self, scene_id: str) -> Path | str:
-        """Return the path of a scene's file; for a scene in an archive, a text for messages."""
+        """Return the path of a scene's file; for an archive, a text for messages."""
 
     @abstractmethod
-    def read(self, scene_id: str) -> memoryview:
+    def read_file(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene into new, writable memory.
 
         Raises:
@@ -212,82 +129,248 @@ class SceneSource(ABC):
             TransferError: A server does not send it.
         """
 
-    def load(self, scene_id: str) -> tuple[ProcessedScene, SceneEntry]:
-        """Read a scene, and make its entry in a manifest from its content.
+    @abstractmethod
+    def read_manifest(self) -> Manifest:
+        """Read the manifest.
 
         Raises:
-            FileError: The file does not exist any more, is damaged, is that of another scene, or
-                is not sent by the server.
+            ScanNetPrepError: It is damaged, or cannot be read.
         """
-        try:
-            data = self.read(scene_id)
-        except TransferError as error:
-            raise FileError(self.name, error.message, error.hint) from error
-        scene = self.parse(scene_id, data)
-        return scene, SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
 
-    def parse(self, scene_id: str, data: Buffer) -> ProcessedScene:
-        """Parse the file of a scene.
+    def close(self) -> None:
+        """Close files and connections; reading opens them again."""
 
-        Args:
-            scene_id: The scene.
-            data: The whole file, from `read`.
+    @cached_property
+    def entries(self) -> Mapping[str, SceneEntry]:
+        """The entries of the manifest for the scenes of the place, by id, sorted.
 
         Raises:
-            ProcessedFileError: It is damaged, is that of another scene or split, or was made with
-                other options.
+            FileError: The manifest is damaged, or the place was changed since it was opened.
         """
-        scene = parse_processed(data, self.file_path(scene_id))
-        self._check_meta(scene_id, scene.meta)
-        return scene
+        manifest = self.read_manifest()
+        if manifest.options != self.options or not self.scenes.keys() <= manifest.scenes.keys():
+            problem = f"{MANIFEST_NAME} lists other scenes or options than when it was opened"
+            raise FileError(self.name, problem, "open it again")
+        return {scene_id: manifest.scenes[scene_id] for scene_id in self.scenes}
 
     def open_arrays(self, scene_id: str, data: Buffer) -> NpzReader:
-        """Open the file of a scene without parsing all of it; for single arrays.
+        """Open the file of a scene, to read single arrays.
 
         Args:
             scene_id: The scene.
-            data: The whole file, from `read`.
+            data: The whole file, from `read_file`.
 
         Raises:
-            ProcessedFileError: It is damaged, or belongs to another scene, split or folder.
+            ProcessedFileError: It is damaged, or is that of another scene or another folder.
         """
         path = self.file_path(scene_id)
         arrays = NpzReader(data, path)
-        self._check_meta(scene_id, parse_meta(arrays, path))
+        meta = parse_meta(arrays, path)
+        check_meta(meta, path, scene_id, self.scenes[scene_id].split, self.options)
         return arrays
 
-    def read_meta(self, scene_id: str) -> SceneMeta:
-        """Read the description of a scene.
-
-        Raises:
-            FileError: As `load`.
-            TransferError: A server does not send it.
-        """
-        meta = self._read_meta(scene_id)
-        self._check_meta(scene_id, meta)
-        return meta
-
-    def _read_meta(self, scene_id: str) -> SceneMeta:
-        """Read the description of a scene without checking that it belongs to the scene."""
+    def parse(self, scene_id: str, data: Buffer) -> ProcessedScene:
+        """Parse the file of a scene; arguments and errors are those of `open_arrays`."""
         path = self.file_path(scene_id)
-        return parse_meta(NpzReader(self.read(scene_id), path), path)
+        scene = parse_processed(data, path)
+        check_meta(scene.meta, path, scene_id, self.scenes[scene_id].split, self.options)
+        return scene
 
-    def _check_meta(self, scene_id: str, meta: SceneMeta) -> None:
-        """Check that a file is that of a scene of this place."""
+    def read(self, scene_id: str) -> ProcessedScene:
+        """Read a scene; errors are those of `read_file` and `parse`."""
+        return self.parse(scene_id, self.read_file(scene_id))
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the options, the warnings, and the scenes that failed."""
+        manifest = self.read_manifest()
+        warnings = []
+        computed_count = 0
+        for scene_id, entry in manifest.scenes.items():
+            computed_count += entry.segments_source == "computed"
+            warnings += [(scene_id, warning) for warning in entry.warnings]
+        return {
+            "program": f"scannet-prep {manifest.program_version}",
+            "options": self.options.flags,
+            "label_set": self.options.label_set.name,
+            "frame": "axis-aligned" if self.options.align_axis else "scan",
+            "scenes_with_computed_segments": computed_count,
+            "problem": "" if self.fault is None else self.fault.message,
+            "failures": self.failures,
+            "warnings": [
+                f"{summary.text} (scenes: {len(summary.scenes):,})"
+                for summary in summarize_warnings(warnings)
+            ],
+        }
+
+
+class ProcessedFolder(ProcessedScenes):
+    """A folder that `scannet-prep process` wrote.
+
+    Args:
+        folder: The folder.
+    """
+
+    kind = "processed"
+    folder: Path
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        manifest = read_manifest(folder)
+        try:
+            check_complete(manifest, folder)
+        except FileError as error:
+            self.fault = error
+        self.options = manifest.options
+        scenes = {}
+        # Without the counts of an entry, which take a hundred times the memory.
+        for scene_id, entry in manifest.scenes.items():
+            scenes[scene_id] = PlaceScene(entry.split, entry.vertex_count, entry.size_bytes)
+        failures = {name: str(failure) for name, failure in manifest.failures.items()}
+        super().__init__(str(folder), scenes, failures)
+
+    def read_manifest(self) -> Manifest:
+        """Read `manifest.json`."""
+        return read_manifest(self.folder)
+
+    def file_path(self, scene_id: str) -> Path:
+        """Return the path of a scene's file."""
+        return processed_path(self.folder, self.scenes[scene_id].split, scene_id)
+
+    def read_file(self, scene_id: str) -> memoryview:
+        """Read the whole file of a scene into new, writable memory."""
         path = self.file_path(scene_id)
-        check_meta(meta, path, scene_id, self._splits[scene_id], self.options)
+        try:
+            with open_file(path, MAX_FILE_BYTES) as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                # NumPy, unlike bytearray, does not fill new memory with zeros first.
+                data = np.empty(size_bytes, np.uint8).data
+                # One call reads a whole file, unless the file becomes shorter meanwhile.
+                read_bytes = file.readinto(data)
+        except MissingFileError:
+            problem = "no such file, though the manifest names it"
+            raise MissingFileError(path, problem, DAMAGE_HINT) from None
+        if read_bytes != size_bytes:
+            problem = f"only {read_bytes:,} of {size_bytes:,} bytes could be read"
+            raise ProcessedFileError(path, problem, DAMAGE_HINT)
+        return data
 
-    def without_entries(self) -> Self:
-        """Return a copy for worker processes that get the entry of each scene with their task."""
-        part = copy.copy(self)
-        part.failures = {}
-        # Not None, so that no worker reads the manifest.
-        part._entries = {}  # noqa: SLF001 - of the same class
-        return part
+    def verify(self, scene_id: str) -> list[Finding]:
+        """Read a scene, check its values, and compare it with the manifest."""
+        data = self.read_file(scene_id)
+        scene = self.parse(scene_id, data)
+        problems = list(find_problems(scene))
+        # A scene that is wrong by itself cannot match its record either: report one cause once.
+        if not problems:
+            actual = SceneEntry.from_scene(scene, Fingerprint.from_bytes(data))
+            problems = list(_find_differences(actual, self.entries[scene_id]))[:1]
+        path = str(self.file_path(scene_id))
+        return [
+            Finding(message=problem, subject=path, scene_id=scene_id, hint=DAMAGE_HINT)
+            for problem in problems
+        ]
 
-    def how_to_add(self, scene_id: str) -> str:
-        """Return the hint to get a scene of the release that is missing."""
-        return f"make it: scannet-prep process --scenes {scene_id}{self._command_end}"
+    def verify_rest(self) -> list[Finding]:
+        """Find files of scenes that the manifest does not record."""
+        if self.fault is not None:
+            return [Finding.from_error(self.fault)]
+        findings = []
+        for split in Split:
+            for path in sorted((self.folder / split).glob("*.npz")):
+                if path.stem in self.scenes and self.scenes[path.stem].split == split:
+                    continue
+                message = f"is not in the manifest as a {split} scene"
+                findings.append(
+                    Finding(
+                        message=message, subject=str(path), scene_id=path.stem, hint=_HINT_REMOVE
+                    )
+                )
+        return findings
 
-    def close(self) -> None:  # noqa: B027 - a folder keeps no file open
-        """Close files and connections; reading opens them again."""
+
+class ProcessedArchive(ProcessedScenes):
+    """An archive of processed scenes, on a disk or at an address.
+
+    Args:
+        archive: The archive.
+
+    Raises:
+        ArchiveError: Its scenes have the format of another version.
+    """
+
+    kind = "archive"
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._groups = {group.scene_id: group for group in archive.index.scenes}
+        head = archive.index.head
+        if head.scene_format != FORMAT_VERSION or head.options is None:
+            problem = f"holds scenes in format {head.scene_format}, expected {FORMAT_VERSION}"
+            raise ArchiveError(archive.name, problem, DAMAGE_HINT)
+        self.options = head.options
+        super().__init__(archive.name, list_groups(archive), archive.index.failures)
+
+    def read_manifest(self) -> Manifest:
+        """Read the manifest from the files that belong to no scene."""
+        group = self._archive.index.groups[0]
+        for member in group.members:
+            if member.name == MANIFEST_NAME:
+                data = bytes(self._archive.read_member(group, member))
+                return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}")
+        raise ArchiveError(self.name, f"has no {MANIFEST_NAME}", DAMAGE_HINT)
+
+    def file_path(self, scene_id: str) -> str:
+        """Return the archive and the name of a scene's file in it, for messages."""
+        return f"{self.name}: {self.scenes[scene_id].split}/{scene_id}.npz"
+
+    def read_file(self, scene_id: str) -> memoryview:
+        """Read the whole file of a scene into new, writable memory."""
+        group = self._groups[scene_id]
+        return self._archive.read_member(group, group.members[0])
+
+    def verify(self, scene_id: str) -> list[Finding]:
+        """Read a scene, whose checksum must match, and compare it with the manifest."""
+        actual = Fingerprint.from_bytes(self.read_file(scene_id))
+        if actual == self.entries[scene_id].fingerprint:
+            return []
+        message = f"is another file than {MANIFEST_NAME} records"
+        path = self.file_path(scene_id)
+        return [Finding(message=message, subject=path, scene_id=scene_id, hint=DAMAGE_HINT)]
+
+    def verify_rest(self) -> list[Finding]:
+        """Read the files of no scene, whose checksums must match."""
+        read_group(self._archive, "")
+        return []
+
+    def close(self) -> None:
+        """Close the file or the connections; reading opens them again."""
+        self._archive.source.close()
+
+
+def read_group(archive: Archive, scene_id: str) -> None:
+    """Read the files of a scene of an archive, or with an empty id those of no scene.
+
+    Raises:
+        ArchiveError: Their checksums do not match.
+    """
+    for group in archive.index.groups:
+        if group.scene_id == scene_id:
+            for member in group.members:
+                archive.read_member(group, member)
+
+
+def list_groups(archive: Archive) -> dict[str, PlaceScene]:
+    """List the scenes of an archive, by id."""
+    scenes = {}
+    for group in archive.index.scenes:
+        scenes[group.scene_id] = PlaceScene(group.split, group.vertex_count, group.size_bytes)
+    return scenes
+
+
+def _find_differences(actual: SceneEntry, recorded: SceneEntry) -> Iterator[str]:
+    """Describe the fields in which a scene differs from its record in the manifest."""
+    for name in SceneEntry.__struct_fields__:
+        here = getattr(actual, name)
+        there = getattr(recorded, name)
+        if here != there:
+            words = name.replace("_", " ")
+            yield f"has {words} {here!s:.80}, but the manifest records {there!s:.80}"

@@ -29,7 +29,6 @@ from scannet_prep.processed.groups import classes_of_instances
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
-from scannet_prep.source import Place
 from scannet_prep.view.confusion import draw_confusion
 
 SCORES: Mapping[Task, Any] = {"semantic": SemanticScores, "instance": InstanceScores}
@@ -74,7 +73,7 @@ class EvaluationReport:
 
 def run(
     folder: Path,
-    place: Place,
+    place: str | Path,
     *,
     task: Task = "semantic",
     label_set: LabelSet | str | None = None,

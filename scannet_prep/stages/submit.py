@@ -23,7 +23,6 @@ from scannet_prep.predictions.reader import Task, find_predictions
 from scannet_prep.release.label_sets import LabelSet
 from scannet_prep.release.scene import Split
 from scannet_prep.release.splits import official_scenes
-from scannet_prep.source import Place
 
 LEFT_OUT_REASONS = {
     "other": "wall, floor, or none of the classes",
@@ -68,7 +67,7 @@ class SubmissionReport:
 
 def run(
     folder: Path,
-    place: Place,
+    place: str | Path,
     path: Path,
     *,
     task: Task = "semantic",

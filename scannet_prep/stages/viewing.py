@@ -28,7 +28,8 @@ from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.processed.scene_problems import find_problems
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId
-from scannet_prep.source import Place, SceneSource, open_processed
+from scannet_prep.source.place import open_processed
+from scannet_prep.source.scenes import ProcessedScenes
 from scannet_prep.stages.selection import Selection, parse_scene_ids
 from scannet_prep.stages.view_frames import view_cameras
 from scannet_prep.view.coloring import ViewedScene, view_scene
@@ -55,7 +56,7 @@ class Viewing:
         frames: Extracted frames, whose cameras are shown; None for none.
     """
 
-    place: SceneSource
+    place: ProcessedScenes
     scene_ids: tuple[str, ...]
     predictions: Predictions | None
     color: str
@@ -81,7 +82,7 @@ class Viewing:
         Raises:
             FileError: The scene is damaged, or has invalid values.
         """
-        scene = self.place.parse(scene_id, self.place.read(scene_id))
+        scene = self.place.read(scene_id)
         problem = next(find_problems(scene), None)
         if problem is not None:
             path = self.place.file_path(scene_id)
@@ -139,7 +140,7 @@ class Viewing:
 
 def open_scenes(
     words: Sequence[str],
-    source: Place,
+    source: str | Path,
     *,
     takes_all: bool = False,
     pred_dir: Path | None = None,
@@ -149,7 +150,6 @@ def open_scenes(
     beside: Sequence[str] = (),
     label_set: LabelSet | str | None = None,
     frames_dir: Path | None = None,
-    certificates: bool | Path = True,
 ) -> Viewing:
     """Find the scenes to show and their predictions, without reading them.
 
@@ -166,7 +166,6 @@ def open_scenes(
         label_set: The label set of labels and prediction; None for the one that the scenes were
             processed with.
         frames_dir: Folder of extracted frames, whose cameras a page shows.
-        certificates: The certificates to trust for addresses, as `RangeSource` takes them.
 
     Raises:
         UsageError: Several scenes are possible, a colouring needs a prediction, or both
@@ -178,7 +177,7 @@ def open_scenes(
     _check_colors([color, *beside], pred_dir, second_dir)
     for word in (source, *words):
         _refuse_scene_file(word)
-    place = open_processed(source, certificates=certificates)
+    place = open_processed(source)
     if not place.entries:
         raise FileError(place.name, "holds no scenes")
     label_set = parse_label_set(label_set or place.options.label_set)
@@ -287,7 +286,7 @@ def _name_folders(first: Path, second: Path) -> tuple[str, str]:
     return str(first), str(second)
 
 
-def _refuse_scene_file(place: Place) -> None:
+def _refuse_scene_file(place: str | Path) -> None:
     """Refuse the `.npz` file of a scene in place of a scene id, a folder or an archive."""
     path = Path(str(place))
     if path.suffix != ".npz" or not SceneId.is_valid(path.stem):
@@ -298,7 +297,7 @@ def _refuse_scene_file(place: Place) -> None:
     )
 
 
-def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[str]:
+def _choose_scenes(words: Sequence[str], place: ProcessedScenes) -> list[str]:
     """Return the ids of the scenes that are named by ids and `@FILE`.
 
     Raises:
@@ -312,11 +311,9 @@ def _choose_scenes(words: Sequence[str], place: SceneSource) -> list[str]:
     selection = Selection(scene_ids=parse_scene_ids(words))
     scene_ids = list(selection.scene_ids or ())
     for scene_id in scene_ids:
-        failure = place.failures.get(scene_id)
-        if failure is not None:
-            raise UnknownSceneError(
-                f"{place.name}: {scene_id} failed in processing: {failure.message}", failure.hint
-            )
+        reason = place.failures.get(scene_id)
+        if reason is not None:
+            raise UnknownSceneError(f"{place.name}: {scene_id} failed in processing: {reason}")
     splits = {scene_id: str(entry.split) for scene_id, entry in place.entries.items()}
     selection.check_found(place.name, splits, _HINT_SCENES)
     return [str(scene_id) for scene_id in scene_ids]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 import operator
+import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.memory import find_worker
 from scannet_prep.base.signatures import describe_call_fault
+from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
     ProcessedFileError,
     ScanNetPrepError,
@@ -32,7 +34,7 @@ from scannet_prep.processed.scene import parse_meta, widen_normals
 from scannet_prep.release.label_sets import LabelSet, parse_label_set
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_official_split, read_scene_list
-from scannet_prep.source import open_processed
+from scannet_prep.source.place import open_processed
 from scannet_prep.training.annotated_points import read_points
 from scannet_prep.training.concat import ConcatDataset
 from scannet_prep.training.sample import Dataset, SampleT_co, advise_default_collation
@@ -48,8 +50,6 @@ from scannet_prep.training.whole_numbers import check_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from scannet_prep.source import Place
 
 SplitName: TypeAlias = Literal["train", "val", "test"]
 
@@ -103,10 +103,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
 
     Args:
         path: A folder that `scannet-prep process` wrote, or an archive that `scannet-prep pack`
-            made of it. An archive is given by its path, by its address (`https://...`), or by an
-            object that reads its bytes, such as `scannet_prep.remote.ranges.RangeSource` with
-            options. Several archives, such as all shards of a set, are given as a list, in any
-            order.
+            made of it, by its path or its address, such as `https://...`.
         split: `train`, `val` or `test`. Several splits are joined by `+`:
             `ScanNet(...) + ScanNet(...)`.
         labels: SCANNET20 or SCANNET200, or its name, such as `"scannet200"`. None for the label set
@@ -137,26 +134,24 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         is_aligned: Whether `points` and `normals` are axis-aligned (`process --align-axis`);
             otherwise they are in the scan frame.
         ignore_index, transform, seed: As given.
-        path: The folder, the path or address of the archive, or a list of those of several
-            archives.
+        path: The folder, or the path or address of the archive.
 
     Raises:
         MissingFileError: `path` is not a processed folder, or there is no such archive.
         FileError: Processing has not finished, the manifest is damaged, or the file `points` is
             missing, damaged, or contains something else.
-        ArchiveError: An archive is damaged, does not consist of processed scenes, or does not
-            belong to the other archives of the list; or a shard of a set is missing.
+        ArchiveError: The archive is damaged.
         TransferError: The web server does not serve the archive.
         UnknownSceneError: A scene of `scenes` does not exist, or belongs to another split.
         UsageError: There is no such split, the split has no scenes, there is no such key, `labels`
             is not a label set, `ignore_index` is a train id or not a whole number, `transform`
             cannot be called, `seed` is negative, `loop` is not a whole number from 1, `points` does
-            not fit the scenes, or `scenes` or the list of archives is empty.
+            not fit the scenes, or `scenes` is empty.
     """
 
     def __init__(
         self,
-        path: Place | Sequence[Place],
+        path: str | Path,
         *,
         split: SplitName | Split,
         labels: LabelSet | str | None = None,
@@ -177,20 +172,28 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         # Checked before the source is opened, which may take long.
         chosen_label_set = None if labels is None else parse_label_set(labels)
 
-        self._reader = open_processed(path, self.split)
-        self._options = self._reader.options
+        self._place = open_processed(path)
+        self._options = self._place.options
         self.label_set = self._options.label_set
         if chosen_label_set is not None:
             self.label_set = chosen_label_set
         self.ignore_index = _check_ignore_index(ignore_index, self.label_set)
         self.is_aligned = self._options.align_axis
-        self.path: str | list[str] = self._reader.place
+        self.path = self._place.name
+        lengths = self._find_lengths()
+        if self._place.failures:
+            failed = list(self._place.failures)
+            warnings.warn(
+                f"{self.path}: scenes that failed in processing are missing: {list_some(failed)}; "
+                "to list them: scannet-prep info",
+                stacklevel=2,
+            )
 
         # Scene ids, as long as the longest one, and vertex counts, both sorted by id. They are
         # arrays because reading a list changes the reference counts of its elements. After a fork,
         # each change would copy a page of memory.
-        self._encoded_ids = np.array(list(self._reader.lengths), "S")
-        self._lengths = np.array(list(self._reader.lengths.values()), np.int64)
+        self._encoded_ids = np.array(list(lengths), "S")
+        self._lengths = np.array(list(lengths.values()), np.int64)
         if scenes is not None:
             self._restrict(scenes)
 
@@ -240,13 +243,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         It covers the ids of the scenes, their bytes as the manifest records them, the options with
         which they were processed, the label set, and limited annotations.
         """
-        entries = self._reader.read_entries()
+        entries = self._place.entries
         facts = [self.label_set.name, repr(self._options)]
         for name in self.scene_ids:
-            facts.append(name)
-            # A folder without a manifest has no entries.
-            if name in entries:
-                facts.append(entries[name].crc32)
+            facts += [name, entries[name].crc32]
             if self._points is not None:
                 indices = self._points[name].astype("<i8")
                 facts.append(f"{zlib.crc32(indices.tobytes()):08x}")
@@ -285,7 +285,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         """
         scene_id = self._encoded_ids[self._find(scene)].decode()
         npz = self._open(scene_id)
-        return parse_meta(npz, self._reader.file_path(scene_id)).groups
+        return parse_meta(npz, self._place.file_path(scene_id)).groups
 
     def __getitem__(self, key: int | str | tuple[int | str, int]) -> SampleT_co:
         """Read one scene, by index or by scene id, and apply the transform.
@@ -335,7 +335,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
 
         If another thread is reading from a web server at this moment, it gets a ServerDownError.
         """
-        self._reader.close()
+        self._place.close()
 
     def class_counts_by_scene(self) -> NDArray[np.int64]:
         """Count the vertices of each class in each scene, int64 (scenes, classes).
@@ -345,20 +345,35 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         Raises:
             ScanNetPrepError: As for `class_counts`.
         """
-        entries = self._reader.read_entries()
-        has_all_entries = entries.keys() >= set(self.scene_ids)
-        if self._points is None and has_all_entries:
-            return count_classes(
-                [entries[name].counts(self.label_set) for name in self.scene_ids], self.label_set
-            )
-
-        counts = []
-        for name in self.scene_ids:
-            raw_ids = self._open(name).read(self.label_set.raw_ids_key)
-            if self._points is not None:
-                raw_ids = raw_ids[self._points[name]]
-            counts.append(count_ids(raw_ids))
+        counts: list[Mapping[int, int]] = []
+        if self._points is None:
+            entries = self._place.entries
+            counts += [entries[name].counts(self.label_set) for name in self.scene_ids]
+        else:
+            for name in self.scene_ids:
+                raw_ids = self._open(name).read(self.label_set.raw_ids_key)
+                counts.append(count_ids(raw_ids[self._points[name]]))
         return count_classes(counts, self.label_set)
+
+    def _find_lengths(self) -> dict[str, int]:
+        """Find the scenes of the split, and the number of their vertices.
+
+        Raises:
+            UsageError: There are none.
+        """
+        scenes = self._place.scenes
+        lengths = {
+            scene_id: scene.vertex_count
+            for scene_id, scene in scenes.items()
+            if scene.split == self.split
+        }
+        if not lengths:
+            others = ", ".join(sorted({scene.split for scene in scenes.values()}))
+            raise UsageError(
+                f"{self.path}: holds no {self.split} scenes, but {others or 'none at all'}",
+                "choose another split, or process the scenes of this one",
+            )
+        return lengths
 
     def _restrict(self, scenes: str | Path | Iterable[int | str]) -> None:
         """Keep only some scenes; arguments and errors are those of `subset`."""
@@ -366,7 +381,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         source = "the list of scenes"
         if isinstance(scenes, str | Path):
             source = str(scenes)
-            is_scene_id = source in self._reader.lengths or SceneId.is_of_release(source)
+            is_scene_id = source in self or SceneId.is_of_release(source)
             scenes = [source] if is_scene_id else read_scene_list(Path(source).expanduser())
         scenes = list(scenes)
         if np.asarray(scenes).dtype == np.bool_:
@@ -418,8 +433,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             ) from None
         if not -len(self) <= index < len(self):
             raise IndexError(
-                f"index {index} is out of range: "
-                f"{self._reader.name} has {len(self)} {self.split} scenes"
+                f"index {index} is out of range: {self.path} has {len(self)} {self.split} scenes"
             )
         return index % len(self)
 
@@ -441,25 +455,23 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         if index is not None:
             return index
 
-        failure = self._reader.failures.get(scene_id)
-        if failure is not None:
+        reason = self._place.failures.get(scene_id)
+        if reason is not None:
             raise UnknownSceneError(
-                f"{scene_id} failed in processing: {failure}",
+                f"{scene_id} failed in processing: {reason}",
                 "fix the raw files, then run scannet-prep process again",
             )
         official_split = find_official_split(scene_id)
         if official_split is None:
             hint = ""
         elif official_split == self.split:
-            hint = self._reader.how_to_add(scene_id)
+            hint = "process it; if this is an archive, pack the folder again"
         else:
             hint = (
                 f"it is a {official_split} scene: "
                 f"ScanNet({self.path!r}, split={str(official_split)!r})"
             )
-        raise UnknownSceneError(
-            f"{self._reader.name}: has no {self.split} scene {scene_id!r}", hint
-        )
+        raise UnknownSceneError(f"{self.path}: has no {self.split} scene {scene_id!r}", hint)
 
     def _open(self, scene_id: str) -> NpzReader:
         """Read the file of a scene, or its copy in the cache, and check that it is this scene.
@@ -467,13 +479,15 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         Raises:
             FileError: The file is missing or damaged, or holds another scene.
         """
-        read_file = partial(self._reader.read, scene_id)
-        data = read_file() if self._cache is None else self._cache.read(scene_id, read_file)
-        return self._reader.open_arrays(scene_id, data)
+        if self._cache is None:
+            return self._place.open_arrays(scene_id, self._place.read_file(scene_id))
+        data = self._cache.read(scene_id, partial(self._place.read_file, scene_id))
+        return self._place.open_arrays(scene_id, data)
 
     def _read(self, scene_id: str) -> Sample:
         """Read a sample, without the transform."""
         npz = self._open(scene_id)
+        vertex_count = self._place.scenes[scene_id].vertex_count
         # Type checkers accept an incomplete sample only as Any.
         sample: Any = Sample()  # type: ignore[typeddict-item]
         sample.is_aligned = self.is_aligned
@@ -483,7 +497,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             # Faces are optional. For any other missing array, `_read_array` raises, or makes it.
             if key == "faces" and key not in npz.keys:
                 continue
-            sample[key] = self._read_array(npz, key, scene_id)
+            sample[key] = self._read_array(npz, key, scene_id, vertex_count)
         if "labels" in sample or "label_set" in self._keys:
             sample["label_set"] = self.label_set.name
         sample["scene_id"] = scene_id
@@ -491,13 +505,14 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             limit_annotation(sample, self._points[scene_id], self.ignore_index)
         return sample  # type: ignore[no-any-return]
 
-    def _read_array(self, npz: NpzReader, key: str, scene_id: str) -> NDArray[Any]:
+    def _read_array(
+        self, npz: NpzReader, key: str, scene_id: str, vertex_count: int
+    ) -> NDArray[Any]:
         """Read one array of a scene, with the type that it has in a sample.
 
         Raises:
             ProcessedFileError: The file is damaged, or the array has an unexpected shape.
         """
-        vertex_count = self._reader.lengths[scene_id]
         # Test scenes have no segments.
         if key == "segments" and key not in npz.keys:
             return np.full(vertex_count, -1, np.int32)
@@ -511,7 +526,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         expected_shape = (vertex_count, *row_shape)
         if stored.shape != expected_shape:
             problem = f"array {key!r} has the shape {stored.shape}, expected {expected_shape}"
-            raise ProcessedFileError(self._reader.file_path(scene_id), problem, DAMAGE_HINT)
+            raise ProcessedFileError(self._place.file_path(scene_id), problem, DAMAGE_HINT)
         if key == "labels":
             return self.label_set.train_ids_from_raw_ids(stored, self.ignore_index)
         if key == "normals":
@@ -537,7 +552,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
                 if error.hint:
                     hint = f"{error.hint}; {hint}"
             raise TransformError(
-                f"{scene_id} ({self._reader.file_path(scene_id)}): the transform failed: "
+                f"{scene_id} ({self._place.file_path(scene_id)}): the transform failed: "
                 f"{type(error).__name__}: {cause}",
                 hint,
             ) from error

@@ -78,7 +78,7 @@ def _measure_format(
 ) -> Result:
     out_dir = processed_dir.parent / name
     shutil.rmtree(out_dir, ignore_errors=True)
-    plan = export.plan([processed_dir], out_dir, name, options)
+    plan = export.plan(processed_dir, out_dir, name, options)
     context = ExportContext(plan.place, plan.format, out_dir)
     written_bytes = 0
 

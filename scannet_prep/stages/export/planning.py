@@ -9,7 +9,7 @@ Nothing is written here; `running` does the work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from scannet_prep.export.format import ExportFormat, ExportOptions
 from scannet_prep.export.manifest import ExportManifest, read_export
 from scannet_prep.release.irregularities import WarningKind
 from scannet_prep.release.scene import SceneId, Split
-from scannet_prep.source import Place, SceneSource, open_processed
+from scannet_prep.source.place import open_processed
+from scannet_prep.source.scenes import ProcessedScenes
 from scannet_prep.stages.selection import Selection
 
 _HINT_NEW_FOLDER = "choose a new folder with -o"
@@ -40,7 +41,7 @@ class ExportPlan:
         is_forced: Whether scenes are made again even if they are up to date.
     """
 
-    place: SceneSource
+    place: ProcessedScenes
     out_dir: Path
     format: ExportFormat
     scene_ids: tuple[str, ...]
@@ -70,25 +71,23 @@ class ExportPlan:
 
 
 def plan(
-    places: Sequence[Place],
+    place: str | Path,
     out_dir: Path,
     format_name: str,
     options: ExportOptions | None = None,
     *,
     selection: Selection | None = None,
     is_forced: bool = False,
-    certificates: bool | Path = True,
 ) -> ExportPlan:
     """Decide what to export. Writes nothing and reads no scene.
 
     Args:
-        places: A processed folder; or an archive, or all shards of one.
+        place: A processed folder, or the path or address of an archive.
         out_dir: The folder of the export: new, empty, or an export with the same settings.
         format_name: One of `FORMATS`.
         options: The options of the format.
         selection: The scenes to export; all by default.
         is_forced: Make scenes again even if they are up to date.
-        certificates: The certificate authorities to trust for addresses, as for `RangeSource`.
 
     Raises:
         UsageError: The format does not support the options, `out_dir` holds something else, or
@@ -110,22 +109,22 @@ def plan(
             "name the folder that the Segmentator wrote to: --test-segments DIR",
         )
 
-    place = open_processed(places, certificates=certificates)
-    exporter = _make_format_for(place, format_name, options)
-    scene_ids, left_out = _select_scenes(place, exporter, selection)
+    opened = open_processed(place)
+    exporter = _make_format_for(opened, format_name, options)
+    scene_ids, left_out = _select_scenes(opened, exporter, selection)
     export_plan = ExportPlan(
-        place=place,
+        place=opened,
         out_dir=out_dir,
         format=exporter,
         scene_ids=scene_ids,
         left_out=left_out,
         is_forced=is_forced,
     )
-    check_target(out_dir, place.folder, export_plan.settings)
+    check_target(out_dir, opened.folder, export_plan.settings)
     return export_plan
 
 
-def _make_format_for(place: SceneSource, name: str, options: ExportOptions) -> ExportFormat:
+def _make_format_for(place: ProcessedScenes, name: str, options: ExportOptions) -> ExportFormat:
     """Make the format. Options that are not chosen depend on how the scenes were processed."""
     exporter = make_format(name, options)
     # `exporter.options` always has a label set; only `options` shows whether the user chose it.
@@ -138,7 +137,7 @@ def _make_format_for(place: SceneSource, name: str, options: ExportOptions) -> E
     is_aligned = exporter.options.is_aligned
     # Programs that do not align points rely on the release, where z points up in the frame of the
     # scan. In the file of an own scene, any axis may.
-    if options.is_aligned is None and not is_aligned and any(map(SceneId.is_own, place.lengths)):
+    if options.is_aligned is None and not is_aligned and any(map(SceneId.is_own, place.scenes)):
         is_aligned = None
     if is_aligned is None:
         options = replace(options, is_aligned=place.options.align_axis)
@@ -147,7 +146,7 @@ def _make_format_for(place: SceneSource, name: str, options: ExportOptions) -> E
 
 
 def _select_scenes(
-    place: SceneSource, exporter: ExportFormat, selection: Selection
+    place: ProcessedScenes, exporter: ExportFormat, selection: Selection
 ) -> tuple[tuple[str, ...], dict[Split, str]]:
     """Select the scenes to export.
 

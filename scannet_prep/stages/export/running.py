@@ -146,10 +146,7 @@ class _ExportJob:
             source = plan.place.file_path(scene_id)
             self.tasks.append(ExportTask(scene_id, plan.place.entries[scene_id], source))
 
-        # Without entries, because the context goes to every worker, and each task has the entry of
-        # its own scene.
-        place = plan.place.without_entries()
-        self.context = ExportContext(place, plan.format, plan.out_dir)
+        self.context = ExportContext(plan.place, plan.format, plan.out_dir)
         self._entries = dict(self.manifest.scenes)
         self._made: set[str] = set()
         self._unfinished = {*self.manifest.unfinished, *scene_ids}

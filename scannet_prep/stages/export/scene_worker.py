@@ -22,7 +22,7 @@ from scannet_prep.export.format import ExportFormat, ProcessedFile
 from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.scene import ProcessedScene
-from scannet_prep.source import SceneSource
+from scannet_prep.source.scenes import ProcessedScenes
 
 _WORK_NAME = ".scannet-prep-work"
 
@@ -52,7 +52,7 @@ class ExportContext:
         out_dir: The folder of the export.
     """
 
-    place: SceneSource
+    place: ProcessedScenes
     format: ExportFormat
     out_dir: Path
 
@@ -119,7 +119,7 @@ def export_scene(task: ExportTask, context: ExportContext) -> MadeScene:
 def _read_processed(task: ExportTask, context: ExportContext) -> tuple[Buffer, ProcessedScene]:
     """Read the processed scene, and check that it is the one that the manifest records."""
     place = context.place
-    data = place.read(task.scene_id)
+    data = place.read_file(task.scene_id)
     if Fingerprint.from_bytes(data) != task.processed.fingerprint:
         raise ProcessedFileError(
             task.source,

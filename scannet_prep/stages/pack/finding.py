@@ -28,7 +28,7 @@ from scannet_prep.raw.tree import RawScene, find_raw_scenes
 from scannet_prep.release.files import ACCEPTANCE_NAME, MESH, SPLIT_DIRS
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import find_known_split, find_official_split
-from scannet_prep.source import SourceKind, identify_folder
+from scannet_prep.source.place import open_place
 from scannet_prep.stages.selection import Selection
 
 # Names that begin with these are left out without a remark: files that tar unpacks from an archive,
@@ -51,10 +51,14 @@ def find_contents(source: Path, selection: Selection, *, level: int = DEFAULT_LE
         FileError: A file cannot be packed; or a processed folder is damaged or incomplete.
         UnknownSceneError: A selected scene does not exist.
     """
-    if identify_folder(source) is SourceKind.RAW:
+    place = open_place(source)
+    if place.kind == "raw":
         contents = _find_raw(source, selection, level)
-    else:
+    elif place.kind == "processed":
         contents = _find_processed(source, selection, level)
+    else:
+        problem = "is neither a raw tree nor a processed folder"
+        raise FileError(source, problem, "give the folder that the scenes are in")
     for group in contents.groups:
         _check_fits_frame(group)
     return contents

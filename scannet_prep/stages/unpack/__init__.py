@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 
 from scannet_prep.archive.archive_set import ArchiveSet
-from scannet_prep.archive.byte_source import open_bytes
+from scannet_prep.archive.byte_source import Place, open_bytes
 from scannet_prep.archive.groups import GroupReader
 from scannet_prep.archive.layout import ArchiveKind, StoredGroup
 from scannet_prep.archive.threads import Threads
@@ -26,7 +26,6 @@ from scannet_prep.base.findings import Finding
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.errors import ArchiveError, FileError
-from scannet_prep.source import Place
 from scannet_prep.stages.selection import Selection
 from scannet_prep.stages.unpack.processed_target import ProcessedTarget
 from scannet_prep.stages.unpack.raw_target import RawTarget

@@ -38,7 +38,7 @@ from scannet_prep.processed.manifest import MANIFEST_NAME
 from scannet_prep.raw.lock import LOCK_NAME, LockEntry
 from scannet_prep.release.files import ACCEPTANCE_NAME
 from scannet_prep.release.scene import Split
-from scannet_prep.source import identify_folder
+from scannet_prep.source.place import find_kind
 from scannet_prep.stages.selection import Selection
 
 HINT_COPY_AGAIN = (
@@ -249,7 +249,7 @@ class UnpackTarget(ABC):
             problem = f"{self._out_dir}: is an export for another program"
             raise OutputError(problem, HINT_OTHER_FOLDER)
         try:
-            folder_kind = str(identify_folder(self._out_dir))
+            folder_kind = find_kind(self._out_dir)
         except FileError:  # it does not exist, or holds no scenes
             return
         if folder_kind != self.kind:

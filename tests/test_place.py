@@ -1,0 +1,173 @@
+"""Tests of places: what a path is, the scenes it holds, and what `info` shows of it."""
+
+import pickle
+
+import pytest
+from commands import SCENES, TEST, TRAIN, VAL, edit_json, raw_file, run_main
+
+from scannet_prep import ScanNet
+from scannet_prep.errors import FileError, MissingFileError, ProcessedFileError
+from scannet_prep.processed.scene import encode_processed
+from scannet_prep.release.files import MESH
+from scannet_prep.source.place import find_kind, open_place, open_processed
+from scannet_prep.synthetic import write_release
+
+
+@pytest.fixture(scope="module")
+def root(whole_dir, packed_dir, tmp_path_factory):
+    """Places of all kinds, and other folders and files; not to be changed."""
+    root = tmp_path_factory.mktemp("places")
+    for folder in (whole_dir, packed_dir):
+        for path in folder.iterdir():
+            (root / path.name).symlink_to(path)
+    write_release(root / "streams", [TRAIN], vertices=600, frames=2)
+    for words in (
+        ["frames", root / "streams", "-o", root / "frames"],
+        ["export", root / "processed", "--format", "ply", "-o", root / "export"],
+    ):
+        assert run_main(*words).status == 0
+    (root / "empty").mkdir()
+    (root / "a.zip").write_bytes(b"PK\x03\x04")
+    return root
+
+
+KINDS = {
+    "raw": "raw",
+    "raw/scans": "raw",
+    "processed": "processed",
+    "frames": "frames",
+    "processed.tar.zst": "archive",
+    "raw.tar.zst": "archive",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_place_is_found_by_its_names_and_lists_its_scenes(root, name):
+    place = pickle.loads(pickle.dumps(open_place(root / name)))
+
+    assert find_kind(root / name) == place.kind == KINDS[name]
+    assert place.name == str(root / name)
+    expected = {"frames": [TRAIN], "raw/scans": [TRAIN, VAL]}.get(name, sorted(SCENES))
+    assert list(place.scenes) == expected
+    assert place.scenes[TRAIN].split == "train"
+    assert place.scenes[TRAIN].size_bytes > 1000
+    if name.startswith("processed"):
+        assert place.scenes[TRAIN].vertex_count == 600
+    assert place.verify(TRAIN) == []
+    assert place.verify_rest() == []
+
+
+REFUSALS = [
+    (open_place, "nowhere", MissingFileError, "no such file or folder"),
+    (open_place, "empty", MissingFileError, "holds neither raw nor processed scenes"),
+    (open_place, "processed/train", MissingFileError, "choose the split or the scene"),
+    (open_place, f"raw/scans/{TRAIN}", MissingFileError, "choose the split or the scene"),
+    (open_place, "export", MissingFileError, "is an export for another program"),
+    (open_place, "a.zip", FileError, "is a zip file, not an archive"),
+    (open_processed, "raw", MissingFileError, "holds raw scenes, expected processed scenes"),
+    (open_processed, "raw.tar.zst", MissingFileError, "unpack and process them"),
+    (open_processed, "frames", MissingFileError, "holds extracted frames"),
+]
+
+
+@pytest.mark.parametrize(("function", "name", "error", "message"), REFUSALS)
+def test_what_holds_no_usable_scenes_is_refused(root, function, name, error, message):
+    with pytest.raises(error, match=message):
+        function(root / name)
+    assert run_main("info", root / name).status == (1 if function is open_place else 0)
+
+
+def test_folder_archive_and_raw_tree_hold_the_same_scenes(root):
+    folder = open_processed(root / "processed")
+    archive = open_processed(root / "processed.tar.zst")
+    raw = open_place(root / "raw")
+
+    assert archive.entries == folder.entries
+    for scene_id in SCENES:
+        data = bytes(folder.read_file(scene_id))
+        assert bytes(archive.read_file(scene_id)) == data
+        for place in (archive, raw):
+            assert b"".join(encode_processed(place.read(scene_id))) == data
+    with pytest.raises(ProcessedFileError, match=f"holds '{TRAIN}' of train, expected {VAL}"):
+        folder.parse(VAL, folder.read_file(TRAIN))
+
+
+@pytest.mark.parametrize("name", ["processed", "a.tar.zst"])
+def test_failed_scenes_are_a_warning_where_the_dataset_is_made(raw_dir, tmp_path, name):
+    raw_file(raw_dir, MESH.suffix, VAL).write_bytes(b"")
+    assert run_main("process", raw_dir, "-o", tmp_path / "processed").status == 3
+    run_main("pack", tmp_path / "processed", "-o", tmp_path / "a.tar.zst")
+
+    with pytest.warns(UserWarning, match=f"scenes that failed .* are missing: {VAL}") as caught:
+        dataset = ScanNet(tmp_path / name, split="train")
+
+    assert caught[0].filename == __file__
+    with pytest.raises(KeyError, match=f"{VAL} failed in processing: .*empty"):
+        dataset[VAL]
+    with pytest.raises(ValueError, match="holds no val scenes, but test, train"):
+        ScanNet(tmp_path / name, split="val")
+
+
+# What `info` shows.
+
+
+def info(path, *words):
+    outcome = run_main("info", path, "--json", *words)
+    assert (outcome.status, len(outcome.stdout.splitlines())) == (0, 1)
+    return outcome.json
+
+
+def test_info_counts_processed_scenes_without_opening_them(raw_dir, tmp_path):
+    out_dir = tmp_path / "processed"
+    raw_file(raw_dir, MESH.suffix, VAL).write_bytes(b"")
+    assert run_main("process", raw_dir, "-o", out_dir, "--scannet200").status == 3
+    sizes = {path.stem: path.stat().st_size for path in out_dir.glob("*/*.npz")}
+    for path in out_dir.glob("*/*.npz"):
+        path.write_bytes(b"")
+
+    value = info(out_dir)
+    text = run_main("info", out_dir).stdout
+
+    assert value["scene_ids"] == [TRAIN, TEST]
+    assert value["splits"] == {
+        "train": {"scenes": 1, "vertices": 600, "size_bytes": sizes[TRAIN]},
+        "test": {"scenes": 1, "vertices": 600, "size_bytes": sizes[TEST]},
+        "all": {"scenes": 2, "vertices": 1200, "size_bytes": sum(sizes.values())},
+    }
+    assert value["facts"]["label_set"] == "ScanNet200"
+    assert list(value["facts"]["failures"]) == [VAL]
+    assert "options: --scannet200 --no-align-axis --no-faces --labels-from aggregation" in text
+    assert "failures: 1\n" in text
+    # Every oddity of the raw files comes once, with the number of its scenes.
+    write_release(tmp_path / "odd", [TRAIN], vertices=600, repeats_groups=[TRAIN])
+    run_main("process", tmp_path / "odd", "-o", tmp_path / "out")
+    [warning] = info(tmp_path / "out")["facts"]["warnings"]
+    assert "repeat an earlier group exactly" in warning
+    assert "(scenes: 1)" in warning
+
+
+def test_info_describes_each_kind_of_place(root, monkeypatch):
+    archive = info(root / "processed.tar.zst")
+    assert archive["splits"]["all"]["vertices"] == 1800
+    assert archive["facts"] == info(root / "processed")["facts"]
+    raw = info(root / "raw")
+    sizes = [path.stat().st_size for path in root.glob("raw/scans*/*/*")]
+    assert raw["splits"]["all"] == {"scenes": 3, "size_bytes": sum(sizes)}
+    assert info(root / "raw.tar.zst")["scene_ids"] == sorted(SCENES)
+    assert info(root / "frames")["facts"]["frames"] == 1
+    monkeypatch.setenv("COLUMNS", "60")
+    for name in KINDS:
+        assert run_main("info", root / name, "--scenes").stdout.split() <= sorted(SCENES)
+        _, *lines = run_main("info", root / name).stdout.splitlines()
+        assert max(len(line) for line in lines if "  " in line) <= 60
+
+
+def test_unfinished_folder_is_refused_and_info_says_so(out_dir):
+    edit_json(out_dir / "manifest.json", lambda value: value.update(unfinished=[VAL]))
+
+    assert "processing has not finished" in info(out_dir)["facts"]["problem"]
+    outcome = run_main("verify", out_dir)
+    assert outcome.status == 3
+    assert "processing has not finished" in outcome.stderr
+    with pytest.raises(FileError, match="processing has not finished"):
+        ScanNet(out_dir, split="train")
