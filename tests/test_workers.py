@@ -36,6 +36,15 @@ except WorkerDiedError as error:
     print(error)
 """
 
+# Python runs this file when it starts.
+KILLED_AT_THE_START = """
+import os, pathlib, signal
+folder = pathlib.Path(__file__).parent
+if len(list(folder.glob("dead*"))) < 3:
+    (folder / f"dead{os.getpid()}").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 
 class Forgetful(Executor):
     """Does calls at once, but loses each of the given tasks a number of times."""
@@ -163,11 +172,21 @@ def test_worker_that_dies_with_a_large_context_half_read_is_replaced(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_worker_that_is_killed_while_it_starts_is_replaced(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(KILLED_AT_THE_START)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    outcomes = [outcome for _, outcome in run_tasks(act, map(Work, "abcdefghi"), None, 2)]
+
+    assert sorted(outcomes) == [*"abcdefghi"]
+    assert len(list(tmp_path.glob("dead*"))) == 3
+
+
 def test_workers_that_end_at_once_are_an_error(monkeypatch):
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
 
     with pytest.raises(WorkerDiedError, match="cannot be started: they end at once"):
-        list(run_tasks(act, map(Work, "abc"), Path(), 2))
+        list(run_tasks(act, map(Work, "abcdefghi"), Path(), 2))
 
 
 @pytest.mark.parametrize("make_executor", [ThreadPoolExecutor, ProcessPoolExecutor])

@@ -34,7 +34,10 @@ Result = TypeVar("Result")
 
 # Largest number of tasks that wait in an executor of the caller.
 _MAX_SUBMITTED = 1_000
+# Attempts to start a process while none has been started.
+_MAX_FAILED_STARTS = 6
 _DASK_TIMEOUT_S = 30
+_NO_WORKERS = "worker processes cannot be started"
 _HINT_KILLED = "memory may have run out: try again with fewer workers (--jobs)"
 _HINT_START = "start fewer workers (--jobs), or raise the limits that ulimit -a shows"
 _HINT_ADDRESS = "give the address that the scheduler prints when it starts: tcp://HOST:PORT"
@@ -149,6 +152,7 @@ class WorkerProcesses(ThreadPoolExecutor):
         super().__init__(count)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._idle: list[tuple[subprocess.Popen[bytes], Connection]] = []
+        self._has_started = False
         self._is_over = False
 
     def submit(self, function: Any, /, *arguments: Any, **_options: Any) -> Future[Any]:  # noqa: ANN401 - as in Executor
@@ -173,16 +177,16 @@ class WorkerProcesses(ThreadPoolExecutor):
         """Start a process.
 
         Raises:
-            WorkerDiedError: The system starts none, or it ends at once.
+            WorkerDiedError: The system starts none, or all of them end at once.
+            EOFError: This one ended at once.
         """
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work"
-        options = [f"-W{option}" for option in sys.warnoptions]
         try:
             pipe, other_end = multiprocessing.Pipe()
             with other_end:
                 descriptor = other_end.fileno()
                 process = subprocess.Popen(  # noqa: S603 - this Python, and a program of ours
-                    [sys.executable, *options, "-c", f"{program}({descriptor})"],
+                    [sys.executable, "-c", f"{program}({descriptor})"],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[descriptor],
                     start_new_session=True,  # Ctrl-C is for the main process
@@ -190,10 +194,15 @@ class WorkerProcesses(ThreadPoolExecutor):
             self._processes.append(process)
             if self._is_over:  # `shutdown` may have missed it
                 process.kill()
+        except OSError as error:
+            raise WorkerDiedError(f"{_NO_WORKERS}: {error}", _HINT_START) from error
+        try:
             pipe.recv()
-        except (EOFError, OSError) as error:
-            problem = f"worker processes cannot be started: {str(error) or 'they end at once'}"
-            raise WorkerDiedError(problem, _HINT_START) from error
+        except (EOFError, OSError):
+            if not self._has_started and len(self._processes) >= _MAX_FAILED_STARTS:
+                raise WorkerDiedError(f"{_NO_WORKERS}: they end at once", _HINT_START) from None
+            raise
+        self._has_started = True
         return process, pipe
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:

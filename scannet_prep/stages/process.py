@@ -414,11 +414,10 @@ class _Record:
         before = plan.before or Manifest(plan.context.options)
         self._has_new_head = not plan.context.is_head_of(before)
         self.unfinished = {str(task.scene_id) for task in plan.tasks}
-        self._scenes = {}
-        if not self._has_new_head:
-            self._scenes = dict(before.scenes)
-        for name in self.unfinished:
-            self._scenes.pop(name, None)
+        # With another head, this leaves none: all scenes are made again.
+        self._scenes = {
+            name: entry for name, entry in before.scenes.items() if name not in self.unfinished
+        }
         self._failures = {failure.scene_id: failure for failure in plan.failures}
         self._earlier_failures: Mapping[str, Finding] = {}
         # A run for all scenes finds out anew which of them exist, and which fail.

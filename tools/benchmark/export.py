@@ -14,7 +14,7 @@ from benchmark.scenes import make_scenes
 from scannet_prep import SCANNET20, SCANNET200, read_processed
 from scannet_prep.base.memory import keep_freed_memory
 from scannet_prep.export.format import ExportOptions, encode_lines
-from scannet_prep.processed.folder import processed_path
+from scannet_prep.processed.manifest import processed_path
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.scene import Split
 from scannet_prep.stages import export, process

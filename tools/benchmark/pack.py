@@ -21,8 +21,13 @@ from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
 from scannet_prep.archive.layout import FORMAT_NAME, ArchiveKind, Head
 from scannet_prep.archive.writer import ArchiveBytes
 from scannet_prep.base.files import Fingerprint, write_atomically
-from scannet_prep.processed.folder import processed_path
-from scannet_prep.processed.manifest import MANIFEST_NAME, Manifest, SceneEntry, encode_manifest
+from scannet_prep.processed.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    SceneEntry,
+    encode_manifest,
+    processed_path,
+)
 from scannet_prep.processed.scene import ProcessOptions, encode_processed, read_processed
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import official_scenes
