@@ -5,9 +5,8 @@ An exception ends a run. A finding does not: the other files are still checked.
 
 from __future__ import annotations
 
-import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
@@ -17,7 +16,6 @@ from scannet_prep.errors import FileError, ScanNetPrepError, WorkerDiedError
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-_SCENE_ID = re.compile(r"scene\d{4}_\d{2}")
 Severity: TypeAlias = Literal["ok", "note", "error", "problem"]
 
 
@@ -84,92 +82,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
             trace=_printable(trace),
             error=type(error).__name__,
         )
-
-    @classmethod
-    def from_exception(cls, error: Exception, subject: Path | str, scene_id: str = "") -> Finding:
-        """Describe an exception that was raised while a file was checked.
-
-        Args:
-            error: The exception. If it names a file, that file becomes the subject.
-            subject: The subject otherwise.
-            scene_id: The scene; empty to take it from the name of the file, if it has one.
-        """
-        problem, hint, trace = explain(error)
-        subject_name = str(subject)
-        if isinstance(error, FileError):
-            subject_name = error.place
-            if not scene_id and _SCENE_ID.fullmatch(error.path.stem):
-                scene_id = error.path.stem
-        # Messages begin with the subject, or with a file in it.
-        return cls(
-            message=problem.removeprefix(f"{subject_name}: ").removeprefix(f"{subject_name}/"),
-            subject=subject_name,
-            scene_id=scene_id,
-            hint=hint,
-            trace=trace,
-            error=type(error).__name__,
-        )
-
-
-class Findings:
-    """Collection of the findings about one scene, or about a folder.
-
-    Args:
-        scene_id: The scene; empty for a folder.
-
-    Attributes:
-        found: The findings, in the order in which they were added.
-    """
-
-    def __init__(self, scene_id: str = "") -> None:
-        self._scene_id = scene_id
-        self.found: list[Finding] = []
-
-    def error(
-        self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = ""
-    ) -> None:
-        """Add a fault."""
-        self._add("error", subject, message, hint, scene_id)
-
-    def note(
-        self, subject: Path | str, message: str, hint: str = "", *, scene_id: str = ""
-    ) -> None:
-        """Add a remark."""
-        self._add("note", subject, message, hint, scene_id)
-
-    def attempt(
-        self,
-        subject: Path | str,
-        function: Callable[Arguments, Result],
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> Result | None:
-        """Call a function; an exception becomes a fault of the subject, and the result None.
-
-        Args:
-            subject: The file, folder or address that the fault is about. It is not passed to the
-                function.
-            function: The function.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-        """
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the other checks go on
-            self.found.append(Finding.from_exception(error, subject, self._scene_id))
-            return None
-
-    def _add(
-        self, severity: Severity, subject: Path | str, message: str, hint: str, scene_id: str
-    ) -> None:
-        finding = Finding(
-            message=message,
-            subject=str(subject),
-            scene_id=scene_id or self._scene_id,
-            severity=severity,
-            hint=hint,
-        )
-        self.found.append(finding)
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

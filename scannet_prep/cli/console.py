@@ -153,12 +153,6 @@ class Console(Progress):
         lines = textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
         self.warn(lines)
 
-    def tell_errors(self, findings: Iterable[Finding]) -> None:
-        """Write findings on standard error, also if the command is quiet."""
-        for finding in findings:
-            trace = f"\n{finding.trace}" if finding.trace else ""
-            self.warn(f"error: {finding.place}: {finding.message}{trace}", finding.hint)
-
     def result(self, text: str, value: object, status: int, **more: object) -> int:
         """Write the result on standard output, as text or as one JSON object.
 

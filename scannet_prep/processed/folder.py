@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,7 @@ from scannet_prep.processed.manifest import (
 )
 from scannet_prep.processed.scene import MAX_FILE_BYTES, ProcessOptions, parse_processed
 from scannet_prep.release.files import NOTICE_TEXT as TERMS_TEXT
-from scannet_prep.release.scene import SceneId, Split
+from scannet_prep.release.scene import Split
 
 __all__ = ["FAILED_NAME", "TERMS_TEXT", "processed_path"]
 
@@ -45,14 +44,6 @@ def set_unfinished(out_dir: Path, scene_ids: Collection[str], head: Manifest) ->
     scenes = {name: entry for name, entry in manifest.scenes.items() if name not in scene_ids}
     unfinished = tuple(sorted(scene_ids))
     write_manifest(out_dir, msgspec.structs.replace(manifest, scenes=scenes, unfinished=unfinished))
-
-
-def iter_processed_scenes(out_dir: Path) -> Iterator[tuple[SceneId, Split, Path]]:
-    """Iterate over the files of a processed folder that are named like scenes; none is opened."""
-    for split in Split:
-        for path in sorted((out_dir / split).glob("*.npz"), key=attrgetter("name")):
-            if SceneId.is_valid(path.stem):
-                yield SceneId(path.stem), split, path
 
 
 def write_failed_list(path: Path, scene_ids: Collection[str]) -> None:

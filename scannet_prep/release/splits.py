@@ -13,7 +13,6 @@ from importlib import resources
 from pathlib import Path
 
 from scannet_prep.base.files import read_file
-from scannet_prep.base.findings import Finding
 from scannet_prep.release.scene import SceneId, Split
 
 
@@ -45,17 +44,6 @@ def find_known_split(scene_id: str) -> Split | None:
         split was an option of the run.
     """
     return find_official_split(scene_id)
-
-
-def report_without_split(scene_id: SceneId, raw_dir: Path) -> Finding:
-    """Describe a raw scene that no official list contains, and whose split is not given."""
-    return Finding(
-        scene_id=scene_id,
-        error="UnknownSceneError",
-        subject=str(raw_dir),
-        message=f"{scene_id} is in none of the official split lists",
-        hint=f"to put it into a split, for example train: --scenes {scene_id} --splits train",
-    )
 
 
 def count_by_split(
