@@ -6,6 +6,7 @@ import zipfile
 import pytest
 from large_files import make_zip
 
+from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError
 from scannet_prep.raw.zip_file import check_zip, open_zip, read_member
 
@@ -15,14 +16,16 @@ def test_complete_zip_files_are_accepted_member_by_member(tmp_path):
     for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         path.write_bytes(make_zip(compression))
         sizes = []
-        check_zip(path, sizes.append)
+        progress = Progress()
+        progress.advance = sizes.append
+        check_zip(path, progress)
         assert len(sizes) == 2
 
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("large", bytes(3 << 20))
         for number in range(70_000):  # more than the end record can count
             archive.writestr(str(number), b"")
-    check_zip(path)
+    check_zip(path, Progress())
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -38,7 +41,7 @@ def test_zip_file_with_any_flipped_bit_is_complete_or_damaged(tmp_path, compress
         flipped[index // 8] ^= 1 << index % 8
         path.write_bytes(flipped)
         try:
-            check_zip(path)
+            check_zip(path, Progress())
         except FileError:
             continue
         with zipfile.ZipFile(path) as archive:
@@ -64,7 +67,7 @@ def test_damaged_zip_files_and_members_are_refused(tmp_path):
     for data, problem in cases:
         path.write_bytes(data)
         with pytest.raises(FileError, match=problem):
-            check_zip(path)
+            check_zip(path, Progress())
 
     path.write_bytes(inside)
     with zipfile.ZipFile(path, "a") as archive:

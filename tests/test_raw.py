@@ -187,7 +187,7 @@ NO_JSON_OBJECTS = [
 NO_METADATA = [
     (b"", "is empty"),
     (b"\xef\xbb\xbf", "is empty"),
-    (b"a = \xff", "is not text: byte 4 is 0xff"),
+    (b"a = \xff", "is not text: byte 4"),
     (b"a = \0", "line 1 reads"),
     (b"a = 1\r\r\nb = 2\r\r\nnonsense\r\r\n", "line 3 reads 'nonsense'"),
     (tiny.info_file().decode().encode("utf-16"), "is not text"),

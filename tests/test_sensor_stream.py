@@ -22,6 +22,7 @@ from streams import (
     read_plainly,
 )
 
+from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.frames import SensorCamera, SensorStream
 from scannet_prep.raw.sensor_stream import check_sensor_stream, find_tracked
@@ -178,8 +179,8 @@ def test_stream_that_becomes_shorter_is_an_error(path):
         ({"version": 3}, "is not a sensor stream of version 4: its version is 3"),
         ({"compressions": (0, 1)}, "color compression 0 and depth compression 1, expected 2"),
         ({"compressions": (2, 2)}, "color compression 2 and depth compression 2, expected 2"),
-        ({"color_size": (0, 24)}, r"images of \[0, 24\] \(color\)"),
-        ({"depth_size": (1 << 31, 1 << 31)}, r"and \[2147483648, 2147483648\] \(depth\)"),
+        ({"color_size": (0, 24)}, r"color images of 0 x 24"),
+        ({"depth_size": (1 << 31, 1 << 31)}, "depth images of 2,147,483,648 x"),
         ({"depth_shift": 0.0}, r"a depth shift of 0\.0, expected a positive number"),
         ({"depth_shift": float("nan")}, "a depth shift of nan"),
         ({"depth_shift": 1e30}, r"a depth shift of 1\.0+\d*e\+30, expected a positive number"),
@@ -216,11 +217,13 @@ def test_complete_streams_are_accepted_frame_by_frame(path):
     padded = JPEG[:-2] + b"\xff\xff\xff\xd9\0\0"
     for data in (make_stream(3, 2), make_stream()[:-8], make_stream(color=padded)):
         path.write_bytes(data)
-        check_sensor_stream(path)
+        check_sensor_stream(path, Progress())
 
     path.write_bytes(make_stream(3))
     sizes = []
-    check_sensor_stream(path, sizes.append)
+    progress = Progress()
+    progress.advance = sizes.append
+    check_sensor_stream(path, progress)
     assert sizes == [FRAME_BYTES] * 3
 
 
@@ -230,10 +233,10 @@ def test_any_truncation_of_a_stream_is_found(reused_path, size_bytes):
     reused_path.write_bytes(data[:size_bytes])
     # Inertial records may be missing altogether.
     if size_bytes == HEAD_BYTES + 3 * FRAME_BYTES:
-        check_sensor_stream(reused_path)
+        check_sensor_stream(reused_path, Progress())
         return
     with pytest.raises(FileError):
-        check_sensor_stream(reused_path)
+        check_sensor_stream(reused_path, Progress())
 
 
 @pytest.mark.parametrize("frame", [0, 2])
@@ -254,7 +257,7 @@ def test_any_bit_flip_that_changes_a_depth_image_is_found(reused_path, frame):
         # A few bits pad the last byte.
         if is_harmful:
             with pytest.raises(FileError, match=f"frame {frame} of 3 is damaged: depth"):
-                check_sensor_stream(reused_path)
+                check_sensor_stream(reused_path, Progress())
     assert harmful_count > 0.9 * 8 * len(DEPTH)
 
 
@@ -300,7 +303,7 @@ def test_damaged_stream_is_refused_with_its_frame(path, data, problem):
     path.write_bytes(data)
 
     with pytest.raises(FileError, match=problem):
-        check_sensor_stream(path)
+        check_sensor_stream(path, Progress())
 
 
 def with_entry(row, column, value):

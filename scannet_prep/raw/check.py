@@ -30,7 +30,7 @@ _READERS: dict[Content, Callable[[Path, int], Any]] = {
     "label map": read_label_map,
 }
 # The checks of large files, which report their progress piece by piece.
-_LARGE_FILE_CHECKS: dict[Content, Callable[[Path, Callable[[int], None]], None]] = {
+_LARGE_FILE_CHECKS: dict[Content, Callable[[Path, Progress], None]] = {
     "zip": check_zip,
     "sensor stream": check_sensor_stream,
 }
@@ -71,14 +71,15 @@ def check_file(
     Raises:
         FileError: The file is missing, damaged, of another kind, or of another scene.
     """
-    advance = Progress().advance if progress is None else progress.advance
+    if progress is None:
+        progress = Progress()
     with open_file(path, kind.max_bytes) as file:
         size_bytes = file.seek(0, io.SEEK_END)
     if kind.content in _LARGE_FILE_CHECKS:
-        _LARGE_FILE_CHECKS[kind.content](path, advance)
+        _LARGE_FILE_CHECKS[kind.content](path, progress)
         return
     content = read_raw_file(kind, path, scene_id)
-    advance(size_bytes)
+    progress.advance(size_bytes)
     # Many files of the release contain no scene id.
     named_id = getattr(content, "scene_id", "")
     if scene_id and named_id and named_id != scene_id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 
 from scannet_prep.errors import ContentError
 
@@ -10,6 +11,7 @@ from scannet_prep.errors import ContentError
 # another 0xFF. Any other byte after it is a marker.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _START = b"\xff\xd8"
+_SIZE = struct.Struct(">HH")
 _START_MARKER = 0xD8
 _END_MARKER = 0xD9
 # Lower markers are reserved, and occur in damaged files only.
@@ -49,18 +51,23 @@ def check_jpeg(data: bytes, size: tuple[int, int] | None = None) -> None:
         if marker < _FIRST_SEGMENT or marker == _START_MARKER:
             raise ContentError(f"has the JPEG marker 0x{marker:02x} in the wrong place")
         # The length of a segment includes the two bytes that it is stored in.
-        length = int.from_bytes(data[start : start + 2], "big")
+        stored_length = data[start : start + 2]
+        length = int.from_bytes(stored_length, "big")
         position = start + length
-        if marker != _END_MARKER and (length < 2 or position > len(data)):
+        is_whole = length >= 2 and position <= len(data)
+        if marker != _END_MARKER and not is_whole:
             raise ContentError("has a JPEG segment of a wrong length")
         if marker in _FRAME_HEADERS:
             # Length, bits per sample, height, width.
-            height = int.from_bytes(data[start + 3 : start + 5], "big")
-            width = int.from_bytes(data[start + 5 : start + 7], "big")
+            size_start = start + 3
+            height, width = _SIZE.unpack_from(data.ljust(size_start + 4), size_start)
             actual_size = (width, height)
 
     if _SCAN_MARKER not in markers or markers.isdisjoint(_FRAME_HEADERS):
         raise ContentError("is a JPEG image without pixels")
     if size is not None and actual_size != size:
-        actual = f"{actual_size[0]} x {actual_size[1]}"
-        raise ContentError(f"has {actual} pixels, expected {size[0]} x {size[1]}")
+        width, height = actual_size
+        expected_width, expected_height = size
+        raise ContentError(
+            f"has {width} x {height} pixels, expected {expected_width} x {expected_height}"
+        )

@@ -124,7 +124,8 @@ def read_mesh(
         positions = _positions(vertices, _MAX_OWN_COORDINATE)
         faces = _faces(ply, len(vertices))
         color_names = _find_color_names(names)
-        colors = np.full((len(vertices), 3), _GREY, np.uint8)
+        vertex_count = len(vertices)
+        colors = np.full((vertex_count, 3), _GREY, np.uint8)
         if color_names:
             colors = _colors(vertices, color_names, may_be_shares=True)
         notes = (
@@ -149,7 +150,8 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
         if not start.startswith(b"ply") or not end_header:
             content = describe_beginning(start[:BEGINNING_BYTES]) or "not a PLY file"
             expected = f"a PLY file with a line end_header in its first {_MAX_HEADER_BYTES:,} bytes"
-            raise ContentError(f"is {content}, expected {expected}; it begins with {start[:8]!r}")
+            beginning = start[:8]
+            raise ContentError(f"is {content}, expected {expected}; it begins with {beginning!r}")
         # A damaged count must not make NumPy reserve terabytes. A row takes at least a byte.
         if sum(map(int, _COUNT.findall(header))) > size_bytes:
             raise ContentError(f"is damaged or truncated: {size_bytes:,} bytes for more rows")
@@ -159,7 +161,8 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
         if is_text or not header.isascii():
             # plyfile reads nothing but ASCII. Programs write paths there, in any encoding.
             header = _COMMENT.sub(lambda line: line[0].translate(_QUESTION_MARKS), header)
-            stream = io.BytesIO(header + start[len(header) :] + file.readall())
+            rest_of_start = start[len(header) :]
+            stream = io.BytesIO(header + rest_of_start + file.readall())
         if is_text:
             stream = io.TextIOWrapper(stream, "ascii", "replace")
         stream.seek(0)
@@ -178,15 +181,18 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
     if is_text:
         rest = rest.strip()
     if rest:
-        raise ContentError(f"has {len(rest):,} of {size_bytes:,} bytes after its end")
+        rest_bytes = len(rest)
+        raise ContentError(f"has {rest_bytes:,} of {size_bytes:,} bytes after its end")
     return ply
 
 
 def _vertices(ply: plyfile.PlyData) -> Vertices:
     """Return the vertices, at least one."""
-    if "vertex" not in ply or not ply["vertex"].count or not ply["vertex"].properties:
+    elements = {element.name: element for element in ply}
+    element = elements.get("vertex")
+    if element is None or not element.count or not element.properties:
         raise ContentError("has no vertices, or vertices without any property")
-    return np.asarray(ply["vertex"].data)
+    return np.asarray(element.data)
 
 
 def _columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArray[Any]:
@@ -218,9 +224,11 @@ def _positions(vertices: Vertices, largest: int) -> Positions:
     with np.errstate(invalid="ignore"):
         is_small = np.abs(positions) <= largest  # False if NaN
     if not is_small.all():
-        vertex = int(np.argmin(is_small.all(axis=1)))
+        is_row_small = is_small.all(axis=1)
+        vertex = int(np.argmin(is_row_small))
+        coordinates = positions[vertex].tolist()
         raise ContentError(
-            f"vertex {vertex} has the coordinates {positions[vertex].tolist()}, "
+            f"vertex {vertex} has the coordinates {coordinates}, "
             f"expected finite ones up to {largest:,}"
         )
     return positions
@@ -249,8 +257,10 @@ def _colors(
     if may_be_shares and is_float and smallest >= 0 and largest <= 1:
         shares: Positions = np.rint(colors * 255)
         return shares.astype(np.uint8)
+    listed = ", ".join(names)
     raise ContentError(
-        f"{', '.join(names)} have type {colors.dtype} and values from {smallest} to {largest}, "
+        f"{listed} have type {colors.dtype} "
+        f"and values from {smallest} to {largest}, "
         "expected uchar (0..255); in a scene of your own, also float (0..1)"
     )
 
@@ -271,18 +281,22 @@ def _faces(ply: plyfile.PlyData, vertex_count: int) -> NDArray[np.int32]:
         raise ContentError("has strips of triangles, expected a list of triangles")
     if "face" not in ply or not ply["face"].count:
         return np.empty((0, 3), np.int32)
-    records = ply["face"].data
-    names = [name for name in _FACE_LISTS if name in (records.dtype.names or ())]
+    element = ply["face"]
+    names = [name for name in _FACE_LISTS if name in element]
     if len(names) != 1:
-        raise ContentError(f"faces have {len(names)} lists {' or '.join(_FACE_LISTS)}, expected 1")
-    faces: NDArray[Any] = np.asarray(records[names[0]])
+        count = len(names)
+        expected = " or ".join(_FACE_LISTS)
+        raise ContentError(f"faces have {count} lists {expected}, expected 1")
+    (name,) = names
+    faces: NDArray[Any] = np.asarray(element.data[name])
     if faces.dtype.hasobject:  # plyfile has read row by row
         lengths = {len(vertices) for vertices in faces}
         if lengths != {3}:
             raise ContentError("has faces that are not triangles")
         faces = np.stack(faces.tolist())
     if faces.ndim != 2 or faces.dtype.kind not in "iu":
-        raise ContentError(f"faces have {names[0]} as {faces.dtype.name}, expected whole numbers")
+        kind = faces.dtype.name
+        raise ContentError(f"faces have {name} as {kind}, expected whole numbers")
     # The smallest and the largest number are found faster in a copy.
     faces = np.ascontiguousarray(faces)
     smallest = int(faces.min())

@@ -5,10 +5,10 @@ Only the axis alignment and the scene type are used.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,9 +57,7 @@ def read_scan_info(path: Path, max_bytes: int = INFO.max_bytes) -> ScanInfo:
         try:
             values = _parse_lines(data.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            problem = f"is not text: byte {error.start} is 0x{byte:02x}"
-            raise ContentError(problem) from None
+            raise ContentError(f"is not text: byte {error.start} is damaged") from None
         axis_alignment = None
         if "axisAlignment" in values:
             axis_alignment = _parse_matrix(values["axisAlignment"])
@@ -68,11 +66,13 @@ def read_scan_info(path: Path, max_bytes: int = INFO.max_bytes) -> ScanInfo:
 
 def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
     """Describe why a matrix, float64 (4, 4), is not a rotation with a shift; empty if it is one."""
-    if not np.array_equal(matrix[3], [0, 0, 0, 1]):
-        return f"its last row is {matrix[3].tolist()}"
+    last_row = matrix[3].tolist()
+    if last_row != [0, 0, 0, 1]:
+        return f"its last row is {last_row}"
     rotation = matrix[:3, :3]
     # The release writes six decimals, so that its rotations are exact up to a few millionths.
-    deviation: Any = np.abs(rotation @ rotation.T - np.eye(3)).max()
+    product = rotation @ rotation.T
+    deviation = float(np.abs(product - np.eye(3)).max())
     if deviation > 1e-4:
         return f"it deviates by {deviation:.2g} from one"
     if np.linalg.det(rotation) < 0:
@@ -83,7 +83,8 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
 def _parse_lines(text: str) -> dict[str, str]:
     """Parse lines of `key = value`; at least one."""
     values: dict[str, str] = {}
-    for number, line in enumerate(_LINE_END.split(text), start=1):
+    lines = _LINE_END.split(text)
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         key, equals, value = line.partition("=")
@@ -109,7 +110,8 @@ def _parse_matrix(text: str) -> NDArray[np.float64]:
     numbers = []
     for word in words:
         # The pattern excludes nan and inf. Too large an exponent gives inf, which is refused here.
-        if not _NUMBER.fullmatch(word) or abs(float(word)) > _MAX_NUMBER:
+        number = float(word) if _NUMBER.fullmatch(word) else math.inf
+        if abs(number) > _MAX_NUMBER:
             raise ContentError(f"axisAlignment has {word!r:.40} among them, {expected}")
-        numbers.append(float(word))
+        numbers.append(number)
     return np.array(numbers).reshape(4, 4)

@@ -24,7 +24,8 @@ from scannet_prep.release.files import AGGREGATION, SEGMENTS
 
 Document = TypeVar("Document")
 
-_SegmentId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_MAX_ID = 2**63 - 1
+_SegmentId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MAX_ID)]
 _SegmentIds: TypeAlias = Annotated[list[_SegmentId], msgspec.Meta(min_length=1)]
 _Category: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
 
@@ -146,7 +147,7 @@ def _parse_ids(text: bytes) -> NDArray[np.int64]:
     # each id. NumPy replaces ids beyond int64 by the largest number.
     if text != b"[]" and text.translate(None, b"0123456789,") == b"[]":
         values = np.fromstring(text[1:-1], np.int64, sep=",")
-        if values.max() < np.iinfo(np.int64).max:
+        if values.max() < _MAX_ID:
             return values
     return np.array(_IDS_DECODER.decode(text), np.int64)
 
@@ -176,7 +177,9 @@ def _read_document(path: Path, max_bytes: int, parse: Callable[[str], Document])
         except msgspec.ValidationError as error:
             raise ContentError(f"is damaged: {error}") from None
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            size_bytes = len(data)
+            problem = f"is not JSON: {error}; it has {size_bytes:,} bytes"
             content = describe_beginning(data[:BEGINNING_BYTES])
             if content:
-                raise ContentError(f"is {content}, expected JSON") from None
-            raise ContentError(f"is not JSON: {error}; it has {len(data):,} bytes") from None
+                problem = f"is {content}, expected JSON"
+            raise ContentError(problem) from None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import open_file
 from scannet_prep.base.images import decode_color
+from scannet_prep.base.progress import Progress
 from scannet_prep.errors import ContentError, FileError
 from scannet_prep.raw.jpeg import check_jpeg
 
@@ -199,10 +200,12 @@ class Frame:
         try:
             yield
         except ContentError as error:
+            frame_count = len(self._stream)
             raise FileError(
                 self._stream.path,
-                f"frame {self.number:,} of {len(self._stream):,} is damaged: "
-                f"{image} {error.message} (it begins at byte {self.offset:,})",
+                f"frame {self.number} of {frame_count} is damaged: "
+                f"{image} {error.message} "
+                f"(it begins at byte {self.offset:,})",
             ) from None
 
 
@@ -259,7 +262,8 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             FileError: The file is truncated or damaged within the next frame.
         """
         for number, (offset, head) in enumerate(self._iter_heads()):
-            yield self._make_frame(number, offset, np.frombuffer(head, _FRAME_HEAD)[0])
+            (parsed_head,) = np.frombuffer(head, _FRAME_HEAD)
+            yield self._make_frame(number, offset, parsed_head)
 
     def __getitem__(self, number: int) -> Frame:
         """Return a frame by its number.
@@ -269,7 +273,8 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             FileError: The file is truncated or damaged before the end of this frame.
         """
         if not 0 <= number < len(self):
-            raise IndexError(f"{self.path}: has no frame {number}, only {len(self):,} frames")
+            count = len(self)
+            raise IndexError(f"{self.path}: has no frame {number}, only {count} frames")
         offsets, heads, fault = self._index
         if fault is not None and number >= len(offsets):
             raise fault
@@ -322,15 +327,21 @@ class SensorStream(AbstractContextManager["SensorStream"]):
 
     def _read_header(self) -> Any:  # noqa: ANN401 - a structured scalar
         """Read and check the header, a scalar of the type `_HEADER`."""
-        start = self.read_at(0, min(_START.size, self.size_bytes)).ljust(_START.size, b"\0")
+        truncation = f"is truncated within its header: {self.size_bytes:,} bytes"
+        if self.size_bytes < _START.size:
+            raise FileError(self.path, truncation)
+        start = self.read_at(0, _START.size)
         version, name_bytes = _START.unpack(start)
-        if self.size_bytes >= _START.size and version != _VERSION:
-            problem = f"its version is {version:,}"
-            raise FileError(self.path, f"is not a sensor stream of version {_VERSION}: {problem}")
-        self._frames_offset = _START.size + name_bytes + _HEADER.itemsize
+        if version != _VERSION:
+            raise FileError(
+                self.path,
+                f"is not a sensor stream of version {_VERSION}: its version is {version:,}",
+            )
+        header_offset = _START.size + name_bytes
+        self._frames_offset = header_offset + _HEADER.itemsize
         if self._frames_offset > self.size_bytes:
-            raise FileError(self.path, f"is truncated within its header: {self.size_bytes:,} bytes")
-        data = self.read_at(_START.size + name_bytes, _HEADER.itemsize)
+            raise FileError(self.path, truncation)
+        data = self.read_at(header_offset, _HEADER.itemsize)
         header = np.frombuffer(data, _HEADER)[0]
         problem = _find_problem(header)
         if problem:
@@ -354,8 +365,9 @@ class SensorStream(AbstractContextManager["SensorStream"]):
             if end > self.size_bytes or max(image_bytes) > _MAX_IMAGE_BYTES:
                 raise FileError(
                     self.path,
-                    f"is truncated or damaged within frame {number:,} of {len(self):,}, "
-                    f"which begins at byte {offset:,}: the file has {self.size_bytes:,} bytes",
+                    f"is truncated or damaged within frame {number} of {self._frame_count}, "
+                    f"which begins at byte {offset:,}: "
+                    f"the file has {self.size_bytes:,} bytes",
                 )
             yield offset, head
             offset = end
@@ -393,19 +405,23 @@ def find_tracked(poses: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
         poses: (N, 4, 4).
     """
     is_finite = np.isfinite(poses).all(axis=(1, 2))
-    has_last_row = (poses[:, 3] == (0, 0, 0, 1)).all(axis=1)
+    last_rows = poses[:, 3]
+    has_last_row = (last_rows == (0, 0, 0, 1)).all(axis=1)
     # float64, so that even the product of the greatest numbers of float32 is finite. Some values
     # of NaN cannot be converted without a warning.
     rotations = np.zeros((len(poses), 3, 3))
     rotations[is_finite] = poses[is_finite, :3, :3]
-    deviations = np.abs(rotations @ rotations.transpose(0, 2, 1) - np.eye(3))
-    is_orthonormal = deviations.max(axis=(1, 2), initial=0) < _ROTATION_TOLERANCE
+    transposed = rotations.transpose(0, 2, 1)
+    deviations = np.abs(rotations @ transposed - np.eye(3))
+    largest_deviations = deviations.max(axis=(1, 2), initial=0)
+    is_orthonormal = largest_deviations < _ROTATION_TOLERANCE
     # The determinant of a reflection is negative.
-    is_rotation = is_orthonormal & (np.linalg.det(rotations) > 0)
+    determinants = np.linalg.det(rotations)
+    is_rotation = is_orthonormal & (determinants > 0)
     return np.asarray(is_finite & has_last_row & is_rotation)
 
 
-def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: None) -> None:
+def check_sensor_stream(path: Path, progress: Progress) -> None:
     """Check that every frame of a sensor stream is complete, and that nothing else follows.
 
     Depth images are decompressed, which verifies their checksum. JPEG has no checksum, so color
@@ -413,7 +429,7 @@ def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: N
 
     Args:
         path: The stream.
-        advance: Called with the number of bytes that were checked, frame by frame.
+        progress: Its `advance` is called with the number of checked bytes, frame by frame.
 
     Raises:
         FileError: The stream is truncated, or a frame is damaged.
@@ -424,11 +440,13 @@ def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: N
             frame.checked_jpeg()
             frame.depth()
             frame_bytes = _FRAME_HEAD.itemsize + frame.color_bytes + frame.depth_bytes
-            advance(frame_bytes)
+            progress.advance(frame_bytes)
             end = frame.offset + frame_bytes
         # Only inertial records may follow.
         rest_bytes = stream.size_bytes - end
-        record_count = int.from_bytes(stream.read_at(end, min(rest_bytes, 8)), "little")
+        count_bytes = min(rest_bytes, 8)
+        stored_count = stream.read_at(end, count_bytes)
+        record_count = int.from_bytes(stored_count, "little")
         expected_bytes = 8 + record_count * _INERTIAL_BYTES
         if rest_bytes not in (0, expected_bytes):
             raise FileError(
@@ -440,19 +458,22 @@ def check_sensor_stream(path: Path, advance: Callable[[int], None] = lambda _: N
 
 def _find_problem(header: Any) -> str:  # noqa: ANN401 - a structured scalar
     """Describe why a header cannot be used; empty if it can."""
-    compressions = (int(header["color_compression"]), int(header["depth_compression"]))
-    if compressions != (_JPEG_COLOR, _ZLIB_DEPTH):
+    color = int(header["color_compression"])
+    depth = int(header["depth_compression"])
+    if color != _JPEG_COLOR or depth != _ZLIB_DEPTH:
         return (
-            f"color compression {compressions[0]} and depth compression {compressions[1]}, "
+            f"color compression {color} and depth compression {depth}, "
             f"expected {_JPEG_COLOR} (JPEG) and {_ZLIB_DEPTH} (zlib)"
         )
     frame_count = int(header["frame_count"])
-    sizes = [header["color_size"].tolist(), header["depth_size"].tolist()]
-    image_bytes = [width * height * _DEPTH_VALUE_BYTES for width, height in sizes]
+    if not 0 < frame_count <= _MAX_FRAMES:
+        return f"{frame_count:,} frames"
+    for name in ("color", "depth"):
+        width, height = header[f"{name}_size"].tolist()
+        image_bytes = width * height * _DEPTH_VALUE_BYTES
+        if not 0 < image_bytes <= _MAX_IMAGE_BYTES:
+            return f"{name} images of {width:,} x {height:,}"
     depth_shift = float(header["depth_shift"])
-    are_sizes_possible = 0 < min(image_bytes) <= max(image_bytes) <= _MAX_IMAGE_BYTES
-    if not 0 < frame_count <= _MAX_FRAMES or not are_sizes_possible:
-        return f"{frame_count:,} frames, with images of {sizes[0]} (color) and {sizes[1]} (depth)"
     if not 0 < depth_shift < _MAX_DEPTH_SHIFT:
         expected = f"expected a positive number below {_MAX_DEPTH_SHIFT:,}"
         return f"a depth shift of {depth_shift}, {expected}"

@@ -7,12 +7,13 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from scannet_prep.base.files import open_file
+from scannet_prep.base.progress import Progress
 from scannet_prep.errors import FileError
 
 # No file of the release is larger.
@@ -45,8 +46,11 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         count = len(archive.infolist())
         expected_count = _read_member_count(file)
         if count != expected_count or not count:
-            problem = f"it lists {count:,} files, expected {expected_count:,}, and at least one"
-            raise FileError(path, f"its directory is damaged: {problem}")
+            raise FileError(
+                path,
+                f"its directory is damaged: it lists {count:,} files, "
+                f"expected {expected_count:,}, and at least one",
+            )
         yield archive
 
 
@@ -67,20 +71,23 @@ def read_member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
         raise FileError(path, f"has {count or 'no'} {name!r}, expected one")
     member = archive.getinfo(name)
     if member.file_size > _MAX_MEMBER_BYTES:
-        problem = f"{member.file_size:,} bytes, expected at most {_MAX_MEMBER_BYTES:,}"
-        raise FileError(path, f"{name!r} in it is damaged: it has {problem}")
+        raise FileError(
+            path,
+            f"{name!r} in it is damaged: it has {member.file_size:,} bytes, "
+            f"expected at most {_MAX_MEMBER_BYTES:,}",
+        )
     try:
         return archive.read(member)
     except _ERRORS as error:
         raise FileError(path, f"{name!r} in it is damaged: {error}") from None
 
 
-def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> None:
+def check_zip(path: Path, progress: Progress) -> None:
     """Decompress every member of a zip file, and compare it with its CRC-32.
 
     Args:
         path: The file.
-        advance: Called with the number of stored bytes that were checked, member by member.
+        progress: Its `advance` is called with the number of stored bytes that were checked.
 
     Raises:
         FileError: The directory at the end, or a member, is damaged; or there are no members.
@@ -95,7 +102,7 @@ def check_zip(path: Path, advance: Callable[[int], None] = lambda _: None) -> No
             except _ERRORS as error:
                 problem = f"{member.filename!r:.80} in it is damaged: {error}"
                 raise FileError(path, problem) from None
-            advance(member.compress_size)
+            progress.advance(member.compress_size)
 
 
 def _read_member_count(file: BinaryIO) -> int:
