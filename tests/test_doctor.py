@@ -28,7 +28,8 @@ from test_cli import run_on_terminal
 from scannet_prep.base.findings import Finding
 from scannet_prep.cli.main import main
 from scannet_prep.doctor import probes
-from scannet_prep.processed.folder import find_state
+from scannet_prep.errors import FileError
+from scannet_prep.processed.manifest import check_complete, read_manifest
 
 TRAIN = "scene0000_00"
 VAL = "scene0011_00"
@@ -275,13 +276,14 @@ def test_doctor_counts_the_scenes_of_an_archive(archive_path: Path) -> None:
 
 def test_doctor_reports_the_fault_of_an_unfinished_folder(out_dir: Path) -> None:
     leave_unfinished(out_dir, TRAIN)
-    (fault,) = find_state(out_dir).faults
+    with pytest.raises(FileError) as fault:
+        check_complete(read_manifest(out_dir), out_dir)
 
     finding = check("scenes", out_dir)
 
     assert finding.severity == "problem"
-    assert finding.message == fault.message
-    assert finding.hint == fault.hint
+    assert finding.message == fault.value.message
+    assert finding.hint == fault.value.hint
 
 
 def test_damaged_manifest_is_a_problem(out_dir: Path) -> None:
