@@ -46,7 +46,7 @@ _MAX_BYTES = 1 << 32
 _ANY_BYTES = 1 << 60
 # Opening a FIFO would wait for a writer. Windows has neither FIFOs nor this flag.
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 18
 _TEMPORARY_SUFFIX = ".tmp"
 
 

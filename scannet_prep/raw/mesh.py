@@ -156,13 +156,16 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
         if sum(map(int, _COUNT.findall(header))) > size_bytes:
             raise ContentError(f"is damaged or truncated: {size_bytes:,} bytes for more rows")
 
-        stream: Any = file
+        stream: Any
         is_text = b"format ascii" in header
         if is_text or not header.isascii():
             # plyfile reads nothing but ASCII. Programs write paths there, in any encoding.
             header = _COMMENT.sub(lambda line: line[0].translate(_QUESTION_MARKS), header)
             rest_of_start = start[len(header) :]
             stream = io.BytesIO(header + rest_of_start + file.readall())
+        else:
+            # plyfile reads the header byte by byte.
+            stream = io.BufferedReader(file)
         if is_text:
             stream = io.TextIOWrapper(stream, "ascii", "replace")
         stream.seek(0)

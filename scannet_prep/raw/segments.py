@@ -164,7 +164,7 @@ def _number_contiguously(
     index_of[values] = 1
     raw_ids = np.flatnonzero(index_of)
     index_of[raw_ids] = np.arange(len(raw_ids))
-    return raw_ids, index_of[values]
+    return raw_ids, index_of.take(values)
 
 
 def _read_document(path: Path, max_bytes: int, parse: Callable[[str], Document]) -> Document:
