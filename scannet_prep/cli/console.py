@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from scannet_prep.cli.outcome import Outcome
     from scannet_prep.stages.export import ExportReport
     from scannet_prep.stages.frames import FramesReport
-    from scannet_prep.stages.process import ProcessReport
 
 # Number of entries of a list, and of findings, that are shown without -v.
 _MAX_LISTED = 10
@@ -145,13 +144,6 @@ class Console(Progress):
         """
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
-
-    def explain(self, text: str) -> None:
-        """Write a paragraph on standard error, broken into lines of the terminal's width."""
-        import textwrap
-
-        lines = textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
-        self.warn(lines)
 
     def result(self, text: str, value: object, status: int, **more: object) -> int:
         """Write the result on standard output, as text or as one JSON object.
@@ -332,9 +324,7 @@ def describe_list(title: str, entries: Sequence[str], *, has_all: bool) -> Itera
         yield f"  ... and {len(entries) - len(shown):,} more; all of them with -v"
 
 
-def summarize_run(
-    report: ProcessReport | ExportReport | FramesReport, size: str, seconds: float
-) -> list[str]:
+def summarize_run(report: ExportReport | FramesReport, size: str, seconds: float) -> list[str]:
     """Summarize a run that makes scenes, and describe how to make those that are missing.
 
     Args:

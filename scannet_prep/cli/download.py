@@ -152,7 +152,7 @@ def _accepts_terms(plan: DownloadPlan, console: Console) -> bool:
         return True
     if has_accepted_terms(plan.data_dir) or not console.can_ask:
         return False
-    console.explain(f"ScanNet is for those who have signed its Terms of Use. {HOW_TO_SIGN}")
+    console.warn(f"ScanNet is for those who have signed its Terms of Use. {HOW_TO_SIGN}")
     return console.ask("Have you signed the terms, and do you accept them?")
 
 
