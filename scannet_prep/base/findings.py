@@ -1,4 +1,4 @@
-"""Findings: faults and remarks as values that are collected, listed and written.
+"""Findings: faults and remarks as values that are listed and written.
 
 An exception ends a run. A finding does not: the other files are still checked.
 """
@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from scannet_prep.errors import FileError, ScanNetPrepError, WorkerDiedError
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 Severity: TypeAlias = Literal["ok", "note", "error", "problem"]
 
 
@@ -51,14 +50,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
         scene_id = "" if self.scene_id in self.subject else self.scene_id
         return ": ".join(part for part in (self.subject, scene_id, self.message) if part)
 
-    @property
-    def place(self) -> str:
-        """The subject, and the scene unless the subject contains its name."""
-        # Without a scene, `scene_id` is empty, and every text contains the empty text.
-        if self.scene_id in self.subject:
-            return self.subject
-        return f"{self.subject}: {self.scene_id}"
-
     @classmethod
     def from_error(cls, error: Exception, subject: Path | str = "", scene_id: str = "") -> Finding:
         """Describe an exception because of which a file or a scene failed.
@@ -68,7 +59,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
             subject: The subject otherwise: a file, a folder or an address.
             scene_id: The scene; empty if the fault concerns none.
         """
-        problem, hint, trace = explain(error)
+        problem, hint, trace = _explain(error)
         place = str(subject)
         if isinstance(error, FileError):
             place = error.place
@@ -87,15 +78,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort findings by severity, scene and subject, and drop repeated ones."""
     unique = dict.fromkeys(findings)
-    return tuple(sorted(unique, key=_sort_key))
+    return tuple(sorted(unique, key=attrgetter("severity", "scene_id", "subject")))
 
 
-def _sort_key(finding: Finding) -> tuple[str, str, str]:
-    # In alphabetical order, errors come before notes.
-    return finding.severity, finding.scene_id, finding.subject
-
-
-def explain(error: Exception) -> tuple[str, str, str]:
+def _explain(error: Exception) -> tuple[str, str, str]:
     """Describe an exception to users.
 
     Returns:

@@ -22,7 +22,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from scannet_prep.base.findings import explain
+from scannet_prep.base.findings import Finding
 from scannet_prep.base.version import VERSION
 from scannet_prep.errors import UsageError
 from scannet_prep.stages.scene_scores import SceneScores
@@ -177,12 +177,12 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
         except Exception as error:  # noqa: BLE001 - the other scenes can still be shown
-            problem, hint, _ = explain(error)
+            finding = Finding.from_error(error)
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             if kind == "scene":
-                self._answer(make_trouble_page(scene_id, problem, hint), _HTML, status)
+                self._answer(make_trouble_page(scene_id, str(finding), finding.hint), _HTML, status)
             else:
-                self.send_error(status, explain=f"{problem}\n{hint}")
+                self.send_error(status, explain=f"{finding}\n{finding.hint}")
 
     def end_headers(self) -> None:
         """Add the headers that all answers have."""
