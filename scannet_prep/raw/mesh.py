@@ -88,7 +88,11 @@ class Mesh:
 
 
 def read_mesh(
-    path: Path, max_bytes: int = MESH.max_bytes, *, has_labels: bool = False, is_own: bool = False
+    path: Path,
+    max_bytes: int = MESH.max_bytes,
+    *,
+    has_labels: bool = False,
+    is_own: bool = False,
 ) -> Mesh:
     """Read a mesh: binary of both byte orders or text, with properties that are found by name.
 
@@ -153,7 +157,8 @@ def _read_ply(path: Path, max_bytes: int) -> plyfile.PlyData:
             beginning = start[:8]
             raise ContentError(f"is {content}, expected {expected}; it begins with {beginning!r}")
         # A damaged count must not make NumPy reserve terabytes. A row takes at least a byte.
-        if sum(map(int, _COUNT.findall(header))) > size_bytes:
+        counts = map(int, _COUNT.findall(header))
+        if sum(counts) > size_bytes:
             raise ContentError(f"is damaged or truncated: {size_bytes:,} bytes for more rows")
 
         stream: Any
@@ -217,7 +222,8 @@ def _columns(vertices: Vertices, names: Sequence[str], kinds: str) -> NDArray[An
         raise ContentError(problem) from None
     if columns.dtype.kind not in kinds:
         expected = "float" if kinds == "f" else "numbers"
-        raise ContentError(f"{listed} have type {columns.dtype}, expected {expected}")
+        actual = columns.dtype.name
+        raise ContentError(f"{listed} have type {actual}, expected {expected}")
     return columns
 
 
@@ -270,7 +276,8 @@ def _colors(
 
 def _labels(vertices: Vertices) -> NDArray[np.uint16]:
     """Return the labels, uint16 (V,), after checking their range."""
-    labels = _columns(vertices, ["label"], "iu")[:, 0]
+    columns = _columns(vertices, ["label"], "iu")
+    labels = columns[:, 0]
     smallest = labels.min()
     largest = labels.max()
     if smallest < 0 or largest > _MAX_LABEL:
@@ -328,7 +335,8 @@ def _iter_own_notes(
     """
     if not color_names:
         yield SceneWarning(WarningKind.NO_COLORS)
-    extent = float(np.ptp(positions, axis=0).max())
+    extents = np.ptp(positions, axis=0)
+    extent = float(extents.max())
     if extent > _MAX_EXTENT:
         raise ContentError(
             f"is {extent:,.0f} m long, expected metres, and at most {_MAX_EXTENT:,} m"

@@ -72,7 +72,8 @@ def find_alignment_fault(matrix: NDArray[np.float64]) -> str:
     rotation = matrix[:3, :3]
     # The release writes six decimals, so that its rotations are exact up to a few millionths.
     product = rotation @ rotation.T
-    deviation = float(np.abs(product - np.eye(3)).max())
+    deviations = np.abs(product - np.eye(3))
+    deviation = float(deviations.max())
     if deviation > 1e-4:
         return f"it deviates by {deviation:.2g} from one"
     if np.linalg.det(rotation) < 0:

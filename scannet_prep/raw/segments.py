@@ -51,7 +51,8 @@ class Segmentation:
 
 
 def compact_unsigned(
-    indices: NDArray[np.integer[Any]], count: int
+    indices: NDArray[np.integer[Any]],
+    count: int,
 ) -> NDArray[np.uint16] | NDArray[np.uint32]:
     """Return indices below `count` in the smallest of uint16 and uint32 that holds them."""
     if count <= 1 << 16:
@@ -88,7 +89,9 @@ class _Document(msgspec.Struct, kw_only=True):
         """The scene that the file names, without the `scannet.` of v2; empty if it names none."""
         if isinstance(self.named_scene, str):
             return self.named_scene.removeprefix("scannet.")
-        return "" if self.named_scene is None else f"{self.named_scene!r:.40}"
+        if self.named_scene is None:
+            return ""
+        return f"{self.named_scene!r:.40}"
 
 
 class Aggregation(_Document, kw_only=True):
@@ -137,7 +140,9 @@ def read_aggregation(path: Path, max_bytes: int = AGGREGATION.max_bytes) -> Aggr
 
 def _parse_segments(text: str) -> Segmentation:
     document = _SEGMENTS_DECODER.decode(text)
-    raw_ids, indices = _number_contiguously(_parse_ids(bytes(document.segment_ids)))
+    list_text = bytes(document.segment_ids)
+    values = _parse_ids(list_text)
+    raw_ids, indices = _number_contiguously(values)
     return Segmentation(document.scene_id, raw_ids, indices)
 
 
@@ -145,7 +150,8 @@ def _parse_ids(text: bytes) -> NDArray[np.int64]:
     """Parse a JSON list of ids, int64 (V,)."""
     # A list of digits alone, as in the release, takes a third of the time without an object for
     # each id. NumPy replaces ids beyond int64 by the largest number.
-    if text != b"[]" and text.translate(None, b"0123456789,") == b"[]":
+    rest = text.translate(None, b"0123456789,")
+    if text != b"[]" and rest == b"[]":
         values = np.fromstring(text[1:-1], np.int64, sep=",")
         if values.max() < _MAX_ID:
             return values

@@ -95,7 +95,8 @@ class SensorCamera:
     @property
     def is_finite(self) -> bool:
         """Whether all numbers of both matrices are finite."""
-        return bool(np.isfinite([self.intrinsic, self.extrinsic]).all())
+        matrices = [self.intrinsic, self.extrinsic]
+        return bool(np.isfinite(matrices).all())
 
     def resized(self, size: tuple[int, int]) -> SensorCamera:
         """Return the camera for images that were resized to another width and height.
