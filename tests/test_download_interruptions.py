@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from dataclasses import replace
 
@@ -141,8 +142,11 @@ def test_second_download_in_a_folder_is_refused(server, tmp_path):
 
 def test_full_disk_ends_the_download_without_half_a_file(server, tmp_path):
     expected = digests(server.root)
+    server.faults = [at(ending(MESH), then=Set(trickle=(1_000, 0.01)))]
     with limited(resource.RLIMIT_FSIZE, 60_000):
         outcome = run_main(*words(server.base_url, tmp_path, "--json"))
+    assert not [thread for thread in threading.enumerate() if thread.name == "download"]
+    server.faults = []
     assert outcome.status == 1
     assert outcome.json["error"] == "DiskFullError"
     assert finished(tmp_path).items() <= expected.items()

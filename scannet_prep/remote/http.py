@@ -121,6 +121,9 @@ class HttpAnswer:
             raise RefusalError("is redirected from https to http", _HINT_PAGE)
         if self.status in (200, 206, 416):
             return
+        if (self._response.raw.length_remaining or _PIECE_BYTES) < _PIECE_BYTES:
+            # The connection can be used again after its short body has been read.
+            self._response.raw.drain_conn()
         problem = f"status {self.status} {self._response.reason}"
         if 200 <= self.status < 500 and self.status not in _REJECTIONS:
             raise RefusalError(problem, _HINT_ADDRESSES if self.status == 407 else _HINT_REFUSED)
