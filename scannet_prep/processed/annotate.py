@@ -220,7 +220,10 @@ def _suggest(name: str, label_map: LabelMap) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _number_instances(groups: Sequence[Group], warnings: list[SceneWarning]) -> list[int]:
+def _number_instances(
+    groups: Sequence[Group],
+    warnings: list[SceneWarning],
+) -> list[int]:
     """Return the id of each group: its own, or its index if the groups' own ids cannot be used."""
     ids = [group.id for group in groups]
     own_ids = [own_id for own_id in ids if own_id is not None and 0 <= own_id <= MAX_GROUPS]
@@ -250,7 +253,10 @@ def _assign_segments(
     return group_of_segment
 
 
-def index_segments(segmentation: Segmentation, groups: Iterable[Group]) -> list[list[int]]:
+def index_segments(
+    segmentation: Segmentation,
+    groups: Iterable[Group],
+) -> list[list[int]]:
     """Return the indices of the segments of each group, without ids that no vertex has."""
     raw_ids = segmentation.raw_ids.tolist()
     index_of = dict(zip(raw_ids, range(len(raw_ids)), strict=True))

@@ -46,10 +46,7 @@ def points_and_normals(
 
     # A vertex without a face of some area has a sum of length 0, and keeps (0, 0, 0).
     x, y, z = sums
-    lengths = x * x
-    lengths += y * y
-    lengths += z * z
-    np.sqrt(lengths, out=lengths)
+    lengths = np.sqrt(x * x + y * y + z * z)
     lengths[lengths == 0] = 1
     sums /= lengths
     points = np.ascontiguousarray(columns.T, np.float32)
@@ -57,7 +54,10 @@ def points_and_normals(
     return points, np.ascontiguousarray(normals.T)
 
 
-def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def move_columns(
+    columns: NDArray[np.float64],
+    matrix: NDArray[np.float64],
+) -> NDArray[np.float64]:
     """Multiply vectors, float64 (3, V), by a matrix (3, 3), or (3, 4) with a shift.
 
     Computing in float32 would be off by up to 1.4e-6 m.
@@ -74,7 +74,10 @@ def move_columns(columns: NDArray[np.float64], matrix: NDArray[np.float64]) -> N
     return moved
 
 
-def _sum_products(columns: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
+def _sum_products(
+    columns: NDArray[np.float64],
+    faces: NDArray[np.int32],
+) -> NDArray[np.float64]:
     """Add up, for each vertex, the cross products of two edges of its faces, float64 (3, V).
 
     A face without area gives 0, and not a direction that consists of rounding errors: edges between

@@ -11,7 +11,11 @@ from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.release.label_sets import LabelSet
 
 
-def table_by_group(values: Mapping[int, int], *, none: int) -> NDArray[np.int64]:
+def table_by_group(
+    values: Mapping[int, int],
+    *,
+    none: int,
+) -> NDArray[np.int64]:
     """Make a table of the value of each group, to be indexed by the array `instances`.
 
     Args:
@@ -26,7 +30,10 @@ def table_by_group(values: Mapping[int, int], *, none: int) -> NDArray[np.int64]
     return table
 
 
-def raw_ids_of_groups(groups: Iterable[AnnotatedGroup], label_set: LabelSet) -> dict[int, int]:
+def raw_ids_of_groups(
+    groups: Iterable[AnnotatedGroup],
+    label_set: LabelSet,
+) -> dict[int, int]:
     """Return the raw id of each group, by its id in `instances`; 0 if the label map lacks it."""
     # The array of the vertices is `nyu40_ids` or `scannet_ids`; a group has a single id.
     key = label_set.raw_ids_key.removesuffix("s")

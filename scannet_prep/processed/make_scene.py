@@ -275,7 +275,10 @@ def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:
     return compact_unsigned(numbers, int(numbers.max()) + 1)
 
 
-def _find_info_warnings(split: Split, info: ScanInfo | None) -> Iterator[SceneWarning]:
+def _find_info_warnings(
+    split: Split,
+    info: ScanInfo | None,
+) -> Iterator[SceneWarning]:
     """Find oddities of the metadata."""
     if info is None:
         yield SceneWarning(WarningKind.NO_INFO)

@@ -48,7 +48,10 @@ _NPY_HEADER = re.compile(
 )
 
 
-def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> list[Buffer]:
+def encode_npz(
+    arrays: Mapping[str, NDArray[Any]],
+    deflated: frozenset[str],
+) -> list[Buffer]:
     """Encode arrays as the bytes of an `.npz` file.
 
     Args:
@@ -94,8 +97,18 @@ def encode_npz(arrays: Mapping[str, NDArray[Any]], deflated: frozenset[str]) -> 
         directory += struct.pack("<I", offset)
         directory += info.filename.encode()
         offset += len(header) + info.compress_size
-    counts = (0, 0, len(arrays), len(arrays))
-    directory += struct.pack("<4s4H2IH", b"PK\x05\x06", *counts, len(directory), offset, 0)
+    count = len(arrays)
+    directory += struct.pack(
+        "<4s4H2IH",
+        b"PK\x05\x06",
+        0,
+        0,
+        count,
+        count,
+        len(directory),
+        offset,
+        0,
+    )
     return [*pieces, directory]
 
 
@@ -180,7 +193,10 @@ def _find_members(data: memoryview) -> dict[str, tuple[zipfile.ZipInfo, memoryvi
     return members
 
 
-def _parse_member(info: zipfile.ZipInfo, content: memoryview) -> NDArray[Any]:
+def _parse_member(
+    info: zipfile.ZipInfo,
+    content: memoryview,
+) -> NDArray[Any]:
     """Check the content of a member, and return its array, as a view if it is stored.
 
     Raises:

@@ -47,7 +47,11 @@ def find_problems(scene: ProcessedScene) -> Iterator[str]:
             yield f"faces refer to vertices that are not there: there are {vertex_count:,}"
 
 
-def _find_group_problems(scene: ProcessedScene, *, is_finite: bool) -> Iterator[str]:
+def _find_group_problems(
+    scene: ProcessedScene,
+    *,
+    is_finite: bool,
+) -> Iterator[str]:
     """Find wrong ids and measurements of groups. Boxes are compared only if points are finite."""
     groups = scene.meta.groups
     group_ids = [group.id for group in groups]
