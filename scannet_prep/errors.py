@@ -9,7 +9,6 @@ ScanNetPrepError
  │    ├── ProcessedFileError      a processed scene (.npz) is damaged
  │    ├── OldFormatError          a processed folder has the format of another version
  │    └── ArchiveError            an archive (.tar.zst) is damaged
- │         └── ForeignFileError        a file is of another kind than an archive
  ├── TransferError           a file cannot be fetched
  │    ├── NotOnServerError        the server does not have the file
  │    ├── CertificateError        the certificate of the server cannot be verified
@@ -129,10 +128,6 @@ class ServerDownError(TransferError):
 
 class ArchiveError(FileError, ValueError):
     """An archive (.tar.zst) is damaged, or was written by something else."""
-
-
-class ForeignFileError(ArchiveError):
-    """A file where an archive is expected is of another kind, and may be intact."""
 
 
 class ContentError(ScanNetPrepError, ValueError):

@@ -53,7 +53,8 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     from plyfile import PlyData
 
     from scannet_prep import sample_from_mesh
-    from scannet_prep.archive import open_archive
+    from scannet_prep.archive.format import Archive
+    from scannet_prep.archive.sources import open_source
     from scannet_prep.export.manifest import read_export
     from scannet_prep.frames import SensorStream
     from scannet_prep.frames.record import read_record
@@ -87,10 +88,9 @@ def find_readers(folder: Path) -> dict[str, tuple[Path, Reader]]:
     PlyData(PlyData.read(f"{start}{MESH.suffix}").elements, text=True).write(own_path)
 
     def read_archive(path: Path) -> None:
-        archive = open_archive(path)
-        for group in archive.index.scenes:
-            for member in group.members:
-                archive.read_member(group, member)
+        archive = Archive(open_source(path))
+        for group in archive.index.groups:
+            archive.read(group)
 
     def read_stream(path: Path) -> None:
         with SensorStream(path) as stream:

@@ -46,7 +46,7 @@ def make_commands(folder: Path) -> dict[str, list[str]]:
     archive = str(folder / "demo" / "scannet.tar.zst")
     commands = {
         "demo": ["demo", str(folder / "demo"), "--jobs", "2"],
-        "unpack": ["unpack", archive, "-o", str(folder / "unpacked"), "--jobs", "2"],
+        "unpack": ["unpack", archive, "-o", str(folder / "unpacked")],
         "export": ["export", archive, "--format", "pointcept", "-o", str(folder / "exported")],
     }
     return {title: [*_PROGRAM, *words, "-q"] for title, words in commands.items()}

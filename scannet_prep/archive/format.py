@@ -19,7 +19,6 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from scannet_prep.archive.seekable import (
-    END_OF_TAR,
     SeekRow,
     decompress,
     iter_members,
@@ -29,6 +28,7 @@ from scannet_prep.archive.sources import SUFFIX, ByteSource
 from scannet_prep.base.file_kinds import BEGINNING_BYTES, describe_beginning
 from scannet_prep.base.files import Buffer
 from scannet_prep.base.json import Count, make_decoder, parse_json
+from scannet_prep.base.version import VERSION
 from scannet_prep.errors import ArchiveError, ContentError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.scene import OWN_ID_PATTERN, SceneId, Split
@@ -52,7 +52,7 @@ _RAW_FILE = re.compile(
 )
 # Files of no scene lie at the top, or in `tasks`.
 _OTHER_FILE = re.compile(r"(?:tasks/)?\w[\w.+-]{0,80}", re.ASCII)
-# Windows takes the first ones for devices, and drops a dot at the end.
+# Windows takes the first ones for devices, and drops a dot at the end of a name.
 _WINDOWS_NAME = re.compile(
     r"(?:^|/)(?:con|prn|aux|nul|com\d|lpt\d)(?:[./]|$)|\.(?:/|$)", re.IGNORECASE
 )
@@ -72,25 +72,19 @@ class Owner(NamedTuple):
     split: str = ""
 
     @classmethod
-    def from_name(cls, name: str) -> Owner:
-        """Find the owner of a file by its name.
-
-        Raises:
-            ContentError: It is not the name of a file in a raw or processed tree.
-        """
+    def from_name(cls, name: str) -> Owner | None:
+        """Find the owner of a file by its name; None if no file of a tree has such a name."""
         if name == INDEX_NAME:
             return cls("index")
         if _WINDOWS_NAME.search(name):
-            raise ContentError(f"Windows could not have a file of the name {name[:200]!a}")
+            return None
         match = _PROCESSED_FILE.fullmatch(name)
         if match is not None:
             return cls("processed", match[2], match[1])
         match = _RAW_FILE.fullmatch(name)
         if match is not None:
             return cls("raw", match[2], _find_raw_split(match[2], match[1]))
-        if _OTHER_FILE.fullmatch(name) is None:
-            raise ContentError(f"{name[:200]!a} is not the name of a file in a tree of scenes")
-        return cls()
+        return cls() if _OTHER_FILE.fullmatch(name) else None
 
     @classmethod
     def of_group(cls, kind: TreeKind, group: StoredGroup) -> Owner:
@@ -109,7 +103,7 @@ class Owner(NamedTuple):
         for name in names:
             if Owner.from_name(name) != self:
                 owner = " ".join(filter(None, self)) or "no scene"
-                raise ContentError(f"{name!a} is not the name of a file of {owner}")
+                raise ContentError(f"{name[:200]!a} is not the name of a file of {owner}")
         if len({name.casefold() for name in names}) < len(names):
             raise ContentError("two of its files have the same name")
 
@@ -161,14 +155,13 @@ class Index:
     """
 
     kind: TreeKind
-    options: ProcessOptions | None
-    label_map: str
-    scene_format: Count
-    failures: Mapping[str, str] = field(hash=False)
-    groups: tuple[StoredGroup, ...]
-    program: str = ""
+    options: ProcessOptions | None = None
+    label_map: str = ""
+    scene_format: Count = 0
+    failures: Mapping[str, str] = field(default_factory=dict, hash=False)
+    groups: tuple[StoredGroup, ...] = ()
+    program: str = f"scannet-prep {VERSION}"
     version: Literal[1] = 1
-    format: Literal["scannet-prep archive"] = "scannet-prep archive"
 
 
 _DECODER = make_decoder(Index)
@@ -244,11 +237,10 @@ def _read_index(source: ByteSource, rows: Sequence[SeekRow]) -> Index:
             raise ContentError(f"its index has {row.size_bytes:,} bytes")
         contents.append(decompress(source.read(offset, row.stored_bytes), row))
         offset += row.stored_bytes
-    index_content, end = contents
-    index = parse_index(dict(iter_members(index_content)))
+    index = parse_index(dict(iter_members(contents[0])))
     found = [(group.offset, group.stored_bytes, group.size_bytes) for group in index.groups]
-    if found != expected or end != END_OF_TAR:
-        raise ContentError("its index or its end does not fit the other frames")
+    if found != expected:
+        raise ContentError("its index lists other frames than its seek table")
     return index
 
 

@@ -26,15 +26,15 @@ from scannet_prep.errors import ContentError
 BLOCK_BYTES = tarfile.BLOCKSIZE
 END_OF_TAR = bytes(2 * BLOCK_BYTES)
 # `zstd -d` and `tar --zstd` accept this window without further options.
-MAX_WINDOW_BYTES = 1 << 27
+_MAX_WINDOW_BYTES = 1 << 27
 # zstd's own level 0 is another name of its default level.
 _STORING_LEVEL = -(1 << 17)
-_CHECKSUM_BYTES = 4
+CHECKSUM_BYTES = 4
 
 _TABLE_HEADER = struct.Struct("<4sI")
 _TABLE_ROW = struct.Struct("<II4s")
 _TABLE_FOOTER = struct.Struct("<IB4s")
-_SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
+SKIPPABLE_MAGIC = b"\x5e\x2a\x4d\x18"
 _SEEKABLE_MAGIC = b"\xb1\xea\x92\x8f"
 _HAS_CHECKSUMS = 0b1000_0000
 # The files of no scene, the index, and the end of the tar stream.
@@ -45,9 +45,8 @@ def encode_members(files: Mapping[str, Buffer]) -> bytes:
     """Encode files as tar bytes, with owner and time 0, so that equal files give equal bytes."""
     pieces: list[Buffer] = []
     for name, data in files.items():
-        pieces.append(_encode_header(name, len(data)))
-        pieces.append(data)
-        pieces.append(bytes(padding_bytes(len(data))))
+        padding = bytes(-len(data) % BLOCK_BYTES)
+        pieces += [_encode_header(name, len(data)), data, padding]
     return b"".join(pieces)
 
 
@@ -65,7 +64,7 @@ def iter_members(content: memoryview) -> Iterator[tuple[str, memoryview]]:
         if end > len(content):
             raise ContentError(f"{name!a} is not whole")
         yield name, content[start:end]
-        position = end + padding_bytes(size_bytes)
+        position += member_bytes(size_bytes)
 
 
 def parse_header(header: bytes) -> tuple[str, int]:
@@ -86,9 +85,9 @@ def parse_header(header: bytes) -> tuple[str, int]:
     return info.name, info.size
 
 
-def padding_bytes(size_bytes: int) -> int:
-    """Return the number of zeros after a file of this size."""
-    return -size_bytes % BLOCK_BYTES
+def member_bytes(size_bytes: int) -> int:
+    """Return the size of a file of this size with its header and the zeros after it."""
+    return BLOCK_BYTES + size_bytes + -size_bytes % BLOCK_BYTES
 
 
 def _encode_header(name: str, size_bytes: int) -> bytes:
@@ -128,7 +127,7 @@ class SeekRow(NamedTuple):
     @classmethod
     def from_frame(cls, frame: bytes, size_bytes: int) -> SeekRow:
         """Make the row of a frame whose content has the given size."""
-        return cls(len(frame), size_bytes, frame[-_CHECKSUM_BYTES:])
+        return cls(len(frame), size_bytes, frame[-CHECKSUM_BYTES:])
 
 
 def decompress(frame: bytes, row: SeekRow) -> memoryview:
@@ -141,7 +140,7 @@ def decompress(frame: bytes, row: SeekRow) -> memoryview:
     Raises:
         ContentError: It is damaged, or is not the frame that the seek table lists.
     """
-    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     try:
         header = zstandard.get_frame_parameters(frame)
         # Compared before memory is allocated.
@@ -165,7 +164,7 @@ def encode_seek_table(rows: Sequence[SeekRow]) -> bytes:
     """Encode the seek table of an archive with these frames."""
     body = b"".join(_TABLE_ROW.pack(*row) for row in rows)
     footer = _TABLE_FOOTER.pack(len(rows), _HAS_CHECKSUMS, _SEEKABLE_MAGIC)
-    header = _TABLE_HEADER.pack(_SKIPPABLE_MAGIC, len(body) + len(footer))
+    header = _TABLE_HEADER.pack(SKIPPABLE_MAGIC, len(body) + len(footer))
     return header + body + footer
 
 

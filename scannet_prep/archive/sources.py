@@ -1,14 +1,11 @@
-"""The bytes of an archive: a file, or an address.
-
-Anything with `name`, `size_bytes` and `read` will do as a source.
-"""
+"""The bytes of an archive: a file, or an address."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from scannet_prep.base.files import open_file
 from scannet_prep.errors import ArchiveError
@@ -30,13 +27,15 @@ class ByteSource(Protocol):
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the archive ends within the range."""
 
+    def close(self) -> None:
+        """Close files and connections; reading opens them again."""
 
-ArchivePlace: TypeAlias = str | Path | ByteSource
-"""A path, an address such as `https://HOST/NAME.tar.zst`, or a source of bytes."""
 
+def open_source(place: str | Path) -> ByteSource:
+    """Open the bytes of an archive.
 
-def open_source(place: ArchivePlace) -> ByteSource:
-    """Open the bytes of an archive. A source of bytes is returned unchanged.
+    Args:
+        place: A path, or an address such as `https://HOST/NAME.tar.zst`.
 
     Raises:
         MissingFileError: The file does not exist.
@@ -48,9 +47,7 @@ def open_source(place: ArchivePlace) -> ByteSource:
         from scannet_prep.remote.archive import RemoteArchive
 
         return RemoteArchive(place)
-    if isinstance(place, str | Path):
-        return FileSource(Path(place).expanduser())
-    return place
+    return FileSource(Path(place).expanduser())
 
 
 class FileSource:

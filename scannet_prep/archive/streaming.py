@@ -7,13 +7,12 @@ FileGroup -- in threads --> frame -- in order --> the archive
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby
-from operator import itemgetter
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -26,28 +25,33 @@ from scannet_prep.archive.format import (
     Index,
     Owner,
     StoredGroup,
-    check_scene_ids,
     parse_index,
 )
 from scannet_prep.archive.seekable import (
-    BLOCK_BYTES,
+    CHECKSUM_BYTES,
     END_OF_TAR,
-    MAX_WINDOW_BYTES,
+    SKIPPABLE_MAGIC,
     SeekRow,
     compress,
+    decompress,
     encode_members,
     encode_seek_table,
-    padding_bytes,
-    parse_header,
+    iter_members,
+    member_bytes,
 )
-from scannet_prep.base.files import Fingerprint, read_file
+from scannet_prep.base.files import Fingerprint, open_file, read_file
 from scannet_prep.base.json import encode_json
 from scannet_prep.errors import ArchiveError, ContentError, FileError
+from scannet_prep.processed.manifest import SceneEntry
 
 Result = TypeVar("Result")
 
 _MAX_HELD_BYTES = 160 << 20
-_READ_BYTES = 1 << 22
+# Enough bytes of a frame to know the size of its header.
+_START_BYTES = 5
+_BLOCK_HEADER_BYTES = 3
+_RUN_LENGTH_BLOCK = 1
+_MARGIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -56,30 +60,43 @@ class FileGroup:
 
     Attributes:
         owner: The scene and its split.
-        vertex_count: V; 0 if unknown.
         paths: The files by their names in the archive, sorted.
-        size_bytes: Their size in all when they were found.
-        fingerprint: That of the only file, if a manifest records it.
+        entry: The entry of a processed scene in the manifest of its folder.
     """
 
     owner: Owner
-    vertex_count: int
     paths: Mapping[str, Path]
-    size_bytes: int
-    fingerprint: Fingerprint | None = None
+    entry: SceneEntry | None = None
 
-    def read(self) -> dict[str, bytes]:
-        """Read the files.
+    @cached_property
+    def size_bytes(self) -> int:
+        """Size of the files as tar bytes.
+
+        Raises:
+            FileError: A file does not exist, or they are too large for one frame.
+        """
+        size_bytes = 0
+        for path in self.paths.values():
+            with open_file(path, MAX_FRAME_BYTES) as file:
+                size_bytes += member_bytes(os.fstat(file.fileno()).st_size)
+            if size_bytes > MAX_FRAME_BYTES:
+                problem = f"and the files before it have {size_bytes:,} bytes"
+                raise FileError(path, f"{problem}, expected at most {MAX_FRAME_BYTES:,} in a frame")
+        return size_bytes
+
+    def encode(self) -> bytes:
+        """Read the files into tar bytes.
 
         Raises:
             FileError: A file cannot be read, or is not the one that the manifest records.
         """
         files = {name: read_file(path, MAX_FRAME_BYTES) for name, path in self.paths.items()}
-        if self.fingerprint not in (None, Fingerprint.from_bytes(*files.values())):
+        fingerprint = Fingerprint.from_bytes(*files.values())
+        if self.entry is not None and self.entry.fingerprint != fingerprint:
             (path,) = self.paths.values()
             problem = "is not the file that the manifest records"
             raise FileError(path, problem, "process the scene again, then pack again")
-        return files
+        return encode_members(files)
 
 
 def encode_archive(
@@ -107,8 +124,9 @@ def encode_archive(
     offset = 0
     for group, (frame, row) in map_in_order(partial(_make_frame, level), groups, jobs):
         _, scene_id, split = group.owner
+        vertex_count = group.entry.vertex_count if group.entry else 0
         sizes = (row.stored_bytes, row.size_bytes)
-        stored.append(StoredGroup(scene_id, split, group.vertex_count, offset, *sizes))
+        stored.append(StoredGroup(scene_id, split, vertex_count, offset, *sizes))
         rows.append(row)
         offset += row.stored_bytes
         yield frame
@@ -121,19 +139,8 @@ def encode_archive(
     yield encode_seek_table(rows)
 
 
-def check_groups(groups: Sequence[FileGroup]) -> None:
-    """Check that groups can be packed.
-
-    Raises:
-        ContentError: A name does not belong in an archive, or the scenes are not sorted.
-    """
-    for group in groups:
-        group.owner.check(list(group.paths))
-    check_scene_ids([group.owner.scene_id for group in groups])
-
-
 def _make_frame(level: int, group: FileGroup) -> tuple[bytes, SeekRow]:
-    content = encode_members(group.read())
+    content = group.encode()
     frame = compress(content, level)
     return frame, SeekRow.from_frame(frame, len(content))
 
@@ -167,71 +174,107 @@ def map_in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def read_in_order(file: IO[bytes], name: str) -> Iterator[tuple[Owner, dict[str, bytes]]]:
-    """Read the files of no scene, then those of each scene, without using the index.
+def read_in_order(file: IO[bytes], name: str) -> Iterator[tuple[Owner, dict[str, memoryview]]]:
+    """Read the files of no scene, then those of each scene, without the help of the index.
 
-    The checksum of a frame follows its content. So the files of a scene are yielded only when the
-    next frame has begun.
+    A damaged frame is skipped if it is not the first one, and shows where it ends.
 
     Args:
         file: The archive.
         name: Its name, for messages.
 
     Raises:
-        ArchiveError: It is truncated or damaged. Whatever was yielded before is intact.
+        ArchiveError: It is damaged or truncated. Whatever was yielded before is intact.
     """
-    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
     try:
-        with decompressor.stream_reader(file, _READ_BYTES, read_across_frames=True) as reader:
-            yield from _read_groups(reader)
+        yield from _read_groups(file)
     except (zstandard.ZstdError, ContentError) as error:
         problem = f"is damaged or truncated, or scannet-prep did not make it: {error}"
         raise ArchiveError(name, problem, HINT_DAMAGED) from None
 
 
-def _read_groups(reader: IO[bytes]) -> Iterator[tuple[Owner, dict[str, bytes]]]:
-    scene_ids = []
-    folded_ids = set()
-    files = {}
-    for owner, members in groupby(_read_members(reader), key=itemgetter(0)):
-        # This reads on until the next group begins, or until the end.
-        files = {name: data for _, name, data in members}
+def _read_groups(file: IO[bytes]) -> Iterator[tuple[Owner, dict[str, memoryview]]]:
+    owners: list[Owner | None] = []
+    listed: list[Owner] = []
+    # By the number of the frame, which has no owner then.
+    problems: dict[int, str] = {}
+    for frame, row in _read_frames(file):
+        try:
+            content = decompress(frame, row)
+            if listed and content == END_OF_TAR:
+                continue
+            files = dict(iter_members(content))
+            owner = _find_owner(list(files), owners)
+        except ContentError as error:
+            if not owners:
+                raise
+            problems[len(owners)] = error.message
+            owners.append(None)
+            continue
         if owner.kind == "index":
-            break
-        owner.check(list(files))
-        scene_ids.append(owner.scene_id)
-        folded_ids.add(owner.scene_id.casefold())
-        if len(folded_ids) < len(scene_ids):
-            raise ContentError(f"it has two frames of {owner.scene_id or 'no scene'}")
+            index = parse_index(files)
+            listed = [Owner.of_group(index.kind, group) for group in index.groups]
+            continue
+        owners.append(owner)
         yield owner, files
-    index = parse_index(files)
-    if [group.scene_id for group in index.groups] != scene_ids:
-        raise ContentError("its index lists other scenes than it holds")
+
+    names = dict(enumerate(owner.scene_id for owner in listed))
+    damage = [f"{names.get(number, 'a frame')}: {text}" for number, text in problems.items()]
+    # A damaged frame may be that of any scene.
+    found = [owner or other for owner, other in zip(owners, listed, strict=False)]
+    if not listed or found != listed or len(owners) > len(listed):
+        damage.append("its index is damaged, or lists other scenes")
+    if damage:
+        raise ContentError("; ".join(damage))
 
 
-def _read_members(reader: IO[bytes]) -> Iterator[tuple[Owner, str, bytes]]:
-    """Read files up to the end of the tar stream, which must be that of the archive, too."""
-    owner = None
-    header = _take(reader, BLOCK_BYTES)
-    while any(header):
-        name, size_bytes = parse_header(header)
-        previous = owner
-        owner = Owner.from_name(name)
-        if owner != previous:
-            room_bytes = MAX_FRAME_BYTES
-        room_bytes -= size_bytes
-        if room_bytes < 0:
-            raise ContentError(f"{name!a} has {size_bytes:,} bytes, too many for a frame")
-        yield owner, name, _take(reader, size_bytes)
-        _take(reader, padding_bytes(size_bytes))
-        header = _take(reader, BLOCK_BYTES)
-    # The second half of the end. Only the seek table, which is no content, may follow it.
-    if any(_take(reader, BLOCK_BYTES)) or reader.read(1):
-        raise ContentError("something follows the end of its tar stream")
+def _find_owner(names: list[str], others: list[Owner | None]) -> Owner:
+    """Find the owner of the files of a frame.
+
+    Raises:
+        ContentError: They have no owner or several, or the owner has another frame already.
+    """
+    owner = Owner.from_name(names[0]) if names else Owner()
+    if owner is None:
+        raise ContentError(f"{names[0][:200]!a} is not the name of a file of a tree")
+    owner.check(names)
+    if owner in others:
+        raise ContentError(f"{owner.scene_id} has another frame already")
+    return owner
 
 
-def _take(reader: IO[bytes], size: int) -> bytes:
-    data = reader.read(size)
+def _read_frames(file: IO[bytes]) -> Iterator[tuple[bytes, SeekRow]]:
+    """Read the frames and their rows, up to the seek table, which must have the same rows."""
+    rows: list[SeekRow] = []
+    start = _take(file, _START_BYTES)
+    while not start.startswith(SKIPPABLE_MAGIC):
+        frame = bytearray(start + _take(file, zstandard.frame_header_size(start) - len(start)))
+        size_bytes = zstandard.frame_content_size(frame)
+        if not 0 <= size_bytes <= MAX_FRAME_BYTES:
+            raise ContentError(f"the header of a frame declares {size_bytes:,} bytes")
+        # The headers of its blocks show where the frame ends.
+        is_last = False
+        while not is_last:
+            header = _take(file, _BLOCK_HEADER_BYTES)
+            # From the lowest bit: last block (1 bit), type (2 bits), size (21 bits).
+            bits = int.from_bytes(header, "little")
+            is_last = bool(bits & 1)
+            # A run-length block stores one byte, whatever its size.
+            stored_bytes = 1 if bits >> 1 & 3 == _RUN_LENGTH_BLOCK else bits >> 3
+            frame += header + _take(file, stored_bytes)
+            # Content that does not compress grows by less than a hundredth.
+            if len(frame) > _MARGIN_BYTES + size_bytes * 1.01:
+                raise ContentError("a frame is larger than its header declares")
+        frame += _take(file, CHECKSUM_BYTES)
+        rows.append(SeekRow.from_frame(bytes(frame), size_bytes))
+        yield bytes(frame), rows[-1]
+        start = _take(file, _START_BYTES)
+    if start + file.read() != encode_seek_table(rows):
+        raise ContentError("its seek table is damaged, or something follows it")
+
+
+def _take(file: IO[bytes], size: int) -> bytes:
+    data = file.read(size)
     if len(data) < size:
         raise ContentError("it ends too early")
     return data

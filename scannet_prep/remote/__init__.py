@@ -1,1 +1,1 @@
-"""Access to servers and buckets. Only this package uses the network."""
+"""Access to servers and stores. Only this package uses the network."""

@@ -11,34 +11,33 @@ import functools
 import os
 import re
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import requests
 from urllib3.exceptions import HTTPError
 
-from scannet_prep.errors import ArchiveError, TransferError
+from scannet_prep.errors import TransferError
 from scannet_prep.remote.addresses import public_url
 
+Result = TypeVar("Result")
+
+_SERVERS = ("https://", "http://")
 _PAUSES_S = (0.2, 1.0, 5.0, 20.0, 60.0)
-_TIMEOUT_S = 60
+_TIMEOUT_S = 60.0
 # Errors of web servers and of connections that may pass.
 _PASSING = (requests.ConnectionError, requests.Timeout, HTTPError)
 # Parts of addresses in messages: user and password, and the query, which may hold a signature.
 _SECRETS = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s')]+")
-
-
-class _Version(NamedTuple):
-    """The version of a file that an answer comes from; empty texts if the server tells none."""
-
-    size_bytes: int
-    tag: str
-    date: str
+_HINT_SERVER = "check the address; the server must support ranges, and may ask for a login"
+_HINT_PACKAGE = 'pip install "scannet-prep[remote]" and s3fs, gcsfs or huggingface_hub'
 
 
 class RemoteArchive:
     """An archive at an address, of which any range can be read.
 
-    Picklable, and safe under fork and in threads: each process connects and opens it anew.
+    Picklable, and safe under fork and in threads: each process has its own connections. Whether the
+    archive was replaced since it was opened is not noticed here, but by its checksums.
 
     Args:
         address: The address.
@@ -54,70 +53,67 @@ class RemoteArchive:
     def __init__(self, address: str) -> None:
         self.name = public_url(address)
         self._address = address
-        self._opened_s = time.time()
-        self._version: _Version | None = None
-        # The answer to the first request contains the real size.
-        self.size_bytes = 1
-        self.read(0, 1)
+        self.size_bytes = self._try(_find_size)
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Read a range; the result is shorter only if the archive ends within the range.
 
         Raises:
             TransferError: It cannot be read.
-            ArchiveError: The archive was replaced since it was opened.
         """
-        request = self._request_from_store
-        if self._address.startswith(("https://", "http://")):
-            request = self._request_from_server
         end = min(offset + size, self.size_bytes)
-        for pause_s in (*_PAUSES_S, None):
+        return self._try(_read_range, offset, end) if offset < end else b""
+
+    def close(self) -> None:
+        """Do nothing: connections that are not used end by themselves."""
+
+    def _try(self, function: Callable[..., Result], *span: int) -> Result:
+        """Call a function with the address, several times if an error may pass."""
+        pauses_s = [*_PAUSES_S]
+        while True:
             try:
-                data, version = request(offset, end)
-                break
+                return function(self._address, *span)
             except Exception as error:  # noqa: BLE001 - each package has errors of its own
-                if pause_s is None or not isinstance(error, _PASSING):
-                    raise self._explain(error) from None
-                time.sleep(pause_s)
+                if not pauses_s or not isinstance(error, _PASSING):
+                    hint = _HINT_PACKAGE if isinstance(error, ImportError) else _HINT_SERVER
+                    text = _SECRETS.sub("...", f"{type(error).__name__}: {error}")
+                    raise TransferError(f"{self.name}: cannot be read: {text}", hint) from None
+                time.sleep(pauses_s.pop(0))
 
-        if self._version is None:
-            self._version = version
-            self.size_bytes = version.size_bytes
-        if version != self._version:
-            raise ArchiveError(self.name, "was replaced since it was opened", "open it again")
+
+def _find_size(address: str) -> int:
+    if address.startswith(_SERVERS):
+        _, size_bytes = _request(address, 0, 1)
+        return size_bytes
+    file_system, path = _open_store(address)
+    return int(file_system.size(path))
+
+
+def _read_range(address: str, start: int, end: int) -> bytes:
+    if address.startswith(_SERVERS):
+        data, _ = _request(address, start, end)
         return data
+    file_system, path = _open_store(address)
+    return bytes(file_system.cat_file(path, start=start, end=end))
 
-    def _explain(self, error: Exception) -> TransferError:
-        """Translate an error of requests, of fsspec, or of a package of a store."""
-        if isinstance(error, ImportError):
-            hint = 'pip install "scannet-prep[remote]", and s3fs, gcsfs or huggingface_hub'
-        else:
-            hint = "check the address; the server must support ranges, and may need a login"
-        text = _SECRETS.sub("...", f"{type(error).__name__}: {error}")
-        return TransferError(f"{self.name}: cannot be read: {text}", hint)
 
-    def _request_from_server(self, start: int, end: int) -> tuple[bytes, _Version]:
-        """Request the bytes from `start` to before `end` from a web server."""
-        span = f"{start}-{end - 1}"
-        headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
-        session = _get_session(os.getpid())
-        with session.get(self._address, headers=headers, stream=True, timeout=_TIMEOUT_S) as answer:
-            status = f"status {answer.status_code} {answer.reason}"
-            if answer.status_code == 429 or answer.status_code >= 500:
-                raise HTTPError(status)
-            sent, _, size = answer.headers.get("Content-Range", "").partition("/")
-            if sent != f"bytes {span}" or not size.isdigit():
-                raise ValueError(f"{status}, without the bytes {span} that were requested")
-            tag = answer.headers.get("ETag", "")
-            date = answer.headers.get("Last-Modified", "")
-            # Faster than `answer.content`, which joins pieces of 10 KiB.
-            return answer.raw.read(), _Version(int(size), tag, date)
-
-    def _request_from_store(self, start: int, end: int) -> tuple[bytes, _Version]:
-        """Request the bytes from `start` to before `end` from the file that this process opened."""
-        file, version = _open_file(self._address, self._opened_s, os.getpid())
-        # Unlike `seek` and `read`, this has no position that threads would share.
-        return file.cache.fetcher(start, end), version
+def _request(address: str, start: int, end: int) -> tuple[bytes, int]:
+    """Request a range from a web server, and the size of the file."""
+    span = f"{start}-{end - 1}"
+    headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
+    session = _get_session(os.getpid())
+    with session.get(address, headers=headers, stream=True, timeout=_TIMEOUT_S) as answer:
+        status = f"status {answer.status_code} {answer.reason}"
+        if answer.status_code == 429 or answer.status_code >= 500:
+            raise HTTPError(status)
+        sent, _, size = answer.headers.get("Content-Range", "").partition("/")
+        if sent != f"bytes {span}" or not size.isdigit():
+            raise ValueError(f"{status}, without the bytes {span} that were requested")
+        # Faster than `answer.content`, which joins pieces of 10 KiB.
+        data = answer.raw.read(end - start)
+    if len(data) < end - start:
+        raise HTTPError(f"{len(data):,} of {end - start:,} bytes arrived")
+    return data, int(size)
 
 
 @functools.cache
@@ -126,13 +122,9 @@ def _get_session(_process_id: int) -> requests.Session:
     return requests.Session()
 
 
-@functools.cache
-def _open_file(address: str, _opened_s: float, _process_id: int) -> tuple[Any, _Version]:
-    """Open an archive in a process, once; return its file, which stays open, and its version."""
+def _open_store(address: str) -> tuple[Any, str]:
+    """Open the file system of an address, which fsspec makes once in each process."""
     import fsspec
 
     file_system, path = fsspec.url_to_fs(address)
-    facts = file_system.info(path)
-    # The names of s3fs, of gcsfs, and of huggingface_hub.
-    tags = [str(facts[name]) for name in ("ETag", "etag", "blob_id") if name in facts]
-    return file_system.open(path), _Version(facts["size"], "".join(tags), "")
+    return file_system, path

@@ -99,12 +99,12 @@ def open_place(place: str | Path) -> Place:
 
 def _open_archive(place: str | Path) -> Place:
     """Open an archive of processed or raw scenes."""
-    from scannet_prep.archive import open_archive
-    from scannet_prep.archive.layout import ArchiveKind
+    from scannet_prep.archive.format import Archive
+    from scannet_prep.archive.sources import open_source
     from scannet_prep.source.scenes import ProcessedArchive
 
-    archive = open_archive(place)
-    if archive.index.head.kind is ArchiveKind.PROCESSED:
+    archive = Archive(open_source(place))
+    if archive.index.kind == "processed":
         return ProcessedArchive(archive)
     from scannet_prep.source.trees import RawArchive
 

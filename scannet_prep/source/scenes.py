@@ -38,7 +38,7 @@ from scannet_prep.release.irregularities import summarize_warnings
 from scannet_prep.release.scene import Split
 
 if TYPE_CHECKING:
-    from scannet_prep.archive.opened import Archive
+    from scannet_prep.archive.format import Archive
 
 _HINT_REMOVE = "remove the file, or process the scene again"
 
@@ -301,22 +301,19 @@ class ProcessedArchive(ProcessedScenes):
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        self._groups = {group.scene_id: group for group in archive.index.scenes}
-        head = archive.index.head
-        if head.scene_format != FORMAT_VERSION or head.options is None:
-            problem = f"holds scenes in format {head.scene_format}, expected {FORMAT_VERSION}"
+        index = archive.index
+        if index.scene_format != FORMAT_VERSION or index.options is None:
+            problem = f"holds scenes in format {index.scene_format}, expected {FORMAT_VERSION}"
             raise ArchiveError(archive.name, problem, DAMAGE_HINT)
-        self.options = head.options
-        super().__init__(archive.name, list_groups(archive), archive.index.failures)
+        self.options = index.options
+        super().__init__(archive.name, list_groups(archive), index.failures)
 
     def read_manifest(self) -> Manifest:
         """Read the manifest from the files that belong to no scene."""
-        group = self._archive.index.groups[0]
-        for member in group.members:
-            if member.name == MANIFEST_NAME:
-                data = bytes(self._archive.read_member(group, member))
-                return parse_manifest(data, f"{self.name}: {MANIFEST_NAME}")
-        raise ArchiveError(self.name, f"has no {MANIFEST_NAME}", DAMAGE_HINT)
+        files = dict(self._archive.read(self._archive.index.groups[0]))
+        if MANIFEST_NAME not in files:
+            raise ArchiveError(self.name, f"has no {MANIFEST_NAME}", DAMAGE_HINT)
+        return parse_manifest(bytes(files[MANIFEST_NAME]), f"{self.name}: {MANIFEST_NAME}")
 
     def file_path(self, scene_id: str) -> str:
         """Return the archive and the name of a scene's file in it, for messages."""
@@ -324,8 +321,8 @@ class ProcessedArchive(ProcessedScenes):
 
     def read_file(self, scene_id: str) -> memoryview:
         """Read the whole file of a scene into new, writable memory."""
-        group = self._groups[scene_id]
-        return self._archive.read_member(group, group.members[0])
+        ((_, data),) = self._archive.read(self._archive.scenes[scene_id])
+        return data
 
     def verify(self, scene_id: str) -> list[Finding]:
         """Read a scene, whose checksum must match, and compare it with the manifest."""
@@ -338,7 +335,7 @@ class ProcessedArchive(ProcessedScenes):
 
     def verify_rest(self) -> list[Finding]:
         """Read the files of no scene, whose checksums must match."""
-        read_group(self._archive, "")
+        self._archive.read(self._archive.index.groups[0])
         return []
 
     def close(self) -> None:
@@ -346,23 +343,11 @@ class ProcessedArchive(ProcessedScenes):
         self._archive.source.close()
 
 
-def read_group(archive: Archive, scene_id: str) -> None:
-    """Read the files of a scene of an archive, or with an empty id those of no scene.
-
-    Raises:
-        ArchiveError: Their checksums do not match.
-    """
-    for group in archive.index.groups:
-        if group.scene_id == scene_id:
-            for member in group.members:
-                archive.read_member(group, member)
-
-
 def list_groups(archive: Archive) -> dict[str, PlaceScene]:
     """List the scenes of an archive, by id."""
     scenes = {}
-    for group in archive.index.scenes:
-        scenes[group.scene_id] = PlaceScene(group.split, group.vertex_count, group.size_bytes)
+    for scene_id, group in archive.scenes.items():
+        scenes[scene_id] = PlaceScene(group.split, group.vertex_count, group.size_bytes)
     return scenes
 
 

@@ -89,7 +89,7 @@ def run(
         problem = failures[0].message
         raise OutputError(f"{demo_dir}: the demo failed: {problem}", "please report this")
 
-    packed = pack.run(processed_dir, archive_path, jobs=jobs, progress=progress)
+    packed = pack.run(processed_dir, archive_path, is_forced=True, jobs=jobs, progress=progress)
     dataset = ScanNet(archive_path, split=Split.TRAIN)
     arrays = [key for key, value in dataset[0].items() if isinstance(value, np.ndarray)]
     _write_predictions(dataset, processed_dir, demo_dir / "predictions")
@@ -98,7 +98,7 @@ def run(
         view.run(viewing, demo_dir / name, progress=progress)
 
     counts = f"{len(processed.made)} made, {len(processed.kept)} already there"
-    packed_size = format_bytes(sum(packed.archives.values()))
+    packed_size = format_bytes(packed.stored_bytes)
     return {
         "synthetic scenes, downloaded from a server on this machine": raw_dir,
         f"processed for ScanNet200, axis-aligned: {counts}": processed_dir,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scannet_prep.archive.shards import SUFFIX
+from scannet_prep.archive.sources import SUFFIX
 from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
     FileError,

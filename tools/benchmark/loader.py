@@ -63,7 +63,7 @@ def measure(settings: Settings) -> Result:
     make_scenes(raw_dir, 2 * settings.scene_count, settings.vertex_count, settings.seed)
     process.run(process.plan(raw_dir, out_dir, ProcessOptions(scannet200=True, align_axis=True)))
     archive_path = settings.folder / "loader.tar.zst"
-    pack.run(out_dir, archive_path)
+    pack.run(out_dir, archive_path, is_forced=True)
     sources = {"folder": out_dir, "archive": archive_path}
     return {
         "throughput": measure_throughput(sources, out_dir, settings.repeat),

@@ -16,10 +16,9 @@ import numpy as np
 from benchmark.scenes import make_scenes
 from benchmark.timing import time_call
 from scannet_prep import ScanNet
-from scannet_prep.archive import open_archive
-from scannet_prep.archive.contents import Contents, SourceFile, SourceGroup
-from scannet_prep.archive.layout import FORMAT_NAME, ArchiveKind, Head
-from scannet_prep.archive.writer import ArchiveBytes
+from scannet_prep.archive.format import Archive, Index, Owner
+from scannet_prep.archive.sources import FileSource
+from scannet_prep.archive.streaming import FileGroup, encode_archive
 from scannet_prep.base.files import Fingerprint, write_atomically
 from scannet_prep.processed.manifest import (
     MANIFEST_NAME,
@@ -134,9 +133,7 @@ def _measure_packing(folder: Path, source: Path) -> Result:
         memory_mb["pack"] = max(memory_mb["pack"], peak_mb)
         elapsed, _ = _run(["tar", "--zstd", "-xf", str(tar_path), "-C", str(tar_dir)])
         seconds["tar_unpack"].append(elapsed)
-        elapsed, peak_mb = _run(
-            [*command, "unpack", str(ours_path), "-o", str(ours_dir), "-q", "--jobs", str(_JOBS)]
-        )
+        elapsed, peak_mb = _run([*command, "unpack", str(ours_path), "-o", str(ours_dir), "-q"])
         seconds["unpack"].append(elapsed)
         memory_mb["unpack"] = max(memory_mb["unpack"], peak_mb)
     subprocess.run(["diff", "-r", source, ours_dir], check=True)
@@ -171,21 +168,21 @@ def _run(command: list[str]) -> tuple[float, float]:
 
 def _measure_opening(folder: Path) -> float:
     """Time opening an archive with as many scenes as the release, in ms."""
-    unsorted_groups = []
+    path = folder / "many.tar.zst"
+    path.write_bytes(b"npz")
+    groups = [FileGroup(Owner(), {})]
     for split in Split:
         for scene_id in official_scenes(split):
-            file = SourceFile.from_content(f"{split}/{scene_id}.npz", b"npz")
-            unsorted_groups.append(SourceGroup(str(scene_id), str(split), 149_000, (file,)))
-    groups = sorted(unsorted_groups, key=lambda group: group.scene_id)
-    if len(groups) != _RELEASE_SCENES:
-        raise RuntimeError(
-            f"the official lists have {len(groups)} scenes, expected {_RELEASE_SCENES}"
-        )
-    path = folder / "many.tar.zst"
-    first = SourceGroup("", "", 0, (SourceFile.from_content(FORMAT_NAME, b"{}"),))
-    contents = Contents(Head(ArchiveKind.PROCESSED), (first, *groups))
-    path.write_bytes(b"".join(ArchiveBytes(contents)))
-    return min(time_call(open_archive, path) for _ in range(10)) * 1e3
+            owner = Owner("processed", scene_id, split)
+            groups.append(FileGroup(owner, {f"{split}/{scene_id}.npz": path}))
+    if len(groups) != 1 + _RELEASE_SCENES:
+        raise RuntimeError(f"the official lists have {len(groups) - 1} scenes")
+    groups.sort(key=lambda group: group.owner.scene_id)
+    pieces = encode_archive(
+        Index("processed", _OPTIONS), groups, level=1, jobs=_JOBS, advance=lambda _: None
+    )
+    path.write_bytes(b"".join(pieces))
+    return min(time_call(lambda: Archive(FileSource(path))) for _ in range(10)) * 1e3
 
 
 def _measure_reading(folder: Path, source: Path, seed: int) -> Result:

@@ -1,0 +1,225 @@
+"""Archives at addresses: a web server with faults, and a bucket."""
+
+import functools
+import multiprocessing
+import pickle
+import random
+import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from archives import read_tree, unpack_file
+from commands import TRAIN, run_main
+from release_server import (
+    Cut,
+    Gzip,
+    Header,
+    NoLength,
+    Page,
+    RangesIgnored,
+    Redirect,
+    ReleaseServer,
+    Reset,
+    ShiftedRange,
+    Stall,
+    Status,
+    UntilClosed,
+    WrongLength,
+    at,
+)
+
+from scannet_prep import ScanNet
+from scannet_prep.archive.format import Archive
+from scannet_prep.archive.sources import open_source
+from scannet_prep.errors import ArchiveError, TransferError
+from scannet_prep.remote import archive as remote_archive
+
+PATH = "/a b.tar.zst"
+CONTENT = random.Random(0).randbytes(500_000)
+# Faults after which another attempt helps.
+PASSING = [
+    Status(503), Status(429, retry_after="1"), Status(500), Cut(), Cut(0), Cut(9_000), Reset(),
+    Reset(9_000), Stall(), Stall(9_000), WrongLength(-1), WrongLength(1000),
+]  # fmt: skip
+FINAL = {
+    "missing": (Status(404), "status 404"),
+    "refused": (Status(403), "status 403"),
+    "without ranges": (RangesIgnored(), "status 200 OK, without the bytes"),
+    "login": (Page(), "without the bytes"),
+    "other range": (ShiftedRange(by=1), "without the bytes"),
+    "redirect to a login": (Redirect("/login?token=s3cret"), "without the bytes|status 404"),
+    "redirect elsewhere": (Redirect(PATH, origin="ftp://anna:s3cret@host"), "InvalidSchema"),
+    "no size": (Header("content-range", "bytes 0-0/*"), "without the bytes"),
+}
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_archive, "_PAUSES_S", [0.001] * 4)
+    monkeypatch.setattr(remote_archive, "_TIMEOUT_S", 0.5)
+    with ReleaseServer(tmp_path) as server:
+        server.files[PATH] = CONTENT
+        yield server
+
+
+def open_server(server):
+    return open_source(server.origin + PATH.replace(" ", "%20"))
+
+
+def test_ranges_are_right_after_passing_faults_and_in_threads(server):
+    source = open_server(server)
+    assert (source.size_bytes, source.read(499_990, 100)) == (500_000, CONTENT[499_990:])
+    assert (source.read(500_000, 9), source.read(3, 0)) == (b"", b"")
+    for fault in PASSING:
+        server.faults = [at(PATH, fault, fault)]
+        server.forget()
+        assert source.read(1000, 20_000) == CONTENT[1000:21_000], fault
+    for fault in (NoLength(), UntilClosed()):
+        server.faults = [at(PATH, then=fault)]
+        assert source.read(1000, 20_000) == CONTENT[1000:21_000]
+
+    dice = random.Random(1)
+    server.faults = [lambda _: [dice.choice(PASSING)] if dice.random() < 0.2 else []]
+    offsets = [dice.randrange(490_000) for _ in range(100)]
+    with ThreadPoolExecutor(4) as pool:
+        pieces = pool.map(
+            functools.partial(
+                source.read,
+            ),
+            offsets,
+            [10_000] * 100,
+        )
+        assert list(pieces) == [CONTENT[offset : offset + 10_000] for offset in offsets]
+
+
+@pytest.mark.parametrize("name", FINAL)
+def test_final_faults_are_errors_after_one_request_that_show_no_secret(name, server):
+    fault, message = FINAL[name]
+    address = f"{server.origin}{PATH}?signature=s3cret".replace("//", "//anna:s3cret@")
+    source = open_source(address)
+    assert source.name == f"{server.origin}{PATH}?..."
+    server.faults = [at(PATH, then=fault)]
+    server.forget()
+    for attempt in (lambda: source.read(5, 9), lambda: open_source(address)):
+        with pytest.raises(TransferError, match=message) as caught:
+            attempt()
+        assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+    assert len(server.requests(f"{PATH}?signature=s3cret")) <= 2
+
+
+def test_server_that_stays_away_is_an_error(server):
+    source = open_server(server)
+    server.stop()
+    with pytest.raises(TransferError, match="cannot be read: ConnectionError"):
+        source.read(0, 9)
+    server.start()
+    assert source.read(0, 9) == CONTENT[:9]
+    server.faults = [at(PATH, then=Gzip())]
+    with pytest.raises(TransferError):
+        source.read(0, 9_000)
+
+
+def read_in_process(source, queue):
+    queue.put(source.read(0, 1000))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_each_process_connects_itself(method, server):
+    source = open_server(server)
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    for _ in range(2):
+        process = context.Process(target=read_in_process, args=(source, queue))
+        process.start()
+        assert queue.get() == CONTENT[:1000]
+        process.join()
+        assert source.read(5, 9) == CONTENT[5:14]
+    connections = [request.connection for request in server.requests()]
+    assert len(set(connections)) == 3
+    assert len(set(connections[::2])) == 1
+
+
+def test_no_flipped_bit_on_the_way_gives_a_wrong_file_and_a_replaced_archive_is_refused(
+    server, packed_dir
+):
+    data = (packed_dir / "processed.tar.zst").read_bytes()
+    server.files[PATH] = data
+    archive = Archive(open_server(server))
+    group = archive.scenes[TRAIN]
+    expected = archive.read(group)
+    dice = random.Random(0)
+
+    def flip(_request, content):
+        flipped = bytearray(content)
+        flipped[dice.randrange(group.offset, group.offset + group.stored_bytes)] ^= 1
+        return bytes(flipped)
+
+    server.change = flip
+    for _ in range(100):
+        try:
+            assert archive.read(group) == expected
+        except ArchiveError as error:
+            assert f"{TRAIN}: is damaged" in error.message  # noqa: PT017
+    server.change = lambda _request, content: content
+    assert archive.read(group) == expected
+
+    server.files[PATH] = b"\0" * group.offset + data[: len(data) - group.offset]
+    with pytest.raises(ArchiveError, match=f"{TRAIN}: is damaged"):
+        pickle.loads(pickle.dumps(archive)).read(group)
+
+
+def test_dataset_and_commands_read_a_web_server(server, whole_dir, packed_dir, tmp_path):
+    server.files["/a.tar.zst"] = packed_dir / "processed.tar.zst"
+    address = f"{server.origin}/a.tar.zst"
+    dataset = ScanNet(address, split="train")
+    assert len(dataset[0]["points"]) == 600
+    # Its size, the end of the seek table, the table, the index, the end of the tar stream; a scene.
+    assert len(server.requests("/a.tar.zst")) == 6
+    assert run_main("info", address).status == 0
+    assert run_main("verify", address, "--limit", "9").status == 0
+    assert unpack_file(address, "-o", tmp_path / "out").status == 0
+    assert read_tree(tmp_path / "out") == read_tree(whole_dir / "processed")
+
+
+@pytest.mark.extra("s3fs", "moto", "flask", "flask_cors")
+def test_dataset_reads_a_bucket_and_missing_objects_are_named(packed_dir, tmp_path, monkeypatch):
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    monkeypatch.setattr(remote_archive, "_PAUSES_S", [])
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    _, port = server.get_host_and_port()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "AKIDT0PS3CRET",
+        "AWS_SECRET_ACCESS_KEY": "s3cret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    try:
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="scannet")
+        client.upload_file(str(packed_dir / "processed.tar.zst"), "scannet", "dir/a.tar.zst")
+        dataset = ScanNet("s3://scannet/dir/a.tar.zst", split="train")
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(1) as pool:
+            (length,) = pool.map(functools.partial(count_points, dataset), [0])
+        assert length == len(dataset[0]["points"]) == 600
+        with pytest.raises(TransferError, match=r"s3://scannet/b\.tar\.zst: .*FileNotFound"):
+            open_source("s3://scannet/b.tar.zst")
+    finally:
+        server.stop()
+
+
+def count_points(dataset, index):
+    return len(dataset[index]["points"])
+
+
+def test_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(TransferError, match="NotFoundError") as caught:
+        open_source("s3://scannet/a.tar.zst")
+    assert "scannet-prep[remote]" in caught.value.hint
