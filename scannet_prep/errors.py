@@ -5,20 +5,11 @@ ScanNetPrepError
  │    └── UnknownSceneError       a scene id is malformed, or not in the data
  ├── FileError               a file is not as expected; the message names it
  │    ├── MissingFileError        it does not exist
- │    ├── RawFileError            a raw file, a label map or scannet.lock is damaged
- │    ├── ProcessedFileError      a processed scene (.npz) is damaged
- │    ├── OldFormatError          a processed folder has the format of another version
  │    └── ArchiveError            an archive (.tar.zst) is damaged
  ├── TransferError           a file cannot be fetched
- │    ├── NotOnServerError        the server does not have the file
- │    ├── CertificateError        the certificate of the server cannot be verified
- │    ├── ProxyError              the proxy of the environment does not work
- │    └── ServerDownError         the server does not answer
  ├── ContentError            a value is not as expected; readers turn it into a FileError
  ├── AnnotationError         the files of a scene are intact but do not fit together
- ├── TransformError          a transform of the dataset failed on a scene
  ├── WorkerDiedError         the operating system ended a worker process during its work
- ├── LockedError             another run is working in the same folder
  └── OutputError             the results cannot be written, for example without permission
       └── DiskFullError           disk full, quota used up, or mounted read-only
 
@@ -66,7 +57,7 @@ class UnknownSceneError(UsageError, KeyError):
     """A scene id is malformed, or not in the data."""
 
 
-class FileError(ScanNetPrepError):
+class FileError(ScanNetPrepError, ValueError):
     """A file is not as expected.
 
     Attributes:
@@ -94,39 +85,11 @@ class MissingFileError(FileError, FileNotFoundError):
     """A file does not exist."""
 
 
-class RawFileError(FileError, ValueError):
-    """A file of the raw tree is damaged, or of an unexpected kind."""
-
-
-class ProcessedFileError(FileError, ValueError):
-    """A processed scene (.npz) is damaged, or was written by something else."""
-
-
-class OldFormatError(FileError, ValueError):
-    """A processed folder has the format of another version of this package."""
-
-
 class TransferError(ScanNetPrepError):
     """A file cannot be fetched."""
 
 
-class NotOnServerError(TransferError):
-    """The server does not have the file."""
-
-
-class CertificateError(TransferError):
-    """The certificate of the server cannot be verified, so that nothing is fetched from it."""
-
-
-class ProxyError(TransferError):
-    """The proxy that the environment names cannot be used, or does not pass requests on."""
-
-
-class ServerDownError(TransferError):
-    """The server does not answer at all."""
-
-
-class ArchiveError(FileError, ValueError):
+class ArchiveError(FileError):
     """An archive (.tar.zst) is damaged, or was written by something else."""
 
 
@@ -141,19 +104,8 @@ class AnnotationError(ScanNetPrepError, ValueError):
     """The files of a scene are intact but do not fit together."""
 
 
-class TransformError(ScanNetPrepError, RuntimeError):
-    """A transform of the dataset failed on a scene.
-
-    The message names the scene, its file, and how to reproduce the error.
-    """
-
-
 class WorkerDiedError(ScanNetPrepError, RuntimeError):
     """The operating system ended a worker process during its work."""
-
-
-class LockedError(ScanNetPrepError, RuntimeError):
-    """Another run is working in the same folder; the message names its machine and process."""
 
 
 class OutputError(ScanNetPrepError, OSError):

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import write_atomically
-from scannet_prep.errors import FileError, ProcessedFileError, UsageError
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.manifest import SceneEntry
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader
@@ -352,7 +352,7 @@ class Records:
         largest_id = nyu40_ids.max(initial=0)
         if nyu40_ids.shape != scannet_ids.shape or largest_id > MAX_NYU40_ID:
             path = self.place.file_path(scene_id)
-            raise ProcessedFileError(
+            raise FileError(
                 path,
                 f"nyu40_ids: found {nyu40_ids.shape} up to {largest_id}, "
                 f"expected {scannet_ids.shape} up to {MAX_NYU40_ID}",

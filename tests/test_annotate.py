@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny import Ply, aggregation_file, group, info_file, process_tiny, process_written
 from training_sources import check_same
 
-from scannet_prep.errors import FileError, MissingFileError, RawFileError
+from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.annotate import MAX_GROUPS, annotate, measure_groups
 from scannet_prep.processed.scene import encode_processed
 from scannet_prep.processed.scene_problems import find_problems
@@ -207,18 +207,18 @@ DISTINCT = aggregation_file([group(number, [number], "chair") for number in rang
         (
             {AGGREGATION: None, HIRES: aggregation_file([group(0, [0, 3], "chair")])},
             {},
-            RawFileError,
+            FileError,
             "high-resolution mesh: 1 of its",
         ),
         (
             {AGGREGATION: b"{}", HIRES: aggregation_file()},
             {},
-            RawFileError,
+            FileError,
             "is damaged: .* missing required field",
         ),
-        ({SEGMENTS: tiny.segments_file((0, 2))}, {}, RawFileError, "is for 2 vertices.* has 6"),
-        ({AGGREGATION: DISTINCT}, {}, RawFileError, r"\.aggregation\.json: has 32,768 groups"),
-        ({MESH: Ply(labels=PLY_LABELS).encode()}, {}, RawFileError, "is a labels.ply under the na"),
+        ({SEGMENTS: tiny.segments_file((0, 2))}, {}, FileError, "is for 2 vertices.* has 6"),
+        ({AGGREGATION: DISTINCT}, {}, FileError, r"\.aggregation\.json: has 32,768 groups"),
+        ({MESH: Ply(labels=PLY_LABELS).encode()}, {}, FileError, "is a labels.ply under the na"),
         ({}, {"labels_from": "ply"}, MissingFileError, r"labels\.ply: no such file"),
         (
             {LABELS_MESH: Ply(labels=PLY_LABELS).encode(), AGGREGATION: None},
@@ -229,31 +229,31 @@ DISTINCT = aggregation_file([group(number, [number], "chair") for number in rang
         (
             {LABELS_MESH: Ply().encode()},
             {"labels_from": "ply"},
-            RawFileError,
+            FileError,
             r"labels\.ply: .*no property label",
         ),
         (
             {LABELS_MESH: MOVED.encode()},
             {"labels_from": "ply"},
-            RawFileError,
+            FileError,
             r"labels\.ply: its vertices lie elsewhere",
         ),
         (
             {LABELS_MESH: ONE_VERTEX.encode()},
             {"labels_from": "ply"},
-            RawFileError,
+            FileError,
             r"labels\.ply: is for 1 vertices, but .* has 6",
         ),
         (
             {LABELS_MESH: V1.encode(), AGGREGATION: None, SEGMENTS: None},
             {"labels_from": "ply"},
-            RawFileError,
+            FileError,
             r"3 of 6 labels are not nyu40 ids .* 50, 107, 1176: .*ScanNet v1",
         ),
         (
             {LABELS_MESH: BEYOND.encode(), AGGREGATION: None},
             {"labels_from": "ply"},
-            RawFileError,
+            FileError,
             r"1 of 6 labels are not nyu40 ids .* 41: ",
         ),
     ],
@@ -293,7 +293,7 @@ def process_strip(raw_dir, labels, groups):
 @pytest.mark.parametrize("v1_id", [2, 4, 0])  # a chair is 5; ScanNet id 2 is a chair, 4 a table
 def test_labels_ply_that_contradicts_the_groups_is_refused_as_v1(tmp_path, v1_id):
     problem = f"contradict 11 of 20 labels.* vertex 0: {v1_id}, by the groups 5: .* v1"
-    with pytest.raises(RawFileError, match=problem) as caught:
+    with pytest.raises(FileError, match=problem) as caught:
         process_strip(tmp_path, [v1_id] * 11 + [5] * 9, [group(0, [0, 10], "chair")])
 
     assert "--labels-from ply" in caught.value.hint

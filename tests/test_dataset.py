@@ -29,8 +29,7 @@ from scannet_prep import SCANNET20, SCANNET200, LabelSet, ScanNet, read_processe
 from scannet_prep.errors import (
     FileError,
     MissingFileError,
-    ProcessedFileError,
-    ServerDownError,
+    TransferError,
     UnknownSceneError,
     UsageError,
 )
@@ -405,7 +404,7 @@ def test_threads_read_while_others_close(stored: Stored) -> None:
     def read(index: int) -> Any:
         try:
             return copy[index]
-        except ServerDownError:
+        except TransferError:
             # Closing a connection interrupts other threads that read from it.
             if not is_url:
                 raise
@@ -762,7 +761,7 @@ def test_file_with_other_content_is_an_error_that_names_it(
     dataset = ScanNet(folder, split="train")
     (folder / "train/scene0001_00.npz").write_bytes(make_content(folder))
 
-    with pytest.raises(ProcessedFileError, match=rf"scene0001_00\.npz: .*{message}"):
+    with pytest.raises(FileError, match=rf"scene0001_00\.npz: .*{message}"):
         dataset["scene0001_00"]
     assert dataset["scene0002_00"]["scene_id"] == "scene0002_00"
 

@@ -25,7 +25,7 @@ from scannet_prep import (
     collate,
     collate_torch,
 )
-from scannet_prep.errors import FileError, MissingFileError, TransformError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, ScanNetPrepError, UsageError
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.stages import pack, process
 from scannet_prep.transforms import (
@@ -457,7 +457,7 @@ def test_error_of_a_transform_shows_its_hint_once(source: Path) -> None:
     dataset = ScanNet(source, split="train", transform=refuse)
 
     message = "the transform failed: UsageError: no such class\nhint: take"
-    with pytest.raises(TransformError, match=message) as caught:
+    with pytest.raises(ScanNetPrepError, match=message) as caught:
         dataset[0, 2]
 
     assert caught.value.hint == "take another one; reproduce it with dataset[0, 2]"

@@ -26,7 +26,7 @@ from scannet_prep import (
     ScanNet,
     collate,
 )
-from scannet_prep.errors import FileError, MissingFileError, TransformError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, ScanNetPrepError, UsageError
 from scannet_prep.training.annotated_points import read_points
 from scannet_prep.training.scene_cache import SceneCache
 from scannet_prep.transforms import Compose, Drop, GridSample, InstanceTargets, Rotate
@@ -444,7 +444,7 @@ def test_class_aware_transform_refuses_the_other_label_set(
     dataset = ScanNet(training_folder, split="train", labels=labels, transform=transform)
 
     message = f"the classes are of {other.name}, but the labels of the sample are of {labels.name}"
-    with pytest.raises(TransformError, match=message):
+    with pytest.raises(ScanNetPrepError, match=message):
         dataset[0]
 
 

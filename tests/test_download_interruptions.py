@@ -137,7 +137,7 @@ def test_second_download_in_a_folder_is_refused(server, tmp_path):
     process.kill()
     process.communicate()
     assert second.status == 1
-    assert second.json["error"] == "LockedError"
+    assert second.json["error"] == "OutputError"
 
 
 def test_full_disk_ends_the_download_without_half_a_file(server, tmp_path):

@@ -591,7 +591,7 @@ def test_second_run_in_a_locked_folder_is_refused(out_dir: Path, made: Path) -> 
         outcome = run_export(out_dir, made, "--format", "pointcept", "--force")
 
     assert outcome.status == 1
-    assert outcome.json["error"] == "LockedError"
+    assert outcome.json["error"] == "OutputError"
 
 
 @pytest.fixture

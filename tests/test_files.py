@@ -15,7 +15,6 @@ from scannet_prep.base.lock import RUN_LOCK_NAME, run_lock
 from scannet_prep.errors import (
     DiskFullError,
     FileError,
-    LockedError,
     MissingFileError,
     OutputError,
 )
@@ -178,7 +177,7 @@ def test_run_lock_keeps_second_run_out_on_full_disk(tmp_path):
     with (
         limited(resource.RLIMIT_FSIZE, 0),
         run_lock(tmp_path),
-        pytest.raises(LockedError, match="another run is working in this folder"),
+        pytest.raises(OutputError, match="another run is working in this folder"),
         run_lock(tmp_path),
     ):
         pass

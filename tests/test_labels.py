@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 
-from scannet_prep.errors import MissingFileError, RawFileError, UnknownSceneError, UsageError
+from scannet_prep.errors import FileError, MissingFileError, UnknownSceneError, UsageError
 from scannet_prep.release.label_map import (
     LabelMap,
     RawIds,
@@ -182,7 +182,7 @@ ROW = "3\tfloor\tfloor\t1\t2\t11"
 def test_damaged_label_map_is_refused_with_the_row(tmp_path, data, problem):
     (tmp_path / "map.tsv").write_bytes(data)
 
-    with pytest.raises(RawFileError, match=problem) as caught:
+    with pytest.raises(FileError, match=problem) as caught:
         read_label_map(tmp_path / "map.tsv")
 
     assert "built-in" in caught.value.hint

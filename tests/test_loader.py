@@ -17,7 +17,7 @@ from commands import count_descriptors
 from training_sources import TRAIN, Stored, check_same, draw_in_sample, fail_on_third_scene
 
 from scannet_prep import Batch, PointBudgetBatchSampler, ScanNet, collate, collate_torch
-from scannet_prep.errors import MissingFileError, ProcessedFileError, TransformError
+from scannet_prep.errors import FileError, MissingFileError, ScanNetPrepError
 from scannet_prep.transforms import Compose, CropPoints, Flip, GridSample, Jitter, Rotate
 
 torch_data = pytest.importorskip("torch.utils.data")
@@ -266,11 +266,11 @@ def test_failed_transform_names_scene_file_and_key(folder: Path, workers: int) -
         rf"scene0000_02 \({folder}.*\): the transform failed: ZeroDivisionError: no such voxel"
         r"\n.*dataset\[2, 0\]"
     )
-    check_error(make_loader(folder, workers, fail_on_third_scene), TransformError, message)
+    check_error(make_loader(folder, workers, fail_on_third_scene), ScanNetPrepError, message)
 
 
 def test_failed_transform_has_its_cause_without_workers(folder: Path) -> None:
-    with pytest.raises(TransformError) as caught:
+    with pytest.raises(ScanNetPrepError) as caught:
         list(make_loader(folder, 0, fail_on_third_scene))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -279,7 +279,7 @@ def test_truncated_file_is_an_error_from_the_worker(folder: Path) -> None:
     path = folder / "train/scene0001_00.npz"
     os.truncate(path, path.stat().st_size - 100)
 
-    check_error(make_loader(folder, 1, None), ProcessedFileError, rf"{path}: .*truncated")
+    check_error(make_loader(folder, 1, None), FileError, rf"{path}: .*truncated")
 
 
 def test_missing_file_is_an_error_from_the_worker(folder: Path) -> None:

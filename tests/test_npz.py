@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from training_sources import check_same
 
-from scannet_prep.errors import ProcessedFileError
+from scannet_prep.errors import FileError
 from scannet_prep.processed.npz import NpzReader, encode_npz
 from scannet_prep.processed.scene import (
     FORMAT_VERSION,
@@ -131,7 +131,7 @@ def test_header_with_unusual_type_or_shape_is_refused(descr, shape):
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
     reader = NpzReader(craft(header), PATH)
 
-    with pytest.raises(ProcessedFileError, match=r"scene0000_00\.npz: array 'a' is damaged"):
+    with pytest.raises(FileError, match=r"scene0000_00\.npz: array 'a' is damaged"):
         reader.read("a")
 
 
@@ -153,7 +153,7 @@ def test_files_of_other_programs_are_refused():
     }
 
     for content, problem in contents.items():
-        with pytest.raises(ProcessedFileError, match=problem):
+        with pytest.raises(FileError, match=problem):
             parse_processed(content, PATH)
 
 
@@ -167,7 +167,7 @@ def test_scene_cut_at_any_byte_is_refused_and_any_flipped_bit_is_refused_or_harm
     expected = {key: array.tobytes() for key, array in scene.arrays().items()}
 
     for size_bytes in range(len(content)):
-        with pytest.raises(ProcessedFileError):
+        with pytest.raises(FileError):
             NpzReader(content[:size_bytes], PATH)
     refused_count = 0
     for position in range(8 * len(content)):
@@ -175,7 +175,7 @@ def test_scene_cut_at_any_byte_is_refused_and_any_flipped_bit_is_refused_or_harm
         damaged[position // 8] ^= 1 << position % 8
         try:
             reader = NpzReader(damaged, PATH)
-        except ProcessedFileError:
+        except FileError:
             refused_count += 1
             continue
         assert reader.keys == tuple(expected)
@@ -183,7 +183,7 @@ def test_scene_cut_at_any_byte_is_refused_and_any_flipped_bit_is_refused_or_harm
         for key, value in expected.items():
             try:
                 assert reader.read(key).tobytes() == value
-            except ProcessedFileError:
+            except FileError:
                 has_refused = True
         refused_count += has_refused
 
@@ -213,7 +213,7 @@ def test_scene_with_other_arrays_than_it_should_have_is_refused(scene, key, chan
     if change is not None:
         arrays[key] = change(array)
 
-    with pytest.raises(ProcessedFileError, match=problem):
+    with pytest.raises(FileError, match=problem):
         parse_processed(encode(arrays), PATH)
 
 
@@ -234,7 +234,7 @@ def test_description_is_read_alone_and_shows_a_file_in_the_wrong_place(scene, tm
         (("scene0000_00", "val", options), "expected scene0000_00 of val"),
         (("scene0000_00", "train", ProcessOptions()), "was made with .*--faces.*, expected"),
     ):
-        with pytest.raises(ProcessedFileError, match=problem):
+        with pytest.raises(FileError, match=problem):
             check_meta(meta, path, *expected)
 
 

@@ -10,7 +10,7 @@ from commands import PYTHON, run_main, run_words
 from tiny import Ply
 
 from scannet_prep import ScanNet, read_processed, sample_from_mesh
-from scannet_prep.errors import RawFileError, UsageError
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.raw.mesh import read_mesh
 from scannet_prep.release.scene import SceneId
 
@@ -192,7 +192,7 @@ def test_meshes_of_other_programs_are_read_with_notes_of_what_is_missing_or_unus
 def test_meshes_that_cannot_be_used_are_refused_with_the_reason(tmp_path, ply, problem):
     (tmp_path / "room.ply").write_bytes(ply.encode())
 
-    with pytest.raises(RawFileError, match=problem) as caught:
+    with pytest.raises(FileError, match=problem) as caught:
         read_mesh(tmp_path / "room.ply", is_own=True)
 
     assert "export it again" in caught.value.hint

@@ -11,7 +11,7 @@ from commands import SCENES, TEST, TRAIN, VAL, digests, edit_json, limited, raw_
 from scannet_prep import ScanNet, read_processed
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.lock import run_lock
-from scannet_prep.errors import FileError, LockedError, ProcessedFileError
+from scannet_prep.errors import FileError, OutputError
 from scannet_prep.processed.manifest import read_manifest
 from scannet_prep.processed.npz import encode_npz
 from scannet_prep.processed.scene import ProcessOptions
@@ -406,12 +406,12 @@ def test_only_one_run_at_a_time_changes_a_folder(raw_dir, tmp_path):
     out_dir = tmp_path / "out"
     plan = stage.plan(raw_dir, out_dir, ProcessOptions(align_axis=True))
     out_dir.mkdir()
-    with run_lock(out_dir), pytest.raises(LockedError, match="is working in this folder"):
+    with run_lock(out_dir), pytest.raises(OutputError, match="is working in this folder"):
         stage.run(plan)
     assert process(raw_dir, out_dir).status == 0
     before = digests(out_dir)
 
-    with pytest.raises(LockedError, match="another run has changed it"):
+    with pytest.raises(OutputError, match="another run has changed it"):
         stage.run(plan)
 
     assert digests(out_dir) == before
@@ -419,7 +419,7 @@ def test_only_one_run_at_a_time_changes_a_folder(raw_dir, tmp_path):
 
 def test_open_dataset_refuses_scenes_of_other_options(raw_dir, out_dir, aligned_dir, verify):
     shutil.copy(out_dir / f"train/{TRAIN}.npz", aligned_dir / f"train/{TRAIN}.npz")
-    with pytest.raises(ProcessedFileError, match="expected --scannet200 --align-axis"):
+    with pytest.raises(FileError, match="expected --scannet200 --align-axis"):
         ScanNet(aligned_dir, split="train")[0]
     status, findings = verify(aligned_dir)
     assert status == 3
@@ -428,7 +428,7 @@ def test_open_dataset_refuses_scenes_of_other_options(raw_dir, out_dir, aligned_
     assert process(raw_dir, aligned_dir, "--force").status == 0
     dataset = ScanNet(aligned_dir, split="train")
     assert process(raw_dir, aligned_dir, "--labels-from", "ply", "--force").status == 0
-    with pytest.raises(ProcessedFileError, match="was made with --scannet200") as caught:
+    with pytest.raises(FileError, match="was made with --scannet200") as caught:
         dataset[0]
     assert "open the folder again" in caught.value.hint
     with pytest.raises(FileError, match="options"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import Ply
 
-from scannet_prep.errors import FileError, MissingFileError, RawFileError
+from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.raw.tree import find_kind, find_raw_scenes, find_strangers
 from scannet_prep.release.files import AGGREGATION, INFO, KINDS, LABELS_MESH, MESH, SEGMENTS
 
@@ -280,7 +280,7 @@ DAMAGED_MESHES = [
     ids=lambda value: getattr(value, "content", str(value)[:30]),
 )
 def test_damaged_or_foreign_file_is_refused_with_its_problem(kind, data, problem):
-    with pytest.raises(RawFileError, match=problem):
+    with pytest.raises(FileError, match=problem):
         tiny.read_raw(kind, data)
 
 

@@ -11,7 +11,7 @@ import pytest
 from commands import run_main
 
 from scannet_prep import SCANNET20, SCANNET200, ScanNet, read_processed, tables
-from scannet_prep.errors import FileError, ProcessedFileError, UsageError
+from scannet_prep.errors import FileError, UsageError
 from scannet_prep.synthetic.release import write_release
 
 IDS = ("scene0191_00", "scene0568_00", "scene0707_00")
@@ -138,7 +138,7 @@ def test_what_cannot_be_a_table_is_refused(root, tmp_path):
         tables.write_table("walls", root / "processed", None)
     place = shutil.copytree(root / "processed", tmp_path / "processed")
     shutil.copy(place / f"val/{IDS[1]}.npz", place / f"train/{IDS[0]}.npz")
-    with pytest.raises(ProcessedFileError, match=f"'{IDS[1]}'.*expected {IDS[0]}"):
+    with pytest.raises(FileError, match=f"'{IDS[1]}'.*expected {IDS[0]}"):
         tables.instances(place)
     assert run_main("info", place, "-o", tmp_path / "instances.json").status == 2
 

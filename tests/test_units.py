@@ -2,43 +2,7 @@
 
 import pytest
 
-from scannet_prep.base.text import (
-    count_of,
-    format_bytes,
-    format_duration,
-    list_some,
-    parse_size,
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "size_bytes"),
-    [
-        ("500kB", 500_000),
-        ("2MB", 2_000_000),
-        ("1.5 GB", 1_500_000_000),
-        ("4G", 4 << 30),
-        ("4GiB", 4 << 30),
-        ("7B", 7),
-    ],
-)
-def test_size_is_parsed_with_its_unit(text, size_bytes):
-    assert parse_size(text) == size_bytes
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("2", r"'2' has no unit, for example 500kB"),
-        ("MB", r"'MB' is not a size"),
-        ("-2MB", r"is not a size"),
-        ("2MB3kB", r"is not a size"),
-        ("0.1B", r"is less than one byte"),
-    ],
-)
-def test_text_that_is_no_size_is_refused(text, problem):
-    with pytest.raises(ValueError, match=problem):
-        parse_size(text)
+from scannet_prep.base.text import count_of, format_bytes, format_duration, list_some
 
 
 @pytest.mark.parametrize(

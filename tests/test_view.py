@@ -466,7 +466,7 @@ def test_scene_that_failed_in_processing_is_refused_with_the_reason(
     shutil.copytree(root / "data", folder / "data")
     failure = {
         "scene_id": "scene0001_00",
-        "error": "RawFileError",
+        "error": "FileError",
         "message": "a.ply: is empty",
         "hint": "download it",
     }

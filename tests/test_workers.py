@@ -95,7 +95,7 @@ def test_killed_workers_and_bugs_fail_only_their_own_tasks(tmp_path, jobs):
         "kill b": "WorkerDiedError",
         "exit": "WorkerDiedError",
         "bug": "ZeroDivisionError",
-        "bad file": "RawFileError",
+        "bad file": "FileError",
         "no memory": "MemoryError",
     }
     assert (tmp_path / "kill a").read_text() == "xx", "two attempts"

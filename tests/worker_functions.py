@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from scannet_prep.errors import OutputError, RawFileError
+from scannet_prep.errors import FileError, OutputError
 
 
 def multiply(task: int, context: int | DiesWhileStarting) -> int:
@@ -44,7 +44,7 @@ def sleep_and_tell(task: float, context: Path) -> float:
 
 
 ERRORS = {
-    "bad file": RawFileError("a.ply", "has 5 vertices, expected 6"),
+    "bad file": FileError("a.ply", "has 5 vertices, expected 6"),
     "no memory": MemoryError(),
     "cannot write": OutputError("cannot write"),
 }

@@ -29,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "pat
             do; `problem`: something will go wrong.
         hint: What to do about it; may be empty.
         trace: The traceback, if the cause is a bug of this program; otherwise empty.
-        error: The class of the exception, such as `RawFileError`; empty if there was none.
+        error: The class of the exception, such as `FileError`; empty if there was none.
     """
 
     message: str

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from scannet_prep.errors import LockedError, OutputError
+from scannet_prep.errors import OutputError
 
 RUN_LOCK_NAME = ".scannet-prep.lock"
 _HINT_WINDOWS = "run this in WSL; processed folders can be read without it"
@@ -31,7 +31,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         folder: The folder into which the run writes; it exists.
 
     Raises:
-        LockedError: Another run holds the lock; the message names its machine and process.
+        OutputError: Another run holds the lock; the message names its machine and process.
         OutputError: This is Windows, where folders are only read.
     """
     try:
@@ -56,7 +56,7 @@ def run_lock(folder: Path) -> Iterator[None]:
             is_taken = False
         if is_taken:
             holder = file.read(200).decode("ascii", "replace").strip() or "another run"
-            raise LockedError(f"{folder}: {holder} is working in this folder", _HINT_LOCKED)
+            raise OutputError(f"{folder}: {holder} is working in this folder", _HINT_LOCKED)
         with suppress(OSError):  # on a full disk, the lock stays empty
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())

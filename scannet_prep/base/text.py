@@ -1,42 +1,8 @@
-"""Numbers of things, sizes, durations and lists as text, and sizes from text."""
+"""Numbers of things, sizes, durations and lists as text."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-
-_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,3})?"
-_PLAIN_NUMBER = re.compile(_NUMBER)
-_SIZE = re.compile(rf"({_NUMBER})\s*(?:([kKMGT])(i?B)?|B)")
-# The power of 1000 or 1024 that a prefix stands for.
-_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
-_SIZE_EXAMPLES = "for example 500kB, 2MB or 4GiB"
-
-
-def parse_size(text: str) -> int:
-    """Parse a size into bytes. A number without a unit is refused.
-
-    `4GB` is 4 * 1000**3 bytes; `4G` and `4GiB` are 4 * 1024**3, as for `split` and other tools.
-
-    Raises:
-        ValueError: The text has no unit, is not a size, or is less than one byte.
-    """
-    text = text.strip()
-    if _PLAIN_NUMBER.fullmatch(text):
-        raise ValueError(f"{text!r} has no unit, {_SIZE_EXAMPLES}")
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r:.80} is not a size, {_SIZE_EXAMPLES}")
-    number, prefix, ending = match.groups()
-    # Without a prefix, the unit is B.
-    unit_bytes = 1
-    if prefix is not None:
-        base = 1000 if ending == "B" else 1024
-        unit_bytes = base ** _POWERS[prefix]
-    size_bytes = int(float(number) * unit_bytes)
-    if size_bytes < 1:
-        raise ValueError(f"{text!r} is less than one byte, {_SIZE_EXAMPLES}")
-    return size_bytes
 
 
 def format_duration(seconds: float) -> str:

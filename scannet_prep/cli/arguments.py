@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import functools
 import re
-import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from scannet_prep.base.text import parse_size
 from scannet_prep.errors import UsageError
 from scannet_prep.release.scene import Split
 
 if TYPE_CHECKING:
-    from scannet_prep.cli.console import Console
     from scannet_prep.stages.selection import Selection
 
 Parsed = TypeVar("Parsed")
@@ -189,43 +186,6 @@ def selection_from(arguments: argparse.Namespace) -> Selection:
     )
 
 
-def add_trust_arguments(parser: Container) -> None:
-    """Add the options that choose which certificates of servers to trust."""
-    trust = parser.add_mutually_exclusive_group()
-    trust.add_argument(
-        "--ca-bundle",
-        type=path_argument,
-        metavar="PATH",
-        help="file or folder of certificate authorities to trust "
-        "(default: those of the package certifi)",
-    )
-    trust.add_argument(
-        "--insecure",
-        action="store_true",
-        help="accept any certificate, so that anybody can pose as the server",
-    )
-
-
-def certificates_from(arguments: argparse.Namespace, console: Console) -> bool | Path:
-    """Return the certificate authorities to trust.
-
-    With `--insecure`, this prints one warning, instead of one by urllib3 at every request.
-
-    Returns:
-        A file or folder of certificate authorities; True for those of the package certifi; False to
-        accept any certificate.
-    """
-    if not arguments.insecure:
-        return arguments.ca_bundle or True
-    from urllib3.exceptions import InsecureRequestWarning
-
-    console.warn(
-        "warning: --insecure: certificates are not verified; anybody can pose as the server"
-    )
-    warnings.simplefilter("ignore", InsecureRequestWarning)
-    return False
-
-
 def jobs_from(arguments: argparse.Namespace) -> int:
     """Return the number of `--jobs`, by default the number of cores that this process may use."""
     import os
@@ -253,15 +213,6 @@ def whole_number(text: str, least: int = 0) -> int:
 
 
 positive_number = functools.partial(whole_number, least=1)
-
-
-def size_argument(text: str) -> int:
-    """Parse a size with its unit, such as `2MB`, into bytes."""
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        # argparse shows the message of an ArgumentTypeError, but not that of a ValueError.
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def place_argument(text: str) -> str | Path:

@@ -145,32 +145,6 @@ class Console(Progress):
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
-    def result(self, text: str, value: object, status: int, **more: object) -> int:
-        """Write the result on standard output, as text or as one JSON object.
-
-        Args:
-            text: For people.
-            value: For programs: a dataclass, or a mapping.
-            status: The exit status.
-            more: Further values for the JSON object, by key.
-
-        Returns:
-            The exit status.
-
-        Raises:
-            OutputError: Standard output cannot be written, for example because the disk is full.
-        """
-        if self.is_json:
-            from scannet_prep.base.json import to_plain
-
-            fields: dict[str, object] = {"exit_status": status}
-            if self.command:
-                fields["command"] = self.command
-            text = json.dumps(fields | to_plain(value) | to_plain(more))
-        if self.is_json or not self.is_quiet:
-            print_out(text)
-        return status
-
     @contextmanager
     def work(self, title: str, total: int, unit: str) -> Iterator[None]:
         """Show the progress of a piece of work. On a terminal, the last state of the bar stays."""

@@ -84,10 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             is_verbose=arguments.verbose,
             has_progress=not (arguments.no_progress or arguments.quiet),
         )
-        outcome: Outcome | int | None = arguments.run(arguments, console)
-        if outcome is None:
-            return 0  # everything has been shown
-        return outcome if isinstance(outcome, int) else console.show(outcome)
+        outcome: Outcome | None = arguments.run(arguments, console)
+        # None: everything has been shown.
+        return 0 if outcome is None else console.show(outcome)
     except KeyboardInterrupt:
         return console.interrupted()
     except BrokenPipeError:

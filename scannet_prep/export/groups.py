@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import RawFileError, ScanNetPrepError
+from scannet_prep.errors import FileError, ScanNetPrepError
 from scannet_prep.processed.groups import raw_ids_of_groups, table_by_group
 from scannet_prep.processed.scene import ProcessedScene
 from scannet_prep.raw.segments import read_segments
@@ -66,7 +66,7 @@ def segments_of(scene: ProcessedScene, test_segments: Path | None) -> NDArray[An
     path = test_segments / f"{scene_id}{SEGMENTS.suffix}"
     segments = read_segments(path).indices
     if len(segments) != len(scene.points):
-        raise RawFileError(
+        raise FileError(
             path,
             f"has {len(segments):,} vertices, but the scene has {len(scene.points):,}",
             f"run the Segmentator on {scene_id}_vh_clean_2.ply",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.version import VERSION
-from scannet_prep.errors import FileError, MissingFileError, RawFileError
+from scannet_prep.errors import FileError, MissingFileError
 from scannet_prep.processed.annotate import Annotation, annotate, measure_groups
 from scannet_prep.processed.geometry import points_and_normals
 from scannet_prep.processed.ply_labels import take_ply_labels
@@ -205,7 +205,7 @@ def _annotate(
     """Make the ids per vertex from segments, groups and labels, as far as there are any.
 
     Raises:
-        RawFileError: They do not fit together, or belong to another mesh.
+        FileError: They do not fit together, or belong to another mesh.
     """
     mesh: Mesh = contents[release.MESH]
     annotation = Annotation(
@@ -230,7 +230,7 @@ def _annotate(
         _check_count(path, labels_mesh.vertex_count, mesh)
         if not np.array_equal(labels_mesh.positions, mesh.positions):
             problem = f"its vertices lie elsewhere than those of {release.MESH.suffix}"
-            raise RawFileError(path, problem, repair_hint(path))
+            raise FileError(path, problem, repair_hint(path))
         annotation = take_ply_labels(annotation, labels_mesh.labels, path, groups)
     return annotation
 
@@ -242,7 +242,7 @@ def _check_count(
 ) -> None:
     """Check that a file is for as many vertices as the mesh has."""
     if count != mesh.vertex_count:
-        raise RawFileError(
+        raise FileError(
             path,
             f"is for {count:,} vertices, but {path.parent.name}{release.MESH.suffix} "
             f"has {mesh.vertex_count:,}",
@@ -258,7 +258,7 @@ def _check_segments_known(path: Path, annotation: Annotation) -> None:
                 "is for the high-resolution mesh: "
                 f"{warning.count:,} of its segment ids occur at no vertex"
             )
-            raise RawFileError(path, problem, _AGGREGATION_HINT)
+            raise FileError(path, problem, _AGGREGATION_HINT)
 
 
 def compute_segments(mesh: Mesh) -> NDArray[np.uint16] | NDArray[np.uint32]:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer
-from scannet_prep.errors import ProcessedFileError
+from scannet_prep.errors import FileError
 
 ALIGNMENT_BYTES = 64
 DAMAGE_HINT = "copy it again; or remove it, process again, and pack again if it was in an archive"
@@ -130,7 +130,7 @@ class NpzReader:
         path: Its name, for messages.
 
     Raises:
-        ProcessedFileError: The file is truncated, damaged, or not an `.npz` file.
+        FileError: The file is truncated, damaged, or not an `.npz` file.
     """
 
     def __init__(self, data: Buffer, path: str | Path) -> None:
@@ -149,7 +149,7 @@ class NpzReader:
         """Read one array.
 
         Raises:
-            ProcessedFileError: There is no such member, or it is damaged.
+            FileError: There is no such member, or it is damaged.
         """
         if key not in self._members:
             raise self._error(f"has no array {key!r}")
@@ -159,8 +159,8 @@ class NpzReader:
         except (deflate.DeflateError, TypeError, ValueError, OverflowError) as error:
             raise self._error(f"array {key!r} is damaged: {error}") from None
 
-    def _error(self, problem: str) -> ProcessedFileError:
-        return ProcessedFileError(self._path, problem, DAMAGE_HINT)
+    def _error(self, problem: str) -> FileError:
+        return FileError(self._path, problem, DAMAGE_HINT)
 
 
 def _find_members(data: memoryview) -> dict[str, tuple[zipfile.ZipInfo, memoryview]]:

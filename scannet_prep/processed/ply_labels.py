@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scannet_prep.errors import RawFileError
+from scannet_prep.errors import FileError
 from scannet_prep.processed.annotate import Annotation, index_segments
 from scannet_prep.raw.segments import Aggregation, Segmentation
 from scannet_prep.release.irregularities import SceneWarning, WarningKind
@@ -49,7 +49,7 @@ def take_ply_labels(
         groups: The segments and groups of the scene; None if it has no groups.
 
     Raises:
-        RawFileError: The file has other ids that are not nyu40 ids, or contradicts the groups.
+        FileError: The file has other ids that are not nyu40 ids, or contradicts the groups.
     """
     warnings = list(annotation.warnings)
     is_outside = labels > MAX_NYU40_ID
@@ -62,7 +62,7 @@ def take_ply_labels(
                 f"{count:,} of {len(labels):,} labels are not nyu40 ids (0 to {MAX_NYU40_ID}), "
                 f"for example {listed}: {_V1_CAUSE}"
             )
-            raise RawFileError(path, problem, _V1_HINT)
+            raise FileError(path, problem, _V1_HINT)
         warnings.append(SceneWarning(WarningKind.LABELS_OUTSIDE_NYU40, listed, count))
 
     if groups is not None:
@@ -75,7 +75,7 @@ def take_ply_labels(
                 f"for example that of vertex {vertex}: "
                 f"{labels[vertex]}, by the groups {annotation.nyu40_ids[vertex]}: {_V1_CAUSE}"
             )
-            raise RawFileError(path, problem, _V1_HINT)
+            raise FileError(path, problem, _V1_HINT)
         if count:
             warnings.append(SceneWarning(WarningKind.LABELS_CONTRADICT_GROUPS, count=count))
     nyu40_ids = np.where(is_outside, 0, labels).astype(np.uint8)

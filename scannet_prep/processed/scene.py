@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scannet_prep.base.files import Buffer, Fingerprint, read_file
 from scannet_prep.base.json import make_decoder, parse_json, to_plain
-from scannet_prep.errors import ContentError, ProcessedFileError, UsageError
+from scannet_prep.errors import ContentError, FileError, UsageError
 from scannet_prep.processed.annotate import AnnotatedGroup
 from scannet_prep.processed.npz import DAMAGE_HINT, NpzReader, encode_npz
 from scannet_prep.release.irregularities import SceneWarning
@@ -232,7 +232,7 @@ def read_processed(path: str | Path) -> ProcessedScene:
 
     Raises:
         MissingFileError: There is no such file.
-        ProcessedFileError: It is truncated, damaged, or was written by another program.
+        FileError: It is truncated, damaged, or was written by another program.
     """
     path = Path(path).expanduser()
     return parse_processed(read_file(path, MAX_FILE_BYTES), path)
@@ -246,14 +246,14 @@ def parse_processed(data: Buffer, path: Path | str) -> ProcessedScene:
         path: Its name, for messages.
 
     Raises:
-        ProcessedFileError: It is truncated, damaged, or was written by another program.
+        FileError: It is truncated, damaged, or was written by another program.
     """
     reader = NpzReader(data, path)
     arrays = {key: reader.read(key) for key in reader.keys if key != "meta"}
     meta = parse_meta(reader, path)
     problem = _find_structural_problem(arrays)
     if problem:
-        raise ProcessedFileError(path, problem, DAMAGE_HINT)
+        raise FileError(path, problem, DAMAGE_HINT)
     fields: dict[str, Any] = {_FIELDS.get(key, key): array for key, array in arrays.items()}
     return ProcessedScene(**fields, meta=meta)
 
@@ -265,7 +265,7 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
     """Parse the description of a scene.
 
     Raises:
-        ProcessedFileError: It is missing, damaged, or in the format of another version.
+        FileError: It is missing, damaged, or in the format of another version.
     """
     # Only damaged files have surrogates. "surrogatepass" lets them pass here, because the JSON
     # parser refuses them with a message.
@@ -274,7 +274,7 @@ def parse_meta(reader: NpzReader, path: Path | str) -> SceneMeta:
         return parse_json(text, _META_DECODER)
     except ContentError as error:
         problem = f"has a damaged or foreign description: {error}"
-        raise ProcessedFileError(path, problem, DAMAGE_HINT) from None
+        raise FileError(path, problem, DAMAGE_HINT) from None
 
 
 def check_meta(
@@ -294,14 +294,14 @@ def check_meta(
         options: The options of its folder or archive.
 
     Raises:
-        ProcessedFileError: The file belongs to another scene or split, or has other options.
+        FileError: The file belongs to another scene or split, or has other options.
     """
     if meta.scene_id != scene_id or meta.split != split:
         problem = f"holds {meta.scene_id!r} of {meta.split}, expected {scene_id} of {split}"
-        raise ProcessedFileError(path, problem, DAMAGE_HINT)
+        raise FileError(path, problem, DAMAGE_HINT)
     if meta.options != options:
         problem = f"was made with {meta.options.flags}, expected {options.flags}"
-        raise ProcessedFileError(path, problem, _OPTIONS_HINT)
+        raise FileError(path, problem, _OPTIONS_HINT)
 
 
 def _find_structural_problem(arrays: Mapping[str, NDArray[Any]]) -> str:

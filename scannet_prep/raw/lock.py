@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.base.files import open_file, read_file
-from scannet_prep.errors import RawFileError
+from scannet_prep.errors import FileError
 
 LOCK_NAME = "scannet.lock"
 
@@ -50,7 +50,7 @@ def read_tree_lock(raw_dir: Path) -> dict[str, LockEntry]:
     """Read the lock file of a raw tree, as `read_lock` does; an empty dict if there is none.
 
     Raises:
-        RawFileError: The lock file is damaged.
+        FileError: The lock file is damaged.
     """
     path = raw_dir / LOCK_NAME
     return read_lock(path) if path.exists() else {}
@@ -68,7 +68,7 @@ def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
 
     Raises:
         MissingFileError: There is no such file.
-        RawFileError: It is damaged.
+        FileError: It is damaged.
     """
     if data is None:
         data = read_file(path)
@@ -81,7 +81,7 @@ def read_lock(path: Path, data: bytes | None = None) -> dict[str, LockEntry]:
         match = _LINE.fullmatch(line)
         if match is None:
             hint = "remove the line; scannet-prep download writes it again if the file is intact"
-            raise RawFileError(
+            raise FileError(
                 path, f"line {number} reads {line[:60]!r}, expected digest, size and path", hint
             )
         entries[match[3]] = LockEntry(match[1], int(match[2]))

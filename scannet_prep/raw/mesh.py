@@ -107,7 +107,7 @@ def read_mesh(
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read, or is too large.
-        RawFileError: It is damaged, not triangular, lacks coordinates, colours or labels, or is a
+        FileError: It is damaged, not triangular, lacks coordinates, colours or labels, or is a
             `labels.ply` in place of a mesh.
     """
     with naming_file(path):

@@ -46,7 +46,7 @@ def read_scan_info(path: Path, max_bytes: int = INFO.max_bytes) -> ScanInfo:
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read, or is too large.
-        RawFileError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
+        FileError: It is not text of `key = value` lines, or the axis alignment is not 16 finite
             numbers up to a million.
     """
     data = read_file(path, max_bytes)

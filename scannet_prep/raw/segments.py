@@ -122,7 +122,7 @@ def read_segments(path: Path, max_bytes: int = SEGMENTS.max_bytes) -> Segmentati
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read, or is too large.
-        RawFileError: It is not a JSON object, or `segIndices` is not a list of ids.
+        FileError: It is not a JSON object, or `segIndices` is not a list of ids.
     """
     return _read_document(path, max_bytes, _parse_segments)
 
@@ -133,7 +133,7 @@ def read_aggregation(path: Path, max_bytes: int = AGGREGATION.max_bytes) -> Aggr
     Raises:
         MissingFileError: There is no such file.
         FileError: It cannot be read, or is too large.
-        RawFileError: It is not a JSON object, or its groups have other types than `Group`.
+        FileError: It is not a JSON object, or its groups have other types than `Group`.
     """
     return _read_document(path, max_bytes, _AGGREGATION_DECODER.decode)
 

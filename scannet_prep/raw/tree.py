@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scannet_prep.base.findings import Finding, Severity
-from scannet_prep.errors import ContentError, FileError, MissingFileError, RawFileError
+from scannet_prep.errors import ContentError, FileError, MissingFileError
 from scannet_prep.release.files import (
     AGGREGATION,
     HIGH_RESOLUTION_AGGREGATION,
@@ -116,11 +116,11 @@ def repair_hint(path: Path) -> str:
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Turn a ContentError of the enclosed code into a RawFileError of this file."""
+    """Turn a ContentError of the enclosed code into a FileError of this file."""
     try:
         yield
     except ContentError as error:
-        raise RawFileError(path, error.message, repair_hint(path)) from None
+        raise FileError(path, error.message, repair_hint(path)) from None
 
 
 def find_raw_scenes(raw_dir: Path, *, may_be_empty: bool = False) -> dict[SceneId, RawScene]:

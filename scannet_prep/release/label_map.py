@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from scannet_prep.base.files import read_file
 from scannet_prep.base.text import list_some
-from scannet_prep.errors import ContentError, RawFileError
+from scannet_prep.errors import ContentError, FileError
 from scannet_prep.release.files import LABEL_MAP, SPLIT_DIRS, TASKS_DIR
 
 LABEL_MAP_NAME = LABEL_MAP.suffix
@@ -89,24 +89,24 @@ def read_label_map(path: Path, max_bytes: int = LABEL_MAP.max_bytes) -> LabelMap
 
     Raises:
         MissingFileError: There is no such file.
-        RawFileError: The file is not such a table, has no rows, or contradicts itself.
+        FileError: The file is not such a table, has no rows, or contradicts itself.
     """
     data = read_file(path, max_bytes)
     try:
         return LabelMap(str(path), _parse_rows(data.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}"
-        raise RawFileError(path, problem, LABEL_MAP_HINT) from None
+        raise FileError(path, problem, LABEL_MAP_HINT) from None
     except (ContentError, csv.Error) as error:
         problem = getattr(error, "message", f"is not a table: {error}")
-        raise RawFileError(path, problem, LABEL_MAP_HINT) from None
+        raise FileError(path, problem, LABEL_MAP_HINT) from None
 
 
 def label_map_for(raw_dir: Path) -> LabelMap:
     """Return the label map beside the raw scenes, or the built-in one if there is none.
 
     Raises:
-        RawFileError: The label map beside them is damaged.
+        FileError: The label map beside them is damaged.
     """
     path = find_label_map(raw_dir)
     if path is None:

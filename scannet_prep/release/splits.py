@@ -36,16 +36,6 @@ def find_official_split(scene_id: str) -> Split | None:
     return _splits_by_scene().get(scene_id)
 
 
-def find_known_split(scene_id: str) -> Split | None:
-    """Find the split of a scene that was not processed, by its id alone.
-
-    Returns:
-        The split of the official lists; None for a scene of no list, whose
-        split was an option of the run.
-    """
-    return find_official_split(scene_id)
-
-
 def count_by_split(
     scenes: Iterable[tuple[str | None, Mapping[str, int]]],
 ) -> dict[str, dict[str, int]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from scannet_prep.base.files import Buffer, Fingerprint, open_file
 from scannet_prep.base.findings import Finding
-from scannet_prep.errors import ArchiveError, FileError, MissingFileError, ProcessedFileError
+from scannet_prep.errors import ArchiveError, FileError, MissingFileError
 from scannet_prep.processed.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -161,7 +161,7 @@ class ProcessedScenes(Place):
             data: The whole file, from `read_file`.
 
         Raises:
-            ProcessedFileError: It is damaged, or is that of another scene or another folder.
+            FileError: It is damaged, or is that of another scene or another folder.
         """
         path = self.file_path(scene_id)
         arrays = NpzReader(data, path)
@@ -251,7 +251,7 @@ class ProcessedFolder(ProcessedScenes):
             raise MissingFileError(path, problem, DAMAGE_HINT) from None
         if read_bytes != size_bytes:
             problem = f"only {read_bytes:,} of {size_bytes:,} bytes could be read"
-            raise ProcessedFileError(path, problem, DAMAGE_HINT)
+            raise FileError(path, problem, DAMAGE_HINT)
         return data
 
     def verify(self, scene_id: str) -> list[Finding]:

@@ -15,7 +15,7 @@ import numpy as np
 from scannet_prep.base.files import Fingerprint
 from scannet_prep.base.findings import Finding
 from scannet_prep.base.text import format_bytes
-from scannet_prep.errors import FileError, RawFileError, ScanNetPrepError
+from scannet_prep.errors import FileError, ScanNetPrepError
 from scannet_prep.frames.record import RECORD_NAME, iter_scene_folders, read_record
 from scannet_prep.processed.make_scene import process_scene
 from scannet_prep.processed.scene import ProcessedScene, ProcessOptions
@@ -358,7 +358,7 @@ def _check_record(path: Path, expected: LockEntry) -> None:
             f"{actual.size_bytes:,} bytes, sha256 {actual.sha256[:12]}, "
             f"expected {expected.size_bytes:,}, {expected.sha256[:12]}"
         )
-        raise RawFileError(path, problem, _HINT_DOWNLOAD)
+        raise FileError(path, problem, _HINT_DOWNLOAD)
 
 
 def _check_fingerprint(path: Path, expected: Fingerprint) -> None:

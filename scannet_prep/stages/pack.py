@@ -172,7 +172,7 @@ def run(
         FileError: The folder is not complete, or a file cannot be packed, for example because it is
             not the one that the manifest records.
         OutputError: The archive cannot be written. An earlier one stays in place.
-        LockedError: Another run is writing into the same folder.
+        OutputError: Another run is writing into the same folder.
     """
     progress = progress or Progress()
     name = "standard output"

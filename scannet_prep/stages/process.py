@@ -38,9 +38,8 @@ from scannet_prep.base.workers import run_tasks
 from scannet_prep.errors import (
     AnnotationError,
     FileError,
-    LockedError,
     MissingFileError,
-    RawFileError,
+    OutputError,
     UsageError,
 )
 from scannet_prep.export import is_export
@@ -67,7 +66,7 @@ _SIZE_OF_MESH = 0.6
 _SIZE_OF_MESH_WITH_FACES = 1.1
 # Errors in the content of raw files: an earlier result of the scene no longer holds, and is
 # removed. After any other error, such as a missing raw file, it stays.
-_CONTENT_ERRORS = {RawFileError.__name__, AnnotationError.__name__}
+_CONTENT_ERRORS = {FileError.__name__, AnnotationError.__name__}
 _HINT_FOLDER = "choose another output folder"
 _HINT_HEAD = "choose another output folder; or process all of this one again, with --force"
 _HINT_CHANGED = "run the same command again"
@@ -206,7 +205,7 @@ def plan(
         UsageError: `out_dir` is the raw tree or an export, or was made with other options or
             another label map; or there are no scenes of the selected splits.
         FileError: The manifest of `out_dir` is damaged.
-        RawFileError: The label map beside the raw scenes is damaged; or `is_strict` is set, and it
+        FileError: The label map beside the raw scenes is damaged; or `is_strict` is set, and it
             differs from the release's.
         UnknownSceneError: The selection contradicts itself.
     """
@@ -285,14 +284,14 @@ def _check_label_map(context: ProcessContext) -> tuple[Finding, ...]:
     """Compare the label map with the one of the release, and describe the difference.
 
     Raises:
-        RawFileError: They differ, and the run is strict.
+        FileError: They differ, and the run is strict.
     """
     source = context.label_map.source
     difference = describe_differences(context.label_map)
     if not difference:
         return ()
     if context.is_strict:
-        raise RawFileError(source, difference, _HINT_LABEL_MAP)
+        raise FileError(source, difference, _HINT_LABEL_MAP)
     return (Finding(message=difference, subject=source, severity="note"),)
 
 
@@ -349,7 +348,7 @@ def run(
 
     Raises:
         OutputError: The folder cannot be written to, or the disk has not enough space.
-        LockedError: Another run is writing into the folder, or has changed it since the plan was
+        OutputError: Another run is writing into the folder, or has changed it since the plan was
             made.
         WorkerDiedError: Worker processes cannot be started.
     """
@@ -357,7 +356,7 @@ def run(
     make_directory(plan.out_dir)
     with run_lock(plan.out_dir):
         if _read_before(plan.out_dir) != plan.before:
-            raise LockedError(f"{plan.out_dir}: another run has changed it", _HINT_CHANGED)
+            raise OutputError(f"{plan.out_dir}: another run has changed it", _HINT_CHANGED)
         record = _Record(plan)
         if plan.tasks:
             _prepare_folder(plan)

@@ -188,7 +188,7 @@ def run(
         TransferError: A server does not send it.
         FileError: The folder has a damaged manifest, or none.
         OutputError: The folder has other scenes, or cannot be written to.
-        LockedError: Another run is writing into the folder.
+        OutputError: Another run is writing into the folder.
     """
     selection = selection or Selection()
     progress = progress or Progress()

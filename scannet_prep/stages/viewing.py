@@ -16,7 +16,6 @@ from scannet_prep.base.text import count_of, list_some
 from scannet_prep.errors import (
     FileError,
     MissingFileError,
-    ProcessedFileError,
     UnknownSceneError,
     UsageError,
 )
@@ -86,7 +85,7 @@ class Viewing:
         problem = next(find_problems(scene), None)
         if problem is not None:
             path = self.place.file_path(scene_id)
-            raise ProcessedFileError(path, problem, DAMAGE_HINT)
+            raise FileError(path, problem, DAMAGE_HINT)
         return scene
 
     def load(self, scene_id: str) -> ViewedScene:

@@ -21,9 +21,8 @@ from scannet_prep.base.memory import find_worker
 from scannet_prep.base.signatures import describe_call_fault
 from scannet_prep.base.text import list_some
 from scannet_prep.errors import (
-    ProcessedFileError,
+    FileError,
     ScanNetPrepError,
-    TransformError,
     UnknownSceneError,
     UsageError,
 )
@@ -296,10 +295,10 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
             IndexError: The index is out of range.
             UnknownSceneError: This split has no scene of this id.
             MissingFileError: The scene's file, or the archive, no longer exists.
-            ProcessedFileError: The scene's file is damaged.
+            FileError: The scene's file is damaged.
             ArchiveError: The scene is damaged, or the archive has changed since it was opened.
             TransferError: The web server does not serve the scene.
-            TransformError: The transform failed.
+            ScanNetPrepError: The transform failed.
             UsageError: The key is not an index or a scene id, alone or in a pair with an epoch.
         """
         # Called for each sample, because PyTorch may have been imported since the last one. Workers
@@ -333,7 +332,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
     def close(self) -> None:
         """Close open files and connections; the next read opens them again.
 
-        If another thread is reading from a web server at this moment, it gets a ServerDownError.
+        If another thread is reading from a web server at this moment, it gets a TransferError.
         """
         self._place.close()
 
@@ -511,7 +510,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         """Read one array of a scene, with the type that it has in a sample.
 
         Raises:
-            ProcessedFileError: The file is damaged, or the array has an unexpected shape.
+            FileError: The file is damaged, or the array has an unexpected shape.
         """
         # Test scenes have no segments.
         if key == "segments" and key not in npz.keys:
@@ -526,7 +525,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         expected_shape = (vertex_count, *row_shape)
         if stored.shape != expected_shape:
             problem = f"array {key!r} has the shape {stored.shape}, expected {expected_shape}"
-            raise ProcessedFileError(self._place.file_path(scene_id), problem, DAMAGE_HINT)
+            raise FileError(self._place.file_path(scene_id), problem, DAMAGE_HINT)
         if key == "labels":
             return self.label_set.train_ids_from_raw_ids(stored, self.ignore_index)
         if key == "normals":
@@ -537,7 +536,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
         """Apply the transform to a sample.
 
         Raises:
-            TransformError: The transform failed.
+            ScanNetPrepError: The transform failed.
         """
         generator = np.random.default_rng(np.random.SeedSequence((self.seed, epoch, index)))
         scene_id = self._encoded_ids[index].decode()
@@ -551,7 +550,7 @@ class ScanNet(ClassCounts, Dataset[SampleT_co]):  # type: ignore[misc]  # where 
                 cause = error.message
                 if error.hint:
                     hint = f"{error.hint}; {hint}"
-            raise TransformError(
+            raise ScanNetPrepError(
                 f"{scene_id} ({self._place.file_path(scene_id)}): the transform failed: "
                 f"{type(error).__name__}: {cause}",
                 hint,

@@ -46,7 +46,7 @@ def sample_from_mesh(
 
     Raises:
         MissingFileError: There is no such file.
-        RawFileError: It is not a triangle mesh in metres.
+        FileError: It is not a triangle mesh in metres.
         UsageError: It has the name of a scene of the release, or an argument is invalid.
     """
     # Imported here, so that importing the package for training does not load the parsers.

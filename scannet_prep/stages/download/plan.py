@@ -95,7 +95,7 @@ def plan(
 
     Raises:
         UsageError: A type is unknown, or the base URL is not valid.
-        RawFileError: `scannet.lock` is damaged.
+        FileError: `scannet.lock` is damaged.
         UnknownSceneError: A scene is in none of the official lists, or not in the selected splits.
         OutputError: `data_dir` is not a folder.
     """

@@ -58,8 +58,8 @@ def run(
 
     Raises:
         UsageError: The terms of use have not been accepted, or there are too many jobs.
-        LockedError: Another run is working in the folder.
-        RawFileError: `scannet.lock` is damaged.
+        OutputError: Another run is working in the folder.
+        FileError: `scannet.lock` is damaged.
         OutputError: The folder cannot be written to, or the disk is full or too small.
         TransferError: The server has served nothing in this run, or refuses all of the first files.
     """

@@ -92,7 +92,7 @@ def run(
 
     Raises:
         OutputError: The folder cannot be written to, or the disk is full.
-        LockedError: Another run is writing into the folder.
+        OutputError: Another run is writing into the folder.
         UsageError: The folder holds something else by now.
         WorkerDiedError: Worker processes cannot be started.
     """

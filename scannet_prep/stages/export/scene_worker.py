@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scannet_prep.base.files import Buffer, Fingerprint, make_directory, output_error
-from scannet_prep.errors import FileError, ProcessedFileError, ScanNetPrepError
+from scannet_prep.errors import FileError, ScanNetPrepError
 from scannet_prep.export.format import ExportFormat, ProcessedFile
 from scannet_prep.export.manifest import ExportEntry
 from scannet_prep.processed.manifest import SceneEntry
@@ -121,7 +121,7 @@ def _read_processed(task: ExportTask, context: ExportContext) -> tuple[Buffer, P
     place = context.place
     data = place.read_file(task.scene_id)
     if Fingerprint.from_bytes(data) != task.processed.fingerprint:
-        raise ProcessedFileError(
+        raise FileError(
             task.source,
             "is not the file that the manifest records",
             "verify shows what else is wrong with the folder",
