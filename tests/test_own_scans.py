@@ -31,7 +31,8 @@ def raw_dir(tmp_path):
     """Two scenes of the release, an annotated own scene, and own meshes without anything else."""
     raw_dir = tmp_path / "raw"
     tiny.write_tiny(raw_dir)
-    tiny.write_tiny(raw_dir, scene_id=tiny.TEST_SCENE_ID)
+    no_annotation = {"_vh_clean_2.0.010000.segs.json": None, ".aggregation.json": None}
+    tiny.write_tiny(raw_dir, no_annotation, tiny.TEST_SCENE_ID)
     annotated = {
         "_vh_clean_2.ply": Ply().encode(),
         "_vh_clean_2.0.010000.segs.json": tiny.segments_file(scene_id="plot_01"),
@@ -77,6 +78,8 @@ def test_own_scenes_are_processed_packed_and_read_like_those_of_the_release(raw_
         np.testing.assert_array_equal(getattr(room, name), getattr(of_release, name))
 
     assert run_main("verify", out_dir).status == 0
+    assert run_main("verify", raw_dir).status == 0
+    assert run_main("info", raw_dir).status == 0
     again = run_main(*words, "--json")
     assert (again.json["made"], again.status) == ([], 0)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tiny import Ply
 
 from scannet_prep.errors import FileError, MissingFileError
-from scannet_prep.raw.tree import find_kind, find_raw_scenes, find_strangers
-from scannet_prep.release.files import AGGREGATION, INFO, KINDS, LABELS_MESH, MESH, SEGMENTS
+from scannet_prep.raw.tree import find_raw_scenes, find_strangers
+from scannet_prep.release.files import AGGREGATION, INFO, LABELS_MESH, MESH, SEGMENTS
 
 TEXT = "ascii"
 FORMATS = ["binary_little_endian", "binary_big_endian", TEXT]
@@ -407,12 +407,3 @@ def test_scene_that_cannot_be_used_is_found_with_its_problem(tmp_path, names, sc
     scene = find_raw_scenes(tmp_path)[scene_id]
 
     assert re.search(problem, scene.problem)
-
-
-def test_kind_of_a_file_is_found_by_its_name():
-    for suffix, kind in KINDS.items():
-        for scene_id in ("scene0000_00", "room", "a" * 96):
-            assert find_kind(f"{scene_id}{suffix}") is kind
-    assert find_kind("scannet_frames_25k.zip").content == "zip"
-    for name in ("scene00_00.txt", "readme.md", "scene0000_00", "_vh_clean_2.ply"):
-        assert find_kind(name) is None

@@ -183,17 +183,6 @@ def find_strangers(raw_dir: Path) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.subject)
 
 
-def find_kind(name: str) -> FileKind | None:
-    """Find the kind of a file by its name; None if it is not a file of a raw tree."""
-    if name in SHARED_KINDS:
-        return SHARED_KINDS[name]
-    # The longest suffix first: some end like others.
-    for suffix in sorted(KINDS, key=len, reverse=True):
-        if name.endswith(suffix) and SceneId.is_valid(name.removesuffix(suffix)):
-            return KINDS[suffix]
-    return None
-
-
 def find_shared_files(raw_dir: Path) -> dict[FileKind, Path]:
     """Find the files in `tasks/`, which belong to no scene. The label map is not among them."""
     paths = {}
