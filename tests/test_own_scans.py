@@ -137,7 +137,7 @@ OWN_MESHES = {
     "doubles as text": (Ply(format="ascii", position_type="double"), []),
     "other names": (("red", "diffuse_red", "green", "diffuse_green", "blue", "diffuse_blue"), []),
     "short names": (("red", "r", "green", "g", "blue", "b"), []),
-    "floats": (Ply(color_type="float", colors=np.array(tiny.COLORS) / 255), []),
+    "floats": (Ply(color_type="float", colors=(np.array(tiny.COLORS) - 0.4) / 255), []),
     "no colours": (
         ("red", "x1", "green", "x2", "blue", "x3"),
         ["no_colors", "unused_properties: the mesh has x1, x2, x3"],
