@@ -45,8 +45,10 @@ def encode_members(files: Mapping[str, Buffer]) -> bytes:
     """Encode files as tar bytes, with owner and time 0, so that equal files give equal bytes."""
     pieces: list[Buffer] = []
     for name, data in files.items():
-        padding = bytes(-len(data) % BLOCK_BYTES)
-        pieces += [_encode_header(name, len(data)), data, padding]
+        pieces.append(_encode_header(name, len(data)))
+        pieces.append(data)
+        padding_bytes = -len(data) % BLOCK_BYTES
+        pieces.append(bytes(padding_bytes))
     return b"".join(pieces)
 
 
@@ -144,7 +146,8 @@ def decompress(frame: bytes, row: SeekRow) -> memoryview:
     try:
         header = zstandard.get_frame_parameters(frame)
         # Compared before memory is allocated.
-        if header.content_size != row.size_bytes or not header.has_checksum:
+        has_size = header.content_size == row.size_bytes
+        if not has_size or not header.has_checksum:
             raise ContentError("its frame has another size, or no checksum")
         # Unlike a bytearray, an empty array is not cleared first.
         content = np.empty(row.size_bytes, np.uint8).data
@@ -178,12 +181,18 @@ def read_seek_table(source: ByteSource) -> list[SeekRow]:
     footer = source.read(max(0, end - _TABLE_FOOTER.size), _TABLE_FOOTER.size)
     count = int.from_bytes(footer[:4], "little")
     table_bytes = _TABLE_HEADER.size + count * _TABLE_ROW.size + _TABLE_FOOTER.size
-    if not footer.endswith(_SEEKABLE_MAGIC) or table_bytes > end or count < _MIN_FRAMES:
+    has_magic = footer.endswith(_SEEKABLE_MAGIC)
+    is_possible = count >= _MIN_FRAMES and table_bytes <= end
+    if not has_magic or not is_possible:
         raise ContentError("it does not end with a seek table")
     table = source.read(end - table_bytes, table_bytes)
     body = table[_TABLE_HEADER.size : -_TABLE_FOOTER.size]
-    rows = [SeekRow(*row) for row in _TABLE_ROW.iter_unpack(body)]
-    stored_bytes = sum(row.stored_bytes for row in rows)
+    rows = []
+    stored_bytes = 0
+    for values in _TABLE_ROW.iter_unpack(body):
+        row = SeekRow(*values)
+        rows.append(row)
+        stored_bytes += row.stored_bytes
     if encode_seek_table(rows) != table or stored_bytes + table_bytes != end:
         raise ContentError("its seek table does not describe it")
     return rows

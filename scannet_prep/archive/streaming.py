@@ -1,8 +1,8 @@
 """An archive as a stream of bytes: made in order, and read in order, for example by pipes.
 
-FileGroup -- in threads --> frame -- in order --> the archive
-                                  -- StoredGroup -----> the index, the last frame but one
-                                  -- SeekRow ---> the seek table, after the last frame
+FileGroup -- in threads --> frame -- in order -----> the archive
+                                  -- StoredGroup --> the index, the last frame but one
+                                  -- SeekRow ------> the seek table, after the last frame
 """
 
 from __future__ import annotations
@@ -219,7 +219,10 @@ def _read_groups(file: IO[bytes]) -> Iterator[tuple[Owner, dict[str, memoryview]
         yield owner, files
 
     names = dict(enumerate(owner.scene_id for owner in listed))
-    damage = [f"{names.get(number, 'a frame')}: {text}" for number, text in problems.items()]
+    damage = []
+    for number, text in problems.items():
+        name = names.get(number, "a frame")
+        damage.append(f"{name}: {text}")
     # A damaged frame may be that of any scene.
     found = [owner or other for owner, other in zip(owners, listed, strict=False)]
     if not listed or found != listed or len(owners) > len(listed):
