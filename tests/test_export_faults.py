@@ -640,9 +640,9 @@ def test_export_names_scenes_without_aggregation(without_groups: Path, tmp_path:
     assert f"no instances and no ScanNet ids, {cause}: 1 scene ({VAL})" in outcome.stderr
 
 
-@pytest.mark.parametrize(("labels", "is_warned"), [("scannet200", True), ("scannet20", False)])
-def test_evaluate_warns_of_ground_truth_without_scannet_ids(
-    without_groups: Path, tmp_path: Path, labels: str, is_warned: bool
+@pytest.mark.parametrize(("labels", "is_refused"), [("scannet200", True), ("scannet20", False)])
+def test_evaluate_refuses_ground_truth_without_scannet_ids(
+    without_groups: Path, tmp_path: Path, labels: str, is_refused: bool
 ) -> None:
     predictions = tmp_path / "pred"
     predictions.mkdir()
@@ -652,8 +652,8 @@ def test_evaluate_warns_of_ground_truth_without_scannet_ids(
 
     outcome = run_main("evaluate", predictions, *words)
 
-    assert outcome.status == 0
-    assert ("the ground truth has no vertices" in outcome.stderr) == is_warned
+    assert outcome.status == int(is_refused)
+    assert ("the ground truth has no vertices" in outcome.stderr) == is_refused
 
 
 def test_missing_folder_of_test_segments_is_refused_before_the_export(

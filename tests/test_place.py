@@ -63,7 +63,7 @@ REFUSALS = [
     (open_place, "processed/train", MissingFileError, "choose the split or the scene"),
     (open_place, f"raw/scans/{TRAIN}", MissingFileError, "choose the split or the scene"),
     (open_place, "export", MissingFileError, "is an export for another program"),
-    (open_place, "a.zip", FileError, "is a zip file, not an archive"),
+    (open_place, "a.zip", FileError, "is a zip file, expected a .tar.zst archive"),
     (open_processed, "raw", MissingFileError, "holds raw scenes, expected processed scenes"),
     (open_processed, "raw.tar.zst", MissingFileError, "unpack and process them"),
     (open_processed, "frames", MissingFileError, "holds extracted frames"),

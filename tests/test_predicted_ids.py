@@ -68,6 +68,7 @@ def check(label_set, ids, truth, task, *, is_raw=False, is_forced=False):
             task,
             is_raw=is_raw,
             has_truth=truth is not None,
+            is_submission=truth is None,
             is_forced=is_forced,
         )
     except FileError as error:

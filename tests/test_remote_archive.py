@@ -222,4 +222,4 @@ def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(TransferError, match="NotFoundError") as caught:
         open_source("s3://scannet/a.tar.zst")
-    assert "scannet-prep[remote]" in caught.value.hint
+    assert "the extra [remote]" in caught.value.hint

@@ -54,17 +54,12 @@ def two_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("is_forced", [False, True])
 @pytest.mark.parametrize(
-    ("make", "problem"),
-    [
-        (link_to_nowhere, "is a link that leads nowhere"),
-        (link_to_itself, "cannot be accessed: Too many levels of symbolic links"),
-        (os.mkfifo, "is a named pipe"),
-        (Path.touch, "is a file"),
-    ],
+    "make",
+    [link_to_nowhere, link_to_itself, os.mkfifo, Path.touch],
     ids=["dangling link", "circular link", "pipe", "file"],
 )
 def test_scene_that_is_not_a_folder_fails_alone(
-    two_dir: Path, make: Callable[[Path], None], problem: str, is_forced: bool
+    two_dir: Path, make: Callable[[Path], None], is_forced: bool
 ) -> None:
     make(two_dir / "raw/scans/scene0002_00")
 
@@ -73,15 +68,15 @@ def test_scene_that_is_not_a_folder_fails_alone(
     assert report.made == ((TRAIN, OTHER) if is_forced else ())
     assert report.kept == (() if is_forced else (TRAIN, OTHER))
     (failure,) = report.failures
-    assert f"scene0002_00: {problem}" in str(failure)
+    assert "scene0002_00: is not a folder, or a link that leads nowhere" in str(failure)
 
 
 @pytest.mark.parametrize("command", ["process", "verify", "info"])
 @pytest.mark.parametrize(
     ("name", "make", "problem"),
     [
-        ("scans", link_to_nowhere, "is a link that leads nowhere"),
-        ("scans_test", os.mkfifo, "is a named pipe"),
+        ("scans", link_to_nowhere, "cannot be listed: No such file or directory"),
+        ("scans_test", os.mkfifo, "cannot be listed: Not a directory"),
     ],
 )
 def test_unreadable_folder_of_scenes_is_an_error(
@@ -96,7 +91,7 @@ def test_unreadable_folder_of_scenes_is_an_error(
     outcome = run_main(command, tmp_path / "raw", *options)
 
     assert outcome.status == 1
-    assert f"raw/{name}: {problem}, expected a folder" in outcome.stderr
+    assert f"raw/{name}: {problem}" in outcome.stderr
 
 
 @pytest.mark.parametrize(

@@ -457,7 +457,7 @@ REFUSALS = [
     (["raw", "--against", "processed"], 2, "cannot be compared"),
     (["processed", "--against", "processed", "--scenes", "scene0002_00"], 2, "in common"),
     (["nowhere"], 1, "nowhere: no such file or folder"),
-    (["raw/scannetv2-labels.combined.tsv"], 1, "not an archive"),
+    (["raw/scannetv2-labels.combined.tsv"], 1, "expected a .tar.zst archive"),
     (["processed/train"], 1, "holds neither raw nor processed scenes"),
 ]
 

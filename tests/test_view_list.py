@@ -290,7 +290,7 @@ def test_reason_of_a_missing_score_is_shown_on_hover(
 @pytest.fixture
 def whole_list(tab: Any, url: str) -> Iterator[Any]:
     """The list of 1,613 scenes."""
-    entry = SceneEntry(Split.VAL, 10, 10, "00000000", {1: 10}, {1: 10})
+    entry = SceneEntry(Split.VAL, 10, 10, "00000000", 10, {1: 10}, {1: 10})
     entries = {f"scene{number:04d}_00": entry for number in range(1613)}
     content = encode_scenes(entries, SCANNET20, "")
     tab.route("**/scenes", lambda route: route.fulfill(body=content))

@@ -89,4 +89,4 @@ def test_windows_refuses_command_that_writes_with_hint(
 
     assert outcome.status == 1
     assert "can be written to on Linux and macOS only" in outcome.stderr
-    assert "hint: on Windows, run this in WSL" in outcome.stderr
+    assert "hint: run this in WSL" in outcome.stderr

@@ -156,6 +156,7 @@ def check_predicted_ids(
     *,
     is_raw: bool,
     has_truth: bool,
+    is_submission: bool = False,
     is_forced: bool = False,
 ) -> str:
     """Check the ids of all predictions after the files have been read.
@@ -166,6 +167,8 @@ def check_predicted_ids(
         task: The task.
         is_raw: Whether the files hold raw ids instead of train ids.
         has_truth: Whether the ids were counted by class of the ground truth.
+        is_submission: Whether these are all predictions of a split: then the ids that occur are
+            evidence without ground truth, and vertices need a class.
         is_forced: Return a warning instead of raising an error.
 
     Returns:
@@ -191,12 +194,15 @@ def check_predicted_ids(
             f"{unknown:,} of {total:,} {noun} have ids that are none of the classes of "
             f"{declared}: {_list_ids(unknown_ids)}"
         )
-    # Each vertex that is submitted needs a class.
-    is_submitted = task == "semantic" and not has_truth
-    if is_submitted and unlabeled > _MAX_UNLABELED_SHARE * total:
+    is_incomplete = is_submission and unlabeled > _MAX_UNLABELED_SHARE * total
+    if is_incomplete and task == "semantic":
         problems.append(f"{unlabeled:,} of {total:,} {noun} are unlabeled")
-    find_other = _find_by_truth if has_truth else _find_by_ids
-    actual, evidence = find_other(counts, declared, others, task)
+    actual = None
+    evidence = ""
+    if has_truth:
+        actual, evidence = _find_by_truth(counts, declared, others)
+    elif is_submission:
+        actual, evidence = _find_by_ids(counts, declared, others, task)
     if evidence:
         problems.append(evidence)
     if not problems:
@@ -205,17 +211,20 @@ def check_predicted_ids(
     problem = "; ".join(problems)
     if is_forced:
         return problem
-    if actual is None:
-        hint = "check which ids the predictions contain"
-    else:
+    raise FileError(folder, problem, _choose_hint(actual, declared, has_truth=has_truth))
+
+
+def _choose_hint(actual: Numbering | None, declared: Numbering, *, has_truth: bool) -> str:
+    hint = "check which ids the predictions contain"
+    if actual is not None:
         hint = actual.describe_remedy(declared)
-    if not has_truth:
-        hint += "; `scannet-prep evaluate`, with predictions of val, finds the numbering"
-    raise FileError(folder, problem, hint)
+    if has_truth:
+        return hint
+    return f"{hint}; `scannet-prep evaluate`, with predictions of val, finds the numbering"
 
 
 def _find_by_truth(
-    counts: IdCounts, declared: Numbering, others: list[Numbering], _task: Task
+    counts: IdCounts, declared: Numbering, others: list[Numbering]
 ) -> tuple[Numbering | None, str]:
     """Find the numbering that agrees best with the ground truth.
 
@@ -246,8 +255,7 @@ def _find_by_ids(
 ) -> tuple[Numbering | None, str]:
     """Find a numbering that explains ids which a network of the task cannot have predicted.
 
-    Arguments and results are those of `_find_by_truth`, but there may be evidence without a
-    numbering.
+    The result is that of `_find_by_truth`, but there may be evidence without a numbering.
     """
     id_counts = counts.by_id()
     total = sum(id_counts.values())

@@ -30,7 +30,7 @@ _PASSING = (requests.ConnectionError, requests.Timeout, HTTPError)
 # Parts of addresses in messages: user and password, and the query, which may hold a signature.
 _SECRETS = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s')]+")
 _HINT_SERVER = "check the address; the server must support ranges, and may ask for a login"
-_HINT_PACKAGE = 'pip install "scannet-prep[remote]" and s3fs, gcsfs or huggingface_hub'
+_HINT_PACKAGE = "install this package with the extra [remote], and s3fs, gcsfs or huggingface_hub"
 
 
 class RemoteArchive:

@@ -125,7 +125,13 @@ def run(
 
     is_raw = predictions.has_raw_ids
     warning = check_predicted_ids(
-        id_counts, folder, task, is_raw=is_raw, has_truth=False, is_forced=is_forced
+        id_counts,
+        folder,
+        task,
+        is_raw=is_raw,
+        has_truth=False,
+        is_submission=True,
+        is_forced=is_forced,
     )
     known_ids = declared_numbering(label_set, is_raw=is_raw).ids
     if task == "instance" and not mask_count:
