@@ -297,13 +297,14 @@ class Fetcher:
         try:
             if isinstance(result, BaseException):
                 raise result
+            # First, so that an interruption leaves no complete file without its record.
+            report.locked[task.file.local_path] = result
             if task.is_present:
                 report.kept.append(task.file)
             else:
                 task.part.publish()
                 report.fetched.append(task.file)
                 self._note_success()
-            report.locked[task.file.local_path] = result
             self._fill_bar(task)
         except RequestError as error:
             self._judge(task, error, is_up)
