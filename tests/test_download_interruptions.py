@@ -121,9 +121,9 @@ def test_interrupted_download_records_its_files_and_the_next_run_continues(serve
     assert "Traceback" not in outcome.stderr
     lock_path = tmp_path / "scannet.lock"
     recorded = read_lock(lock_path) if lock_path.exists() else {}
-    # A file that was about to get its final name is recorded, too.
     assert set(recorded) >= set(finished(tmp_path))
-    assert len(recorded) < len(server.files)
+    # One complete file may have been about to get its final name.
+    assert len(set(recorded) - set(finished(tmp_path))) <= 1
 
     server.faults = []
     server.start()

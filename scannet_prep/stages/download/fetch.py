@@ -152,6 +152,8 @@ class Fetcher:
         self._served_s = time.monotonic()
         self._has_served = False
         self._new_bytes = 0
+        # Counts the files that, served before, no longer showed that the server is up.
+        self._failed_probes = 0
 
     def run(self, jobs: int) -> None:
         """Check existing files and fetch the others, until each is there or given up.
@@ -259,15 +261,19 @@ class Fetcher:
         served = self._report.fetched or self._report.kept
         if not served:
             return False
-        file = random.choice(served)  # noqa: S311
+        file = served[self._failed_probes % len(served)]
         path = self._report.plan.data_dir / file.local_path
         try:
             with self._client.open(file.url, {"Range": "bytes=0-0"}) as answer:
                 answer.check()
                 next(answer.file_pieces())
-                return answer.size_bytes in (None, path.stat().st_size)
+                is_served = answer.size_bytes in (None, path.stat().st_size)
         except (RequestError, OSError):
-            return False
+            is_served = False
+        if not is_served:
+            # The next probe is another file.
+            self._failed_probes += 1
+        return is_served
 
     # Results.
 
