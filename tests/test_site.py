@@ -17,7 +17,9 @@ from commands import PYTHON, run_words
 
 import scannet_prep
 from scannet_prep import convert, evaluation, frames, superpoints, synthetic, tables, transforms
+from scannet_prep.cli.main import make_parser
 
+COMMANDS = next(action.choices for action in make_parser()._actions if action.dest == "command")
 REPOSITORY_DIR = Path(__file__).parent.parent
 DOCS_DIR = REPOSITORY_DIR / "docs"
 
@@ -89,6 +91,14 @@ def test_reference_has_every_public_name(site_dir: Path) -> None:
     anchors = set(re.findall(r'id="([\w.]+)"', text))
 
     assert [name for name in PUBLIC_NAMES if name not in anchors] == []
+
+
+@pytest.mark.extra("mkdocs", "material", "mkdocstrings")
+def test_page_of_commands_has_every_help_text(site_dir: Path) -> None:
+    text = unescape((site_dir / "commands/index.html").read_text())
+
+    for command in COMMANDS:
+        assert f"usage: scannet-prep {command}" in re.sub("<[^>]+>", "", text)
 
 
 @pytest.mark.extra("mkdocs", "material", "mkdocstrings")

@@ -1,12 +1,15 @@
 """Hooks of MkDocs: pages of the site that are not in docs/.
 
-README.md becomes the first page. The pages of the API are made from the docstrings. So docs/ stays
-readable without MkDocs.
+README.md becomes the first page. The pages of the API are made from the docstrings, and the page of
+commands from their help texts. So docs/ stays readable without MkDocs.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from mkdocs.structure.files import File, Files
 
 import scannet_prep
 from scannet_prep import evaluation, frames, synthetic, transforms
+from scannet_prep.cli.main import make_parser
 
 REPOSITORY_DIR = Path(__file__).resolve().parent.parent
 
@@ -42,7 +46,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
-    pages = {"index.md": make_first_page()}
+    pages = {"index.md": make_first_page(), "commands.md": make_commands_page()}
     for path, (module, names) in API_PAGES.items():
         pages[path] = make_api_page(module, names)
     for path, text in pages.items():
@@ -54,6 +58,29 @@ def make_first_page() -> str:
     """Return README with links from docs/ instead of from the root of the repository."""
     text = (REPOSITORY_DIR / "README.md").read_text(encoding="utf-8")
     return re.sub(r"\]\(docs/", "](", text)
+
+
+def make_commands_page() -> str:
+    """Return a page with the help text of every command."""
+    actions = make_parser()._actions  # noqa: SLF001 - argparse has no public list of commands
+    commands = next(action.choices for action in actions if action.dest == "command")
+    lines = ["# Commands", ""]
+    for words in ([], *([name] for name in commands or ())):
+        title = " ".join(["scannet-prep", *words])
+        lines += [f"## {title}", "", "```text", read_help(*words), "```", ""]
+    return "\n".join(lines)
+
+
+def read_help(*words: str) -> str:
+    """Return the help text of the program, or of one command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "scannet_prep", *words, "--help"],
+        env=os.environ | {"COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.rstrip()
 
 
 def make_api_page(module: str, names: list[str]) -> str:
