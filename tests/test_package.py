@@ -150,7 +150,6 @@ def test_conda_recipe_has_the_version_of_the_package() -> None:
 
 
 CITATION = yaml.safe_load((REPOSITORY_DIR / "CITATION.cff").read_text())
-ENTRIES = re.findall(r"^@\w+\{.*?^\}$", PAGES["README.md"], re.DOTALL | re.MULTILINE)
 
 
 def test_citation_has_the_version_of_the_package() -> None:
@@ -162,20 +161,6 @@ def test_citation_follows_its_schema() -> None:
     import cffconvert
 
     cffconvert.Citation((REPOSITORY_DIR / "CITATION.cff").read_text()).validate()
-
-
-@pytest.mark.parametrize("index", range(2))
-def test_bibtex_in_readme_has_authors_of_citation(index: int) -> None:
-    reference = CITATION["references"][index]
-    entry = ENTRIES[1 + index].replace("{\\ss}", "ß")
-
-    assert f"year      = {{{reference['year']}}}" in entry
-    for author in reference["authors"]:
-        assert f"{author['family-names']}, {author['given-names']}" in entry
-
-
-def test_bibtex_in_readme_has_the_version_of_the_package() -> None:
-    assert f"version = {{{VERSION}}}" in ENTRIES[0]
 
 
 @pytest.mark.parametrize("page", PAGES)
