@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scannet_prep.base.text import count_of, format_bytes, format_duration, list_some
+from scannet_prep.base.text import count_of, format_duration, list_some
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console
 from scannet_prep.cli.outcome import Outcome
@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     return Outcome(
         report,
         _summarize(report, console),
-        (*(note for note in plan.notes if not note.is_error), *report.failures),
+        (*plan.notes, *report.failures),
         {"options": plan.context.options, "seconds": console.seconds},
     )
 
@@ -135,7 +135,7 @@ def run(arguments: argparse.Namespace, console: Console) -> Outcome:
 def _describe(plan: ProcessPlan) -> Iterator[str]:
     """Describe folders and options."""
     options = plan.context.options
-    scenes = count_of(len(plan.tasks) + len(plan.kept) + len(plan.raw_gone), "scene")
+    scenes = count_of(len(plan.tasks) + len(plan.kept), "scene")
     yield f"process: {plan.raw_dir} -> {plan.out_dir}: {scenes}"
     frame = "axis-aligned" if options.align_axis else "frame of the scan"
     yield (
@@ -158,7 +158,7 @@ def _show_plan(plan: ProcessPlan) -> Outcome:
         "out_dir": plan.out_dir,
         "options": plan.context.options,
         "to_make": by_reason,
-        "kept": [*plan.kept, *plan.raw_gone],
+        "kept": plan.kept,
         "failures": plan.failures,
     }
     return Outcome(report, lines, (*plan.notes, *plan.failures))
@@ -172,8 +172,7 @@ def _summarize(report: ProcessReport, console: Console) -> Iterator[str]:
     counts = (
         f"{len(report.made):,} made, {len(report.kept):,} kept, {len(report.failures):,} failed"
     )
-    size = f"{report.vertices:,} vertices, {format_bytes(report.size_bytes)}"
-    yield f"{counts}, in {format_duration(console.seconds)}: {size} in {report.out_dir}"
+    yield f"{counts}, in {format_duration(console.seconds)}: {report.out_dir}"
     if report.raw_gone:
         yield f"kept, although their raw files are gone: {list_some(report.raw_gone)}"
     if report.unfinished:

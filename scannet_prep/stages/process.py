@@ -29,7 +29,7 @@ from scannet_prep.base.files import (
     write_if_changed,
     write_temporary,
 )
-from scannet_prep.base.findings import Finding
+from scannet_prep.base.findings import Finding, sort_findings
 from scannet_prep.base.lock import run_lock
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import list_some
@@ -116,10 +116,6 @@ class ProcessContext:
     label_map: LabelMap
     is_strict: bool = False
 
-    def is_head_of(self, manifest: Manifest) -> bool:
-        """Whether the scenes of a manifest were made with these options and this label map."""
-        return (manifest.options, manifest.label_map) == (self.options, self.label_map.digest)
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
@@ -129,11 +125,12 @@ class ProcessPlan:
         raw_dir: The raw scenes.
         out_dir: The processed folder.
         context: The settings that all scenes share.
-        before: The manifest of the folder; None if it has none.
+        before: The manifest of the folder; an empty one if it has none.
+        has_new_head: Whether the folder has other options or another label map so far.
         tasks: The scenes to make.
-        kept: Scenes whose files are up to date.
-        raw_gone: Scenes that stay as they are because their raw files are gone.
-        failures: Selected scenes that are not available.
+        kept: Scenes whose files are up to date, or whose raw files are gone.
+        raw_gone: The kept scenes whose raw files are gone.
+        failures: Selected scenes that are not available, and folders that look like scenes.
         notes: Oddities of the label map, and folders and meshes that are no scenes.
         has_all: Whether all scenes were selected.
     """
@@ -141,7 +138,8 @@ class ProcessPlan:
     raw_dir: Path
     out_dir: Path
     context: ProcessContext
-    before: Manifest | None
+    before: Manifest
+    has_new_head: bool
     tasks: tuple[ProcessTask, ...]
     kept: tuple[str, ...]
     raw_gone: tuple[str, ...]
@@ -161,8 +159,6 @@ class ProcessReport:
         raw_gone: The kept scenes whose raw files are gone.
         failures: Scenes that could not be made, and folders that look like scenes.
         warnings: Oddities of the raw files, each once.
-        vertices: Number of vertices of all scenes that were made or kept.
-        size_bytes: Size of the files of these scenes.
         unfinished: Scenes that an interrupted run did not get to, and that this run did not
             select. Until they are made, readers refuse the folder.
     """
@@ -173,8 +169,6 @@ class ProcessReport:
     raw_gone: tuple[str, ...]
     failures: tuple[Finding, ...]
     warnings: tuple[WarningSummary, ...]
-    vertices: int
-    size_bytes: int
     unfinished: tuple[str, ...]
 
 
@@ -216,15 +210,11 @@ def plan(
         raise UsageError(f"{out_dir}: holds other files than processed scenes", _HINT_FOLDER)
     before = _read_before(out_dir)
     if not isinstance(options, ProcessOptions):
-        base = ProcessOptions() if before is None else before.options
-        options = replace(base, **(options or {}))  # type: ignore[arg-type]
+        options = replace(before.options, **(options or {}))  # type: ignore[arg-type]
     context = ProcessContext(options, label_map_for(raw_dir), is_strict)
-    recorded = {} if before is None else before.scenes
-    has_new_head = before is not None and not context.is_head_of(before)
-    if has_new_head and recorded and not (is_forced and selection.has_all):
-        raise UsageError(f"{out_dir}: {_describe_heads(before, context)}", _HINT_HEAD)
 
-    previous_splits = {SceneId(name): entry.split for name, entry in recorded.items()}
+    recorded = {SceneId(name): entry for name, entry in before.scenes.items()}
+    previous_splits = {scene_id: entry.split for scene_id, entry in recorded.items()}
     splits = {scene_id: scene.split for scene_id, scene in raw_scenes.items()}
     selected, failures = select_scenes(
         previous_splits | splits, selection, raw_dir, previous_splits
@@ -235,52 +225,61 @@ def plan(
     kept = []
     raw_gone = []
     for scene_id, split in selected:
-        path = processed_path(out_dir, split, scene_id)
         try:
-            task = ProcessTask(raw_scenes[scene_id], split, path)
+            task = ProcessTask(
+                raw_scenes[scene_id], split, processed_path(out_dir, split, scene_id)
+            )
             reason = _find_reason(task, recorded.get(scene_id), context)
         except (KeyError, MissingFileError):
             raw_gone.append(str(scene_id))
+            kept.append(str(scene_id))
             continue
         if reason or is_forced:
             tasks.append(replace(task, reason=reason or "--force"))
         else:
             kept.append(str(scene_id))
-    if has_new_head and raw_gone:
-        problem = f"the raw files of {list_some(raw_gone)} are gone"
-        raise UsageError(
-            f"{out_dir}: {_describe_heads(before, context)}, but {problem}", _HINT_FOLDER
-        )
+
+    head = (context.options, context.label_map.digest)
+    has_new_head = (before.options, before.label_map) != head
+    if has_new_head and recorded:
+        problem = f"{out_dir}: {_compare_heads(before, context)}"
+        if not (is_forced and selection.has_all):
+            raise UsageError(problem, _HINT_HEAD)
+        if raw_gone:
+            problem += f", but the raw files of {list_some(raw_gone)} are gone"
+            raise UsageError(problem, _HINT_FOLDER)
+    notes = [*_check_label_map(context), *find_strangers(raw_dir)]
     return ProcessPlan(
         raw_dir=raw_dir,
         out_dir=out_dir,
         context=context,
         before=before,
+        has_new_head=has_new_head,
         tasks=tuple(tasks),
         kept=tuple(kept),
         raw_gone=tuple(raw_gone),
-        failures=tuple(failures),
-        notes=(*_check_label_map(context), *find_strangers(raw_dir)),
+        failures=(*(note for note in notes if note.is_error), *failures),
+        notes=tuple(note for note in notes if not note.is_error),
         has_all=selection.has_all,
     )
 
 
-def _read_before(out_dir: Path) -> Manifest | None:
-    """Read the manifest of the output folder; None if it has none."""
+def _read_before(out_dir: Path) -> Manifest:
+    """Read the manifest of the output folder; an empty one if it has none."""
     try:
         return read_manifest(out_dir)
     except MissingFileError:
-        return None
+        return Manifest(ProcessOptions())
 
 
-def _describe_heads(before: Manifest | None, context: ProcessContext) -> str:
+def _compare_heads(before: Manifest, context: ProcessContext) -> str:
     """Describe how the folder was made, and what this run asks for."""
-    if before is None or before.options == context.options:
+    if before.options == context.options:
         return f"was made with another label map than {context.label_map.source}"
     return f"was made with {before.options.flags}, this run has {context.options.flags}"
 
 
-def _check_label_map(context: ProcessContext) -> tuple[Finding, ...]:
+def _check_label_map(context: ProcessContext) -> list[Finding]:
     """Compare the label map with the one of the release, and describe the difference.
 
     Raises:
@@ -288,11 +287,10 @@ def _check_label_map(context: ProcessContext) -> tuple[Finding, ...]:
     """
     source = context.label_map.source
     difference = describe_differences(context.label_map)
-    if not difference:
-        return ()
-    if context.is_strict:
+    if difference and context.is_strict:
         raise FileError(source, difference, _HINT_LABEL_MAP)
-    return (Finding(message=difference, subject=source, severity="note"),)
+    note = Finding(message=difference, subject=source, severity="note")
+    return [note] if difference else []
 
 
 def _find_reason(task: ProcessTask, entry: SceneEntry | None, context: ProcessContext) -> str:
@@ -353,18 +351,17 @@ def run(
         WorkerDiedError: Worker processes cannot be started.
     """
     progress = progress or Progress()
-    make_directory(plan.out_dir)
-    with run_lock(plan.out_dir):
-        if _read_before(plan.out_dir) != plan.before:
-            raise OutputError(f"{plan.out_dir}: another run has changed it", _HINT_CHANGED)
+    out_dir = plan.out_dir
+    make_directory(out_dir)
+    with run_lock(out_dir):
+        if _read_before(out_dir) != plan.before:
+            raise OutputError(f"{out_dir}: another run has changed it", _HINT_CHANGED)
+        _prepare_folder(plan)
         record = _Record(plan)
-        if plan.tasks:
-            _prepare_folder(plan)
-            record.save()
-        done_count = len(plan.kept) + len(plan.raw_gone)
+        record.save()
         try:
-            with progress.work("process", done_count + len(plan.tasks), "scenes"):
-                progress.advance(done_count)
+            with progress.work("process", len(plan.kept) + len(plan.tasks), "scenes"):
+                progress.advance(len(plan.kept))
                 for task, outcome in run_tasks(
                     make_scene_file, plan.tasks, plan.context, jobs, executor
                 ):
@@ -372,31 +369,24 @@ def run(
                     progress.advance()
         finally:
             record.save()
-            _remove_temporaries(plan.out_dir)
+            remove_temporaries(out_dir, *(out_dir / split for split in Split))
     return record.report()
 
 
 def _prepare_folder(plan: ProcessPlan) -> None:
-    """Check that there is room, and create the folders of the splits."""
+    """Check that there is room, create the folders of the splits, and write the notice."""
     size_of_mesh = _SIZE_OF_MESH_WITH_FACES if plan.context.options.faces else _SIZE_OF_MESH
-    # Only for new files: the others replace files of about the same size.
-    new_tasks = [task for task in plan.tasks if not task.path.exists()]
-    mesh_bytes = 0
-    for task in new_tasks:
-        with suppress(OSError):  # the worker says what is wrong
-            mesh_bytes += task.scene.path(MESH).stat().st_size
-    check_space(plan.out_dir, int(mesh_bytes * size_of_mesh))
-    _remove_temporaries(plan.out_dir)
-    for split in {task.split for task in plan.tasks}:
-        make_directory(plan.out_dir / split)
+    needed_bytes = 0.0
+    for task in plan.tasks:
+        make_directory(task.path.parent)
+        # Other files are replaced by one of about the same size.
+        if not task.path.exists():
+            with suppress(OSError):  # the worker says what is wrong
+                needed_bytes += size_of_mesh * task.scene.path(MESH).stat().st_size
+    check_space(plan.out_dir, int(needed_bytes))
     # Own scenes do not derive from ScanNet.
     if any(SceneId.is_of_release(task.scene_id) for task in plan.tasks):
         write_if_changed(plan.out_dir / NOTICE_NAME, NOTICE_TEXT.encode())
-
-
-def _remove_temporaries(out_dir: Path) -> None:
-    """Remove temporary files of workers that were lost."""
-    remove_temporaries(out_dir, *(out_dir / split for split in Split))
 
 
 class _Record:
@@ -404,94 +394,79 @@ class _Record:
 
     Args:
         plan: The plan of the run.
-
-    Attributes:
-        unfinished: Scenes that are still to be made.
     """
 
     def __init__(self, plan: ProcessPlan) -> None:
-        before = plan.before or Manifest(plan.context.options)
-        self._has_new_head = not plan.context.is_head_of(before)
-        self.unfinished = {str(task.scene_id) for task in plan.tasks}
-        # With another head, this leaves none: all scenes are made again.
-        self._scenes = {
-            name: entry for name, entry in before.scenes.items() if name not in self.unfinished
-        }
-        self._failures = {failure.scene_id: failure for failure in plan.failures}
-        self._earlier_failures: Mapping[str, Finding] = {}
-        # A run for all scenes finds out anew which of them exist, and which fail.
-        if not plan.has_all:
-            self.unfinished.update(before.unfinished)
-            self._earlier_failures = before.failures
         self._plan = plan
         self._made: set[str] = set()
+        self._new_failures = list(plan.failures)
+        self._scenes = dict(plan.before.scenes)
+        self._failures: dict[str, Finding] = {}
+        self._unfinished: set[str] = set()
+        # A run for all scenes finds out anew which of them exist, and which fail.
+        if not plan.has_all:
+            self._failures.update(plan.before.failures)
+            self._unfinished.update(plan.before.unfinished)
+        self._failures.update(
+            (failure.scene_id, failure) for failure in plan.failures if failure.scene_id
+        )
+        for task in plan.tasks:
+            self._scenes.pop(task.scene_id, None)
+            self._unfinished.add(task.scene_id)
         self._saved = plan.before
         self._saved_s = 0.0
 
     def settle(self, task: ProcessTask, outcome: tuple[Path, SceneEntry] | Finding) -> None:
         """Give the file of a scene its final name, or note its failure."""
-        name = str(task.scene_id)
-        self.unfinished.discard(name)
-        outdated_paths = []
+        name = task.scene_id
+        self._unfinished.discard(name)
+        outdated_splits = set(Split) - {task.split}
         if isinstance(outcome, Finding):
             self._failures[name] = outcome
-            if self._has_new_head or outcome.error in _CONTENT_ERRORS:
-                outdated_paths = [task.path]
+            self._new_failures.append(outcome)
+            if self._plan.has_new_head or outcome.error in _CONTENT_ERRORS:
+                outdated_splits.add(task.split)
         else:
             temporary_path, self._scenes[name] = outcome
             put_in_place(temporary_path, task.path)
             self._made.add(name)
-            other_splits = set(Split) - {task.split}
-            outdated_paths = [
-                processed_path(self._plan.out_dir, split, name) for split in other_splits
-            ]
-        for path in outdated_paths:
+            self._failures.pop(name, None)
+        for split in outdated_splits:
             with suppress(OSError):  # what the manifest does not list does not count
-                path.unlink()
+                processed_path(self._plan.out_dir, split, name).unlink()
         if time.monotonic() > self._saved_s + _SAVE_INTERVAL_S:
             self.save()
 
     def save(self) -> None:
         """Write the manifest and `failed.txt`, if they have changed."""
         context = self._plan.context
-        failures = {**self._earlier_failures, **self._failures}
-        for name in self._scenes:
-            failures.pop(name, None)
         manifest = Manifest(
             options=context.options,
             label_map=context.label_map.digest,
             scenes=dict(self._scenes),
-            failures=failures,
-            unfinished=tuple(sorted(self.unfinished)),
+            failures=dict(self._failures),
+            unfinished=tuple(sorted(self._unfinished)),
             program_version=VERSION,
         )
         if manifest != self._saved:
             write_manifest(self._plan.out_dir, manifest)
-        write_failed_list(self._plan.out_dir, failures)
+        write_failed_list(self._plan.out_dir, self._failures)
         self._saved = manifest
         self._saved_s = time.monotonic()
 
     def report(self) -> ProcessReport:
         """Summarize the run."""
-        plan = self._plan
-        kept = sorted([*plan.kept, *plan.raw_gone])
-        entries = {name: self._scenes[name] for name in sorted([*kept, *self._made])}
         warnings = []
-        for name, entry in entries.items():
-            warnings += [(name, warning) for warning in entry.warnings]
+        for name in sorted([*self._plan.kept, *self._made]):
+            warnings += [(name, warning) for warning in self._scenes[name].warnings]
         return ProcessReport(
-            out_dir=plan.out_dir,
+            out_dir=self._plan.out_dir,
             made=tuple(sorted(self._made)),
-            kept=tuple(kept),
-            raw_gone=plan.raw_gone,
-            failures=(
-                *(note for note in plan.notes if note.is_error),
-                *(failure for _, failure in sorted(self._failures.items())),
-            ),
+            kept=self._plan.kept,
+            raw_gone=self._plan.raw_gone,
+            failures=sort_findings(self._new_failures),
             warnings=tuple(summarize_warnings(warnings)),
-            vertices=sum(entry.vertex_count for entry in entries.values()),
-            size_bytes=sum(entry.size_bytes for entry in entries.values()),
-            unfinished=tuple(sorted(self.unfinished)),
+            unfinished=tuple(sorted(self._unfinished)),
         )
 
 
@@ -521,11 +496,9 @@ def _check_warnings(meta: SceneMeta, *, is_strict: bool) -> None:
     Raises:
         AnnotationError: There are such warnings.
     """
-    damage = []
-    if meta.split is not Split.TEST and SceneId.is_of_release(meta.scene_id):
-        damage = [warning.fault for warning in meta.warnings if warning.kind.is_damage]
-    if damage:
-        raise AnnotationError("; ".join(damage), _HINT_DAMAGE)
-    doubts = [warning.fault for warning in meta.warnings if warning.kind.is_doubt]
-    if doubts and is_strict:
-        raise AnnotationError("; ".join(doubts), _HINT_DOUBT)
+    has_annotation = meta.split is not Split.TEST and SceneId.is_of_release(meta.scene_id)
+    for warning in meta.warnings:
+        if warning.kind.is_damage and has_annotation:
+            raise AnnotationError(warning.fault, _HINT_DAMAGE)
+        if warning.kind.is_doubt and is_strict:
+            raise AnnotationError(warning.fault, _HINT_DOUBT)
