@@ -14,47 +14,16 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
 from scannet_prep.base.text import format_duration
-from scannet_prep.cli.arguments import CommandParser, add_jobs_argument, jobs_from, path_argument
+from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console
 from scannet_prep.cli.outcome import Outcome
 from scannet_prep.release.files import TERMS_URL
 
-
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
-        "directory",
-        nargs="?",
-        type=path_argument,
-        default=Path("data/demo"),
-        metavar="DIR",
-        help="folder for the scenes and the results (default: data/demo)",
-    )
-    add_jobs_argument(parser)
-
-
-def run(arguments: argparse.Namespace, console: Console) -> Outcome:
-    """Run the command."""
-    from scannet_prep.stages import demo
-
-    steps, processed = demo.run(arguments.directory, jobs=jobs_from(arguments), progress=console)
-    commands = _list_commands(arguments.directory, demo.SHOWN_SCENE)
-    report = {"steps": steps, "process": processed, "commands": commands}
-    return Outcome(report, _describe(steps, commands, console.seconds))
-
-
-def _describe(steps: Mapping[str, Path], commands: Sequence[str], seconds: float) -> Iterator[str]:
-    """Yield the steps, commands for what was made, and those for the real data."""
-    for number, (title, path) in enumerate(steps.items(), 1):
-        yield f"{number}. {title}\n   {path}"
-    yield f"\nAll of it took {format_duration(seconds)}. Next, look at it:\n"
-    yield from commands
-    yield f"""
+_REAL_DATA = f"""
 The same with the real data, once you have signed its terms ({TERMS_URL}):
 
 scannet-prep download --types seg --accept-terms
@@ -62,14 +31,42 @@ scannet-prep process --scannet200 --align-axis
 scannet-prep pack"""
 
 
+def add_arguments(parser: shared.CommandParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "directory",
+        nargs="?",
+        type=shared.path_argument,
+        default=Path("data/demo"),
+        metavar="DIR",
+        help="folder for the scenes and the results (default: data/demo)",
+    )
+    shared.add_jobs_argument(parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> Outcome:
+    """Run the command."""
+    from scannet_prep.stages import demo
+
+    steps = demo.run(arguments.directory, jobs=shared.jobs_from(arguments), progress=console)
+    commands = _list_commands(arguments.directory, demo.SHOWN_SCENE)
+    lines = [
+        f"{number}. {title}\n   {path}" for number, (title, path) in enumerate(steps.items(), 1)
+    ]
+    lines += [
+        f"\nAll of it took {format_duration(console.seconds)}. Next, look at it:\n",
+        *commands,
+        _REAL_DATA,
+    ]
+    return Outcome({"steps": steps, "commands": commands}, lines)
+
+
 def _list_commands(demo_dir: Path, scene_id: str) -> list[str]:
     """Return commands for the results, which work as they stand in the current folder."""
     bin_dir = Path(sys.executable).parent
     prefix = f"{bin_dir}/"
-    if shutil.which("scannet-prep") == str(bin_dir / "scannet-prep"):
+    if shutil.which("scannet-prep") == f"{prefix}scannet-prep":
         prefix = ""
-    elif bin_dir.is_relative_to(Path.cwd()):
-        prefix = f"{bin_dir.relative_to(Path.cwd())}/"
     program = quote(f"{prefix}scannet-prep")
     processed = quote(str(demo_dir / "processed"))
     predictions = quote(str(demo_dir / "predictions/val"))

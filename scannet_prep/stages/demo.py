@@ -12,12 +12,10 @@ All of it lies in one folder, with a marker that distinguishes it from real data
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,14 +23,12 @@ from scannet_prep.base.files import make_directory, write_atomically
 from scannet_prep.base.progress import Progress
 from scannet_prep.base.text import format_bytes
 from scannet_prep.errors import OutputError, UsageError
-from scannet_prep.export.format import encode_npy
 from scannet_prep.frames import FrameOptions
 from scannet_prep.frames.options import LABEL_KINDS, STREAM
 from scannet_prep.processed.scene import ProcessOptions
 from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.stages import download, frames, pack, process, view
-from scannet_prep.stages.process import ProcessReport
 from scannet_prep.stages.selection import Selection
 from scannet_prep.synthetic import make_scene, write_label_map, write_scene
 from scannet_prep.training.dataset import ScanNet
@@ -45,7 +41,11 @@ SHOWN_SCENE = official_scenes(Split.VAL)[0]
 _SCENES = {Split.TRAIN: (6, 15_000), Split.VAL: (3, 15_000), Split.TEST: (100, 500)}
 # Frames of each scene of the val split. Rendering one takes as long as processing a scene.
 _FRAMES = 4
-_FRAME_SUFFIXES = (STREAM.suffix, *(kind.suffix for kind in LABEL_KINDS.values()))
+# The types of files to download, and the splits whose scenes have them.
+_DOWNLOADS = (
+    (("seg",), tuple(Split)),
+    ((STREAM.suffix, *(kind.suffix for kind in LABEL_KINDS.values())), (Split.VAL,)),
+)
 _MARKER_NAME = "SYNTHETIC.txt"
 _MARKER_TEXT = (
     b"The scenes in this folder are synthetic: made by `scannet-prep demo`, "
@@ -53,9 +53,7 @@ _MARKER_TEXT = (
 )
 
 
-def run(
-    demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None
-) -> tuple[dict[str, Path], ProcessReport]:
+def run(demo_dir: Path, *, jobs: int = 1, progress: Progress | None = None) -> dict[str, Path]:
     """Make synthetic scenes, download, process, pack, read and show them, and extract frames.
 
     They are downloaded from a server on this machine.
@@ -66,7 +64,7 @@ def run(
         progress: Receives the progress of each stage.
 
     Returns:
-        The steps in words, each with the file or folder that it made; and the report of `process`.
+        The steps in words, each with the file or folder that it made.
 
     Raises:
         UsageError: The folder holds other files: synthetic scenes are never mixed with real ones.
@@ -77,13 +75,18 @@ def run(
     processed_dir = demo_dir / "processed"
     archive_path = demo_dir / "scannet.tar.zst"
     frames_dir = demo_dir / "frames"
-    scenes = _write_scenes(demo_dir / "server")
-    failures = _download(demo_dir / "server", raw_dir, scenes, progress)
-    plan = process.plan(raw_dir, processed_dir, ProcessOptions(scannet200=True, align_axis=True))
-    processed = process.run(plan, jobs=jobs, progress=progress)
+    _write_scenes(demo_dir / "server")
+    failures = []
+    with _serve(demo_dir / "server") as base_url:
+        for types, split_counts in _DOWNLOADS:
+            selection = Selection(scene_ids=_list_scenes(*split_counts))
+            files = download.plan(raw_dir, types, selection=selection, base_url=base_url)
+            failures += download.run(files, progress=progress, needs_terms=False).failures
+    scenes = process.plan(raw_dir, processed_dir, ProcessOptions(scannet200=True, align_axis=True))
+    processed = process.run(scenes, jobs=jobs, progress=progress)
     options = FrameOptions(every=1, contents=("color", "depth", "pose", "labels", "instances"))
-    frames_plan = frames.plan(raw_dir, frames_dir, options)
-    extracted = frames.run(frames_plan, jobs=jobs, progress=progress)
+    streams = frames.plan(raw_dir, frames_dir, options)
+    extracted = frames.run(streams, jobs=jobs, progress=progress)
     failures += [*processed.failures, *extracted.failures]
     if failures:
         problem = failures[0].message
@@ -91,24 +94,22 @@ def run(
 
     packed = pack.run(processed_dir, archive_path, is_forced=True, jobs=jobs, progress=progress)
     dataset = ScanNet(archive_path, split=Split.TRAIN)
-    arrays = [key for key, value in dataset[0].items() if isinstance(value, np.ndarray)]
     _write_predictions(dataset, processed_dir, demo_dir / "predictions")
     viewing = view.open_scenes([SHOWN_SCENE], processed_dir)
     for name in ("scene.png", "scene.html"):
         view.run(viewing, demo_dir / name, progress=progress)
 
     counts = f"{len(processed.made)} made, {len(processed.kept)} already there"
-    packed_size = format_bytes(packed.stored_bytes)
     return {
         "synthetic scenes, downloaded from a server on this machine": raw_dir,
         f"processed for ScanNet200, axis-aligned: {counts}": processed_dir,
-        f"packed as one archive: {packed_size}": archive_path,
-        f"read as a dataset: {len(dataset)} train scenes with {', '.join(arrays)}": archive_path,
+        f"packed as one archive: {format_bytes(packed.stored_bytes)}": archive_path,
+        f"read as a dataset: {len(dataset)} train scenes": archive_path,
         "predicted for val and test, from colors alone": demo_dir / "predictions",
         "drawn as a picture": demo_dir / "scene.png",
         "shown on a page for a browser": demo_dir / "scene.html",
         f"{extracted.frames} frames of sensor streams, with poses and 2D labels": frames_dir,
-    }, processed
+    }
 
 
 def _mark_folder(demo_dir: Path) -> None:
@@ -118,43 +119,32 @@ def _mark_folder(demo_dir: Path) -> None:
         UsageError: It holds files that are not from a demo.
         OutputError: It cannot be written to.
     """
-    is_empty = not demo_dir.exists() or (demo_dir.is_dir() and not any(demo_dir.iterdir()))
-    if not is_empty and not (demo_dir / _MARKER_NAME).exists():
+    make_directory(demo_dir)
+    if any(demo_dir.iterdir()) and not (demo_dir / _MARKER_NAME).exists():
         raise UsageError(
             f"{demo_dir}: is not an empty folder, and was not made by the demo",
             "name a new folder: scannet-prep demo DIR",
         )
-    make_directory(demo_dir)
     write_atomically(demo_dir / _MARKER_NAME, [_MARKER_TEXT])
 
 
-def _write_scenes(server_dir: Path) -> dict[Split, tuple[SceneId, ...]]:
-    """Write scenes of different sizes, and return their ids."""
-    scenes = {split: official_scenes(split)[:count] for split, (count, _) in _SCENES.items()}
-    for split, scene_ids in scenes.items():
-        for number, scene_id in enumerate(scene_ids):
-            vertices = _SCENES[split][1] * (10 + number) // 10
+def _list_scenes(*splits: Split) -> tuple[SceneId, ...]:
+    """List the scenes of the demo in some splits."""
+    scene_ids: list[SceneId] = []
+    for split in splits:
+        count, _ = _SCENES[split]
+        scene_ids += official_scenes(split)[:count]
+    return tuple(scene_ids)
+
+
+def _write_scenes(server_dir: Path) -> None:
+    """Write scenes of different sizes."""
+    for split, (_, least_vertices) in _SCENES.items():
+        for number, scene_id in enumerate(_list_scenes(split)):
+            vertices = least_vertices * (10 + number) // 10
             frame_count = _FRAMES if split is Split.VAL else 0
             write_scene(make_scene(scene_id, vertices=vertices), server_dir, frames=frame_count)
     write_label_map(server_dir)
-    return scenes
-
-
-def _download(
-    server_dir: Path,
-    raw_dir: Path,
-    scenes: Mapping[Split, Sequence[SceneId]],
-    progress: Progress | None,
-) -> list[Any]:
-    """Download all scenes, with the sensor streams of val, and return what failed."""
-    all_scenes = [scene_id for scene_ids in scenes.values() for scene_id in scene_ids]
-    failures: list[Any] = []
-    with _serve(server_dir) as base_url:
-        for types, scene_ids in ((["seg"], all_scenes), (_FRAME_SUFFIXES, scenes[Split.VAL])):
-            selection = Selection(scene_ids=tuple(scene_ids))
-            plan = download.plan(raw_dir, types, selection=selection, base_url=base_url)
-            failures += download.run(plan, progress=progress, needs_terms=False).failures
-    return failures
 
 
 def _write_predictions(train: ScanNet, processed_dir: Path, predictions_dir: Path) -> None:
@@ -168,9 +158,8 @@ def _write_predictions(train: ScanNet, processed_dir: Path, predictions_dir: Pat
         make_directory(predictions_dir / split)
         for sample in ScanNet(processed_dir, split=split):
             distances = np.square(sample["colors"][:, np.newaxis] - means).sum(axis=2)
-            predicted = classes[distances.argmin(axis=1)]
             path = predictions_dir / split / f"{sample['scene_id']}.npy"
-            write_atomically(path, encode_npy(predicted))
+            np.save(path, classes[distances.argmin(axis=1)])
 
 
 @contextmanager
@@ -199,7 +188,7 @@ def _serve(folder: Path) -> Iterator[str]:
             """Ignore clients that leave because they were interrupted."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=partial(server.serve_forever, 0.05), daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/"
         finally:
