@@ -1,19 +1,17 @@
 """Check the machine, the folders, the server and the GPUs.
 
-Shows what a bug report should contain: versions; the processors, memory and
-open files that may be used; file systems, their locks and free space; proxies;
-the server; whether PLACE is complete; GPUs. It takes less than 10 s, even if
-the server, a GPU driver or the file system of PLACE hangs. Only loading PyTorch
-from a slow file system can take longer. It leaves no files behind.
+Shows what a bug report should contain: versions; the cores, memory and open
+files that may be used; file systems, their locks and free space; proxies; the
+server; the scenes of PLACE; GPUs. A check that does not answer within 7 s is a
+problem, and the others are still made. verify checks the scenes themselves.
 
 Each line is ok, a note (worth knowing), or a problem (it will cause failures)
 with what to do about it. The exit status is 0, or 3 if there are problems. A
 server that cannot be reached is a note, because only download needs it.
 
---ddp compares all ranks of a job; run it under torchrun on all machines of the
-job. It checks that all ranks start, find the same scenes, plan the same epoch
-with the same versions, and complete an all-reduce. After --timeout, it names
-the ranks that have not done so.
+--ddp compares all ranks of a job, and times an all-reduce; run it under
+torchrun on all machines of the job. Ranks that do not arrive in time, cannot
+open the scenes, or would plan another epoch are named.
 
 examples:
   scannet-prep doctor
@@ -28,17 +26,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
 
 from scannet_prep.base.text import count_of, format_duration
 from scannet_prep.cli import arguments as shared
 from scannet_prep.cli.console import Console
 from scannet_prep.cli.outcome import Outcome
 
-if TYPE_CHECKING:
-    from scannet_prep.base.findings import Finding
-    from scannet_prep.stages.doctor import DoctorReport
+_DEFAULT_PLACE = "data/processed"
 
 
 def add_arguments(parser: shared.CommandParser) -> None:
@@ -62,60 +57,33 @@ def add_arguments(parser: shared.CommandParser) -> None:
         type=shared.positive_number,
         default=60,
         metavar="S",
-        help="seconds to wait for all ranks, and again for the all-reduce (default: 60)",
+        help="seconds to wait for all ranks in each step (default: 60)",
     )
 
 
 def run(arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run the command."""
+    from scannet_prep.doctor import check_machine, check_ranks
     from scannet_prep.release.files import BASE_URL
-    from scannet_prep.stages import doctor
 
+    place = str(arguments.place or "")
     if arguments.ddp:
-        _compare_ranks(arguments, console)
-    base_url = os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
-    # An empty place stands for data/processed, if it exists.
-    report = doctor.run(str(arguments.place or ""), os.environ, base_url)
-    outcome = _make_outcome(report, console)
-    if doctor.has_hanging_check():
-        # The check would keep the process from ending.
-        os._exit(console.show(outcome))
-    return outcome
+        checks = check_ranks(place or _DEFAULT_PLACE, arguments.timeout)
+    else:
+        if not place and Path(_DEFAULT_PLACE).exists():
+            place = _DEFAULT_PLACE
+        base_url = os.environ.get("SCANNET_PREP_BASE_URL") or BASE_URL
+        checks = check_machine(place, os.environ, base_url)
 
-
-def _compare_ranks(arguments: argparse.Namespace, console: Console) -> NoReturn:
-    """Compare all ranks of a job; only rank 0 prints on standard output."""
-    from scannet_prep.doctor.ranks import read_torchrun_job
-    from scannet_prep.stages import doctor
-
-    place = str(arguments.place or "data/processed")
-    report = doctor.compare_ranks(place, os.environ, timeout_s=arguments.timeout)
-    is_first = read_torchrun_job(os.environ).rank == 0
-    outcome = _make_outcome(report, console, is_first=is_first)
-    status = console.show(outcome) if is_first else outcome.status
-    # A thread that hangs would keep the process from ending.
-    os._exit(status or 0)
-
-
-def _make_outcome(report: DoctorReport, console: Console, *, is_first: bool = True) -> Outcome:
-    """Make the outcome of a report. Problems are shown even if standard output is not."""
-    if report.problems and (console.is_quiet or not is_first):
-        console.warn("\n".join(_describe(report.problems)))
-    lines = [*_describe(report.checks), _count(report)]
-    return Outcome(report, lines, status=3 if report.problems else 0)
-
-
-def _describe(checks: Iterable[Finding]) -> Iterator[str]:
-    """Describe checks, with a line for each and one for its hint."""
+    problems = sum(check.severity == "problem" for check in checks)
+    report = {"checks": checks, "seconds": console.seconds}
+    if arguments.ddp and not problems and os.environ["RANK"] != "0":
+        # The lines of all ranks are the same.
+        return Outcome(report)
+    lines = []
     for check in checks:
-        yield f"{check.severity}: {check.subject}: {check.message}"
+        lines.append(f"{check.severity}: {check.subject}: {check.message}")
         if check.hint:
-            yield f"  to do: {check.hint}"
-
-
-def _count(report: DoctorReport) -> str:
-    """Count the problems and notes: `1 problem, no notes, in 2 s`."""
-    severities = [check.severity for check in report.checks]
-    problems = count_of(severities.count("problem"), "problem")
-    notes = count_of(severities.count("note"), "note")
-    return f"{problems}, {notes}, in {format_duration(report.seconds)}"
+            lines.append(f"  to do: {check.hint}")
+    lines.append(f"{count_of(problems, 'problem')}, in {format_duration(console.seconds)}")
+    return Outcome(report, lines, status=3 if problems else 0)

@@ -1,0 +1,365 @@
+"""Checks of the machine, the folder, the server and the GPUs, and of the ranks of a job.
+
+Each check makes one line of the output. One that fails, or does not answer in time, becomes a
+problem in its line, and the others are still made.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from msgspec.structs import replace
+
+from scannet_prep.base.files import RESERVE_BYTES
+from scannet_prep.base.findings import Finding
+from scannet_prep.base.lock import run_lock
+from scannet_prep.base.machine import find_core_limits, find_memory_limits
+from scannet_prep.base.text import count_of, format_bytes
+from scannet_prep.base.version import VERSION
+from scannet_prep.errors import OutputError, ScanNetPrepError, UsageError
+
+TIME_LIMIT_S = 7.0
+
+_PACKAGES = ("numpy", "plyfile", "zstandard", "pandas", "requests", "msgspec", "deflate", "pillow")
+_LOW_OPEN_FILES = 4096
+_LOW_MEMORY_BYTES = 2 << 30
+_LOW_SHM_BYTES = 1 << 30
+# Addresses of proxies may contain passwords, so only the names of these variables are shown.
+_CONNECTION_NAME = re.compile(
+    r"\w+_PROXY|\w+_CA_BUNDLE|SSL_CERT_\w+|SCANNET_PREP_\w+", re.IGNORECASE
+)
+_NETWORK_NAME = re.compile(r"(TORCH_)?NCCL_\w+|GLOO_\w+")
+# The point budget of a batch, for the plan of the epoch that the ranks compare.
+_MAX_POINTS = 600_000
+_SUMMED_BYTES = 64 << 20
+_HINT_START = (
+    "start it as you start training: torchrun --nproc_per_node=2 -m scannet_prep doctor --ddp PLACE"
+)
+_HINT_NETWORK = (
+    "check MASTER_ADDR, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and nvidia-smi topo -m; "
+    "see docs/training-hangs.md"
+)
+
+
+def check_machine(place: str, environ: Mapping[str, str], base_url: str) -> list[Finding]:
+    """Make all checks of this machine. No exception is raised.
+
+    Args:
+        place: A folder or an archive of scenes: path or address; empty for none, then only the
+            current folder is checked.
+        environ: The environment of this process.
+        base_url: Address of the server that `download` fetches from.
+
+    Returns:
+        A finding for each check, in a fixed order. Its subject is the topic.
+    """
+    checks = {
+        "versions": check_versions,
+        "cores": lambda: check_cores(environ),
+        "memory": lambda: check_memory(environ),
+        "shared memory": check_shared_memory,
+        "open files": check_open_files,
+        "environment": lambda: check_environment(environ),
+        "folder": lambda: check_folder(Path(place)),
+        "scenes": lambda: check_scenes(place),
+        "server": lambda: check_server(base_url),
+        "GPU": check_gpu,
+    }
+    if "://" in place:
+        del checks["folder"]
+    if not place:
+        del checks["scenes"]
+    return [_check_in_time(topic, check) for topic, check in checks.items()]
+
+
+def check_ranks(place: str, timeout_s: float) -> list[Finding]:
+    """Compare the ranks of a job, and time an all-reduce. To be called on all ranks.
+
+    Args:
+        place: Folder or archive of processed scenes.
+        timeout_s: How long a rank waits for the others in each step.
+
+    Returns:
+        A finding for each check, up to the first problem.
+
+    Raises:
+        UsageError: PyTorch is not installed, or this is not a rank of a job.
+    """
+    if find_spec("torch") is None:
+        raise UsageError("comparing ranks needs PyTorch", "pip install torch")
+    from torch import distributed
+
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        raise UsageError(
+            "this process is not a rank of a job: "
+            "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set",
+            _HINT_START,
+        )
+    findings = [_attempt("ranks", lambda: compare_plans(place, timeout_s), _HINT_NETWORK)]
+    if findings[0].severity == "ok":
+        findings.append(_attempt("all-reduce", time_all_reduce, _HINT_NETWORK))
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    return findings
+
+
+def check_versions() -> Finding:
+    """Find the versions of Python, of this package, and of its dependencies."""
+    versions = [f"scannet-prep {VERSION}", f"python {platform.python_version()}"]
+    versions += [f"{name} {metadata.version(name)}" for name in _PACKAGES]
+    versions.append(f"{platform.system()} {platform.machine()}")
+    return _ok(", ".join(versions))
+
+
+def check_cores(environ: Mapping[str, str]) -> Finding:
+    """Find the cores of the machine, and the number that may be used."""
+    limits = find_core_limits(environ)
+    names = ", ".join(f"{name} {number}" for name, number in limits.items())
+    return _ok(f"{min(limits.values())} of {os.cpu_count()} may be used ({names})")
+
+
+def check_memory(environ: Mapping[str, str]) -> Finding:
+    """Find the memory of the machine, and the amount that may be used."""
+    limits = find_memory_limits(environ)
+    if not limits:
+        return _ok("not known on Windows")
+    names = ", ".join(f"{name} {format_bytes(number)}" for name, number in limits.items())
+    text = f"{format_bytes(min(limits.values()))} may be used ({names})"
+    if min(limits.values()) < _LOW_MEMORY_BYTES:
+        hint = "for more: srun --mem=8G, docker run --memory=8g, ulimit -v unlimited; or --jobs 1"
+        return _problem(f"{text}; too little for several workers", hint)
+    return _ok(text)
+
+
+def check_shared_memory() -> Finding:
+    """Check the file system that holds shared memory and semaphores."""
+    path = Path("/dev/shm")  # noqa: S108
+    if not path.is_dir():  # not Linux
+        return _ok(f"there is no {path}")
+    usage = shutil.disk_usage(path)
+    text = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free at {path}"
+    if usage.free < _LOW_SHM_BYTES:
+        text += "; batches of collate_torch need none of it, but NCCL and semaphores do"
+        return _note(text, "see what fills it: ls -lS /dev/shm; docker run --shm-size=8g")
+    return _ok(text)
+
+
+def check_open_files() -> Finding:
+    """Check the limit of open files of a process."""
+    try:
+        import resource
+    except ImportError:
+        return _ok("not limited on Windows")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # -1 stands for no limit.
+    text = f"soft limit {soft:,}, hard limit {hard:,}".replace("-1", "none")
+    if 0 <= soft < _LOW_OPEN_FILES:
+        return _note(f"{text}; few for many workers", "ulimit -n 65536")
+    return _ok(text)
+
+
+def check_environment(environ: Mapping[str, str]) -> Finding:
+    """List the variables that affect connections, without values that may hold passwords."""
+    shown = []
+    for name, value in sorted(environ.items()):
+        if _CONNECTION_NAME.fullmatch(name):
+            shown.append(name)
+        elif _NETWORK_NAME.fullmatch(name):
+            shown.append(f"{name}={value}")
+    return _ok("set: " + (", ".join(shown) or "no proxy, certificates or NCCL variables"))
+
+
+def check_folder(path: Path) -> Finding:
+    """Check the file system of a folder, or of that which holds a file: space and locks."""
+    folder = path.absolute() if path.is_dir() else path.absolute().parent
+    usage = shutil.disk_usage(folder)
+    text = f"{folder}: {_find_type(folder)}, {format_bytes(usage.free)} free"
+    # The size is 0 if the file system has none.
+    if usage.total and usage.free < RESERVE_BYTES:
+        return _problem(f"{text}; it is full", "free some space")
+    if not os.access(folder, os.W_OK):
+        return _note(f"{text}; nothing can be written here", "write to another folder: -o DIR")
+    if not hasattr(os, "statvfs"):
+        return _note(f"{text}; on Windows, scenes can be read but not made", "use WSL")
+    try:
+        with run_lock(folder), run_lock(folder):
+            text += "; file locks do not work: a second run is not kept out"
+            return _problem(text, "let only one run at a time write there")
+    except OutputError:  # the second run is kept out
+        return _ok(f"{text}; locks work")
+
+
+def check_scenes(place: str) -> Finding:
+    """Count the scenes of a place. Their files are not read."""
+    from scannet_prep.source.place import open_place
+    from scannet_prep.source.scenes import ProcessedScenes
+
+    opened = open_place(place)
+    if isinstance(opened, ProcessedScenes) and opened.fault is not None:
+        raise opened.fault
+    text = f"{opened.name}: {len(opened.scenes):,} scenes ({opened.kind})"
+    if opened.failures:
+        text += f"; {len(opened.failures):,} failed, such as {min(opened.failures)}"
+        return _problem(text, "scannet-prep info shows the reasons")
+    return _ok(text)
+
+
+def check_server(base_url: str) -> Finding:
+    """Check that the server of the release answers, whatever the status."""
+    from scannet_prep.remote.addresses import public_url
+    from scannet_prep.remote.http import ADDRESS, HttpClient, RequestError
+
+    shown_url = public_url(base_url)
+    if not ADDRESS.fullmatch(base_url):
+        hint = "export SCANNET_PREP_BASE_URL=https://HOST/scannet/, or unset SCANNET_PREP_BASE_URL"
+        return _problem(f"{shown_url} is not an address", hint)
+    try:
+        with HttpClient(timeout_s=3.0).open(base_url.rstrip("/") + "/ScanNet_TOS.pdf"):
+            return _ok(f"{shown_url} answers")
+    except RequestError as error:
+        hint = error.hint or "only download needs it: download on a machine with a network"
+        return _note(f"{shown_url}; {error.message}", hint)
+
+
+def check_gpu() -> Finding:
+    """Check the GPUs and NCCL, as PyTorch sees them."""
+    if find_spec("torch") is None:
+        return _note("PyTorch is not installed", "to train: pip install torch")
+    import torch
+
+    text = f"PyTorch {torch.__version__}, built for CUDA {torch.version.cuda}"
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        name = torch.cuda.get_device_name()
+        return _ok(f"{text}: {count} x {name}; NCCL {torch.cuda.nccl.version()}")
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        hint = "compare with nvidia-smi; in a container: docker run --gpus all, apptainer exec --nv"
+        return _problem(f"{text}: there is a GPU, but PyTorch cannot use it", hint)
+    return _ok(f"{text}: no GPU")
+
+
+def compare_plans(place: str, timeout_s: float) -> Finding:
+    """Join the ranks of the job, and compare their scenes, versions and plans.
+
+    Arguments as for `check_ranks`.
+    """
+    import torch
+    from torch import distributed
+
+    from scannet_prep.training.dataset import ScanNet
+    from scannet_prep.training.samplers import PointBudgetBatchSampler
+
+    timeout = timedelta(seconds=timeout_s)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    distributed.init_process_group(backend, timeout=timeout)
+    here = f"rank {distributed.get_rank()} on {socket.gethostname()}"
+    fault = ""
+    try:
+        dataset = ScanNet(place, split="train")
+    except (ScanNetPrepError, OSError) as error:
+        fault = f"{here}: {error}"
+    # Unlike the exchange, it names the ranks that do not arrive in time.
+    distributed.monitored_barrier(timeout=timeout, wait_all_ranks=True)
+    ranks = [("", "")] * distributed.get_world_size()
+    distributed.all_gather_object(ranks, (here, fault))
+
+    names = [name for name, _ in ranks]
+    faults = [fault for _, fault in ranks if fault]
+    if faults:
+        return _problem("; ".join(faults), "give all ranks the same scenes")
+
+    sampler = PointBudgetBatchSampler(dataset, max_points=_MAX_POINTS)
+    # The first iteration raises UsageError on all ranks if one of them differs.
+    next(iter(sampler))
+    steps = count_of(len(sampler), "step")
+    return _ok(f"{', '.join(names)}: the same scenes ({len(dataset):,}), {steps} in an epoch")
+
+
+def time_all_reduce() -> Finding:
+    """Add numbers over all ranks, by NCCL if there are GPUs."""
+    import torch
+    from torch import distributed
+
+    device = "cpu"
+    if torch.cuda.is_available():
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    ones = torch.ones(_SUMMED_BYTES // 4, device=device)
+    # The first one connects the ranks.
+    distributed.all_reduce(torch.ones(1, device=device))
+    started_s = time.monotonic()
+    distributed.all_reduce(ones)
+    # Reading a number waits for the GPU.
+    found = ones[-1].item()
+    milliseconds = (time.monotonic() - started_s) * 1000
+    if found != distributed.get_world_size():
+        return _problem(f"{distributed.get_world_size()} ones add up to {found}", _HINT_NETWORK)
+    return _ok(f"{format_bytes(_SUMMED_BYTES)} on {device} in {milliseconds:,.0f} ms")
+
+
+def _check_in_time(topic: str, check: Callable[[], Finding]) -> Finding:
+    """Make a check in a thread, which is left behind if it does not answer in time."""
+    results: SimpleQueue[Finding] = SimpleQueue()
+    threading.Thread(target=lambda: results.put(_attempt(topic, check)), daemon=True).start()
+    try:
+        return results.get(timeout=TIME_LIMIT_S)
+    except Empty:
+        text = f"no answer within {TIME_LIMIT_S:.0f} s"
+        hint = "the file system, the network or the driver hangs: ask the administrator"
+        return Finding(subject=topic, message=text, severity="problem", hint=hint)
+
+
+def _attempt(topic: str, check: Callable[[], Finding], hint: str = "") -> Finding:
+    """Make a check, and turn its exception into a problem.
+
+    Args:
+        topic: The subject of the finding.
+        check: The check.
+        hint: What to do about an exception that is not one of this package.
+    """
+    try:
+        found = check()
+    except ScanNetPrepError as error:
+        found = _problem(error.message, error.hint)
+    except Exception as error:  # noqa: BLE001 - a driver may raise anything
+        first_line, _, _ = f"{type(error).__name__}: {error}"[:300].partition("\n")
+        found = _problem(first_line, hint)
+    return replace(found, subject=topic)
+
+
+def _find_type(folder: Path) -> str:
+    """Find the type of the file system that holds a folder."""
+    # Only GNU df has this option.
+    command = ["df", "--output=fstype", str(folder)]
+    with suppress(OSError, subprocess.CalledProcessError):
+        output = subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True)  # noqa: S603
+        return output.split()[-1]
+    return "file system of unknown type"
+
+
+def _ok(message: str) -> Finding:
+    """Make a finding that everything is in order."""
+    return Finding(message=message, severity="ok")
+
+
+def _note(message: str, hint: str) -> Finding:
+    """Make a finding that is worth knowing."""
+    return Finding(message=message, severity="note", hint=hint)
+
+
+def _problem(message: str, hint: str) -> Finding:
+    """Make a finding of something that will cause failures."""
+    return Finding(message=message, severity="problem", hint=hint)
