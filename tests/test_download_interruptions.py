@@ -168,14 +168,6 @@ def test_file_larger_than_the_free_space_ends_the_run_before_it_is_requested(ser
     assert server.requests() == []
 
 
-def test_complete_tree_that_cannot_be_recorded_is_accepted_with_a_note(server, tmp_path):
-    shutil.copytree(server.root, tmp_path, dirs_exist_ok=True)
-    with limited(resource.RLIMIT_FSIZE, 500):
-        outcome = run_main(*words(server.base_url, tmp_path))
-        assert outcome.status == 0, outcome.stderr
-        assert f"not recorded: {tmp_path}/scannet.lock: cannot be written" in outcome.stderr
-
-
 # Certificates, proxies and other failures of the network.
 
 

@@ -106,8 +106,9 @@ class _Task:
         is_present: Whether the file exists, and is still to be checked.
         ready_s: The time before which it is not requested again, on the monotonic clock.
         spent_percent: The costs of its failures. At 100, the file is given up.
-        most_bytes: The largest size that the partial file has had.
-        seen_bytes: Received bytes that the main thread has noticed.
+        most_bytes: The largest size that the partial file has had before the last request.
+        earlier_bytes: The bytes that requests before the last one have brought.
+        shown_bytes: The bytes of it that the bar shows as done.
     """
 
     file: RemoteFile
@@ -116,7 +117,8 @@ class _Task:
     ready_s: float = 0.0
     spent_percent: int = 0
     most_bytes: int = 0
-    seen_bytes: int = 0
+    earlier_bytes: int = 0
+    shown_bytes: int = 0
 
 
 class Fetcher:
@@ -140,18 +142,18 @@ class Fetcher:
         # Files that failed since something was last served.
         self._suspects: list[tuple[_Task, RequestError]] = []
         self._running: dict[_Task, threading.Thread] = {}
-        # For each file whose thread has ended: the record of the complete file, or an error; and
-        # whether this shows that the server is up.
-        self._ended: queue.SimpleQueue[tuple[_Task, LockEntry | BaseException, bool]]
+        # For each file whose thread has ended: the record of the complete file, or an error.
+        self._ended: queue.SimpleQueue[tuple[_Task, LockEntry | BaseException]]
         self._ended = queue.SimpleQueue()
         # The length of the next pause; 0 while the server is up.
         self._pauses = 0
+        # Whether a file was requested since the last pause.
+        self._has_tried = False
         # No request is made before this time of the monotonic clock.
         self._resume_s = 0.0
-        # When the server has last served something in this run, and bytes received since then.
+        # When the server has last served something in this run.
         self._served_s = time.monotonic()
         self._has_served = False
-        self._new_bytes = 0
         # Counts the files that, served before, no longer showed that the server is up.
         self._failed_probes = 0
 
@@ -163,14 +165,12 @@ class Fetcher:
             DiskFullError: The disk is full.
         """
         plan = self._report.plan
-        for file in plan.files:
-            is_present = file in plan.present
-            task = _Task(file, PartialFile(plan.data_dir / file.local_path), is_present)
-            if is_present:
-                # These need no server.
-                self._waiting.appendleft(task)
-            else:
-                self._waiting.append(task)
+        # Existing files come first: they need no server.
+        tasks = []
+        for file in sorted(plan.files, key=lambda file: file not in plan.present):
+            part = PartialFile(plan.data_dir / file.local_path)
+            tasks.append(_Task(file, part, file in plan.present))
+        self._waiting.extend(tasks)
         try:
             while self._waiting or self._suspects or self._running:
                 self._start(jobs)
@@ -179,6 +179,7 @@ class Fetcher:
             self._client.is_stopped.set()
             for thread in self._running.values():
                 thread.join(_JOIN_TIMEOUT_S)
+            self._report.received_bytes = sum(task.part.received_bytes for task in tasks)
 
     def _start(self, jobs: int) -> None:
         """Start as many requests as there are connections; only one after each pause."""
@@ -188,51 +189,47 @@ class Fetcher:
         is_stuck = not self._waiting and not self._running
         if self._pauses == 0 and (is_stuck or len(self._suspects) >= _MAX_SUSPECTS):
             self._lengthen_pause()
-        elif is_stuck and self._is_up():
-            self._note_success()
-        elif is_stuck:
-            self._wait_for_server(self._suspects[-1][1])
-        else:
-            width = 1 if self._pauses else jobs
-            while (
-                self._waiting and len(self._running) < width and self._waiting[0].ready_s <= now_s
-            ):
-                self._start_thread(self._waiting.popleft())
-
-    def _start_thread(self, task: _Task) -> None:
-        """Check or request a file in a thread of its own."""
-        task.most_bytes = max(task.most_bytes, task.part.size_bytes)
-        # A daemon, so that an interrupted run does not wait for it.
-        thread = threading.Thread(target=self._work, args=(task,), name="download", daemon=True)
-        self._running[task] = thread
-        thread.start()
+            return
+        has_failed = self._has_tried and self._suspects and not self._running
+        if self._pauses and (is_stuck or has_failed):
+            self._ask_server(self._suspects[-1][1])
+            return
+        width = 1 if self._pauses else jobs
+        while self._waiting and len(self._running) < width and self._waiting[0].ready_s <= now_s:
+            task = self._waiting.popleft()
+            task.most_bytes = max(task.most_bytes, task.part.size_bytes)
+            task.earlier_bytes = task.part.received_bytes
+            # A daemon, so that an interrupted run does not wait for it.
+            thread = threading.Thread(target=self._work, args=(task,), name="download", daemon=True)
+            self._running[task] = thread
+            self._has_tried = True
+            thread.start()
 
     # In other threads.
 
     def _work(self, task: _Task) -> None:
         """Check or request a file once."""
-        previous_bytes = task.part.received_bytes
         result: LockEntry | BaseException
         try:
-            if task.is_present:
-                result = self._check(task.file, task.part.target)
-            else:
-                result = self._receive(task)
+            result = self._fetch(task)
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             result = error
-        is_up = task.part.received_bytes >= previous_bytes + _PROOF_BYTES
-        if isinstance(result, RequestError) and self._pauses and not is_up:
-            is_up = self._is_up()
-        self._ended.put((task, result, is_up))
+        self._ended.put((task, result))
 
-    def _receive(self, task: _Task) -> LockEntry:
-        """Request the missing bytes of a file once, and check the complete file.
+    def _fetch(self, task: _Task) -> LockEntry:
+        """Check an existing file; if it is damaged or missing, request the missing bytes once.
 
         Raises:
             RequestError: The file is incomplete, damaged or another file.
             OutputError: It cannot be written.
         """
         part = task.part
+        if task.is_present:
+            try:
+                return self._check(task.file, part.target)
+            except FileError as error:
+                task.is_present = False
+                self._progress.note(f"{error.message}; fetching it again")
         part.receive(self._client, task.file.url, task.file.kind.max_bytes)
         try:
             return self._check(task.file, part.path)
@@ -256,36 +253,15 @@ class Fetcher:
             raise FileError(path, problem)
         return digest
 
-    def _is_up(self) -> bool:
-        """Whether the server still sends a file that it has sent before."""
-        served = self._report.fetched or self._report.kept
-        if not served:
-            return False
-        file = served[self._failed_probes % len(served)]
-        path = self._report.plan.data_dir / file.local_path
-        try:
-            with self._client.open(file.url, {"Range": "bytes=0-0"}) as answer:
-                answer.check()
-                next(answer.file_pieces())
-                is_served = answer.size_bytes in (None, path.stat().st_size)
-        except (RequestError, OSError):
-            is_served = False
-        if not is_served:
-            # The next probe is another file.
-            self._failed_probes += 1
-        return is_served
-
     # Results.
 
     def _handle_result(self) -> None:
-        """Wait a little for the end of a thread, and note how much has arrived."""
+        """Wait a little for the end of a thread, and show how much has arrived."""
         ended = None
         with suppress(queue.Empty):
             ended = self._ended.get(timeout=_POLL_INTERVAL_S)
         for task in self._running:
-            self._count_bytes(task)
-        if self._new_bytes >= _PROOF_BYTES and (self._suspects or self._pauses):
-            self._note_success()
+            self._show_bytes(task, task.part.received_bytes)
         if ended is not None:
             self._settle(*ended)
         report = self._report
@@ -296,7 +272,7 @@ class Fetcher:
             status = f"waiting for the server, {format_duration(pause_s)}"
         self._progress.status(status)
 
-    def _settle(self, task: _Task, result: LockEntry | BaseException, is_up: bool) -> None:
+    def _settle(self, task: _Task, result: LockEntry | BaseException) -> None:
         """Handle the result of a thread."""
         del self._running[task]
         report = self._report
@@ -311,20 +287,15 @@ class Fetcher:
                 task.part.publish()
                 report.fetched.append(task.file)
                 self._note_success()
-            self._fill_bar(task)
+            self._show_bytes(task, task.file.kind.typical_bytes)
         except RequestError as error:
-            self._judge(task, error, is_up)
+            self._judge(task, error)
         except DiskFullError:
             raise
-        except FileError as error:
-            # An existing file; a received one would be a RequestError.
-            task.is_present = False
-            self._progress.note(f"{error.message}; fetching it again")
-            self._waiting.appendleft(task)
         except OutputError as error:
             self._give_up(task, error)
 
-    def _judge(self, task: _Task, error: RequestError, is_up: bool) -> None:
+    def _judge(self, task: _Task, error: RequestError) -> None:
         """Decide whether a failed request is a failure of the file, of the server, or of none."""
         self._resume_s = max(self._resume_s, time.monotonic() + error.retry_after_s)
         if task.part.size_bytes >= task.most_bytes + _PROOF_BYTES:
@@ -332,20 +303,15 @@ class Fetcher:
             task.spent_percent = 0
             self._waiting.appendleft(task)
             self._note_success()
-        elif is_up:
+            return
+        self._suspects.append((task, error))
+        if task.part.received_bytes >= task.earlier_bytes + _PROOF_BYTES:
             self._note_success()
-            self._count(task, error)
-        else:
-            self._new_bytes = 0
-            self._suspects.append((task, error))
-            if self._pauses and not self._running:
-                self._wait_for_server(error)
 
     def _note_success(self) -> None:
         """Count the failures so far, which were those of the files, because the server is up."""
         self._has_served = True
         self._served_s = time.monotonic()
-        self._new_bytes = 0
         if self._pauses:
             self._pauses //= 2
             self._resume_s = max(self._resume_s, self._served_s + self._pause_s(self._pauses))
@@ -367,14 +333,17 @@ class Fetcher:
         """Report a file as failed."""
         url = public_url(task.file.url)
         self._report.failures.append(Finding.from_error(error, url, task.file.scene_id))
-        self._fill_bar(task)
+        self._show_bytes(task, task.file.kind.typical_bytes)
 
-    def _wait_for_server(self, error: RequestError) -> None:
-        """Pause, because the server is down. The failures so far are not counted.
+    def _ask_server(self, error: RequestError) -> None:
+        """Find out whether the server is up. If not, pause; the failures so far are not counted.
 
         Raises:
             TransferError: It has served nothing for too long, or refuses even the first files.
         """
+        if self._is_up():
+            self._note_success()
+            return
         self._waiting.extend(task for task, _ in self._suspects)
         self._suspects.clear()
         patience_s = self._patience.outage_s
@@ -395,8 +364,28 @@ class Fetcher:
             patience = format_duration(patience_s)
             self._progress.note(f"server down: {error.message}; waiting up to {patience} for it")
 
+    def _is_up(self) -> bool:
+        """Whether the server still sends a file that it has sent before."""
+        served = self._report.fetched or self._report.kept
+        if not served:
+            return False
+        file = served[self._failed_probes % len(served)]
+        path = self._report.plan.data_dir / file.local_path
+        try:
+            with self._client.open(file.url, {"Range": "bytes=0-0"}) as answer:
+                answer.check()
+                next(answer.file_pieces())
+                is_served = answer.size_bytes in (None, path.stat().st_size)
+        except (RequestError, OSError):
+            is_served = False
+        if not is_served:
+            # The next probe is another file.
+            self._failed_probes += 1
+        return is_served
+
     def _lengthen_pause(self) -> None:
         """Make no request for a while, which is longer each time."""
+        self._has_tried = False
         self._pauses = min(self._pauses + 1, _MAX_PAUSES)
         self._resume_s = max(self._resume_s, time.monotonic() + self._pause_s(self._pauses))
 
@@ -405,16 +394,7 @@ class Fetcher:
         growth: float = 1.5 ** min(failures, _MAX_PAUSES)
         return self._patience.first_pause_s * growth * random.uniform(0.5, 1.5)  # noqa: S311
 
-    # Progress.
-
-    def _count_bytes(self, task: _Task) -> None:
-        """Count the bytes of a file that have arrived."""
-        new_bytes = task.part.received_bytes - task.seen_bytes
-        task.seen_bytes += new_bytes
-        self._new_bytes += new_bytes
-        self._report.received_bytes += new_bytes
-        self._progress.advance(new_bytes)
-
-    def _fill_bar(self, task: _Task) -> None:
-        """Let the bar count the typical size of a file, whatever has arrived."""
-        self._progress.advance(task.file.kind.typical_bytes - task.seen_bytes)
+    def _show_bytes(self, task: _Task, count: int) -> None:
+        """Let the bar show that so many bytes of a file are done."""
+        self._progress.advance(count - task.shown_bytes)
+        task.shown_bytes = count

@@ -6,7 +6,6 @@ Most files belong to a scene. Shared files belong to none: the label map and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from scannet_prep.release.scene import SceneId, Split
 from scannet_prep.release.splits import official_scenes
 from scannet_prep.remote.addresses import public_url
 from scannet_prep.remote.http import ADDRESS
-from scannet_prep.remote.partial import partial_path
 from scannet_prep.stages.selection import Selection, select_scenes
 
 
@@ -52,14 +50,12 @@ class DownloadPlan:
         files: All selected files: the shared ones, then scene by scene.
         present: The files that exist and are complete as far as their size shows. `run` checks
             each of them.
-        partial_bytes: Bytes of the other files that earlier runs have received.
     """
 
     data_dir: Path
     base_url: str
     files: tuple[RemoteFile, ...]
     present: frozenset[RemoteFile]
-    partial_bytes: int
 
     @property
     def missing(self) -> list[RemoteFile]:
@@ -68,9 +64,8 @@ class DownloadPlan:
 
     @property
     def needed_bytes(self) -> int:
-        """Typical size of the missing files, without what earlier runs have received of them."""
-        missing_bytes = sum(file.kind.typical_bytes for file in self.missing)
-        return max(0, missing_bytes - self.partial_bytes)
+        """Typical size of the missing files."""
+        return sum(file.kind.typical_bytes for file in self.missing)
 
     @property
     def shown_base_url(self) -> str:
@@ -120,16 +115,12 @@ def plan(
         )
 
     locked = read_tree_lock(data_dir)
-    present = set()
-    partial_bytes = 0
-    for file in files:
-        path = data_dir / file.local_path
-        if _is_present(path, file.kind, locked.get(file.local_path)):
-            present.add(file)
-            continue
-        with suppress(OSError):
-            partial_bytes += partial_path(path).stat().st_size
-    return DownloadPlan(data_dir, base_url, files, frozenset(present), partial_bytes)
+    present = {
+        file
+        for file in files
+        if _is_present(data_dir / file.local_path, file.kind, locked.get(file.local_path))
+    }
+    return DownloadPlan(data_dir, base_url, files, frozenset(present))
 
 
 def _parse_types(types: Sequence[str]) -> list[FileKind]:
